@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from analysis.attempts import choose_steps, read_attempts
 from analysis.steps import ChosenStep, step_tables, write_steps
-from analysis.tokens import token_sums
+from analysis.tokens import with_exact_tokens
 from common.contracts import DoneFile, SpecFile, read_file
 from common.errors import UserError
 from common.files import fingerprint_of
@@ -57,7 +57,7 @@ def collect_run(run_dir: Path) -> pa.Table:
     _require_all_steps(chosen, done.get("last_step"), run_id)
     if tree.flat:
         verdicts += in_the_tree(chosen, tree, run_id)
-        chosen = _with_tokens(chosen, spec)
+        chosen = with_exact_tokens(chosen, spec)
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata = {"timers": tree.name, "attempts": list(attempts), "verdicts": [v.as_dict() for v in verdicts]}
     return pa.concat_tables(step_tables(spec, run_dir, chosen, tree, metadata)).combine_chunks()
@@ -116,21 +116,6 @@ def in_the_tree(chosen: list[ChosenStep], tree: TimerTree, run_id: str) -> list[
         text = f"{run_id}: {tree.unclocked}: compared with another trainer its steps look shorter than they were"
         verdicts.append(Verdict("warning", "step-no-clock", text))
     return verdicts
-
-
-def _with_tokens(chosen: Sequence[ChosenStep], spec: SpecFile) -> list[ChosenStep]:
-    """The steps with their sums of tokens, where the trainer logged none and the means give them exactly."""
-    workload = spec.get("workload")
-    completions = workload.get("batch_size") if isinstance(workload, dict) else None
-    if not isinstance(completions, int) or completions < 1:
-        return list(chosen)
-    found = []
-    for c in chosen:
-        scalars = c.record.scalars
-        if "response_tokens" not in scalars:
-            scalars = {**scalars, **token_sums(scalars, completions)}
-        found.append(replace(c, record=replace(c.record, scalars=scalars)))
-    return found
 
 
 def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -> Iterator[Verdict]:

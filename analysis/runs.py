@@ -21,6 +21,8 @@ from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_from_json
 from trainers.timers.tree import TimerTree
 
+SPEC_CHANGED = "spec.json was changed by hand: its fingerprint does not match its settings; start snakemake again"
+
 
 @dataclass(frozen=True)
 class PlanRead:
@@ -205,21 +207,16 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     folder = results / "runs" / run_id
     spec: Any = read_file(SpecFile, folder / "spec.json", "the plan", ("seed",))
     imported = "import" in spec
-    done: Any
-    if imported:
-        done_name, again = "imported.json", "start snakemake again"
-        done = read_file(ImportedFile, folder / done_name, "python -m analysis.imports")
-    else:
-        done_name, again = "done.json", "train it again"
-        done = read_file(DoneFile, folder / done_name, "the training job, as its last act")
+    done_name = "imported.json" if imported else "done.json"
+    maker = "python -m analysis.imports" if imported else "the training job, as its last act"
+    done: Any = read_file(ImportedFile if imported else DoneFile, folder / done_name, maker)
     if not (folder / "steps.parquet").is_file():
         module = "imports" if imported else "collect"
         raise UserError(f"{folder / 'steps.parquet'} does not exist; python -m analysis.{module} makes it")
     if spec.get("fingerprint") != fingerprint_of(spec):
-        raise UserError(
-            "spec.json was changed by hand: its fingerprint does not match its settings; start snakemake again"
-        )
+        raise UserError(SPEC_CHANGED)
     if done.get("fingerprint") != spec.get("fingerprint"):
+        again = "start snakemake again" if imported else "train it again"
         raise UserError(f"{done_name} was made for another fingerprint than spec.json has; {again}")
     table, metadata = read_steps(folder / "steps.parquet")
     if table.num_rows == 0:

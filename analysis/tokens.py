@@ -1,14 +1,26 @@
-"""Computes how many tokens a step's completions had, where only their mean was logged."""
+"""Computes and adds the number of tokens of a step's completions, where only their mean was logged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from analysis.steps import ChosenStep
+from common.contracts import SpecFile
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
+from trainers.logs.record import STEPS_LOGGED
+from trainers.quantities import logged_as
 
 # A mean of single-precision numbers is off by half a unit in its 24th bit; the factor is for its sum.
 MEAN_PRECISION = 2.0**-22
 # No step has more completions or tokens: above this a double does not distinguish whole numbers.
 MOST = 2.0**53
+# TRL's count of all tokens so far, of prompts and completions.
+NUM_TOKENS = "train/num_tokens"
 
 
 def token_sums(scalars: Mapping[str, float], completions: int) -> dict[str, float]:
@@ -55,3 +67,123 @@ def tokens_from_mean(mean: float, rounding: float, completions: int) -> tuple[fl
         return math.nan, 0.0
     fewest, most = math.ceil(total - off), math.floor(total + off)
     return (float(fewest), 0.0) if fewest == most else (total, off)
+
+
+def with_exact_tokens(chosen: Sequence[ChosenStep], spec: SpecFile) -> list[ChosenStep]:
+    """The steps with their sums of tokens, where the trainer logged none and the means give them exactly."""
+    workload = spec.get("workload")
+    completions = workload.get("batch_size") if isinstance(workload, dict) else None
+    if not isinstance(completions, int) or completions < 1:
+        return list(chosen)
+    found = []
+    for c in chosen:
+        scalars = c.record.scalars
+        if "response_tokens" not in scalars:
+            scalars = {**scalars, **token_sums(scalars, completions)}
+        found.append(replace(c, record=replace(c.record, scalars=scalars)))
+    return found
+
+
+def add_known_tokens(
+    chosen: list[ChosenStep], batch: object, run_id: str, config: Mapping[str, Any] | None = None
+) -> list[Verdict]:
+    """Adds `response_tokens` and `prompt_tokens`, computed from the means, to the steps of the list.
+
+    The number of completions follows from verl's total of tokens; otherwise it is `batch`, the declared one, unless the
+    run's configuration or its count of tokens contradicts that each step generates that many.
+    """
+    declared = batch if isinstance(batch, int) and batch > 0 else None
+    contradiction = _batch_contradiction(chosen, declared, config or {}) if declared else ""
+    different: list[tuple[int, int]] = []
+    inexact: list[tuple[float, int, float]] = []
+    without = 0
+    for place, c in enumerate(chosen):
+        scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
+        logged = completions_of(scalars, rounding)
+        completions = declared if logged is None else logged
+        if logged is not None and declared not in (None, logged):
+            different.append((c.record.step, logged))
+        means = {
+            "response_tokens": logged_as("mean_response_length", scalars),
+            "prompt_tokens": "prompt_length/mean",
+        }
+        for name, mean in means.items():
+            if completions is None or mean not in scalars or name in scalars or not scalars[mean] >= 0.0:
+                continue
+            if logged is None and contradiction:
+                without += name == "response_tokens"
+                continue
+            tokens, off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
+            if math.isnan(tokens):
+                continue
+            scalars[name] = tokens
+            if off:
+                rounding[name] = off
+                if name == "response_tokens":
+                    inexact.append((off, -c.record.step, tokens))
+        chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
+    return _token_verdicts(run_id, declared, without, contradiction, different, inexact)
+
+
+def _token_verdicts(
+    run_id: str,
+    declared: int | None,
+    without: int,
+    contradiction: str,
+    different: Sequence[tuple[int, int]],
+    inexact: Sequence[tuple[float, int, float]],
+) -> list[Verdict]:
+    verdicts = []
+    if without:
+        text = (
+            f"{run_id}: no response tokens in {count_of(without, 'step')}, because a step's tokens are not its mean "
+            f"length times the batch_size of {declared}: {contradiction}"
+        )
+        verdicts.append(Verdict("warning", "tokens-unknown", text))
+    if different:
+        logged = different[0][1]
+        text = (
+            f"{run_id}: the declared batch_size is {declared}, but the logged tokens are those of {logged} completions "
+            f"(step {join_first([step for step, _ in different])}); the logged number counts"
+        )
+        verdicts.append(Verdict("warning", "batch-size-contradicted", text))
+    if inexact:
+        off, negative_step, tokens = max(inexact)
+        text = (
+            f"{run_id}: the tokens of {count_of(len(inexact), 'step')} are sums from rounded means, off by {off:.3g} "
+            f"at most (step {-negative_step}: {tokens:.0f})"
+        )
+        verdicts.append(Verdict("note", "tokens-from-means", text))
+    return verdicts
+
+
+def _batch_contradiction(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:
+    """Why TRL's mean length is not that of `batch` completions in each step; empty where nothing contradicts it.
+
+    TRL generates once for `num_iterations` times `steps_per_generation` micro-batches, and logs lengths only then.
+    """
+    names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+    iterations, per_generation, per_step = (n if isinstance(n := config.get(name), int) else 0 for name in names)
+    if iterations > 1:
+        return f"its num_iterations is {iterations}, so not every step generates"
+    if per_generation > per_step > 0:
+        return (
+            f"its steps_per_generation is {per_generation}, above its gradient_accumulation_steps of {per_step}, so "
+            "not every step generates"
+        )
+    for before, after in pairwise(chosen):
+        first, last = before.record, after.record
+        steps, mean = last.scalars.get(STEPS_LOGGED, 1.0), logged_as("mean_response_length", last.scalars)
+        counted = last.scalars.get(NUM_TOKENS, math.nan) - first.scalars.get(NUM_TOKENS, math.nan)
+        if mean is None or after.resumed or last.step - first.step != steps:
+            continue
+        off = first.rounding.get(NUM_TOKENS, 0.0) + last.rounding.get(NUM_TOKENS, 0.0)
+        total, total_off = tokens_from_mean(last.scalars[mean], last.rounding.get(mean, 0.0), batch)
+        # The count includes prompts, so it cannot be below the completions' tokens alone.
+        if counted + off < steps * (total - total_off):
+            return (
+                f"it counted {counted:.0f} tokens, with prompts, from step {first.step} to {last.step}, but the "
+                f"lengths give {steps * total:.0f}. Its batch_size may be too large, or not every step generates "
+                "(num_iterations)"
+            )
+    return ""

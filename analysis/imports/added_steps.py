@@ -1,19 +1,17 @@
-"""Adds derived numbers to an imported run's steps, and reports what is wrong with these."""
+"""Adds the time between an imported run's steps, and reports holes and clock jumps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 from analysis.phases import BETWEEN_STEPS
 from analysis.steps import ChosenStep
-from analysis.tokens import completions_of, tokens_from_mean
+from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED, Imported, StepRecord
-from trainers.quantities import logged_as
 
 # A step cannot take longer than the time since the step before was logged, but clocks and rounding differ by this.
 CLOCK_TOLERANCE_S = 2.0
@@ -26,104 +24,6 @@ BETWEEN_SHARE = 0.1
 WHOLE_SECONDS_OFF_S = 1.0
 # The formats whose readers detect that a record is the mean of several steps.
 WINDOWED = ("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline")
-# TRL's count of all tokens so far, of prompts and completions.
-NUM_TOKENS = "train/num_tokens"
-
-
-def add_known_tokens(
-    chosen: list[ChosenStep], batch: object, run_id: str, config: Mapping[str, Any] | None = None
-) -> list[Verdict]:
-    """Adds `response_tokens` and `prompt_tokens`, computed from the means, to the steps of the list.
-
-    The number of completions follows from verl's total of tokens; otherwise it is `batch`, the declared one, unless the
-    run's configuration or its count of tokens contradicts that each step generates that many.
-    """
-    declared = batch if isinstance(batch, int) and batch > 0 else None
-    contradiction = _batch_contradiction(chosen, declared, config or {}) if declared else ""
-    different, without, inexact = [], 0, []
-    for place, c in enumerate(chosen):
-        scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
-        logged = completions_of(scalars, rounding)
-        completions = declared if logged is None else logged
-        if logged is not None and declared not in (None, logged):
-            different.append((c.record.step, logged))
-        means = {
-            "response_tokens": logged_as("mean_response_length", scalars),
-            "prompt_tokens": "prompt_length/mean",
-        }
-        for name, mean in means.items():
-            if completions is None or mean not in scalars or name in scalars or not scalars[mean] >= 0.0:
-                continue
-            if logged is None and contradiction:
-                without += name == "response_tokens"
-                continue
-            tokens, off = tokens_from_mean(scalars[mean], rounding.get(mean, 0.0), completions)
-            if math.isnan(tokens):
-                continue
-            scalars[name] = tokens
-            if off:
-                rounding[name] = off
-                if name == "response_tokens":
-                    inexact.append((off, -c.record.step, tokens))
-        chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
-    verdicts = []
-    if without:
-        text = (
-            f"{run_id}: no response tokens in {count_of(without, 'step')}, because a step's tokens are not its mean "
-            f"length times the batch_size of {declared}: {contradiction}"
-        )
-        verdicts.append(Verdict("warning", "tokens-unknown", text))
-    if different:
-        step, logged = different[0]
-        text = (
-            f"{run_id}: the declared batch_size is {declared}, but the logged tokens are those of {logged} completions "
-            f"(step {step}{_and_more(len(different) - 1)}); the logged number counts"
-        )
-        verdicts.append(Verdict("warning", "batch-size-contradicted", text))
-    if inexact:
-        off, negative_step, tokens = max(inexact)
-        text = (
-            f"{run_id}: the tokens of {count_of(len(inexact), 'step')} are sums from rounded means, off by {off:.3g} "
-            f"at most (step {-negative_step}: {tokens:.0f})"
-        )
-        verdicts.append(Verdict("note", "tokens-from-means", text))
-    return verdicts
-
-
-def _batch_contradiction(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:
-    """Why TRL's mean length is not that of `batch` completions in each step; empty where nothing contradicts it.
-
-    TRL generates once for `num_iterations` times `steps_per_generation` micro-batches, and logs lengths only then.
-    """
-    names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
-    iterations, per_generation, per_step = (n if isinstance(n := config.get(name), int) else 0 for name in names)
-    if iterations > 1:
-        return f"its num_iterations is {iterations}, so not every step generates"
-    if per_generation > per_step > 0:
-        return (
-            f"its steps_per_generation is {per_generation}, above its gradient_accumulation_steps of {per_step}, so "
-            "not every step generates"
-        )
-    for before, after in pairwise(chosen):
-        first, last = before.record, after.record
-        steps, mean = last.scalars.get(STEPS_LOGGED, 1.0), logged_as("mean_response_length", last.scalars)
-        counted = last.scalars.get(NUM_TOKENS, math.nan) - first.scalars.get(NUM_TOKENS, math.nan)
-        if mean is None or after.resumed or last.step - first.step != steps:
-            continue
-        off = first.rounding.get(NUM_TOKENS, 0.0) + last.rounding.get(NUM_TOKENS, 0.0)
-        total, total_off = tokens_from_mean(last.scalars[mean], last.rounding.get(mean, 0.0), batch)
-        # The count includes prompts, so it cannot be below the completions' tokens alone.
-        if counted + off < steps * (total - total_off):
-            return (
-                f"it counted {counted:.0f} tokens, with prompts, from step {first.step} to {last.step}, but the "
-                f"lengths give {steps * total:.0f}. Its batch_size may be too large, or not every step generates "
-                "(num_iterations)"
-            )
-    return ""
-
-
-def _and_more(steps: int) -> str:
-    return f" and {count_of(steps, 'more step')}" if steps else ""
 
 
 def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:
@@ -142,7 +42,7 @@ def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:
     if not bad:
         return []
     text = (
-        f"{run_id}: the scalar {STEPS_LOGGED} of {count_of(len(bad), 'step')} (step {bad[0]}{_and_more(len(bad) - 1)}) "
+        f"{run_id}: the scalar {STEPS_LOGGED} of {count_of(len(bad), 'step')} (step {join_first(bad)}) "
         "is left out: in the tables this name is the number of steps of which a record is the mean. Rename the scalar"
     )
     return [Verdict("warning", "name-taken", text)]

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.imports.added_steps import (
-    add_known_tokens,
     add_time_between,
     clock_verdicts,
     drop_foreign_windows,
@@ -21,8 +20,10 @@ from analysis.imports.added_steps import (
 )
 from analysis.imports.formats import WANDB, read_source
 from analysis.imports.which_tree import root_keys, tree_of
+from analysis.runs import SPEC_CHANGED
 from analysis.sources.wandb_about import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
+from analysis.tokens import add_known_tokens
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
@@ -81,16 +82,12 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
         *clock_verdicts(chosen, run_id),
         *add_time_between(chosen, run_id),
     ]
-    metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1]}
-    metadata["verdicts"] = [v.as_dict() for v in dict.fromkeys(verdicts)]
+    findings = [v.as_dict() for v in dict.fromkeys(verdicts)]
+    metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1], "verdicts": findings}
     if tree_named(tree.name) is None:
         metadata["tree"] = tree_to_json(tree)
     imported = _imported_file(spec, version, chosen, sources, parts, step_counts)
-    if changed := [source for source, state in _file_states(sources).items() if state != before[source]]:
-        raise UserError(
-            f"run {run_id}: {', '.join(changed)} changed while it was read: the run is still writing, or a copy is "
-            "incomplete. Start again; of a long run, import a copy"
-        )
+    _require_unchanged(before, run_id)
     return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported
 
 
@@ -177,6 +174,14 @@ def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, v
         )
 
 
+def _require_unchanged(before: Mapping[str, tuple[int, int] | None], run_id: str) -> None:
+    if changed := [source for source, state in _file_states(list(before)).items() if state != before[source]]:
+        raise UserError(
+            f"run {run_id}: {', '.join(changed)} changed while it was read: the run is still writing, or a copy is "
+            "incomplete. Start again; of a long run, import a copy"
+        )
+
+
 def _file_states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
     """Size and date of each source that is a file."""
     paths = {source: Path(source).expanduser() for source in sources if not source.startswith(WANDB)}
@@ -237,9 +242,7 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
 def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
     """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows."""
     if spec.get("fingerprint") != fingerprint_of(spec):
-        raise UserError(
-            "the spec was changed by hand: its fingerprint does not match its settings; start snakemake again"
-        )
+        raise UserError(SPEC_CHANGED)
     tables, imported = import_run(spec, out.parent, cache)
     for name, content in (("spec.json", dict(spec)), ("imported.json", imported)):
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)

@@ -48,6 +48,12 @@ def _number(raw: object) -> float | None:
         return None
 
 
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    """The numbers that the program logged, without wandb's own."""
+    values = {name: raw if type(raw) is float else _number(raw) for name, raw in row.items() if name[:1] != "_"}
+    return {intern(name): value for name, value in values.items() if value is not None}
+
+
 def time_of(row: dict[str, Any]) -> float | None:
     return _number(row.get("_timestamp"))
 
@@ -63,9 +69,9 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
 
     Every number stays a scalar, timers too: the timer tree sorts them later. The seconds of TRL's and ms-swift's calls
     (`profiling/Time taken: GRPOTrainer.<name>`) are summed over the step that they led to. A step's other rows add
-    their keys; where two rows disagree, the row with the timings counts. A row without timings (an evaluation, a row of
-    the user's code, the closing summary) is not a training step. Of a step that is timed twice the later row counts.
-    Where the first step comes again after others, the run started from scratch: everything before is left out.
+    their keys; the row with the timings overrides them. A row without timings (an evaluation, a row of the user's code,
+    the closing summary) is not a training step. Of a step that is timed twice the later row counts. Where the first
+    step comes again, the run started from scratch: everything before is left out.
     """
     steps = LoggedSteps(shown_as)
     # The seconds of the calls, and the step of an evaluation, since the row before.
@@ -74,11 +80,7 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
     others = _OtherTrainers()
     for entry in rows:
         row = entry[2]
-        numbers = {}
-        for name, raw in row.items():
-            value = raw if type(raw) is float else _number(raw)
-            if value is not None and not name.startswith("_"):
-                numbers[intern(name)] = value
+        numbers = _numbers(row)
         if others.add(steps, numbers, entry):
             continue
         counter = numbers.get(VERL_STEP, numbers.get(HF_STEP))

@@ -376,7 +376,7 @@ def test_undeclared_phase_is_shown(tmp_path, drawn):
     found = pair(tmp_path, [row(1, 1)], arm)
     shown = found.tables["phases"].set_index("path").loc["step/validate"]
     assert shown["label"] == "validate (undeclared)" and shown["own_mean_s"] == 0.5
-    assert "step/validate is not in the declared timers" in text(found, "undeclared-phase")
+    assert "step/validate is not declared for trl" in text(found, "undeclared-phase")
     vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"]
     assert vllm["own_mean_s"].sum() == pytest.approx(2, abs=1e-12)
 

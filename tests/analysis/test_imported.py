@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.imports.__main__ import main
-from analysis.imports.added_steps import add_known_tokens
 from analysis.imports.formats import read_source
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
 from analysis.steps import ChosenStep, read_steps
+from analysis.tokens import add_known_tokens
 from analysis.wide import BAD_TIME, wide_steps
 from common.files import fingerprint_of
 from trainers.logs.record import StepRecord
@@ -314,9 +314,7 @@ def test_the_number_of_completions_that_was_logged_counts_over_the_one_declared(
     frame, metadata, _ = imported(tmp_path / "res", spec)
     assert frame[frame["name"] == "response_tokens"]["value"].tolist() == [278971, 278971]
     told = said(metadata, "batch-size-contradicted")
-    assert (
-        "declared batch_size is 64, but the logged tokens are those of 16 completions (step 3 and 1 more step)" in told
-    )
+    assert "declared batch_size is 64, but the logged tokens are those of 16 completions (step 3, 4)" in told
     _, metadata, _ = imported(tmp_path / "again", spec_of("sglang", spec["import"]["sources"], batch_size=16))
     assert not metadata["verdicts"]
 

@@ -45,7 +45,7 @@ def test_windows_that_differ_are_never_divided(tmp_path):
     found = wide.set_index(["arm", "step"])["left_out"]
     assert found["b", 10] == WARMUP and found["b", 20] == OTHER_WINDOW == found["a", 20] and found["a", 19] == ""
     (told,) = [v for v in verdicts if v.code == "windows-differ"]
-    assert told.level == "error" and "of a that step alone; of b the mean of 51 to 60" in told.text
+    assert told.level == "error" and "in a that step alone; in b the mean of 51 to 60" in told.text
     assert "step 10, 20, 30, 40, 50, 60 (step 60: " in told.text
     comparison, verdicts = comparison_table(wide, plan_of(2))
     assert comparison.empty and [v.code for v in verdicts] == ["no-common-steps"]

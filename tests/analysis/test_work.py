@@ -51,7 +51,7 @@ def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
     run = an_import(tmp_path, steps_to(article_row()), gpu=None, tensor_parallel=None)
     assert worked(run)["floor_s"].isna().all()
     text = codes(run)["no-floor"]
-    assert "sglang" in text and "which GPU it ran on (import.gpu tells it)" in text
+    assert "sglang" in text and "which GPU it ran on (set import.gpu)" in text
     assert "tensor parallel size (import.tensor_parallel tells it)" in text
 
 
@@ -96,7 +96,7 @@ def test_the_token_counts_tell_how_many_responses_there_were(tmp_path: Path) -> 
     )
     floors = [worked(run)["floor_s"].iloc[2] for run in (right, wrong, none)]
     assert floors[0] == floors[1] == floors[2]
-    assert "say 16 responses a step, the settings 2048" in codes(wrong)["completions-differ"]
+    assert "give 16 responses a step, the settings 2048" in codes(wrong)["completions-differ"]
     assert "completions-differ" not in codes(right) and "completions-differ" not in codes(none)
 
 
