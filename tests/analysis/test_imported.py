@@ -493,7 +493,7 @@ def test_swifts_console_of_texts_without_step_times_is_read(tmp_path):
 def test_bad_specs_are_errors(tmp_path, capsys):
     log = write(tmp_path, verl_lines([PLAIN]))
     changed = spec_of("vllm", [log]) | {"seed": 5}
-    assert "the spec was changed by hand" in failure(tmp_path, changed, capsys)
+    assert "spec.json was changed by hand" in failure(tmp_path, changed, capsys)
     trained = {k: v for k, v in spec_of("vllm", [log]).items() if k not in ("import", "fingerprint")}
     trained |= {"fingerprint": fingerprint_of(trained)}
     assert "has no import.sources" in failure(tmp_path, trained, capsys)

@@ -52,7 +52,7 @@ def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
     assert worked(run)["floor_s"].isna().all()
     text = codes(run)["no-floor"]
     assert "sglang" in text and "which GPU it ran on (set import.gpu)" in text
-    assert "tensor parallel size (import.tensor_parallel tells it)" in text
+    assert "tensor parallel size (set import.tensor_parallel)" in text
 
 
 @pytest.mark.parametrize("wrong", [{"tensor_parallel": 1}, {"gpu": "A10-24GB"}, {"model": "meta-llama/Llama-3.1-70B"}])

@@ -55,7 +55,7 @@ def test_a_users_scalar_of_our_name_for_windows_is_left_out(tmp_path, value):
     assert "steps_logged" not in set(table.to_pandas()["name"]) and "missing-steps" in told
     assert (
         told["name-taken"]["level"] == "warning"
-        and "of 4 steps (step 1 and 3 more steps)" in told["name-taken"]["text"]
+        and "of 4 steps (step 1, 2, 5, 6)" in told["name-taken"]["text"]
     )
 
 
