@@ -53,10 +53,7 @@ def test_a_users_scalar_of_our_name_for_windows_is_left_out(tmp_path, value):
     table, _ = run_of(tmp_path, HEAD + rows)
     told = {v["code"]: v for v in json.loads(table.schema.metadata[b"rolloutbench"])["verdicts"]}
     assert "steps_logged" not in set(table.to_pandas()["name"]) and "missing-steps" in told
-    assert (
-        told["name-taken"]["level"] == "warning"
-        and "of 4 steps (step 1, 2, 5, 6)" in told["name-taken"]["text"]
-    )
+    assert told["name-taken"]["level"] == "warning" and "of 4 steps (step 1, 2, 5, 6)" in told["name-taken"]["text"]
 
 
 def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
