@@ -284,17 +284,17 @@ def test_fsdp_is_an_option_on_several_gpus(trainer: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words", "says"),
     [
-        ({"fsdp": "full_shard"}, {}, "true alone"),
+        ({"fsdp": "full_shard"}, {}, "only true"),
         ({"fsdp": True}, {"gpus_per_node": 1}, "one process"),
-        ({"fsdp": True}, {"gpus_per_node": 0, "nodes": 2, "accelerator": "cpu"}, "on GPUs alone"),
+        ({"fsdp": True}, {"gpus_per_node": 0, "nodes": 2, "accelerator": "cpu"}, "on GPUs only"),
         ({"fsdp": True, "use_peft": True}, {}, "use_peft"),
-        ({"fsdp": True, "model_init_kwargs.dtype": "bfloat16"}, {}, "float32 of weights"),
+        ({"fsdp": True, "model_init_kwargs.dtype": "bfloat16"}, {}, "weights into float32"),
         # It leaves a reference without weights in all processes but one (TRL 1.16, models/utils.py, prepare_fsdp).
         ({"fsdp": True, "fsdp_config.cpu_ram_efficient_loading": True}, {}, "reshard_after_forward"),
         ({"fsdp_config.reshard_after_forward": False}, {}, "needs it"),
         ({"deepspeed": "zero2"}, {}, "options.deepspeed"),
-        ({"fsdp": "fsdp2"}, {"trainer": "swift"}, "true alone"),
-        ({"fsdp": True, "torch_dtype": "float16"}, {"trainer": "swift"}, "float32 of weights"),
+        ({"fsdp": "fsdp2"}, {"trainer": "swift"}, "only true"),
+        ({"fsdp": True, "torch_dtype": "float16"}, {"trainer": "swift"}, "weights into float32"),
         ({"fsdp": True, "tuner_type": "lora"}, {"trainer": "swift"}, "tuner_type"),
         ({"fsdp": True, "multi_turn_scheduler": "x", "max_turns": 2}, {"trainer": "swift"}, "multi_turn_scheduler"),
     ],

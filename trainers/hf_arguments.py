@@ -1,4 +1,4 @@
-"""Turns a workload into the arguments of transformers' Trainer that TRL and ms-swift share."""
+"""Translates a workload into the arguments of transformers' Trainer, for TRL and ms-swift."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from common.errors import UserError
 from trainers.protocol import StackFacts
-from trainers.workload import TrainedArm, Workload
+from trainers.workload import TrainedArm, Workload, require_words
 
 KEYS = {
     "model": ("model_name_or_path", "_name_or_path", "model"),
@@ -22,7 +22,7 @@ KEYS = {
     "tensor_parallel": ("vllm_tensor_parallel_size",),
     "server_engines": ("vllm_data_parallel_size",),
 }
-"""Word -> the settings that say it."""
+"""A workload's word -> the settings with its value."""
 
 _NAMES_AND_PLACES = frozenset({"output_dir", "report_to", "run_name", "disable_tqdm"})
 BOOKKEEPING = _NAMES_AND_PLACES | {
@@ -33,22 +33,23 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
     *("resume_from_checkpoint", "ignore_data_skip", "resume_only_model"),
     *("swanlab_project", "swanlab_workspace", "swanlab_exp_name", "swanlab_mode", "add_version"),
 }
-"""Names, trackers, places, and what only a resumed run reads: no work of a step."""
+"""Names, trackers, places, and what only a resumed run reads: nothing that changes a step."""
 
 FSDP = ("fsdp", "fsdp_config")
 RESHARD = "reshard_after_forward"
 HALF = ("bfloat16", "float16")
-# What the job sets itself on the node, and what follows from the batch or the engine. An option of such a name would
-# break the paths that the collector reads, or silently turn the engine into another.
+# The job sets these itself on the node, or they follow from the batch or the engine. As an option one of them would
+# break the paths that the collector reads, or silently change the engine.
 _OWNED = _NAMES_AND_PLACES | {
     *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
     *("generation_batch_size", "steps_per_generation", "use_vllm", "use_cpu"),
+    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
 }
 
 
 def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dict[str, Any]:
-    """What the workload decides for every arm alike; each of several processes learns from its share of the batch."""
-    # Where the settings are resolved there is one process, which would take its share for all that is generated.
+    """The arguments that the workload sets for every arm; each process learns from its share of the batch."""
+    # Settings are resolved in one process, which would generate for its own share only.
     together = {"generation_batch_size": workload.batch_size} if processes > 1 else {}
     share = workload.batch_size // processes
     micro = min(workload.micro_batch_size or share, share)
@@ -78,36 +79,33 @@ def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dic
 def completed(
     fixed: dict[str, Any], defaults: dict[str, Any], arm: TrainedArm, stack: StackFacts, owned: Iterable[str]
 ) -> dict[str, Any]:
-    """An arm's arguments: those that are `fixed`, the `defaults`, and its options over them.
+    """An arm's arguments: the `fixed` ones, and its options over the `defaults`.
 
-    `UserError` for an option that is fixed or `owned`: it would make the arms unequal behind the reader's back.
+    `UserError` for an option that is fixed or `owned`: it would make the arms unequal without notice.
     """
-    for option in arm.options:
+    for option, value in arm.options.items():
         if option in _OWNED.union(fixed, owned):
             raise UserError(
-                f"options.{option} of an arm is not free: it follows from the workload, the engine or the run's "
-                "folder. Change the workload's own word instead, so that it holds for every arm alike "
-                f"(got {arm.options[option]!r})"
+                f"options.{option} of an arm is not free: the workload, the engine or the run's folder sets it. "
+                f"Change the workload instead, which is the same for every arm (got {value!r})"
             )
     on_cpu = {"use_cpu": True, "gradient_checkpointing": False} if stack.accelerator == "cpu" else {}
     return fixed | defaults | on_cpu | arm.options
 
 
 def require_one_update(trainer: str, workload: Workload) -> None:
-    """`UserError` for words that a trainer with one update each step, and no validation, has no answer to."""
-    if workload.num_generations < 2:
-        raise UserError(
-            f"workload.num_generations must be at least 2 with trainer {trainer}: it compares completions (got 1)"
-        )
-    if workload.mini_batch_size not in (None, workload.batch_size):
-        raise UserError(
-            f"workload.mini_batch_size must be null or batch_size ({workload.batch_size}) with trainer {trainer}: one "
-            f"update each step (got {workload.mini_batch_size})"
-        )
-    if workload.test_steps:
-        raise UserError(
-            f"workload.test_steps must be 0 with trainer {trainer}: no validation (got {workload.test_steps})"
-        )
+    """`UserError` for words that need several updates per step, validation, or groups of one."""
+    rules = (
+        ("num_generations", workload.num_generations < 2, "at least 2", "it compares completions"),
+        (
+            "mini_batch_size",
+            workload.mini_batch_size not in (None, workload.batch_size),
+            f"null or batch_size ({workload.batch_size})",
+            "one update per step",
+        ),
+        ("test_steps", workload.test_steps > 0, "0", "it has no validation"),
+    )
+    require_words(trainer, workload, rules)
 
 
 def require_one_process(trainer: str, workload: Workload) -> None:
@@ -115,19 +113,17 @@ def require_one_process(trainer: str, workload: Workload) -> None:
     if workload.processes > 1:
         raise UserError(
             f"trainer {trainer} trains in one process: workload.nodes must be 1 and workload.gpus_per_node at most 1 "
-            f"(got {workload.nodes} and {workload.gpus_per_node}); other trainers take more"
+            f"(got {workload.nodes} and {workload.gpus_per_node}). Other trainers allow more"
         )
 
 
-def require_equal_shares(trainer: str, workload: Workload, processes: int | None = None) -> None:
-    """`UserError` where the batch cannot be shared out among the processes (None: the workload's), or a share among its
-    passes."""
-    processes = processes or workload.processes
+def require_equal_shares(trainer: str, workload: Workload, processes: int) -> None:
+    """`UserError` if the processes cannot share the batch equally, or the passes a process's share."""
     share, rest = divmod(workload.batch_size, processes)
     if rest:
         raise UserError(
             f"workload.batch_size must be a multiple of the {processes} processes that trainer {trainer} "
-            f"trains in, one for each GPU (on a CPU for each node), got {workload.batch_size}"
+            f"trains in, one per GPU (on a CPU one per node), got {workload.batch_size}"
         )
     micro = min(workload.micro_batch_size or share, share)
     if share % micro:
@@ -140,30 +136,31 @@ def require_equal_shares(trainer: str, workload: Workload, processes: int | None
 def require_sharing(
     trainer: str, arm: TrainedArm, stack: StackFacts, processes: int, weights: Any, untried: Iterable[str]
 ) -> None:
-    """`UserError` where several processes cannot share the model in the way that the options ask for.
+    """`UserError` if the processes cannot shard the model as the options ask.
 
-    `weights` is the number format of the optimizer's weights, and `untried` are options that FSDP has not met.
+    `weights` is the number format of the optimizer's weights; `untried` are options that are not tried with FSDP.
     """
     for option in ("deepspeed", "parallelism_config"):
         if arm.options.get(option) and processes > 1:
             raise UserError(
-                f"options.{option} cannot be used with trainer {trainer} on several GPUs from here: its checkpoints "
-                f"are not read yet (got {arm.options[option]!r}). options.{FSDP[0]}: true shares the model"
+                f"options.{option} cannot be used with trainer {trainer} on several GPUs: its checkpoints cannot be "
+                f"read yet (got {arm.options[option]!r}). Use options.{FSDP[0]}: true to shard the model"
             )
     on, config = (arm.options.get(option) for option in FSDP)
-    beside = next((option for option in untried if arm.options.get(option)), None)
-    refused = {
-        "true alone turns it on, as FSDP2": bool(on) and on is not True,
+    conflict = next((option for option in untried if arm.options.get(option)), None)
+    problems = {
+        "only true turns it on, as FSDP2": bool(on) and on is not True,
         f"options.{FSDP[1]} needs it": bool(config) and not on,
-        "one process has none to share the model with": on and processes == 1,
-        "accelerate shards on GPUs alone, and trains with DDP on a CPU": on and stack.accelerator == "cpu",
-        f"with options.{beside} it has not been tried": on and beside,
-        f"accelerate makes float32 of weights in {weights}; take that out of the options": on and weights in HALF,
-        f"{RESHARD} is the one word of {FSDP[1]} that is driven": on and config and [*config] != [RESHARD],
+        "one process cannot shard the model": on and processes == 1,
+        "accelerate shards on GPUs only, and trains with DDP on a CPU": on and stack.accelerator == "cpu",
+        f"it is not tried with options.{conflict}": on and conflict,
+        f"accelerate turns {weights} weights into float32; remove that option": on and weights in HALF,
+        f"{RESHARD} is the only supported key of {FSDP[1]}": on and config and [*config] != [RESHARD],
     }
-    for why, is_so in refused.items():
-        if is_so:
-            told = {option: arm.options[option] for option in FSDP if option in arm.options}
+    for problem, applies in problems.items():
+        if applies:
+            given = {option: arm.options[option] for option in FSDP if option in arm.options}
             raise UserError(
-                f"options.{FSDP[0]} cannot be used so with trainer {trainer}: {why} (got {told}); docs/{trainer}.md"
+                f"options.{FSDP[0]} cannot be used so with trainer {trainer}: {problem} (got {given}); "
+                f"docs/{trainer}.md"
             )

@@ -1,11 +1,10 @@
-"""Reads the terms of a training from the arguments of transformers' Trainer, as TRL has them and ms-swift with changes.
+"""Reads the terms of a training from the arguments of transformers' Trainer: TRL's, which ms-swift changes in part.
 
-Read in TRL 1.16.0 trainer/grpo_trainer.py and grpo_config.py, and transformers' TrainingArguments.
+Source: TRL 1.16.0 trainer/grpo_trainer.py and grpo_config.py, and transformers' TrainingArguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from trainers import hf_server
@@ -32,65 +31,63 @@ from trainers.terms import (
 )
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
-KL_ESTIMATE, KL_PENALTY = "KL estimate", "KL penalty"
+# Older releases have a switch.
+_SCALES = {"True": "group", "False": "none"}
+KL_ESTIMATE = "KL estimate"
 
 
 def trl_terms(case: Case) -> Terms:
-    """The terms as TRL's settings have them."""
+    """The terms of a training by TRL's settings."""
+    settings = case.settings
+    # With DDP each GPU has the whole model. No setting of an imported run gives its GPUs.
+    gpus_per_copy = hf_server.training_gpus(case) if settings.true(FSDP[0]) else 1
     return {
         "optimizer": term(case, lambda name: "AdamW" if name in _ADAMW else str(name), "optim"),
         "learning rate": term(case, number, "learning_rate"),
-        "learning rate's course": term(case, _course(case), "lr_scheduler_type", "warmup_steps"),
+        # transformers 4 gives the share of all steps its own name; it counts if no steps are given.
+        "learning rate's course": term(
+            case,
+            lambda kind, warmup: schedule(kind, warmup, settings.get("warmup_ratio")),
+            *("lr_scheduler_type", "warmup_steps"),
+        ),
         "Adam's betas": term(case, lambda one, two: [number(one), number(two)], "adam_beta1", "adam_beta2"),
         "Adam's epsilon": term(case, number, "adam_epsilon"),
         "weight decay": term(case, number, "weight_decay"),
         "largest norm of a gradient": term(case, number, "max_grad_norm"),
         "updates from a batch": _updates(case),
         TRAINED_WEIGHTS: _trained(case),
-        GPUS_PER_COPY: _shared(case),
-        # It merges an adapter into the weights before it sends them, all of them.
+        GPUS_PER_COPY: TermValue(None if case.imported else gpus_per_copy, FSDP[:1]),
+        # TRL merges an adapter into the weights before it sends them.
         WEIGHTS_SENT: TermValue(ALL_WEIGHTS),
         POLICY_VERSION: TermValue(NEWEST),
         "weights' number format": term(case, number_format, "model_init_kwargs.dtype"),
-        "number format of a pass": term(case, _of_a_pass, "bf16", "fp16"),
+        "number format of a pass": term(case, _pass_format, "bf16", "fp16"),
         "loss": term(case, str, "loss_type"),
         "clip range": term(case, _range, "epsilon", "epsilon_high"),
         "clip of a bad completion's ratio": term(case, number_or_off(()), "delta"),
         "what a ratio is of": term(case, str, "importance_sampling_level"),
-        "advantages are divided by": term(case, scale, "scale_rewards"),
+        "advantages are divided by": term(case, lambda by: _SCALES.get(str(by), str(by)), "scale_rewards"),
         "added to that divisor": TermValue(1e-4),
-        "weights of the rewards": term(case, _weights, "reward_weights"),
-        KL_PENALTY: term(case, number, "beta"),
+        "weights of the rewards": term(
+            case,
+            lambda weights: [number(one) for one in weights] if isinstance(weights, list | tuple) else None,
+            "reward_weights",
+        ),
+        "KL penalty": term(case, number, "beta"),
         KL_ESTIMATE: kl_estimate(case, "k3"),
         "reference follows the policy": term(case, bool, "sync_ref_model"),
         "entropy bonus": term(case, number, "entropy_coef"),
-        "completions that are cut off": term(case, cut_off, "mask_truncated_completions"),
+        "completions that are cut off": term(case, truncated, "mask_truncated_completions"),
         "correction of the engine's probabilities": _correction(case),
         "log-probabilities of the old policy": TermValue("left out where a batch has one update"),
         PROMPT_ORDER: TermValue(BY_SEED),
-        # Our driver hands no tools over; what a run from elsewhere had stands in no setting.
+        # The driver passes no tools. No setting of an imported run shows its tools.
         TURNS: TermValue(None if case.imported else ONE_TURN),
-        **sampling(case),
+        **_sampling(case),
     }
 
 
-def _shared(case: Case) -> TermValue:
-    """With DDP each has the whole model; of a run from elsewhere no setting tells how many GPUs it had."""
-    ways = hf_server.training_gpus(case) if case.settings.true(FSDP[0]) else 1
-    return TermValue(None if case.imported else ways, FSDP[:1])
-
-
-def _trained(case: Case) -> TermValue:
-    """Our driver's words; the settings of a run from elsewhere do not tell."""
-    if case.imported:
-        return TermValue(None)
-    if not case.settings.true("use_peft"):
-        return TermValue(ALL_WEIGHTS, ("use_peft",))
-    return term(case, adapter_text, "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
-
-
-def sampling(case: Case) -> Terms:
-    """How completions are drawn."""
+def _sampling(case: Case) -> Terms:
     return {
         "temperature": term(case, number, "temperature"),
         "top-p": term(case, number, "top_p"),
@@ -102,48 +99,46 @@ def sampling(case: Case) -> Terms:
     }
 
 
-def _course(case: Case) -> Callable[[Any, Any], object]:
-    """Up to transformers 4 a share of all steps has a name of its own, and counts where no steps are given."""
-    return lambda kind, warmup: schedule(kind, warmup, case.settings.get("warmup_ratio"))
+def _trained(case: Case) -> TermValue:
+    """The weights that are trained, by the driver's options; no setting of an imported run shows them."""
+    if case.imported:
+        return TermValue(None)
+    if not case.settings.true("use_peft"):
+        return TermValue(ALL_WEIGHTS, ("use_peft",))
+    return term(case, adapter_text, "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 
 
 def _updates(case: Case) -> TermValue:
-    """Of the completions of one generation; ours are learned from at once.
-
-    Where settings of ours are resolved there is one process: what each of several would hold stands nowhere.
-    """
+    """Updates from the completions of one generation. The driver learns from all completions at once, and its settings
+    are resolved in one process, so they do not hold each process's share."""
     if not case.imported:
         return term(case, int, "num_iterations")
-    generated, learned = "steps_per_generation", "gradient_accumulation_steps"
     return term(
         case,
-        lambda times, some, each: int(times) * max(1, int(some) // int(each)) if some and each else None,
-        *("num_iterations", generated, learned),
+        lambda times, generated, learned: (
+            int(times) * max(1, int(generated) // int(learned)) if generated and learned else None
+        ),
+        *("num_iterations", "steps_per_generation", "gradient_accumulation_steps"),
     )
 
 
 def kl_estimate(case: Case, name: str) -> TermValue:
-    """The estimator that a trainer has fixed; it matters where there is a penalty."""
+    """The trainer's fixed estimator; it matters only with a penalty."""
     beta = case.settings.number("beta")
     return TermValue(None if beta is None else name if beta else "none")
 
 
-def scale(value: Any) -> object:
-    """What advantages are divided by; older releases have a switch."""
-    return {"True": "group", "False": "none"}.get(str(value), str(value))
-
-
-def cut_off(left_out: Any) -> str:
-    """What becomes of completions that reach the longest length."""
-    return "not learned from" if left_out else "learned from"
+def truncated(excluded: Any) -> str:
+    """Whether truncated completions are learned from."""
+    return "not learned from" if excluded else "learned from"
 
 
 def number_format(value: Any) -> str:
-    """A number format, with torch's prefix or without."""
+    """A number format without torch's prefix."""
     return str(value).removeprefix("torch.")
 
 
-def _of_a_pass(bf16: Any, fp16: Any) -> str:
+def _pass_format(bf16: Any, fp16: Any) -> str:
     return "bfloat16" if bf16 else "float16" if fp16 else "float32"
 
 
@@ -151,12 +146,8 @@ def _range(low: Any, high: Any) -> object:
     return [number(low), number(low if high is None else high)]
 
 
-def _weights(value: Any) -> object:
-    return [number(one) for one in value] if isinstance(value, list | tuple) else None
-
-
 def _correction(case: Case) -> TermValue:
-    """TRL has it for vLLM alone."""
+    """TRL corrects vLLM's probabilities only."""
     if case.engine.in_trainer:
         return TermValue("off", ("vllm_importance_sampling_correction",))
     return term(case, lambda on: "on" if on else "off", "vllm_importance_sampling_correction")

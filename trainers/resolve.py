@@ -1,6 +1,6 @@
 """Resolves all settings of a trainer: `python -m trainers.resolve --with MODULE --request FILE --out FILE`.
 
-Runs in the stack, before anything waits for a GPU: an unknown setting or a bad value is told here, in one line.
+Runs in the stack before any job is queued, and reports an unknown setting or a bad value in one line.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from node.records import write_json
 
 
 def resolved(request: Mapping[str, Any], resolver: str) -> dict[str, Any]:
-    """`{"trainer", "version", "settings"}` of a request of `trainer`, `trainer_args` and `rewards`.
+    """`{"trainer", "version", "settings"}` for a request with `trainer`, `trainer_args` and `rewards`.
 
-    `resolver` is the module of the trainer that knows. `settings` are flat, by dotted key. `UserError` for what the
-    trainer would refuse, and for a file of rewards that cannot be loaded in this stack.
+    `resolver` is the trainer's module. `settings` are flat, by dotted key. `UserError` for settings that the trainer
+    refuses, and for a file of rewards that does not load in this stack.
     """
     for reward in request.get("rewards") or ():
         if "code" in reward:
@@ -37,7 +37,7 @@ def resolved(request: Mapping[str, Any], resolver: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read a request and write the settings that it comes to."""
+    """Read a request and write its resolved settings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--with", dest="resolver", required=True, metavar="MODULE")
     parser.add_argument("--request", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""The rewards of a workload: built in, a function of one's own, or a reward model, each with its weight in the sum."""
+"""Defines a workload's rewards: a built-in reward, your own function, or a reward model, each with its weight."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Reward(Section):
     name: Literal["accuracy", "format", "length", "phi4", "cosine", "repetition", "soft_overlong", "emoji"]
     """`accuracy`: answer equals ground truth; `format`: <think>…</think><answer>…</answer>; `length`: near a target;
     `phi4`: Phi-4-reasoning's (correct and short is best, repetition costs); `cosine`: accuracy scaled by length;
-    `repetition`: repeated n-grams cost; `soft_overlong`: DAPO's, length near the limit costs; `emoji`: how many."""
+    `repetition`: repeated n-grams cost; `soft_overlong`: DAPO's, length near the limit costs; `emoji`: a count."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: dict[str, Number] = {}
-    """The function's own numbers: `target` (characters) and `alpha` of `length`; of `phi4`, in tokens,
-    `max_response_length` (the workload's), `positive_from`, `negative_to` (their share of it), `ngram` and
-    `ngram_threshold` (5); those of the others are in docs/rewards.md."""
+    """The function's options. `length`: `target` (characters) and `alpha`. `phi4`: in tokens, `max_response_length`
+    (the workload's), `positive_from` and `negative_to` (shares of it), `ngram` and `ngram_threshold` (5). The others:
+    docs/rewards.md."""
 
     @model_validator(mode="after")
     def _options_are_known(self) -> Reward:
@@ -40,18 +40,18 @@ class Reward(Section):
 
 
 class OwnReward(Section):
-    """A reward function of one's own, and its weight in the sum (docs/rewards.md)."""
+    """Your own reward function, and its weight in the sum (docs/rewards.md)."""
 
     source: str
-    """A Python file; its text is part of the run's specification, so that a change of it makes another run."""
+    """A Python file. Its text is part of the run's specification: a change makes another run."""
     function: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)]
-    """The function in it, under whose name the reward is logged. It is called with `completions`, `prompts`, `rows`,
-    `token_ids`, `cut_off` and the columns of `data.columns`, as far as it has such parameters, and with `options`; it
-    returns a number or None for each completion."""
+    """The function in it; its name is the reward's in the log. It gets `options`, and each of `completions`, `prompts`,
+    `rows`, `token_ids`, `cut_off` and the columns of `data.columns` that it has a parameter for. It returns a number or
+    None for each completion."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     options: Options = {}
-    """Further arguments of the function, by name. No secrets: these are written into results."""
+    """Further arguments of the function, by name. No secrets: results contain them."""
 
     @field_validator("source")
     @classmethod
@@ -62,7 +62,7 @@ class OwnReward(Section):
 
     @property
     def name(self) -> str:
-        """Under which it is logged."""
+        """Its name in the log."""
         return self.function
 
 
@@ -74,19 +74,19 @@ class RewardModel(Section):
     revision: str | None = None
     """The commit of a hub model; required for a hub id."""
     name: Annotated[str, Field(pattern=FUNCTION_PATTERN, max_length=40)] = "reward_model"
-    """Under which it is logged."""
+    """Its name in the log."""
     weight: Number = 1.0
     """Factor of this reward in the sum."""
     max_length: PositiveInt | None = None
-    """Longest text in its own tokens, prompt and completion; of a longer one the beginning is left out, and the log
-    counts it. Null: the longest that its tokenizer and its positions allow."""
+    """Longest text (prompt and completion) in its own tokens. A longer text loses its beginning, and the log counts it.
+    Null: the longest that its tokenizer and its positions allow."""
     batch_size: PositiveInt = 16
-    """Texts that it scores at once."""
+    """Texts per pass."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of its weights and of the scoring."""
+    """Number format of its weights and passes."""
     device: Literal["trainer", "cpu", "own"] = "trainer"
-    """Where it scores: beside the policy on the GPU of each training process, on the CPU, or in a process of its own,
-    on one of the node's last GPUs, which the trainer leaves to it (of a run on the CPU there, too)."""
+    """Where it scores. `trainer`: next to the policy on the GPU of each training process. `cpu`. `own`: in its own
+    process on one of the node's last GPUs, which the trainer does not use (without GPUs: on the CPU)."""
 
     @model_validator(mode="after")
     def _model_is_pinned(self) -> RewardModel:
@@ -94,7 +94,7 @@ class RewardModel(Section):
             raise ValueError(f"model must be a local folder or a hub id (got {self.model!r}): none is built in")
         require_source(self.model, self.revision, (), "a local folder")
         if source_kind(self.model) == "local" and self.revision:
-            raise ValueError(f"revision is of a hub model, and {self.model!r} is a local folder; remove it")
+            raise ValueError(f"revision is for a hub model, and {self.model!r} is a local folder; remove it")
         return self
 
 
@@ -103,7 +103,7 @@ def _kind_of_reward(value: Any) -> str:
     return OWN if "source" in given or "function" in given else OF_MODEL if "model" in given else BUILT
 
 
-# These stand in the places of errors, which leave them out.
+# Tags of the union; error messages leave them out.
 BUILT, OWN, OF_MODEL = "(built-in)", "(own)", "(model)"
 KINDS_OF_REWARD = {BUILT: "Reward", OWN: "OwnReward", OF_MODEL: "RewardModel"}
 AnyReward = Annotated[
@@ -113,7 +113,7 @@ AnyReward = Annotated[
 
 
 def without_code(settings: Any) -> Any:
-    """A part of a specification in which a user's own file is shown by its hash, and not by its text."""
+    """A part of a specification without the text of the user's files; their hashes stay."""
     if isinstance(settings, Mapping):
         return {k: without_code(v) for k, v in settings.items() if not (k == "code" and "sha256" in settings)}
     return [without_code(one) for one in settings] if isinstance(settings, list) else settings

@@ -1,17 +1,14 @@
-"""What is trained, in words of which no trainer has its own, and what an arm says of its trainer."""
+"""Defines the configuration sections `workload` (what is trained) and `arms` (who trains it)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    StrictInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictInt, field_validator, model_validator
 
+from common.errors import UserError
 from node.built_in_rewards import ROW
 from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
@@ -30,7 +27,7 @@ from trainers.section import (
     require_source,
 )
 
-_SCORER_PATIENCE_S = 1800.0
+_SCORER_TIMEOUT_S = 1800.0
 
 
 class Data(Section):
@@ -49,17 +46,17 @@ class Data(Section):
     answer_column: str = "answer"
     """The column that holds the ground truth."""
     columns: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
-    """Further columns that reward functions of one's own are given, by name (docs/rewards.md)."""
+    """Names of further columns for your own reward functions (docs/rewards.md)."""
     answer_after: str | None = None
-    """If given, the ground truth is what follows the last occurrence of this text (GSM8K: `####`)."""
+    """If given, the ground truth is the text after the last occurrence of this (GSM8K: `####`)."""
     system_prompt: str | None = None
-    """A system message put before every prompt."""
+    """A system message before every prompt."""
     rows: PositiveInt | None = None
-    """Use this many rows from the start; all of them when null (the built-in data has 512)."""
+    """Use this many rows from the start; null: all (the built-in data has 512)."""
     seed: Seed = 0
     """Seed of generated data."""
     too_long: Literal["error", "drop"] = "error"
-    """What to do with prompts longer than `max_prompt_length`: refuse the data, or leave them out and say how many."""
+    """For prompts longer than `max_prompt_length`: refuse the data, or drop them and report how many."""
     test_source: str | None = None
     """A local file of the same columns for validation (`workload.test_steps`); null: the training rows."""
 
@@ -68,7 +65,7 @@ class Data(Section):
     def _columns_are_free(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
         for name in columns:
             if name in (*ARGUMENTS, *ROW):
-                raise ValueError(f"{name!r} is what every reward function is given; rename the column in the data")
+                raise ValueError(f"every reward function already gets {name!r}; rename the column in the data")
             if columns.count(name) > 1:
                 raise ValueError(f"{name!r} is listed {columns.count(name)} times; list it once")
         return columns
@@ -88,8 +85,8 @@ class Model(Section):
     """The policy that is trained."""
 
     source: str
-    """`builtin:tiny-qwen2` (random weights, tokenizer trained on the data; `builtin:small-qwen2` for GPUs, whose
-    kernels want wider heads), a local folder, or a hub model's id."""
+    """`builtin:tiny-qwen2` (random weights, tokenizer trained on the data; on GPUs, whose kernels need wider heads, use
+    `builtin:small-qwen2`), a local folder, or a hub model's id."""
     revision: str | None = None
     """The commit of a hub model; required for a hub id."""
     seed: Seed = 0
@@ -102,7 +99,7 @@ class Model(Section):
 
 
 class Workload(Section):
-    """What is trained: the same for every arm, in words that belong to no trainer."""
+    """What is trained: the same for every arm, in words that are the same for every trainer."""
 
     model: Model
     """The policy."""
@@ -113,69 +110,69 @@ class Workload(Section):
     steps: PositiveInt
     """Training steps of each run."""
     batch_size: PositiveInt
-    """Completions that one training step learns from (prompts per step times `num_generations`)."""
+    """Completions per training step (prompts per step times `num_generations`)."""
     num_generations: PositiveInt
-    """Completions per prompt: the group that GRPO compares."""
+    """Completions per prompt: GRPO's group."""
     mini_batch_size: PositiveInt | None = None
-    """Completions per optimizer step; the whole batch when null."""
+    """Completions per optimizer step; null: the whole batch."""
     micro_batch_size: PositiveInt | None = None
-    """Completions per forward and backward pass on one device; the whole batch when null."""
+    """Completions per forward and backward pass on one device; null: the whole batch."""
     max_prompt_length: PositiveInt
     """Longest prompt, in tokens."""
     max_response_length: PositiveInt
-    """Longest completion, in tokens; longer ones are cut off."""
+    """Longest completion, in tokens; longer ones are truncated."""
     temperature: Annotated[Number, Field(gt=0)] = 1.0
     """Sampling temperature of the rollout."""
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     """Nucleus sampling of the rollout; 1 turns it off."""
     learning_rate: Annotated[Number, Field(ge=0)] = 1e-6
-    """Learning rate of AdamW, constant after the warm-up."""
+    """AdamW's learning rate; constant after the warm-up."""
     lr_warmup_steps: Count = 0
-    """Steps over which the learning rate rises from 0."""
+    """Warm-up steps, over which the learning rate rises from 0."""
     beta: Annotated[Number, Field(ge=0)] = 0.0
-    """Weight of the KL penalty against the initial policy; with 0 no reference log-probabilities are computed."""
+    """Weight of the KL penalty against the initial policy; 0 computes no reference log-probabilities."""
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "grpo"
     """How token losses are normalised."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Number format of training and rollout."""
     save_steps: Count = 0
-    """A checkpoint every so many steps; with 0 there is none, and an interrupted run starts again."""
+    """Steps between checkpoints; 0: none, and an interrupted run starts again."""
     test_steps: Count = 0
-    """A validation every so many steps; with 0 there is none."""
+    """Steps between validations; 0: none."""
     samples: Annotated[StrictInt, Field(ge=0, le=32)] = 0
-    """Sample completions for the report, of so many first prompts: before, halfway through and after training. Their
-    text may be private: with 0 none are taken."""
+    """Number of prompts with sample completions in the report: before, halfway through and after training. 0: none;
+    their text may be private."""
     nodes: PositiveInt = 1
-    """Nodes that one run trains on."""
+    """Nodes per run."""
     gpus_per_node: Count = 0
-    """GPUs that one run trains on, on each node; with 0 it trains on the CPU."""
+    """GPUs per node of one run; 0: it trains on the CPU."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
-    """The GPU that the experiment is meant for, such as `H100-80GB`; preflight's estimate of memory needs it."""
+    """The GPU model, such as `H100-80GB`; preflight's memory estimate needs it."""
 
     @property
     def processes(self) -> int:
-        """Of a trainer that has one for each GPU, or on a CPU for each node."""
+        """Processes of a trainer with one per GPU, on a CPU one per node."""
         return self.nodes * max(1, self.trainer_gpus)
 
     @property
     def trainer_gpus(self) -> int:
-        """GPUs of each node for the trainer and its engine: those that no reward model has for itself."""
+        """GPUs of each node for the trainer and its engine; a reward model's own GPUs are not among them."""
         return self.gpus_per_node - (int(self.scorer["gpus"]) if self.scorer else 0)
 
     @property
     def scorer(self) -> dict[str, Any] | None:
-        """What a specification says of the process of the reward models on devices of their own; None without any."""
+        """The specification's entry for the process of reward models with their own devices; None without any."""
         count = sum(one.device == OWN_PROCESS for one in self.reward_models)
         gpus = count if self.gpus_per_node else 0
-        return {"module": "node.scorer", "gpus": gpus, "patience_s": _SCORER_PATIENCE_S} if count else None
+        return {"module": "node.scorer", "gpus": gpus, "patience_s": _SCORER_TIMEOUT_S} if count else None
 
     @property
     def reward_models(self) -> list[RewardModel]:
-        """Those of the rewards that are models."""
+        """The rewards that are models."""
         return [reward for reward in self.rewards if isinstance(reward, RewardModel)]
 
     def for_spec(self) -> dict[str, Any]:
-        """The workload as a specification has it: `samples` came later, and runs without keep their fingerprints."""
+        """The workload for a specification, without `samples` if 0: older runs keep their fingerprints."""
         return self.model_dump(mode="json", exclude=None if self.samples else {"samples"})
 
     @model_validator(mode="after")
@@ -184,7 +181,7 @@ class Workload(Section):
             raise ValueError(
                 f"batch_size counts completions and must be a multiple of num_generations "
                 f"(got {self.batch_size} and {self.num_generations}; "
-                f"try {_next_multiple(self.batch_size, self.num_generations)})"
+                f"try {-(-self.batch_size // self.num_generations) * self.num_generations})"
             )
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
@@ -198,7 +195,7 @@ class Workload(Section):
         if self.scorer and (self.nodes > 1 or self.trainer_gpus < min(1, self.gpus_per_node)):
             least = int(self.scorer["gpus"]) + 1
             raise ValueError(
-                f"a reward model with device: own takes a GPU of the trainer's node: nodes must be 1, gpus_per_node "
+                f"a reward model with device: own needs a GPU of the trainer's node: nodes must be 1, gpus_per_node "
                 f"0 or at least {max(2, least)} (got {self.nodes} and {self.gpus_per_node})"
             )
         return self
@@ -214,24 +211,28 @@ class Workload(Section):
 
 
 class TrainedArm(Section):
-    """Who trains and who generates, in which stack, with which settings of their own."""
+    """Who trains and who generates, in which stack, with which options."""
 
     trainer: str
-    """Who trains: `trl`, `verl` or `swift`; `replay` trains nothing (docs/replay.md); of imported runs any other, too,
-    where a table brings its timer tree."""
+    """The trainer: `trl`, `verl`, `swift`, or `replay`, which trains nothing (docs/replay.md). An imported run may have
+    any other whose table gives its timer tree."""
     engine: str
-    """Who generates: `vllm`, `sglang`, with trl also `transformers`; with swift `transformers` or
+    """The rollout engine: `vllm`, `sglang`, with trl also `transformers`; with swift `transformers` or
     `vllm`; with another trainer its own."""
     stack: str = ""
-    """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it says what the
-    runs had installed, for the preflight's ledger, and is never built."""
+    """The pinned environment, a folder in `envs/`. Required for an arm that is trained. With `import` it
+    gives the runs' packages for the preflight's ledger and is never built."""
     options: Options = {}
-    """Raw settings of the trainer, passed through as they are: for trl GRPOConfig's fields, for verl Hydra's keys
-    (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, nested if you like; `+key` adds one that verl's own
-    configuration lacks). No secrets: these are written into results. For replay: `lengths` and `engine`."""
+    """The trainer's own settings: for trl GRPOConfig's fields, for verl Hydra's keys
+    (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, also nested; `+key` adds a key that verl's configuration
+    lacks), for replay `lengths` and `engine`. No secrets: results contain them."""
     env: Environment = {}
-    """Environment variables of this arm's training processes. No secrets: these are written into results."""
+    """Environment variables of this arm's training processes. No secrets: results contain them."""
 
 
-def _next_multiple(value: int, of: int) -> int:
-    return -(-value // of) * of
+def require_words(trainer: str, workload: Workload, rules: Iterable[tuple[str, bool, str, str]]) -> None:
+    """`UserError` for the first broken rule: the workload's word, whether it is broken, what is allowed, and why."""
+    for word, broken, allowed, why in rules:
+        if broken:
+            got = getattr(workload, word)
+            raise UserError(f"workload.{word} must be {allowed} with trainer {trainer}: {why} (got {got})")

@@ -290,7 +290,7 @@ def test_the_stacks_own_packages_refuse_it_in_those_words(
     stack: str, one: RefusedOption, stack_python: Callable[[str], Path]
 ) -> None:
     (file,) = stack_python(stack).parents[1].glob(f"lib/python*/site-packages/{one.file}")
-    assert one.words in " ".join(file.read_text(encoding="utf-8").split())
+    assert one.quote in " ".join(file.read_text(encoding="utf-8").split())
 
 
 def test_weights_in_half_are_told_and_take_half_the_memory() -> None:

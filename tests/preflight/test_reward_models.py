@@ -164,5 +164,5 @@ def test_on_a_cpu_it_has_a_process_and_no_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [{"gpus_per_node": 1}, {"gpus_per_node": 8, "nodes": 2}])
 def test_one_of_its_own_process_leaves_the_trainer_a_gpu_of_its_node(words: dict[str, int], tmp_path: Path) -> None:
     rewards = [{"model": str(classifier(tmp_path / "rm")), "device": "own"}]
-    with pytest.raises(UserError, match=r"device: own takes a GPU of the trainer's node"):
+    with pytest.raises(UserError, match=r"device: own needs a GPU of the trainer's node"):
         planned(EQUAL, arms={"vllm": TRL_GPU["vllm"]}, **{**TRL, "rewards": rewards, **words})

@@ -1,4 +1,4 @@
-"""Checks a run of ms-swift before it waits in a queue: what ms-swift or vLLM refuses on the node, and its memory."""
+"""Checks a run of ms-swift before it is queued (options that it or vLLM refuses on the node); estimates its memory."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM 0.31 has kernels for (vllm/config/lora.py)."""
 
 DRIVEN = "math_tip_trick"
-"""ms-swift's own scheduler that our driver runs."""
+"""The one scheduler of ms-swift that the driver supports."""
 NOT_DRIVEN = {
-    "gym_scheduler": "it needs an environment by name, and the score is workload.rewards'",
-    "openenv_scheduler": "its environments are servers, and the score is workload.rewards'",
-    "thinking_tips_scheduler": "it is for models that think, whose template is not the tokenizer's own",
+    "gym_scheduler": "it needs a named environment, and workload.rewards gives the score",
+    "openenv_scheduler": "its environments are servers, and workload.rewards gives the score",
+    "thinking_tips_scheduler": "it is for thinking models, whose template is not the tokenizer's own",
 }
-"""Those that it does not run, and why."""
-_OTHERWISE = f"{SCHEDULER}: {DRIVEN}, or a class of your own (docs/swift.md#several-turns)"
+"""The schedulers that it does not support, and why."""
 
 
-def _scheduler(refused: Callable[[str], bool], why: str, file: str = "", words: str = "") -> RefusedOption:
+def _scheduler(refused: Callable[[str], bool], why: str, file: str = "", quote: str = "") -> RefusedOption:
     def is_refused(case: Case) -> bool:
-        named = scheduler_of(case)
-        return bool(named) and f"{SCHEDULER}.class" not in case.settings and refused(named)
+        name = scheduler_of(case)
+        return bool(name) and f"{SCHEDULER}.class" not in case.settings and refused(name)
 
-    return RefusedOption(SCHEDULER, is_refused, why, file, words, _OTHERWISE)
+    change = f"{SCHEDULER}: {DRIVEN}, or your own class (docs/swift.md#several-turns)"
+    return RefusedOption(SCHEDULER, is_refused, why, file, quote, change)
 
 
 REFUSALS = (
     RefusedOption(
         "async_generate",
         lambda case: case.settings.true("async_generate") and case.settings.get("vllm_mode") != "server",
-        "an engine inside the training process generates while nothing else trains",
+        "an engine inside the training process cannot generate while the process trains",
         _ARGUMENTS,
         "async generate require vllm_mode == server",
         "vllm_mode: server, or async_generate: false",
@@ -54,14 +54,14 @@ REFUSALS = (
     RefusedOption(
         "async_generate",
         lambda case: case.settings.true("async_generate") and bool(scheduler_of(case)),
-        "the next step's completions have one turn",
+        "completions that are generated ahead have one turn",
         _ARGUMENTS,
         "async_generate is not supported with multi-turn functionality",
-        f"async_generate: false, or take {SCHEDULER} out",
+        f"async_generate: false, or remove {SCHEDULER}",
     ),
     _scheduler(
-        lambda named: named not in (DRIVEN, *NOT_DRIVEN),
-        "ms-swift has none of that name",
+        lambda name: name not in (DRIVEN, *NOT_DRIVEN),
+        "ms-swift has no scheduler of that name",
         "swift/rlhf_trainers/rollout_mixin.py",
         "assert args.multi_turn_scheduler in multi_turns",
     ),
@@ -77,69 +77,69 @@ REFUSALS = (
     RefusedOption(
         "move_model_batches",
         lambda case: case.settings.int("move_model_batches") > 0 and case.engine.name == "vllm" and not case.on_gpu,
-        "on a CPU vLLM takes new weights whole: it packs them for its kernels",
+        "on a CPU vLLM needs all new weights at once: it packs them for its kernels",
         "",
         "",
-        "take move_model_batches out",
+        "remove move_model_batches",
     ),
     dataclasses.replace(trl_checks.TENSOR_PARALLEL, file="swift/rlhf_trainers/rollout_mixin.py"),
     trl_checks.MEMORY_SHARE,
     RefusedOption(
         "lora_rank",
         lambda case: sends_adapters(case) and case.settings.int("lora_rank", 8) not in LORA_RANKS,
-        "vLLM serves adapters of a few ranks only",
+        "vLLM supports adapters of these ranks only",
         "vllm/config/lora.py",
         f"MaxLoRARanks = Literal[{', '.join(map(str, LORA_RANKS))}]",
-        f"lora_rank: one of {', '.join(map(str, LORA_RANKS))}; or vllm_enable_lora: false, which sends merged weights",
+        f"lora_rank: one of {', '.join(map(str, LORA_RANKS))}; or vllm_enable_lora: false to send merged weights",
     ),
 )
 
 
 def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
-    """Options that pass ms-swift's parser, or that it refuses in the stack, and that end the run on the node."""
+    """Options that end the run: those that ms-swift's parser refuses in the stack, and those it accepts."""
     return trl_checks.refused(case, REFUSALS, "swift-refuses", _DRIVER)
 
 
 def overlapping(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A loop that generates the next step's responses while it trains."""
+    """A loop that generates the next step's responses during training."""
     if case.settings.true("async_generate"):
         yield Finding(
             "odd",
             "trainer-mode",
             (case.arm,),
             "async_generate: True",
-            "responses are generated while the step before trains, by weights that are one update older. The phases of "
-            "a step do not add up to it: the report has its time and throughput only. A resumed run begins with "
-            "prompts that it has had",
+            "responses are generated during the step before, by weights that are one update older. The phases of a "
+            "step do not add up to its time: the report has only its time and throughput. A resumed run repeats some "
+            "prompts",
             "ms-swift 4.6.0, rlhf_trainers/rollout_mixin.py (_fast_infer, _prefetch)",
             "async_generate: false, to compare engines",
         )
 
 
 def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
-    """The optimizer's own weights in 16 bits; those of an adapter are float32 all the same."""
+    """The optimizer's weights in 16 bits; an adapter's are always float32."""
     if not trains_adapter(case):
         yield from trl_checks.weights_in_half(case, variables, "torch_dtype")
 
 
 def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """Each process holds the policy and the engine, as with TRL."""
+    """Memory of the policy and the engine in each process, as with TRL."""
     settings = case.settings
     if scheduler_of(case):
         longest = {key: case.workload[key] * settings.int(MAX_TURNS, 1) for key in _LENGTHS}
         case = dataclasses.replace(case, workload={**case.workload, **longest})
-    words = {
+    as_trl = {
         trl_checks.WEIGHTS: settings.get("torch_dtype"),
         "vllm_enable_sleep_mode": settings.int("sleep_level") > 0,
     }
-    read = Settings({**settings.values, **words}, settings.given, settings.composed)
-    # It has a rank where the whole model is trained, too.
+    read = Settings({**settings.values, **as_trl}, settings.given, settings.composed)
+    # swift has a rank also if the whole model is trained.
     adapter = settings.get("tuner_type", "full") != "full"
     found = trl_memory(dataclasses.replace(case, settings=read), gib, model, adapter, whole_reference=False)
     rollout = found.rollout
     if settings.true("offload_model") and settings.true("offload_optimizer"):
         rollout = rollout[1:]
-    if settings.true(FSDP[0]) and not (case.engine.in_trainer or hf_server.serves(case)):
+    if settings.true(FSDP[0]) and not (case.engine.in_trainer or hf_server.is_served(case)):
         rollout += _gathered(case, model, rollout[-1].gib)
     return dataclasses.replace(
         found,
@@ -152,7 +152,7 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
 
 
 def _gathered(case: Case, model: ModelFacts, cache: float) -> tuple[Part, ...]:
-    """What each process gathers of the weights to send them, beyond the room of the cache where that sleeps meanwhile.
+    """The weights that each process gathers to send them, beyond the memory of a sleeping engine's cache.
 
     ms-swift 4.6.0 rlhf_trainers/rollout_mixin.py (_collect_state_dict_for_vllm): all of them at once.
     """

@@ -1,4 +1,4 @@
-"""A workload in ms-swift's words (RLHFArguments of 4.6), as equal to TRL's as swift allows."""
+"""Translates a workload into ms-swift's RLHFArguments (4.6), as equal to TRL's as swift allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainers.hf_arguments import (
     require_sharing,
     workload_arguments,
 )
-from trainers.hf_terms import KL_ESTIMATE, cut_off, kl_estimate, number_format, trl_terms
+from trainers.hf_terms import KL_ESTIMATE, kl_estimate, number_format, trl_terms, truncated
 from trainers.protocol import StackFacts
 from trainers.terms import (
     ADAPTER_ONLY,
@@ -36,53 +36,50 @@ from trainers.terms import (
 )
 from trainers.workload import TrainedArm, Workload
 
-# Those beside TRL's that the job sets itself on the node.
+# The job sets these itself on the node, in addition to TRL's.
 _OWNED = (
     *("rlhf_type", "model", "dataset", "add_version", "logging_dir"),
-    *("resume_from_checkpoint", "resume_only_model", "reward_funcs"),
-    # Where a server answers, the job chooses.
-    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_group_port"),
+    *("resume_from_checkpoint", "resume_only_model", "reward_funcs", "vllm_server_group_port"),
 )
 SERVER_GPUS = (hf_server.TENSOR_PARALLEL, hf_server.DATA_PARALLEL)
 """Settings whose product is a server's GPUs."""
 SCHEDULER, MAX_TURNS = "multi_turn_scheduler", "max_turns"
-# What FSDP has not met. A process whose conversations have ended would not answer those that gather its share.
+# Not tried with FSDP. A process whose conversations have ended would not answer processes that gather its share.
 _NOT_SHARDED = ("offload_model", "offload_optimizer", SCHEDULER)
-_OF_A_GYM = "the score is workload.rewards'. A class of your own can hold an environment (docs/swift.md#several-turns)"
+_OF_A_GYM = "workload.rewards gives the score. Your own class can run an environment (docs/swift.md#several-turns)"
 _NOT_DRIVEN = {
     "gym_env": _OF_A_GYM,
     "use_gym_env": _OF_A_GYM,
     "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
 }
-"""What ms-swift could do and our driver does not read right, and why."""
+"""Options of ms-swift that the driver does not support, and why."""
 _OF_A_SERVER = (
     *("vllm_speculative_config", "vllm_quantization", "vllm_enable_expert_parallel", "vllm_pipeline_parallel_size"),
     *("vllm_disable_custom_all_reduce", "vllm_data_parallel_size", "vllm_reasoning_parser"),
 )
-"""Settings that ms-swift hands to `swift rollout` alone (rlhf_trainers/rollout_mixin.py, `_prepare_vllm_engine`)."""
+"""Settings that ms-swift passes only to `swift rollout` (rlhf_trainers/rollout_mixin.py, `_prepare_vllm_engine`)."""
 
 
 def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
-    """RLHFArguments for one run: the workload's words translated, then the arm's options."""
-    serving = hf_server.is_wanted(arm)
-    processes = hf_server.processes(arm, workload, SERVER_GPUS) if serving else workload.processes
-    _require_what_swift_can(arm, workload, stack, processes)
+    """RLHFArguments for one run, from the workload and the arm's options."""
+    processes = hf_server.training_processes(arm, workload, SERVER_GPUS)
+    _require_supported(arm, workload, stack, processes)
     fixed = workload_arguments(workload, seed, processes) | {
         "max_length": _longest(arm, workload),
-        # swift takes float16 where it is told of neither.
+        # Without it swift uses float16 if bf16 is off.
         "fp16": False,
-        # The prompts: the tokenizer's own chat template. swift's for a model may add a system message.
+        # Prompts use the tokenizer's own chat template; swift's template of a model may add a system message.
         "template": "dummy",
         "template_backend": "jinja",
     }
-    # What TRL has where nothing is said; swift's own are another optimizer's (0.95, 0.1), bfloat16 weights and LoRA.
+    # TRL's defaults; swift's own are other Adam settings (0.95, 0.1), bfloat16 weights and LoRA.
     defaults = {"tuner_type": "full", "torch_dtype": "float32", "adam_beta2": 0.999, "weight_decay": 0.0}
     defaults["dataloader_num_workers"] = 0
     return completed(fixed, defaults | _engine(arm, workload, stack), arm, stack, _OWNED)
 
 
 def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str, Any]:
-    """The engine's own settings: those with which TRL 1.16 builds its vLLM (trl/generation/vllm_generation.py)."""
+    """The engine's defaults, as TRL 1.16 builds its vLLM (trl/generation/vllm_generation.py)."""
     if arm.engine != "vllm":
         return {}
     engine: dict[str, Any] = {
@@ -91,52 +88,52 @@ def _engine(arm: TrainedArm, workload: Workload, stack: StackFacts) -> dict[str,
         "vllm_max_model_len": _longest(arm, workload),
         "vllm_engine_kwargs": {"max_num_batched_tokens": 4096},
     }
-    if hf_server.is_wanted(arm):
-        # Of a whole step, as colocated; the server's own are fewer where a batch is large.
+    if hf_server.is_server_arm(arm):
+        # The whole step, as colocated; the server's own default is lower than a large batch.
         engine["vllm_max_num_seqs"] = workload.batch_size
-        return engine | hf_server.words(arm, workload, SERVER_GPUS)
+        return engine | hf_server.settings(arm, workload, SERVER_GPUS)
     if stack.accelerator == "cuda":
-        # Level 2 drops the engine's weights, which come again with each sync. An adapter comes without the base's.
+        # Level 2 drops the engine's weights, and each sync sends them again; an adapter's does not send the base's.
         engine |= {"vllm_gpu_memory_utilization": 0.3, "sleep_level": 1 if arm.options.get("vllm_enable_lora") else 2}
     return engine
 
 
 def _longest(arm: TrainedArm, workload: Workload) -> int:
-    """Tokens of the longest conversation, in which no turn asks more than a prompt may, nor answers more."""
+    """Tokens of the longest conversation, if each turn is at most one longest prompt and response."""
     return (workload.max_prompt_length + workload.max_response_length) * int(arm.options.get(MAX_TURNS, 1))
 
 
 def _require_turns(arm: TrainedArm) -> None:
-    """`UserError` for a conversation without a scheduler or an end."""
+    """`UserError` for a conversation without a scheduler or a limit of turns."""
     scheduler, turns = arm.options.get(SCHEDULER), arm.options.get(MAX_TURNS)
     if scheduler is None and turns is None:
         return
     if scheduler is None:
-        raise UserError(f"options.{MAX_TURNS} does nothing without options.{SCHEDULER}; give that, or take it out")
+        raise UserError(f"options.{MAX_TURNS} does nothing without options.{SCHEDULER}; give that, or remove it")
     if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
         raise UserError(f"options.{MAX_TURNS} must be a whole number from 1 with {SCHEDULER} (got {turns!r})")
     own = isinstance(scheduler, Mapping) and scheduler.keys() - {"sha256", "code"} == {"source", "class"}
     if not isinstance(scheduler, str) and not own:
         raise UserError(
-            f"options.{SCHEDULER} must be a name of ms-swift's, or {{source: my_scheduler.py, class: MyScheduler}} "
-            f"(got {scheduler!r})"
+            f"options.{SCHEDULER} must be a scheduler's name in ms-swift, or "
+            f"{{source: my_scheduler.py, class: MyScheduler}} (got {scheduler!r})"
         )
 
 
-def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
-    """`UserError` for words that ms-swift, or our driver of it, has no answer to."""
+def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
+    """`UserError` for options that ms-swift or the driver does not support."""
     require_one_update("swift", workload)
     require_equal_shares("swift", workload, processes)
     _require_turns(arm)
-    if hf_server.is_wanted(arm):
-        # swift itself would take them and leave them out.
-        hf_server.require_no(arm, "sleep_level", "offload_model", "offload_optimizer")
+    if hf_server.is_server_arm(arm):
+        # swift accepts them and ignores them.
+        hf_server.reject_options(arm, "sleep_level", "offload_model", "offload_optimizer")
     else:
         for option in _OF_A_SERVER:
             if option in arm.options:
                 raise UserError(
-                    f"options.{option} does nothing with trainer swift but for a server: ms-swift hands it to "
-                    "`swift rollout` alone; take it out, or set vllm_mode: server"
+                    f"options.{option} does nothing with trainer swift without a server: ms-swift passes it only to "
+                    "`swift rollout`; remove it, or set vllm_mode: server"
                 )
         if arm.engine == "vllm" and stack.accelerator == "cpu":
             require_one_process("swift with engine vllm on a CPU", workload)
@@ -146,20 +143,20 @@ def _require_what_swift_can(arm: TrainedArm, workload: Workload, stack: StackFac
     if arm.engine == "vllm" and tuner not in ("full", "lora"):
         raise UserError(
             "options.tuner_type must be full or lora with trainer swift and engine vllm "
-            f"(got {tuner}): no other has been tried with it"
+            f"(got {tuner}): no other is tried with it"
         )
     for option, why in _NOT_DRIVEN.items():
         if arm.options.get(option):
             raise UserError(
-                f"options.{option} cannot be used with trainer swift from here: {why}. Its runs can be compared by an "
-                "import (docs/import.md)"
+                f"options.{option} cannot be used with trainer swift: {why}. Runs with it can be imported and compared "
+                "(docs/import.md)"
             )
 
 
 def swift_terms(case: Case) -> Terms:
-    """The terms as swift's settings have them: TRL's, but for what it names or does otherwise.
+    """The terms of a training by swift's settings: TRL's, except where swift differs.
 
-    Read in ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py and rl_core/advantage.py.
+    Source: ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py and rl_core/advantage.py.
     """
     correction = "rollout_importance_sampling_mode"
     ahead = case.settings.true("async_generate")
@@ -175,14 +172,14 @@ def swift_terms(case: Case) -> Terms:
         "weights' number format": term(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
         "entropy bonus": TermValue(0.0),
-        "completions that are cut off": term(case, cut_off, "overlong_filter"),
+        "completions that are cut off": term(case, truncated, "overlong_filter"),
         "correction of the engine's probabilities": term(case, lambda mode: "on" if mode else "off", correction),
         "log-probabilities of the old policy": TermValue("computed in every step"),
     }
 
 
 def scheduler_of(case: Case) -> str:
-    """What lets completions have several turns; empty where each has one."""
+    """The scheduler of completions with several turns; empty for one turn."""
     settings = case.settings
     return str(settings.get(SCHEDULER) or settings.get(f"{SCHEDULER}.class") or "")
 
@@ -193,12 +190,12 @@ def _turns(case: Case) -> str:
 
 
 def sends_adapters(case: Case) -> bool:
-    """Whether vLLM gets an adapter beside the base's weights, which it has loaded itself."""
+    """Whether vLLM gets only the adapter; it loads the base's weights itself."""
     return trains_adapter(case) and case.engine.name == "vllm" and case.settings.true("vllm_enable_lora")
 
 
 def trains_adapter(case: Case) -> bool:
-    """Whether a LoRA adapter is trained, and nothing else."""
+    """Whether only a LoRA adapter is trained."""
     return str(case.settings.get("tuner_type")) == "lora"
 
 

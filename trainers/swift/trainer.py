@@ -1,4 +1,4 @@
-"""ms-swift: how it is driven and what it logs."""
+"""Describes ms-swift: its driver, its log formats and its checks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _JSONL = "swift-jsonl"
 
 
 def read_swift_jsonl(path: Path) -> Imported:
-    """The steps of ms-swift's log, under wandb's names; numbers that it wrote as texts carry their rounding.
+    """The steps of ms-swift's log, under wandb's names, with the rounding of numbers written as texts.
 
-    Evaluations and the summary at the end are no steps. A line that is no JSON is a verdict, but for a last one that
-    was cut off.
+    Evaluations and the summary at the end are skipped. A line that is no JSON gives a verdict, except a truncated last
+    one.
     """
     verdicts: list[Verdict] = []
     rows = list(json_lines(path, str(path), _row, verdicts))
@@ -50,7 +50,7 @@ SWIFT = Trainer(
         trainer_args=trainer_args,
         rewards_in_settings=True,
         spread=Spread.TORCHRUN,
-        server=lambda args: hf_server.of_a_spec("trainers.swift.driver.serve", args),
+        server=lambda args: hf_server.to_spec("trainers.swift.driver.serve", args),
     ),
     keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
     marks=("use_vllm",),

@@ -1,4 +1,4 @@
-"""Checks a run of TRL before it waits in a queue: what TRL or vLLM would refuse on the node, and what reads oddly."""
+"""Checks a run of TRL before it is queued: options that TRL or vLLM refuses on the node, and odd ones."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WEIGHTS = "model_init_kwargs.dtype"
 
 @dataclass(frozen=True, slots=True)
 class RefusedOption:
-    """A setting that ends a run when its trainer is built, after GRPOConfig has taken it."""
+    """A setting that GRPOConfig accepts but that ends the run when the trainer is built."""
 
     setting: str
     refused: Callable[[Case], bool]
     why: str
     file: str
-    """Where it is refused, among the stack's packages; empty where our driver has no answer to it."""
-    words: str
-    """What is said there."""
+    """The file that refuses it, among the stack's packages; empty if the driver does not support it."""
+    quote: str
+    """The text of the refusal in that file."""
     change: str
 
 
@@ -36,7 +36,7 @@ def _share_of_memory(case: Case) -> bool:
 
 
 def _engine_over_nodes(case: Case) -> bool:
-    # A server's GPUs are no training processes, and the plan has divided them.
+    # A server's GPUs are no training processes; the plan checks them.
     if case.settings.get("vllm_mode") == "server":
         return False
     return max(1, case.trainer_gpus // int(case.workload.get("nodes") or 1)) % case.tensor_parallel != 0
@@ -45,7 +45,7 @@ def _engine_over_nodes(case: Case) -> bool:
 TENSOR_PARALLEL = RefusedOption(
     "vllm_tensor_parallel_size",
     _engine_over_nodes,
-    "it has to divide the training processes, one for each GPU, and an engine lies on one node",
+    "it must divide the training processes (one per GPU), and an engine runs on one node",
     "trl/generation/vllm_generation.py",
     "must divide world size",
     "vllm_tensor_parallel_size: 1, or one that divides workload.gpus_per_node",
@@ -81,7 +81,7 @@ REFUSALS = (
 
 
 def refused(case: Case, table: Iterable[RefusedOption], code: str, driver: str) -> Iterator[Finding]:
-    """The options of a table that would end the run on the node; `driver` is the file that has no answer to some."""
+    """The options of a table that would end the run on the node; `driver` is the file that does not support some."""
     for one in table:
         if not case.imported and one.refused(case):
             yield Finding(
@@ -96,50 +96,45 @@ def refused(case: Case, table: Iterable[RefusedOption], code: str, driver: str) 
 
 
 def refusals(case: Case, variables: Variables) -> Iterator[Finding]:
-    """Options that pass GRPOConfig and end the run on the node."""
+    """Options that GRPOConfig accepts and that end the run on the node."""
     return refused(case, REFUSALS, "trl-refuses", "trainers/trl/driver/train.py")
 
 
 def weights_in_half(case: Case, variables: Variables, setting: str = WEIGHTS) -> Iterator[Finding]:
-    """The optimizer's own weights in 16 bits, as `setting` says, or those that an adapter is merged into."""
-    held = case.settings.get(setting)
-    if held not in HALF:
+    """The optimizer's weights in 16 bits (by `setting`), or frozen 16-bit weights that an adapter is merged into."""
+    dtype = case.settings.get(setting)
+    if dtype not in HALF:
         return
-    if case.settings.true(LORA):
-        yield from _merged_in_half(case, setting, str(held))
-        return
-    yield Finding(
-        "odd",
-        "weights-in-half",
-        (case.arm,),
-        f"the optimizer holds the policy in {held} ({setting})",
-        "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
-        "torch.optim.AdamW updates the weights as they are; our driver's default is float32",
-        f"take {setting} out (it takes more memory; passes are in workload.dtype all the same)",
-    )
-
-
-def _merged_in_half(case: Case, setting: str, held: str) -> Iterator[Finding]:
-    """peft keeps the adapter itself in float32; generation in the trainer merges nothing."""
-    if not case.engine.in_trainer:
+    if not case.settings.true(LORA):
+        yield Finding(
+            "odd",
+            "weights-in-half",
+            (case.arm,),
+            f"the optimizer's weights are {dtype} ({setting})",
+            "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
+            "torch.optim.AdamW updates the weights in their format; the driver's default is float32",
+            f"remove {setting}: weights are float32 then (more memory); passes stay in workload.dtype",
+        )
+    # peft keeps the adapter itself in float32. Generation in the trainer merges nothing.
+    elif not case.engine.in_trainer:
         yield Finding(
             "odd",
             "merged-in-half",
             (case.arm,),
-            f"the adapter is merged into weights in {held} at each step, and taken out again ({setting})",
-            "each merge is rounded, and the frozen weights keep what is left of it: they drift",
+            f"each step merges the adapter into {dtype} weights and removes it again ({setting})",
+            "each merge is rounded, and the rounding errors stay in the frozen weights: they drift",
             "docs/trl.md#lora; trl/generation/vllm_generation.py (merge_adapter, unmerge_adapter)",
-            f"take {setting} out: the frozen weights are float32 then, and passes are in workload.dtype all the same",
+            f"remove {setting}: the frozen weights are float32 then; passes stay in workload.dtype",
         )
 
 
 def require_lora(arm: TrainedArm) -> None:
-    """`UserError` for an adapter's words without the one that turns it on, which would do nothing, and for SGLang."""
+    """`UserError` for an adapter's options without the switch that turns it on, and for an adapter with SGLang."""
     given = [name for name in arm.options if is_of_lora(name) and name != LORA]
     if given and arm.options.get(LORA) is not True:
-        raise UserError(f"options.{given[0]} is for a LoRA adapter; set options.{LORA} to true, or take it out")
+        raise UserError(f"options.{given[0]} is for a LoRA adapter; set options.{LORA} to true, or remove it")
     if arm.options.get(LORA) and arm.engine == "sglang":
         raise UserError(
-            f"options.{LORA} cannot be used with engine sglang and trainer trl: it is handed the policy's own weights, "
-            "and an adapter is not merged into them. Take engine vllm or transformers"
+            f"options.{LORA} cannot be used with engine sglang and trainer trl: SGLang gets the policy's weights "
+            "without the adapter merged into them. Use engine vllm or transformers"
         )

@@ -1,4 +1,4 @@
-"""TRL: how a workload reads in its words (GRPOConfig of TRL 1.16), and what else is asked of a trainer."""
+"""Describes TRL: translates a workload into GRPOConfig (TRL 1.16), estimates memory, and lists its formats."""
 
 from __future__ import annotations
 
@@ -33,93 +33,90 @@ from trainers.workload import TrainedArm, Workload
 
 _SERVER_GPUS = (hf_server.TENSOR_PARALLEL,)
 
-# An option could silently turn the arm's engine into another, or replace the workload's words for one arm alone.
+# As an option these could silently change the arm's engine, or the workload for one arm only.
 _OWNED = (
-    *("use_sglang", "use_transformers_continuous_batching"),
+    *("use_sglang", "use_transformers_continuous_batching", "vllm_group_port"),
     *("sglang_model_path", "sglang_dtype", "sglang_random_seed"),
-    # Where a server answers, the job chooses.
-    *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_group_port"),
 )
 
 _ON_A_GPU = {
     "vllm": ("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode"),
     "sglang": ("sglang_mem_fraction_static", "sglang_enable_memory_saver"),
 }
-"""The engine's settings for its share of a GPU's memory, and for giving it back between generations."""
+"""An engine's settings for its share of a GPU's memory, and for releasing that between generations."""
 
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
-    """GRPOConfig's keyword arguments for one run: the workload's words translated, then the arm's options."""
+    """GRPOConfig's keyword arguments for one run, from the workload and the arm's options."""
     require_one_update("trl", workload)
     checks.require_lora(arm)
-    serving = hf_server.is_wanted(arm)
-    processes = hf_server.processes(arm, workload, _SERVER_GPUS) if serving else workload.processes
+    processes = hf_server.training_processes(arm, workload, _SERVER_GPUS)
     _require_processes(arm, workload, stack, processes)
-    _require_of_a_server(arm, serving)
-    # Corrections of a mismatch between engine and trainer: TRL turns them on for vLLM alone.
+    _require_server_options(arm)
+    # These correct a mismatch between engine and trainer; TRL turns them on for vLLM only.
     corrections = {"vllm_importance_sampling_correction": False, "use_bias_correction_kl": False}
     longest = workload.max_prompt_length + workload.max_response_length
     engine: dict[str, Any] = {}
     if arm.engine == "vllm":
         engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": longest}
-        if serving:
-            engine |= hf_server.words(arm, workload, _SERVER_GPUS)
+        if hf_server.is_server_arm(arm):
+            engine |= hf_server.settings(arm, workload, _SERVER_GPUS)
         elif stack.accelerator == "cuda":
-            # Its cache and weights leave the GPU to the update, as they do under verl.
+            # Its cache and weights leave the GPU for the update, as under verl.
             engine["vllm_enable_sleep_mode"] = True
     if arm.engine == "sglang" and stack.accelerator == "cuda":
-        # As vLLM: GRPOConfig's share of the GPU, which it leaves to the update.
+        # As for vLLM: GRPOConfig's share of the GPU, released for the update.
         engine = {"use_sglang": True, **dict(zip(_ON_A_GPU["sglang"], (0.3, True), strict=True))}
     elif arm.engine == "sglang":
-        # Room for all sequences of a step and as many again, so that none waits.
+        # Room for twice the sequences of a step, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
     fixed = workload_arguments(workload, seed, processes) | corrections
     return completed(fixed, engine, arm, stack, _OWNED)
 
 
 def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, processes: int) -> None:
-    """`UserError` for what several processes cannot train."""
+    """`UserError` if the processes cannot train this arm."""
     require_equal_shares("trl", workload, processes)
     weights = (arm.options.get("model_init_kwargs") or {}).get("dtype")
     require_sharing("trl", arm, stack, processes, weights, (LORA,))
     if processes == 1:
         return
-    on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not hf_server.is_wanted(arm)
+    on_cpu = arm.engine == "vllm" and stack.accelerator == "cpu" and not hf_server.is_server_arm(arm)
     if arm.engine == "sglang" or on_cpu:
         on_a_cpu = " on a CPU" if stack.accelerator == "cpu" else ""
         require_one_process(f"trl with engine {arm.engine}{on_a_cpu}", workload)
 
 
-def _require_of_a_server(arm: TrainedArm, serving: bool) -> None:
-    """`UserError` for options of a server where vLLM is none, or of another engine where it is one."""
-    if not serving and SERVER_ARGS in arm.options:
-        raise UserError(f"options.{SERVER_ARGS} is for a server; set options.vllm_mode to server, or take it out")
-    if serving:
-        hf_server.require_no(arm, "vllm_enable_sleep_mode")
-        if not isinstance(arm.options.get(SERVER_ARGS, {}), dict):
-            raise UserError(
-                f"options.{SERVER_ARGS} must be names of vLLM's options and their values "
-                f"(got {arm.options[SERVER_ARGS]!r})"
-            )
+def _require_server_options(arm: TrainedArm) -> None:
+    """`UserError` for a server's options without a server, or a colocated engine's with one."""
+    if not hf_server.is_server_arm(arm):
+        if SERVER_ARGS in arm.options:
+            raise UserError(f"options.{SERVER_ARGS} is for a server; set options.vllm_mode to server, or remove it")
+        return
+    hf_server.reject_options(arm, "vllm_enable_sleep_mode")
+    if not isinstance(arm.options.get(SERVER_ARGS, {}), dict):
+        raise UserError(
+            f"options.{SERVER_ARGS} must map vLLM's options to their values (got {arm.options[SERVER_ARGS]!r})"
+        )
 
 
 def memory(
     case: Case, gib: float, model: ModelFacts, adapter: bool | None = None, whole_reference: bool = True
 ) -> MemoryEstimate:
-    """A process on each GPU; the job loads the policy's weights in float32, unless an option says otherwise.
+    """The memory of a process per GPU; weights are float32 unless an option sets their format.
 
-    A server's GPUs hold nothing of the trainer, and one engine has the whole batch. `adapter` says whether only one is
-    trained, where that is not TRL's own switch; `whole_reference` that FSDP has the reference as one unit.
+    A server's GPUs hold nothing of the trainer; its engines share the whole batch. `adapter`: whether only an adapter
+    is trained (default: by TRL's own switch). `whole_reference`: whether FSDP treats the reference as one unit.
     """
     adapter = case.settings.true(LORA) if adapter is None else adapter
-    serving = hf_server.serves(case)
-    engines, processes = hf_server.engines(case.settings.values)[0], hf_server.training_gpus(case)
+    served = hf_server.is_served(case)
+    engines, processes = hf_server.engines_and_gpus(case.settings.values)[0], hf_server.training_gpus(case)
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
     held, update = _trainers_share(case, model, adapter, processes, whole_reference)
     update = [*held, *update, *pass_parts(model, tokens_per_pass)]
-    rollout = [] if serving else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
+    rollout = [] if served else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
     tokens, more = None, "trainer verl" if adapter else f"{FSDP[0]}: true"
     if not case.engine.in_trainer:
         of_gpu = case.settings.number(share_of_gpu) or 0.3  # GRPOConfig's default
@@ -130,7 +127,7 @@ def memory(
             Part("room for keys and values", max(0.0, room), False),
         ]
         tokens = int(max(0.0, room) * GIB / model.kv_bytes) * case.tensor_parallel
-        if not (serving or case.settings.true(sleeps)):
+        if not (served or case.settings.true(sleeps)):
             update.append(Part("the engine, awake all the time", of_gpu * gib, True))
     return MemoryEstimate(
         gpu=str(case.workload.get("gpu")),
@@ -138,7 +135,7 @@ def memory(
         update=tuple(update),
         rollout=tuple(rollout),
         kv_tokens=tokens,
-        kv_wanted=(int(case.workload["batch_size"]) // engines if serving else share * case.tensor_parallel)
+        kv_wanted=(int(case.workload["batch_size"]) // engines if served else share * case.tensor_parallel)
         * case.longest,
         model=model,
         update_advice=f"a smaller model or micro_batch_size, {sleeps}: True, or {more} on more GPUs",
@@ -149,7 +146,7 @@ def memory(
 def _trainers_share(
     case: Case, model: ModelFacts, adapter: bool, processes: int, whole_reference: bool
 ) -> tuple[list[Part], list[Part]]:
-    """What a process holds all the time, and beside that in an update: with FSDP a share, and what it gathers."""
+    """A process's memory at all times, and the additional memory of an update; with FSDP its share and gathers."""
     size = 2 if case.settings.get(checks.WEIGHTS) in HALF else 4
     ways = processes if case.settings.true(FSDP[0]) else 1
     of_all, part = f", 1/{ways}" if ways > 1 else "", (model.parameters or 0) * size / ways / GIB
@@ -188,7 +185,7 @@ QUANTITIES = {
     "rollout_logp_gap": ("train/sampling/sampling_logp_difference/mean",),
     "gradient_norm": ("train/grad_norm",),
 }
-"""Our name of a quantity -> the scalar that transformers' Trainer logs; ms-swift shares them."""
+"""A quantity -> the scalar that transformers' Trainer logs; the same for ms-swift."""
 
 TRL = Trainer(
     name="trl",
@@ -200,7 +197,7 @@ TRL = Trainer(
         trainer_args=_trainer_args,
         rewards_in_settings=True,
         spread=Spread.TORCHRUN,
-        server=lambda args: hf_server.of_a_spec("trainers.trl.driver.serve", args),
+        server=lambda args: hf_server.to_spec("trainers.trl.driver.serve", args),
     ),
     keys=KEYS,
     marks=("use_vllm",),
