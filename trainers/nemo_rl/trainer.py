@@ -1,4 +1,4 @@
-"""NeMo-RL: what its GRPO logs. It is imported, not driven.
+"""NeMo-RL: what its GRPO logs. Imported, not driven.
 
 Read in releases 0.3.0 to 0.7.0: nemo_rl/algorithms/grpo.py (grpo_train, async_grpo_train, validate,
 refit_policy_generation) and nemo_rl/utils/{timer,logger}.py. Its console has a block for each step, from a line
@@ -34,8 +34,8 @@ NAMES = StepNames(
 _HEAD = re.compile(r"={5,} (Step|Epoch) (\d{1,12})/(\d{1,12}) ={5,}")
 _ENTRY = re.compile(r"• ([\w /.-]+?): (-?[\d.]+|nan|inf)(?:s|\b)")
 _STEP = "• Total step time: "
-# What a block says beside its timers, under the names that wandb has.
-_WORDS = {
+# A block's entries beside its timers -> wandb's names.
+_ENTRIES = {
     "Loss": "train/loss",
     "Generation KL Error": "train/gen_kl_error",
     "Avg Reward": "train/reward",
@@ -47,7 +47,7 @@ _WORDS = {
 }
 
 
-# nemo_rl/models/policy/lm_policy.py and, from 0.7 on, tq_policy.py: what the driver does before it waits for workers.
+# nemo_rl/models/policy/lm_policy.py and, from 0.7 on, tq_policy.py: the driver's work before it waits for workers.
 _LOGPROBS = ("get_logprobs", "get_reference_policy_logprobs")
 _HANDED_OUT = {
     "policy_training": tuple(
@@ -59,8 +59,6 @@ _HANDED_OUT = {
         "get_reference_policy_logprobs/submit_reference_policy_logprob_futures",
     ),
 }
-
-
 # Logged among the timers.
 _BESIDE = (("valid_tokens_per_sec_per_gpu", "1", "*"),)
 
@@ -68,7 +66,7 @@ _BESIDE = (("valid_tokens_per_sec_per_gpu", "1", "*"),)
 def _phases(series: str) -> tuple[Phase, ...]:
     refit = "step/prepare_for_generation"
     prepare = "prepare_for_generation" + ("" if series == "0.3" else "/total")
-    what = "The engine wakes and is handed the new weights, where they have changed."
+    what = "The engine wakes and gets the new weights, if they have changed."
     found = [
         Phase("step", "Step", "Wall clock of one training step on the driver.", "other", (_TOTAL,)),
         keyed("data_processing", "Process data", "Repeats prompts, and makes the training batch."),
@@ -77,7 +75,9 @@ def _phases(series: str) -> tuple[Phase, ...]:
     if series != "0.3":
         transfer = f"{prepare.partition('/')[0]}/transfer_and_update_weights"
         found.append(
-            keyed(transfer, "Transfer weights", "The weights' way alone.", "weight sync", refit, "transfer_weights")
+            keyed(
+                transfer, "Transfer weights", "The transfer of the weights.", "weight sync", refit, "transfer_weights"
+            )
         )
     found += [
         keyed("generation", "Generate", "The responses, turns with environments and their rewards.", "generation"),
@@ -103,22 +103,19 @@ def _phases(series: str) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _engines(series: str) -> tuple[str, ...]:
-    """grpo.py (setup) takes SGLang from 0.6 on; Megatron's own inference is no engine here."""
-    return _ENGINES[:1] if series in _BEFORE_SGLANG else _ENGINES
-
-
-def _tree(series: str) -> TimerTree:
-    source = f"NeMo-RL {series} nemo_rl/algorithms/grpo.py (grpo_train, validate, refit_policy_generation)"
-    return TimerTree("nemo-rl", series, _engines(series), _phases(series), source, beside=_BESIDE)
-
-
-def _async_tree(series: str) -> TimerTree:
-    return overlapping_tree(
+def _trees(series: str) -> tuple[TimerTree, ...]:
+    # grpo.py (setup) accepts SGLang from 0.6 on; Megatron's own inference is not an engine here.
+    engines = _ENGINES[:1] if series in _BEFORE_SGLANG else _ENGINES
+    source = f"NeMo-RL {series} nemo_rl/algorithms/grpo.py"
+    sync = f"{source} (grpo_train, validate, refit_policy_generation)"
+    tree = TimerTree("nemo-rl", series, engines, _phases(series), sync, beside=_BESIDE)
+    if series == "0.3":
+        return (tree,)
+    overlapping = overlapping_tree(
         "nemo-rl",
         series,
-        _engines(series),
-        f"NeMo-RL {series} nemo_rl/algorithms/grpo.py (async_grpo_train)",
+        engines,
+        f"{source} (async_grpo_train)",
         (_TOTAL,),
         "Wall clock of one training step on the driver, with its wait for samples (exposed_generation).",
         mode="async",
@@ -126,26 +123,27 @@ def _async_tree(series: str) -> TimerTree:
         overlap="a collector generates while steps train (grpo.async_grpo)",
         marks=(TIMERS + "exposed_generation", TIMERS + "weight_sync"),
     )
+    return (tree, overlapping)
 
 
 @dataclass
 class _Blocks:
-    """Counts the steps of a console over its epochs, in each of which they begin at 1 again."""
+    """Counts a console's steps over its epochs; in each epoch NeMo-RL counts from 1."""
 
     epoch: int = 1
     before: int = 0
-    """Steps of the epochs before."""
+    """Steps of earlier epochs."""
     step: int = 0
     numbers: dict[str, PrintedNumber] = field(default_factory=dict)
     line: int = 0
     first_head: int = 0
-    """The line of the first step's head; 0 while there is none."""
+    """The line of the first step's head; 0 before it."""
     placed: int = 0
-    """Blocks before any head, as they are pasted."""
+    """Blocks before any head, as in a pasted excerpt."""
     headed: bool = False
 
     def ended(self) -> int:
-        """The step of the block that ends: without a head it is the one behind."""
+        """The step of the block that ends; without a head it follows the last one."""
         if not self.headed and self.first_head:
             self.step += 1
         elif not self.headed:
@@ -162,7 +160,7 @@ class _Blocks:
                 self.epoch = number
             return
         if self.epoch > 1 and not self.before:
-            # The log begins in a later epoch: those before had as many steps.
+            # The log begins in a later epoch; earlier epochs had the same number of steps.
             self.before = (self.epoch - 1) * of
         self.step, self.headed, self.first_head = self.before + number, True, self.first_head or line
 
@@ -176,10 +174,10 @@ def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[St
             blocks.head(head[1], int(head[2]), int(head[3]), part.line)
         elif "•" in text and (entry := _ENTRY.search(text)) is not None:
             number = parse_number(entry[2])
-            # A number at the end of a file without its line's end may have been cut.
+            # A number at the end of a file without a line break may be truncated.
             if number is None or not part.ended:
                 continue
-            name = _WORDS.get(entry[1])
+            name = _ENTRIES.get(entry[1])
             if name is not None and TIMERS + _TOTAL in blocks.numbers:
                 yield _record(blocks, path)
             if _STEP in text:
@@ -193,7 +191,7 @@ def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[St
 
 
 def _record(blocks: _Blocks, path: Path) -> StepRecord:
-    """The step of a block that is complete; its numbers are printed with a fixed number of decimals."""
+    """The step of a complete block; its numbers have a fixed number of decimals."""
     numbers, blocks.numbers = blocks.numbers, {}
     rounding = {name: half_digit(one.decimals) for name, one in numbers.items() if one.decimals is not None}
     scalars = {name: one.value for name, one in numbers.items()}
@@ -206,7 +204,7 @@ def read_console(path: Path) -> Imported:
     records = list(_read(printouts(path), path, blocks))
     read = steps_in_sequence([one for one in records if one.line > blocks.first_head], path)
     if read.records and not blocks.first_head:
-        text = f"{path} has no line `==== Step 3/100 ====`: its blocks count as steps 1 to {blocks.placed}"
+        text = f"{path} has no line `==== Step 3/100 ====`: its blocks are read as steps 1 to {blocks.placed}"
         read.verdicts.append(Verdict("note", "step-by-place", text))
     return Imported(read, FORMAT)
 
@@ -222,15 +220,11 @@ NEMO_RL = Trainer(
         "num_generations": ("grpo.num_generations_per_prompt",),
         "temperature": ("policy.generation.temperature",),
         "top_p": ("policy.generation.top_p",),
-        # Those of the engines, too, where these have GPUs of their own.
+        # Including the engines' own GPUs.
         "nodes": ("cluster.num_nodes",),
         "gpus_per_node": ("cluster.gpus_per_node",),
     },
-    trees=tuple(
-        tree
-        for series in ("0.3", "0.4", "0.5", "0.6", "0.7")
-        for tree in ((_tree(series), _async_tree(series)) if series != "0.3" else (_tree(series),))
-    ),
+    trees=tuple(tree for series in ("0.3", "0.4", "0.5", "0.6", "0.7") for tree in _trees(series)),
     loop=lambda version, settings: "async" if settings.get("grpo.async_grpo.enabled") is True else "",
     formats=(
         LogFormat(

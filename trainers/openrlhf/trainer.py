@@ -1,7 +1,7 @@
-"""OpenRLHF: what its runs log. It is imported, not driven.
+"""OpenRLHF: what its runs log. Imported, not driven.
 
 Read in releases 0.9.8 to 0.11.0: openrlhf/trainer/ppo_trainer.py (fit, train_step), ppo_trainer_async.py (fit) and
-openrlhf/utils/logging_utils.py (WandbLogger.log_train). Releases before 0.9.8 time no phase and no step.
+openrlhf/utils/logging_utils.py (WandbLogger.log_train). Releases before 0.9.8 have no timers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LINE = re.compile(r"\bGlobal step (\d{1,18}): (?=\{')")
 _WORD = "Global step "
 
 
-def _loop_told(numbers: Mapping[str, float]) -> Mapping[str, float]:
-    """The synchronous loop's total is the sum of its parts to the last digit, the asynchronous one's a wall clock."""
+def _overlap_mark(numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """The synchronous loop's total is the exact sum of its parts; the asynchronous loop's is a wall clock."""
     if _TOTAL not in numbers or not all(part in numbers for part in _PARTS):
         return {}
     summed = sum(value for name, value in numbers.items() if name.startswith(TIMERS) and name != _TOTAL)
@@ -40,15 +40,13 @@ NAMES = StepNames(
     counter="train/global_step",
     total="step_total",
     timers=(("train/timing/", ""),),
-    derived=_loop_told,
+    derived=_overlap_mark,
 )
-
-
 _PHASES = (
     Phase(
         "step",
         "Step",
-        "The sum of the four timers below: no clock runs over the whole step. Handing out the batch, logging, "
+        "The sum of the four timers below: no clock covers the whole step. Dispatching the batch, logging, "
         "checkpoints, evaluations and generations whose samples were all filtered out are in none.",
         "other",
         ("step_total",),
@@ -56,7 +54,7 @@ _PHASES = (
     keyed(
         "generation",
         "Generate",
-        "Wakes the engines, writes the responses, and scores them where the reward is a function or a server.",
+        "Wakes the engines, generates the responses, and scores them if the reward is a function or a server.",
         "generation",
     ),
     keyed(
@@ -66,32 +64,31 @@ _PHASES = (
         "log-probs",
     ),
     keyed("ppo_train", "Train", "Updates of the policy and the critic.", "loss+backward"),
-    keyed("broadcast", "Broadcast", "Hands the new weights to the engines, which wake for them.", "weight sync"),
+    keyed("broadcast", "Broadcast", "Wakes the engines and sends them the new weights.", "weight sync"),
 )
-_UNCLOCKED = "OpenRLHF's step is the sum of four timers, and what lies between them is in none"
 
 
-def _tree(series: str) -> TimerTree:
-    source = f"OpenRLHF {series} openrlhf/trainer/ppo_trainer.py (fit, train_step)"
-    return TimerTree("openrlhf", series, ("vllm",), _PHASES, source, unclocked=_UNCLOCKED)
-
-
-def _async_tree(series: str) -> TimerTree:
-    return overlapping_tree(
-        "openrlhf",
-        series,
-        ("vllm",),
-        f"OpenRLHF {series} openrlhf/trainer/ppo_trainer_async.py (fit)",
-        ("step_total",),
-        "Wall clock of one iteration of the trainer, with its waiting for samples.",
-        mode="async",
-        overlap="the next responses are generated while this step trains",
-        marks=(OVERLAPS,),
+def _trees(series: str) -> tuple[TimerTree, TimerTree]:
+    source = f"OpenRLHF {series} openrlhf/trainer/ppo_trainer"
+    unclocked = "OpenRLHF's step is the sum of four timers, and what lies between them is in none"
+    return (
+        TimerTree("openrlhf", series, ("vllm",), _PHASES, f"{source}.py (fit, train_step)", unclocked=unclocked),
+        overlapping_tree(
+            "openrlhf",
+            series,
+            ("vllm",),
+            f"{source}_async.py (fit)",
+            ("step_total",),
+            "Wall clock of one iteration of the trainer, with its wait for samples.",
+            mode="async",
+            overlap="the next responses are generated while this step trains",
+            marks=(OVERLAPS,),
+        ),
     )
 
 
 def read_console(path: Path) -> Imported:
-    """The steps of OpenRLHF's console under wandb's names; lines without `timing/step_total` are no steps."""
+    """The steps of OpenRLHF's console under wandb's names; lines without `timing/step_total` are not steps."""
     return imported_rows(console_rows(printouts(path), _WORD, _LINE), path, FORMAT, NAMES, "train/")
 
 
@@ -103,7 +100,7 @@ OPENRLHF = Trainer(
     name="openrlhf",
     label="OpenRLHF",
     engines=("vllm",),
-    trees=tuple(tree for series in _SERIES for tree in (_tree(series), _async_tree(series))),
+    trees=tuple(tree for series in _SERIES for tree in _trees(series)),
     loop=lambda version, settings: "async" if settings.get("async_train") is True else "",
     formats=(
         LogFormat(

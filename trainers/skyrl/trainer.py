@@ -1,8 +1,8 @@
-"""SkyRL: what its runs log. It is imported, not driven.
+"""SkyRL: what its runs log. Imported, not driven.
 
 Read in skyrl-train 0.2.0 to 0.4.0 and skyrl 0.2.0 and 0.3.0: trainer.py (train, train_critic_and_policy),
-utils/utils.py (Timer), utils/tracking.py (Tracking, ConsoleLogger) and fully_async_trainer.py. 0.1 is not declared:
-skyrl-train 0.1.0 and skyrl 0.1.0 nest their timers differently under one number.
+utils/utils.py (Timer), utils/tracking.py (Tracking, ConsoleLogger) and fully_async_trainer.py. 0.1 has no tree:
+skyrl-train 0.1.0 and skyrl 0.1.0 nest their timers differently under one version.
 """
 
 from __future__ import annotations
@@ -33,30 +33,21 @@ _RESUMES = re.compile(r"Resuming from global_step: (\d{1,18})\b")
 _TRAINED = frozenset(("train_critic_and_policy", "run_training"))
 _STEP = "Finished: 'step', time cost: "
 _UPDATE = "train_critic_and_policy"
+_WITHIN_UPDATE = f"step/{_UPDATE}"
 _PHASES = (
-    Phase(
-        "step",
-        "Step",
-        "Wall clock of one step on the driver, with batches that dynamic sampling threw away.",
-        "other",
-        ("step",),
-    ),
+    Phase("step", "Step", "Driver wall clock, with batches that dynamic sampling discards.", "other", ("step",)),
     keyed("generate", "Generate", "Responses, environments and their rewards.", "generation"),
     keyed("postprocess_generator_output", "Postprocess", "Rewards by token, and statistics.", "rewards"),
-    keyed("log_train_results", "Log samples", "Uploads samples; its console alone tells it."),
+    keyed("log_train_results", "Log samples", "Uploads samples; only in the console."),
     keyed("convert_to_training_input", "Make the batch", "Pads responses into the training batch."),
-    keyed(
-        "fwd_logprobs_values_reward", "Log-probs", "Of policy and reference; values and a reward model.", "log-probs"
-    ),
-    keyed("apply_reward_kl_penalty", "KL penalty", "Takes the penalty off the rewards.", "rewards"),
+    keyed("fwd_logprobs_values_reward", "Log-probs", "Policy, reference, values and a reward model.", "log-probs"),
+    keyed("apply_reward_kl_penalty", "KL penalty", "Subtracts the penalty from the rewards.", "rewards"),
     keyed("compute_advantages_and_returns", "Advantages", "Group statistics and advantages."),
-    keyed("dump_data_batch", "Dump the batch", "Writes it to a file; its console alone tells it."),
+    keyed("dump_data_batch", "Dump the batch", "Writes it to a file; only in the console."),
     keyed(_UPDATE, "Update", "The policy's update, and a critic's.", "loss+backward"),
-    keyed("critic_train", "Train critic", "None with GRPO.", "loss+backward", f"step/{_UPDATE}"),
-    keyed("policy_train", "Train policy", "Forward, backward and the optimizer.", "loss+backward", f"step/{_UPDATE}"),
-    keyed(
-        "policy_critic_overlap_train", "Train both", "Policy and critic together.", "loss+backward", f"step/{_UPDATE}"
-    ),
+    keyed("critic_train", "Train critic", "None with GRPO.", "loss+backward", _WITHIN_UPDATE),
+    keyed("policy_train", "Train policy", "Forward, backward and the optimizer.", "loss+backward", _WITHIN_UPDATE),
+    keyed("policy_critic_overlap_train", "Train both", "Policy and critic.", "loss+backward", _WITHIN_UPDATE),
     keyed("save_checkpoints", "Save checkpoint", "The step waits for it.", occasional=True),
     keyed(
         "cleanup_old_checkpoints", "Delete checkpoints", "Old ones.", within="step/save_checkpoints", occasional=True
@@ -64,31 +55,30 @@ _PHASES = (
     keyed("save_hf_model", "Save model", "The step waits for it.", occasional=True),
     keyed("update_ref_with_policy", "Update reference", "At an epoch's end.", occasional=True),
     keyed("sync_weights", "Sync weights", "Hands the engines the new weights.", "weight sync"),
-    keyed("offload_policy_model_to_cpu", "Offload policy", "0.2 and 0.3; its console alone tells it.", "weight sync"),
+    keyed("offload_policy_model_to_cpu", "Offload policy", "0.2 and 0.3; only in the console.", "weight sync"),
 )
 
 
-def _tree(series: str) -> TimerTree:
+def _trees(series: str) -> tuple[TimerTree, TimerTree]:
     source = f"SkyRL {series} trainer.py (train, train_critic_and_policy), utils/utils.py (Timer)"
-    return TimerTree("skyrl", series, _ENGINES, _PHASES, source, beside=(("eval", "s", "outside_step_s/*"),))
-
-
-def _async_tree(series: str) -> TimerTree:
-    return overlapping_tree(
-        "skyrl",
-        series,
-        _ENGINES,
-        f"SkyRL {series} fully_async_trainer.py (train)",
-        ("step",),
-        "Wall clock of one step on the trainer, with its wait for responses.",
-        mode="fully_async",
-        overlap="workers generate while the trainer trains",
-        marks=(TIMERS + "wait_for_generation_buffer", TIMERS + "run_training"),
+    return (
+        TimerTree("skyrl", series, _ENGINES, _PHASES, source, beside=(("eval", "s", "outside_step_s/*"),)),
+        overlapping_tree(
+            "skyrl",
+            series,
+            _ENGINES,
+            f"SkyRL {series} fully_async_trainer.py (train)",
+            ("step",),
+            "Wall clock of one step on the trainer, with its wait for responses.",
+            mode="fully_async",
+            overlap="workers generate while the trainer trains",
+            marks=(TIMERS + "wait_for_generation_buffer", TIMERS + "run_training"),
+        ),
     )
 
 
 def _blocks(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
-    """The dictionaries that the tracker prints; of one that has no end, what is certain."""
+    """The dictionaries that the tracker prints, also those whose end is missing."""
     head: tuple[int, Printout] | None = None
     lines: list[str] = []
     for part in parts:
@@ -109,7 +99,7 @@ def _blocks(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
 def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
     """The steps of the timers' own lines: `Finished: 'generate', time cost: 12.34s`.
 
-    A step without an update gave all its responses away (dynamic sampling): its seconds are the next one's.
+    A step without an update discarded all its responses (dynamic sampling); its seconds count in the next step.
     """
     step, inside, from_step = 0, False, 0
     seconds: dict[str, float] = {}
@@ -121,7 +111,7 @@ def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
             continue
         word, name, cost = timer.groups()
         if name == "init_weight_sync_state" and word == "Started":
-            # A start: from a checkpoint, if one is named before the first step.
+            # The trainer starts, from a checkpoint if the log names one before the first step.
             step, inside, seconds, calls = 0, False, {}, {}
         if word == "Started":
             if name == "step":
@@ -140,9 +130,9 @@ def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
 
 
 def read_console(path: Path) -> Imported:
-    """The steps of SkyRL's console: those that its tracker prints, else the lines of its timers.
+    """The steps that SkyRL's tracker prints; without them, those of its timers' lines.
 
-    These tell no step: they are counted from 1, or from the checkpoint that the log names.
+    Timer lines have no step number: they count from 1, or from the checkpoint that the log names.
     """
     found = imported_rows(_blocks(printouts(path)), path, FORMAT, NAMES)
     if found.read.records:
@@ -150,8 +140,8 @@ def read_console(path: Path) -> Imported:
     read = steps_in_sequence(list(_timed(printouts(path), path)), path)
     if read.records:
         text = (
-            f"{path}: its timers' lines tell no steps; they are counted from the first, or from the checkpoint that "
-            "the log names. A log that was cut at its head counts wrongly: import the wandb run instead"
+            f"{path}: its timer lines have no step numbers; steps count from 1, or from the checkpoint that the log "
+            "names. If the head of the log is missing, the numbers are wrong: import the wandb run instead"
         )
         read.verdicts.append(Verdict("note", "step-by-place", text))
     return Imported(read, FORMAT)
@@ -170,7 +160,7 @@ SKYRL = Trainer(
         "temperature": ("generator.sampling_params.temperature",),
         "top_p": ("generator.sampling_params.top_p",),
     },
-    trees=tuple(tree for series in _SERIES for tree in (_tree(series), _async_tree(series))),
+    trees=tuple(tree for series in _SERIES for tree in _trees(series)),
     formats=(
         LogFormat(
             FORMAT,
