@@ -1,6 +1,6 @@
-"""The trainers, a folder each: how a workload reads in a trainer's words, what runs in its stack, what it logs.
+"""The trainers, one folder each: how a workload becomes a trainer's settings, what runs in its stack, what it logs.
 
-Loaded in the stacks, too: this file takes the standard library alone. The registry is in `registry.py`.
+Also loaded in the stacks: this file imports only the standard library. The registry is in `registry.py`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-# What a run's specification calls the module that trains it. These names are hashed into fingerprints, so they stay
-# as they were when the modules had them; a finished run is never trained again because a file was moved.
+# The names of training modules in runs' specs -> their present names. The old names are hashed into fingerprints: they
+# stay, so that no finished run is trained again because a file was moved.
 _DRIVERS = {
     "workflow.jobs.trl_grpo": "trainers.trl.driver.train",
     "workflow.jobs.verl_grpo": "trainers.verl.driver.train",
 }
 
-
 SERVERS = ("server", "scorer")
-"""What a specification calls the servers beside a trainer, in the order of their GPUs: an engine's, and that of reward
-models, which have the last ones."""
+"""The keys of a trainer's servers in a spec, in the order of their GPUs: the engine's server, and that of reward models
+on the last GPUs."""
 
 
 class Spread(StrEnum):
@@ -28,29 +27,29 @@ class Spread(StrEnum):
     ALONE = "alone"
     """One process."""
     TORCHRUN = "torchrun"
-    """A process for each GPU, on a CPU for each node, with the variables that torchrun gives."""
+    """One process per GPU (on CPUs: per node), with torchrun's variables."""
     RAY = "ray"
-    """One process, which spreads over a Ray cluster of the job's own."""
+    """One process, which uses the job's own Ray cluster."""
     SERVER = "server"
-    """As `torchrun`, with some of `SERVERS` beside it: on GPUs of the same node, or an engine's on the last node."""
+    """`torchrun` with some of `SERVERS`: on GPUs of the same node; an engine's server also on the last node."""
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Spread:
-        """As a specification or a job's order tells it; those of before the word say only whether it is Ray."""
+        """From a spec or a job's order; old ones without `spread` only have `ray`."""
         return cls(spec.get("spread") or (cls.RAY if spec.get("ray") else cls.ALONE))
 
     def to_spec(self, processes: int, *servers: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What a specification says of it: of one process the same, however its trainer could spread.
+        """Its entries in a spec; one process has the same entries for every trainer.
 
-        `servers` tell of those beside it, in the order of `SERVERS`: `module`, `gpus`, and `patience_s` for its first
-        answer; None where there is none.
+        `servers` are in the order of `SERVERS`, None for a missing one: `module`, `gpus`, and `patience_s` (the limit
+        for its first answer).
         """
-        if beside := {name: dict(one) for name, one in zip(SERVERS, servers, strict=False) if one is not None}:
-            return {"ray": False, "spread": Spread.SERVER.value, **beside}
-        word = {"spread": self.value} if self is Spread.TORCHRUN and processes > 1 else {}
-        return {"ray": self is Spread.RAY, **word}
+        if given := {name: dict(one) for name, one in zip(SERVERS, servers, strict=False) if one is not None}:
+            return {"ray": False, "spread": Spread.SERVER.value, **given}
+        spread = {"spread": self.value} if self is Spread.TORCHRUN and processes > 1 else {}
+        return {"ray": self is Spread.RAY, **spread}
 
 
 def driver_module(job_module: str) -> str:
-    """The module that a specification's `job_module` means today."""
+    """The present module of a spec's `job_module`."""
     return _DRIVERS.get(job_module, job_module)

@@ -1,4 +1,4 @@
-"""What a run would be, for all its seeds: a case with its settings, which trainers judge before anything runs."""
+"""Defines a case: an arm at one point of the sweep, with its settings, which trainers check before anything runs."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Settings:
 
     values: Mapping[str, Any]
     given: frozenset[str]
-    """The keys that the run sets itself, whatever the defaults say."""
+    """The keys that the run sets itself."""
     composed: bool = False
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A setting's value; `default` where it is neither set nor declared."""
+        """A setting's value; `default` if it is missing."""
         return self.values.get(key, default)
 
     def int(self, key: str, default: int = 0) -> int:
-        """A setting as a whole number; `default` where it is null or no number."""
+        """A setting as a whole number; `default` if it is null or not a number."""
         value = self.values.get(key)
         return int(value) if isinstance(value, int | float) else default
 
     def number(self, key: str) -> float | None:
-        """A setting as a number; None where it is none."""
+        """A setting as a number; None if it is not one."""
         value = self.values.get(key)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -46,14 +46,14 @@ class Settings:
         return self.values.get(key) is True
 
     def under(self, prefix: str) -> dict[str, Any]:
-        """The settings below a key that are not null, without its name."""
+        """The settings below a key that are not null, without that key's name."""
         start = f"{prefix}."
         found = {key.removeprefix(start): value for key, value in self.values.items() if key.startswith(start)}
         return {key: value for key, value in found.items() if value is not None and value != {}}
 
 
 def differing(of: Sequence[Settings]) -> list[str]:
-    """The keys whose values are not the same everywhere, in the order of their first appearance."""
+    """The keys with unequal values, in the order of their first appearance."""
     keys = dict.fromkeys(key for settings in of for key in settings.values)
     return [key for key in keys if any(one.get(key) != of[0].get(key) for one in of[1:])]
 
@@ -70,34 +70,34 @@ class StackPins:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What a run would be, for all its seeds."""
+    """An arm at one point of the sweep, for all seeds."""
 
     arm: str
     label: str
-    """The arm's name, with the factors that are its own."""
+    """The arm's name with its own factors."""
     trainer: Trainer
     engine: Engine
     stack: str
     version: str
-    """Of the trainer."""
+    """The trainer's version."""
     pins: StackPins
     workload: Mapping[str, Any]
     env: Mapping[str, str]
     settings: Settings
     overrides: tuple[str, ...] = ()
     point: str = ""
-    """The combination of the factors that all arms share."""
+    """The values of the factors that all arms share."""
     imported: bool = False
-    """Whether it has run elsewhere already: nothing about it can be impossible any more."""
+    """Whether it was trained elsewhere: then nothing about it is impossible."""
 
     @property
     def release(self) -> tuple[str, str]:
-        """Its trainer and that one's version."""
+        """Its trainer and the trainer's version."""
         return self.trainer.name, self.version
 
     @property
     def place(self) -> str:
-        """Trainer, version and engine, as the tables of behaviours name them."""
+        """Trainer, version and engine: the key of `Behaviour.effects`."""
         return f"{self.trainer.name} {self.version} {self.engine.name}"
 
     @property
@@ -106,64 +106,64 @@ class Case:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one run, over all its nodes: by its trainer's settings, else by the workload."""
+        """GPUs of one run on all nodes, by the trainer's settings, else by the workload."""
         if "gpus_per_node" in self.trainer.keys:
-            return self._count("gpus_per_node", 1) * self._count("nodes", 1)
+            return self._count("gpus_per_node") * self._count("nodes")
         return int(self.workload.get("gpus_per_node") or 0) * int(self.workload.get("nodes") or 1)
 
     @property
     def trainer_gpus(self) -> int:
-        """Those of them that no reward model has for itself."""
+        """Its GPUs without those of reward models."""
         return max(0, self.gpus - len(scorer_rewards(self.workload.get("rewards") or ())))
 
     @property
     def tensor_parallel(self) -> int:
-        return max(1, self._count("tensor_parallel", 1))
+        return max(1, self._count("tensor_parallel"))
 
     @property
     def lora(self) -> int:
-        """The rank of the adapter, where only one is trained; else 0."""
+        """The rank of the trained adapter; 0 without one."""
         return max((self.settings.int(key) for key in self.trainer.keys.get("lora_rank", ())), default=0)
 
     @property
     def longest(self) -> int:
-        """Prompt and response at their longest, in tokens."""
+        """The most tokens of a prompt with its response."""
         return int(self.workload["max_prompt_length"]) + int(self.workload["max_response_length"])
 
     @cached_property
     def per_replica(self) -> int:
-        """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are dealt out evenly."""
+        """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are divided evenly."""
         key, value = self.trainer.server
         served = bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
-        replicas = self._count("server_engines", 1) if served else self.trainer_gpus // self.tensor_parallel
+        replicas = self._count("server_engines") if served else self.trainer_gpus // self.tensor_parallel
         return -(-int(self.workload["batch_size"]) // max(1, replicas))
 
     def behaviour(self, code: str) -> str | None:
-        """What its engine does by one of its trainer's behaviours; None where that is not known."""
+        """The effect of one of its trainer's behaviours in this case; None if unknown."""
         return next((one.describe(self) for one in self.trainer.behaviours if one.code == code), None)
 
-    def _count(self, word: str, default: int) -> int:
-        return self.settings.int(self.trainer.key(word), default)
+    def _count(self, name: str) -> int:
+        return self.settings.int(self.trainer.key(name), 1)
 
 
 def label_and_point(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """A run's arm with the factors that are its own, and the combination of those that all arms share."""
+    """A run's arm with its own factors, and its point: the values of the factors that all arms share."""
     own = {path: value for path, value in spec["factors"].items() if path.startswith("arms.")}
     shared = sorted((path, value) for path, value in spec["factors"].items() if path not in own)
-    words = ", ".join(f"{path.split('.', 3)[-1]}={value}" for path, value in own.items())
-    label = f"{spec['arm']} ({words})" if words else spec["arm"]
+    factors = ", ".join(f"{path.split('.', 3)[-1]}={value}" for path, value in own.items())
+    label = f"{spec['arm']} ({factors})" if factors else spec["arm"]
     return label, ", ".join(f"{path}={value}" for path, value in shared)
 
 
 def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    """The cases that are compared with one another: of all arms, at one combination of the shared factors."""
+    """The cases that are compared with each other: of all arms, at one point."""
     for point in dict.fromkeys(case.point for case in cases):
         yield [case for case in cases if case.point == point]
 
 
 def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
-    """SGLang without its kernels: what it does is its own, how fast it does it is not."""
-    if case.engine.name == "sglang" and case.pins.accelerator == "cpu":
+    """SGLang without its kernels: its behaviour is real, its speed is not."""
+    if case.engine.name == "sglang" and not case.on_gpu:
         yield Finding(
             "unequal",
             "sglang-speed-on-cpu",
@@ -171,14 +171,14 @@ def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
             "SGLang generates on a CPU, without its compiled kernels",
             "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
             "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
-            "read the rewards, lengths and correctness of this report, not its speeds; on GPUs take trainer verl",
+            "use the rewards, lengths and correctness of this report, not its speeds; on GPUs use trainer verl",
             scope="on a CPU without SGLang's compiled kernels",
             settle="the same comparison on GPUs (trainer verl has both engines there)",
         )
 
 
 def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A kernel that a stack with vLLM 0.8 lacks; later ones do not read the variable."""
+    """A kernel that a stack with vLLM 0.8 lacks; later releases do not read the variable."""
     name, packages = "VLLM_ATTENTION_BACKEND", case.pins.packages
     wanted = case.env.get(name, variables.get(name, ("", ""))[0])
     lacks = packages.get("vllm", "").startswith("0.8.") and "flashinfer-python" not in packages
@@ -190,5 +190,5 @@ def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding
             f"{name}=FLASHINFER, and stack {case.stack} has no flashinfer-python",
             "vLLM ends with an error when the engine is built",
             "vLLM 0.8.5, vllm/config.py:422; envs/<stack>/requirements.lock",
-            f"take {name} out, or a stack of your own that pins flashinfer-python beside vLLM",
+            f"remove {name}, or use a stack of your own that also pins flashinfer-python",
         )

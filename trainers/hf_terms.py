@@ -45,7 +45,7 @@ def trl_terms(case: Case) -> Terms:
         "optimizer": term(case, lambda name: "AdamW" if name in _ADAMW else str(name), "optim"),
         "learning rate": term(case, number, "learning_rate"),
         # transformers 4 gives the share of all steps its own name; it counts if no steps are given.
-        "learning rate's course": term(
+        "learning rate schedule": term(
             case,
             lambda kind, warmup: schedule(kind, warmup, settings.get("warmup_ratio")),
             *("lr_scheduler_type", "warmup_steps"),
@@ -53,22 +53,22 @@ def trl_terms(case: Case) -> Terms:
         "Adam's betas": term(case, lambda one, two: [number(one), number(two)], "adam_beta1", "adam_beta2"),
         "Adam's epsilon": term(case, number, "adam_epsilon"),
         "weight decay": term(case, number, "weight_decay"),
-        "largest norm of a gradient": term(case, number, "max_grad_norm"),
-        "updates from a batch": _updates(case),
+        "gradient norm limit": term(case, number, "max_grad_norm"),
+        "updates per batch": _updates(case),
         TRAINED_WEIGHTS: _trained(case),
         GPUS_PER_COPY: TermValue(None if case.imported else gpus_per_copy, FSDP[:1]),
         # TRL merges an adapter into the weights before it sends them.
         WEIGHTS_SENT: TermValue(ALL_WEIGHTS),
         POLICY_VERSION: TermValue(NEWEST),
-        "weights' number format": term(case, number_format, "model_init_kwargs.dtype"),
+        "number format of the weights": term(case, number_format, "model_init_kwargs.dtype"),
         "number format of a pass": term(case, _pass_format, "bf16", "fp16"),
         "loss": term(case, str, "loss_type"),
         "clip range": term(case, _range, "epsilon", "epsilon_high"),
-        "clip of a bad completion's ratio": term(case, number_or_off(()), "delta"),
-        "what a ratio is of": term(case, str, "importance_sampling_level"),
-        "advantages are divided by": term(case, lambda by: _SCALES.get(str(by), str(by)), "scale_rewards"),
-        "added to that divisor": TermValue(1e-4),
-        "weights of the rewards": term(
+        "dual-clip bound": term(case, number_or_off(()), "delta"),
+        "level of the ratio": term(case, str, "importance_sampling_level"),
+        "divisor of the advantages": term(case, lambda by: _SCALES.get(str(by), str(by)), "scale_rewards"),
+        "epsilon of that divisor": TermValue(1e-4),
+        "reward weights": term(
             case,
             lambda weights: [number(one) for one in weights] if isinstance(weights, list | tuple) else None,
             "reward_weights",
@@ -77,7 +77,7 @@ def trl_terms(case: Case) -> Terms:
         KL_ESTIMATE: kl_estimate(case, "k3"),
         "reference follows the policy": term(case, bool, "sync_ref_model"),
         "entropy bonus": term(case, number, "entropy_coef"),
-        "completions that are cut off": term(case, truncated, "mask_truncated_completions"),
+        "truncated completions": term(case, truncated, "mask_truncated_completions"),
         "correction of the engine's probabilities": _correction(case),
         "log-probabilities of the old policy": TermValue("left out where a batch has one update"),
         PROMPT_ORDER: TermValue(BY_SEED),
@@ -94,7 +94,7 @@ def _sampling(case: Case) -> Terms:
         "top-k": term(case, number_or_off((0.0, -1.0)), "top_k"),
         "min-p": term(case, number_or_off((0.0,)), "min_p"),
         "repetition penalty": term(case, number_or_off((1.0,)), "repetition_penalty"),
-        "completions of a prompt": term(case, int, "num_generations"),
+        "completions per prompt": term(case, int, "num_generations"),
         "longest completion": term(case, int, "max_completion_length"),
     }
 

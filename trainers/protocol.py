@@ -1,4 +1,4 @@
-"""Defines what is asked of a trainer: its folder answers with one `Trainer`, and nobody else names it."""
+"""Defines the interface of a trainer: its folder provides one `Trainer`, and no other room names it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Check = Callable[["Case", Variables], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class StackFacts:
-    """What the plan needs to know of a stack."""
+    """The stack facts that the plan needs."""
 
     trainer: str
     engine: str
@@ -46,65 +46,65 @@ class StackFacts:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """How a trainer is run from here."""
+    """How rolloutbench runs a trainer."""
 
     job_module: str
-    """The module that runs inside the stack, given the path of attempt.json. It is hashed into fingerprints: what
-    it is called today says `trainers.driver_module`."""
+    """The module that runs inside the stack with the path of attempt.json. It is hashed into fingerprints;
+    `trainers.driver_module` maps it to its present name."""
     resolver: str
-    """The module that runs inside the stack and has `resolved(trainer_args, rewards)`: the trainer's version and its
-    flat settings, or a `UserError` for what the trainer would refuse."""
+    """The module that runs inside the stack. Its `resolved(trainer_args, rewards)` returns the trainer's version and
+    flat settings, or raises a `UserError` for settings that the trainer refuses."""
     trainer_args: Callable[[TrainedArm, Workload, int, StackFacts], dict[str, Any]]
-    """The trainer's own settings; a `UserError` where words and options contradict each other."""
+    """The trainer's own settings; a `UserError` where workload and options contradict each other."""
     spread: Spread = Spread.ALONE
     """How it spreads over a job's GPUs and nodes."""
     server: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda args: None
-    """What the server beside it is with these settings (`Spread.to_spec`); None where there is none."""
+    """The engine's server with these settings (`Spread.to_spec`); None without a server."""
     least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
-    """CPUs, of all nodes together, that the trainer with these settings needs to start at all."""
+    """CPUs of all nodes together that the trainer needs to start."""
     without_seed: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
-    """Its settings without what a run's seed decides, beside `seed` itself."""
+    """Its settings without the effects of the run's seed; `seed` itself is already removed."""
     any_stack: bool = False
-    """Whether it runs in every stack of its engine, whichever trainer that is for."""
+    """Whether it runs in every stack of its engine, also in other trainers' stacks."""
     rewards_in_settings: bool = False
     """Whether its resolved settings depend on the workload's rewards."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """A file that trainers write, and how it is told from others by its content."""
+    """A file format of trainers' logs, and how its content is recognised."""
 
     name: str
     what: str
-    """In words, for errors."""
+    """A description for errors."""
     read: Callable[[Path], Imported]
     is_step: Callable[[Printout], bool] | None = None
     """Whether a part of a console log is a training step of this format."""
     is_row: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether a JSON line is a row of this format."""
     mark: bytes = b""
-    """A word that a whole JSON document of this format holds."""
+    """Bytes that a complete JSON document of this format contains."""
     preview: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
-    """What it tells beside its steps: its path, its first parts, and whether the run's version is known without it."""
+    """Reads what a log has besides its steps. Arguments: its path, its first parts, and whether the run's version is
+    already known."""
     step_alone: bool = False
-    """Whether it holds no timer but the step's: that is the same in all releases."""
+    """Whether its only timer is the step's, which is the same in all releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadConsole:
-    """What each step of a trainer's console has, which is named and not read; `mark` is a plain part of such a line,
-    looked for first."""
+    """How to recognise a console that is not read. `mark` is a plain part of a step's line, searched first."""
 
     mark: str
     step: re.Pattern[str]
 
-    def printed(self, text: str) -> bool:
-        """Whether a text is of such a step."""
+    def matches(self, text: str) -> bool:
+        """Whether a text is a line of a step."""
         return self.mark in text and self.step.search(text) is not None
 
 
 def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
-    """Settings that are given by name, with those that the trainer itself has resolved over them."""
+    """Settings by name, overridden by those that the trainer has resolved itself."""
     given = flatten(args)
     return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
@@ -112,107 +112,104 @@ def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) 
 def engine_sequence_limit(
     tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]
 ) -> object:
-    """The most sequences at once, as the engine itself holds it."""
+    """The engine's own limit of sequences at once."""
     return held.get(engine.max_sequences_option)
 
 
 def refused_context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
-    """What happens to sequences beyond the model's context: whether the engine refuses, why, and the source."""
-    return (
-        True,
-        f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built",
-        "the check of length",
-    )
+    """What happens to sequences beyond the model's context: whether they are refused, why, and the source."""
+    why = f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built"
+    return True, why, "the check of length"
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer, as its folder describes it; one that is known by its name alone has all defaults."""
+    """A trainer, as its folder describes it; an unknown trainer has all defaults."""
 
     name: str
     label: str = ""
-    """As people write it, where that is not its name."""
+    """Its name for readers, if different."""
     engines: tuple[str, ...] = ()
-    """The engines that it can be driven with, or imported."""
+    """The engines of its runs, driven or imported."""
     package: str = ""
-    """The package whose version is its release, where that has another name."""
+    """The package whose version is its release, if it has another name."""
     driver: Driver | None = None
-    """None where its runs can only be imported."""
+    """None if its runs can only be imported."""
     trains: bool = True
-    """Whether it trains; one that runs an engine alone has steps of another kind."""
+    """False for one that only runs an engine: its steps are of another kind."""
 
     # Its settings
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Word -> its settings that say it, the first that is there counts. The words are those of a workload and `engine`,
-    `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`, `memory_share`, `max_model_len`,
-    `lora_rank`."""
+    """Common name -> its settings for it; the first that is set counts. Common names are the workload's keys and
+    `engine`, `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`, `memory_share`,
+    `max_model_len`, `lora_rank`."""
     marks: tuple[str, ...] = ()
-    """Settings, or sections of them, that only its configurations hold (`keys["engine"]` may be one)."""
+    """Settings, or sections, that only its configurations have (`keys["engine"]` may be one)."""
     bookkeeping: frozenset[str] = frozenset()
-    """Last parts of its settings that are names, trackers and places: no work of a step."""
+    """Last parts of settings that are names, trackers and places, without effect on a step."""
     engine_options: str = ""
-    """What stands before an engine's own options, with `{engine}` for its name."""
+    """Prefix of an engine's own options, with `{engine}` for its name."""
     engine_switches: Mapping[str, Mapping[bool, str]] = field(default_factory=dict)
-    """Switches that say which engine it is, beside `keys["engine"]`."""
+    """Switches that select the engine, beside `keys["engine"]`: setting -> value -> engine."""
     engine_specific: tuple[str, ...] = ()
-    """How settings begin that mean something with one of its engines alone."""
+    """Prefixes of settings that affect only one of its engines."""
     changes_text: frozenset[str] = frozenset()
-    """Those of them that change what is written, and not only how: arms must have them alike, whatever the engine."""
+    """Those of them that change the generated text: they must be equal in all arms."""
     settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
-    """A run's settings, from its `trainer_args` or from what the stack has resolved."""
+    """A run's settings, from its `trainer_args` or as the stack has resolved them."""
 
-    # What it does with a run, before it runs
+    # What it does with a run's settings
     releases: tuple[str, ...] = ()
-    """Those of which it is known what engines make of their settings; empty where there is nothing to know."""
+    """Releases with known engine behaviours; empty without such behaviours."""
     behaviours: tuple[Behaviour, ...] = ()
     checks: tuple[Check, ...] = ()
     memory: Callable[[Case, float, ModelFacts], MemoryEstimate] | None = None
-    """An estimate for a GPU of so many GiB."""
+    """A memory estimate for a GPU of so many GiB."""
     context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
     terms: Callable[[Case], Terms] = lambda case: {}
-    """What its settings come to in the words of trainers/terms.py; empty where nobody has read it."""
+    """Its settings as terms (trainers/terms.py); empty if its code was not read."""
     reads_engine_options: Callable[[Case], bool] = lambda case: True
 
     # What it logs
     trees: tuple[TimerTree, ...] = ()
     native: str = ""
-    """The mode of its trees where no driver of ours timed it."""
+    """The mode of its trees for runs that were not timed by our driver."""
     loop: Callable[[str, Mapping[str, Any]], str] = lambda version, settings: ""
     """The mode of a release's loop, by its settings."""
     formats: tuple[LogFormat, ...] = ()
     unread: UnreadConsole | None = None
-    """Its console, where that is not read."""
+    """Its console, if that is not read."""
     rows: StepNames | None = None
-    """How its rows in wandb are told, where it is none of those that `analysis/sources/wandb_rows.py` knows."""
+    """The names in its wandb rows, if `analysis/sources/wandb_rows.py` has no own reader for them."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Our name of a quantity -> the scalars that it is logged as."""
+    """A quantity (trainers/quantities.py) -> the names under which it is logged."""
     discarded: tuple[str, ...] = ()
-    """Scalars that count completions which were generated and thrown away: they are in a step's seconds alone."""
+    """Scalars that count discarded completions: their time is in the step, their tokens are not."""
     clipped_at_longest: Callable[[TimerTree], str] = lambda tree: ""
-    """The scalar that counts every response as truncated that is as long as the batch's longest."""
+    """The scalar that counts each response as long as the batch's longest as truncated."""
 
-    # How a run of it generated
+    # How its runs generate
     server: tuple[str, str] = ("", "")
-    """The setting, and its value, with which its engine is a server of its own."""
+    """The setting, and its value, that makes its engine a separate server."""
     iterations_hidden_by: Mapping[str, str] = field(default_factory=dict)
-    """Settings with which response lengths do not give the engine's iterations, and why."""
+    """Setting -> why response lengths do not give the engine's iterations with it."""
     carried_over: Mapping[str, str] = field(default_factory=dict)
-    """Modes whose steps hold work of earlier steps, and what is unknown then."""
+    """Mode whose steps contain work of earlier steps -> what is unknown then."""
     sequence_limit: Callable[[TimerTree, Engine, Mapping[str, Any], Mapping[str, Any]], object] = engine_sequence_limit
-    """The most sequences that one engine was certainly told to decode at once; of its tree, settings, and the settings
-    that the engine holds."""
+    """The known limit of sequences that one engine decodes at once, by tree, engine, trainer settings and engine
+    settings."""
     engine_gpus: Callable[[str, Mapping[str, Any]], int | None] = lambda mode, settings: None
-    """GPUs that only its engines have, in a mode that overlaps; None where no setting tells."""
+    """GPUs that only its engines use, in a mode that overlaps; None if no setting says so."""
 
     @property
     def distribution(self) -> str:
         """The package whose version is its release."""
         return self.package or self.name
 
-    def lookup(self, settings: Mapping[str, Any], word: str, default: Any = None) -> Any:
-        """What settings say under a word; the default where they do not."""
-        return next((settings[key] for key in self.keys.get(word, ()) if settings.get(key) is not None), default)
+    def lookup(self, settings: Mapping[str, Any], name: str) -> Any:
+        """The value of a common name; None if it is not set."""
+        return next((settings[key] for key in self.keys.get(name, ()) if settings.get(key) is not None), None)
 
-    def key(self, word: str) -> str:
-        """The setting that a word is written as."""
-        return self.keys.get(word, (word,))[0]
+    def key(self, name: str) -> str:
+        """The setting of a common name."""
+        return self.keys.get(name, (name,))[0]

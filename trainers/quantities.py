@@ -1,4 +1,4 @@
-"""Finds under which of the trainers' names a quantity was logged."""
+"""Finds the scalar under which a trainer logs a quantity."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from trainers.registry import trainers
 
-# verl's score is the reward before any KL penalty, as TRL's is. rollout_kl, rollout_logp_gap and
-# rollout_probability_gap are three measures of how far the engine's probabilities are from the trainer's for the same
-# tokens: none is another.
+# verl's score is the reward before any KL penalty, like TRL's. rollout_kl, rollout_logp_gap and
+# rollout_probability_gap are three different measures of how far the engine's probabilities are from the trainer's for
+# the same tokens.
 QUANTITIES = (
     *("reward", "mean_response_length", "max_response_length", "truncated_share", "reference_kl", "policy_entropy"),
     *("rollout_kl", "rollout_logp_gap", "rollout_probability_gap", "gradient_norm"),
@@ -17,7 +17,7 @@ QUANTITIES = (
 
 
 def discarded() -> tuple[str, ...]:
-    """Scalars that count completions which are in a step's seconds, and not in its tokens and lengths."""
+    """Scalars that count discarded completions: in a step's seconds, not in its tokens and lengths."""
     return tuple(name for one in trainers() for name in one.discarded)
 
 
@@ -26,7 +26,7 @@ _OF_A_REWARD = re.compile(r"(?:train/)?rewards/([^/]+)/(mean|failed)")
 
 
 def single_rewards(names: Iterable[str], kind: str = "mean") -> dict[str, list[str]]:
-    """Each reward's name, with the scalars that hold its `mean` in a step, or how many completions it `failed` on."""
+    """Each reward's name -> its scalars of one kind: `mean`, or `failed`, the number of failed completions."""
     found: dict[str, list[str]] = {}
     for name in names:
         if (match := _OF_A_REWARD.fullmatch(name)) and match[2] == kind:
@@ -35,11 +35,11 @@ def single_rewards(names: Iterable[str], kind: str = "mean") -> dict[str, list[s
 
 
 def scalars_of(quantity: str) -> tuple[str, ...]:
-    """What the trainers call a quantity."""
+    """The scalars of a quantity, of all trainers."""
     return tuple(dict.fromkeys(name for one in trainers() for name in one.quantities.get(quantity, ())))
 
 
 def logged_as(quantity: str, names: Iterable[str]) -> str | None:
-    """The name among `names` under which a trainer logged a quantity; None where it did not."""
+    """The scalar among `names` that is a quantity; None if there is none."""
     have = set(names)
     return next((name for name in scalars_of(quantity) if name in have), None)

@@ -36,17 +36,17 @@ def register(trainer: Trainer) -> None:
 
 
 def trainers() -> tuple[Trainer, ...]:
-    """All trainers that are known here."""
+    """All registered trainers."""
     return tuple(_TRAINERS.values())
 
 
 def trainer_named(name: str) -> Trainer:
-    """The trainer of that name; of one that is unknown here no more than its name."""
+    """The trainer of that name; an unknown one has all defaults."""
     return _TRAINERS.get(name) or Trainer(name)
 
 
 def driver_of(arm_name: str, arm: TrainedArm) -> Driver:
-    """How an arm's trainer is run; a `UserError` if the trainer or its engine is unknown."""
+    """How to run an arm's trainer; a `UserError` if the trainer or its engine is unknown."""
     driven = {one.name: one.engines for one in trainers() if one.driver is not None}
     if arm.trainer not in driven:
         raise _not_driven(arm_name, arm.trainer, list(driven))
@@ -57,9 +57,9 @@ def driver_of(arm_name: str, arm: TrainedArm) -> Driver:
 
 
 def require_importable(arm_name: str, arm: TrainedArm) -> None:
-    """A `UserError` if an imported arm's trainer is ours and its engine is not, or its name is none.
+    """A `UserError` for an invalid name in an imported arm, or an engine that its registered trainer lacks.
 
-    Any other trainer's runs come with a timer tree of their own (analysis/imports/source_check.py).
+    Runs of an unregistered trainer bring their own timer tree (analysis/imports/source_check.py).
     """
     engines = {one.name: one.engines for one in trainers()}
     if arm.trainer in engines:
@@ -74,7 +74,7 @@ def require_importable(arm_name: str, arm: TrainedArm) -> None:
 
 
 def _not_driven(arm_name: str, trainer: str, driven: list[str]) -> UserError:
-    # Near enough to be a slip of the keyboard: rllm is another trainer than trl.
+    # Only close matches are typos: rllm is another trainer than trl.
     if trainer not in _TRAINERS and difflib.get_close_matches(trainer, driven, cutoff=0.75):
         return _unknown(f"arms.{arm_name}.trainer", trainer, driven)
     read = (

@@ -1,4 +1,4 @@
-"""Names the terms of a training in words of no trainer, so that settings of two trainers are compared by meaning."""
+"""Defines training terms that do not depend on a trainer, so that settings of two trainers are compared by meaning."""
 
 from __future__ import annotations
 
@@ -11,87 +11,87 @@ from trainers.cases import Case
 
 @dataclass(frozen=True, slots=True)
 class TermValue:
-    """What a case's settings come to under a term: None where they do not tell it."""
+    """A case's value of a term; None if its settings do not give it."""
 
     value: object
     keys: tuple[str, ...] = ()
-    """The settings that say it; none where the trainer has it fixed."""
+    """The settings that give it; none if the trainer has it fixed."""
 
 
 Terms = Mapping[str, TermValue]
 
-_UPDATE = "the same gradient moves the weights otherwise"
+_UPDATE = "the same gradient changes the weights differently"
 _LOSS = "the same completions give another gradient"
-_SAMPLING = "completions are drawn otherwise, and so have other lengths and rewards"
-TRAINED_WEIGHTS, WEIGHTS_SENT = "what is trained", "what the engine gets of the weights"
-POLICY_VERSION, NEWEST = "weights that write the completions", "the newest"
+_SAMPLING = "completions are sampled differently, with other lengths and rewards"
+TRAINED_WEIGHTS, WEIGHTS_SENT = "trained weights", "weights sent to the engine"
+POLICY_VERSION, NEWEST = "weights that generate", "the newest"
 PROMPT_ORDER, BY_SEED = "order of the prompts", "transformers' sampler, by the run's seed"
 GPUS_PER_COPY = "GPUs that share one copy of the weights"
-ALL_WEIGHTS, ADAPTER_ONLY = "all weights", "the adapter alone"
+ALL_WEIGHTS, ADAPTER_ONLY = "all weights", "only the adapter"
 TURNS, ONE_TURN = "turns of a completion", "one"
 TERMS: Mapping[str, str] = {
     "optimizer": _UPDATE,
     "learning rate": _UPDATE,
-    "learning rate's course": _UPDATE,
+    "learning rate schedule": _UPDATE,
     "Adam's betas": _UPDATE,
     "Adam's epsilon": _UPDATE,
     "weight decay": _UPDATE,
-    "largest norm of a gradient": _UPDATE,
-    "updates from a batch": "a step trains more, and takes longer",
+    "gradient norm limit": _UPDATE,
+    "updates per batch": "a step trains more, and takes longer",
     TRAINED_WEIGHTS: _UPDATE,
     GPUS_PER_COPY: "a pass gathers weights from the others, and an update needs less memory",
-    WEIGHTS_SENT: "the weight sync and the generation cost otherwise, whatever the engine",
+    WEIGHTS_SENT: "weight sync and generation take another time with any engine",
     POLICY_VERSION: "generation and update overlap, and an update learns from older completions",
-    "weights' number format": "half precision loses small updates, and takes half the memory",
-    "number format of a pass": "other kernels, and other rounding",
+    "number format of the weights": "half precision loses small updates, and needs half the memory",
+    "number format of a pass": "kernels and rounding differ",
     "loss": _LOSS,
     "clip range": _LOSS,
-    "clip of a bad completion's ratio": _LOSS,
-    "what a ratio is of": _LOSS,
-    "advantages are divided by": _LOSS,
-    "added to that divisor": "where a group's rewards are nearly equal, its advantages differ",
-    "weights of the rewards": "another score is learned",
+    "dual-clip bound": _LOSS,
+    "level of the ratio": _LOSS,
+    "divisor of the advantages": _LOSS,
+    "epsilon of that divisor": "the advantages of a group with nearly equal rewards differ",
+    "reward weights": "the policy learns another score",
     "KL penalty": _LOSS,
-    "KL estimate": "where policy and reference are far apart, the penalty differs",
+    "KL estimate": "the penalty differs where policy and reference are far apart",
     "reference follows the policy": _LOSS,
     "entropy bonus": _LOSS,
-    "completions that are cut off": _LOSS,
+    "truncated completions": _LOSS,
     "correction of the engine's probabilities": _LOSS,
-    "log-probabilities of the old policy": "a pass over all completions is in the step of one trainer alone",
+    "log-probabilities of the old policy": "only one trainer has a pass over all completions in its step",
     PROMPT_ORDER: "equal steps learn from other prompts",
     "temperature": _SAMPLING,
     "top-p": _SAMPLING,
     "top-k": _SAMPLING,
     "min-p": _SAMPLING,
     "repetition penalty": _SAMPLING,
-    "completions of a prompt": "a step is other work",
-    "longest completion": "a step is other work",
+    "completions per prompt": "the work of a step differs",
+    "longest completion": "the work of a step differs",
     TURNS: "a step generates several times, with longer prompts each time",
 }
-"""Term -> what a difference does."""
-_OF_A_RATIO = frozenset({"clip range", "clip of a bad completion's ratio", "what a ratio is of"})
-_ONCE = "updates from a batch"
+"""Term -> the effect of a difference."""
+_OF_A_RATIO = frozenset({"clip range", "dual-clip bound", "level of the ratio"})
+_ONCE = "updates per batch"
 
 
 def term(case: Case, make: Callable[..., object], *keys: str) -> TermValue:
-    """What `make` makes of some settings; not told where one of them is not there, or is none that it knows."""
+    """The term that `make` computes from some settings; None if one is missing or has an unknown value."""
     if not all(key in case.settings for key in keys):
         return TermValue(None, keys)
     try:
         return TermValue(make(*(case.settings.get(key) for key in keys)), keys)
-    except (TypeError, ValueError):  # an imported run's may be null, or a word such as auto
+    except (TypeError, ValueError):  # an imported run's setting may be null, or text such as auto
         return TermValue(None, keys)
 
 
 def adapter_text(rank: Any, alpha: Any, dropout: Any, modules: Any) -> str:
-    """A LoRA adapter in words; `modules` are those that it is put into, or a trainer's word for them."""
+    """A LoRA adapter in words; `modules` are its target modules, or a trainer's name for them."""
     where = ", ".join(sorted(map(str, modules))) if isinstance(modules, list | tuple) else str(modules or "the default")
-    told = [f"{one:g}" if isinstance(one, float) else str(one) for one in map(number, (rank, alpha, dropout))]
-    return "an adapter: rank {}, alpha {}, dropout {}, in {}".format(*told, where)
+    sizes = [f"{one:g}" if isinstance(one, float) else str(one) for one in map(number, (rank, alpha, dropout))]
+    return "an adapter: rank {}, alpha {}, dropout {}, in {}".format(*sizes, where)
 
 
 def number(value: Any) -> object:
-    """A number, however it was written; YAML reads 1e-6 as text."""
+    """A number, also one written as text; YAML reads 1e-6 as text."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -104,9 +104,9 @@ def number_or_off(off: Sequence[object]) -> Callable[[Any], object]:
 
 
 def schedule(kind: Any, warmup: Any, share: Any = None) -> object:
-    """A schedule in words: constant schedules differ by their warm-up alone.
+    """A learning rate schedule in words; constant schedules differ only by their warm-up.
 
-    The warm-up is in steps or, below 1, a share of all steps, as `share` is, which counts where no steps are given.
+    `warmup` is in steps or, below 1, a share of all steps. `share` counts if `warmup` is 0.
     """
     name = "constant" if str(kind) in ("constant", "constant_with_warmup") else str(kind)
     steps, of_all = float(warmup or 0), float(share or 0)
@@ -117,21 +117,22 @@ def schedule(kind: Any, warmup: Any, share: Any = None) -> object:
 
 
 def terms_of(cases: Sequence[Case]) -> dict[str, list[TermValue]]:
-    """Each term with what every case says of it, where cases of two trainers or more tell terms; else nothing."""
-    told = [case.trainer.terms(case) for case in cases]
-    if len({case.trainer.name for case, terms in zip(cases, told, strict=True) if terms}) < 2:
+    """Each term with every case's value, if cases of two trainers or more have terms; else nothing."""
+    by_case = [case.trainer.terms(case) for case in cases]
+    if len({case.trainer.name for case, terms in zip(cases, by_case, strict=True) if terms}) < 2:
         return {}
-    return {
-        name: [terms.get(name, TermValue(None)) for terms in told] for name in TERMS if any(name in of for of in told)
-    }
+    known = [name for name in TERMS if any(name in terms for terms in by_case)]
+    return {name: [terms.get(name, TermValue(None)) for terms in by_case] for name in known}
 
 
 def no_effect(name: str, of: Mapping[str, Sequence[TermValue]], cases: Sequence[Case]) -> str:
-    """Why a difference in a term does nothing; empty where it may do something."""
+    """Why a difference in a term has no effect; empty if it may have one."""
     if name not in _OF_A_RATIO or _ONCE not in of:
         return ""
-    whole = all(case.workload.get("mini_batch_size") in (None, case.workload.get("batch_size")) for case in cases)
-    known = all("batch_size" in case.workload for case in cases)
-    if whole and known and all(one.value == 1 for one in of[_ONCE]):
-        return "every batch has one update, from completions of these weights: each ratio is 1, and nothing is clipped"
+    one_mini_batch = all(
+        "batch_size" in case.workload and case.workload.get("mini_batch_size") in (None, case.workload["batch_size"])
+        for case in cases
+    )
+    if one_mini_batch and all(one.value == 1 for one in of[_ONCE]):
+        return "every batch has one update, by the weights that generated it: each ratio is 1, and nothing is clipped"
     return ""

@@ -152,7 +152,7 @@ def _require_file(path: Path, form: str) -> None:
 def _require_readable_console(path: Path, source: str, lines: int) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
     unread = [(trainer.label or trainer.name, trainer.unread) for trainer in trainers() if trainer.unread is not None]
-    found = (name for part in islice(printouts(path), lines) for name, console in unread if console.printed(part.text))
+    found = (name for part in islice(printouts(path), lines) for name, console in unread if console.matches(part.text))
     if (name := next(found, None)) is not None:
         raise UserError(
             f"{source} looks like {name}'s console, which is not read: import the run from wandb "

@@ -174,7 +174,7 @@ def test_more_gpus_and_lora_need_less() -> None:
     [
         ({"gpu": None}, "workload.gpu is not given; known: A10-24GB"),
         ({"gpu": "H100"}, "workload.gpu 'H100' is unknown"),
-        ({"model": {"source": "somebody/else", "revision": "0" * 40}}, "sizes of model somebody/else are not known"),
+        ({"model": {"source": "somebody/else", "revision": "0" * 40}}, "sizes of model somebody/else are unknown"),
     ],
 )
 def test_what_is_not_known_is_said_and_not_guessed(changes: dict[str, Any], said: str) -> None:

@@ -53,13 +53,13 @@ def test_equal_terms_in_other_words_are_equal() -> None:
     uneven = {name: row.verdict for name, row in rows.items() if row.verdict != "equal"}
     assert uneven == {
         # verl clips them at 3, TRL not at all: without effect where a batch has one update.
-        "clip of a bad completion's ratio": "equivalent",
-        "added to that divisor": "different",
+        "dual-clip bound": "equivalent",
+        "epsilon of that divisor": "different",
         "KL estimate": "different",
         "log-probabilities of the old policy": "different",
         "order of the prompts": "different",
     }
-    assert rows["weights of the rewards"].values == {"verl": "[1.0, 0.5]", "trl": "[1.0, 0.5]"}
+    assert rows["reward weights"].values == {"verl": "[1.0, 0.5]", "trl": "[1.0, 0.5]"}
     assert rows["top-k"].values == {"verl": "off", "trl": "off"}
     assert rows["loss"].values == {"verl": "dapo", "trl": "dapo"}
 
@@ -73,16 +73,16 @@ def test_no_setting_is_told_a_second_time_by_its_key() -> None:
 DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("Adam's betas", {}, {"adam_beta2": 0.95}, "adam_beta2"),
     ("weight decay", {f"{ACTOR}.optim.weight_decay": 0.1}, {}, f"{ACTOR}.optim.weight_decay"),
-    ("learning rate's course", {}, {"lr_scheduler_type": "cosine"}, "lr_scheduler_type"),
-    ("largest norm of a gradient", {f"{ACTOR}.optim.clip_grad": 0.5}, {}, f"{ACTOR}.optim.clip_grad"),
-    ("advantages are divided by", {}, {"scale_rewards": "none"}, "scale_rewards"),
+    ("learning rate schedule", {}, {"lr_scheduler_type": "cosine"}, "lr_scheduler_type"),
+    ("gradient norm limit", {f"{ACTOR}.optim.clip_grad": 0.5}, {}, f"{ACTOR}.optim.clip_grad"),
+    ("divisor of the advantages", {}, {"scale_rewards": "none"}, "scale_rewards"),
     ("loss", {}, {"loss_type": "bnpo"}, "loss_type"),
-    ("weights of the rewards", {}, {"reward_weights": [1.0, 1.0]}, "reward_weights"),
-    ("completions that are cut off", {}, {"mask_truncated_completions": True}, "mask_truncated_completions"),
+    ("reward weights", {}, {"reward_weights": [1.0, 1.0]}, "reward_weights"),
+    ("truncated completions", {}, {"mask_truncated_completions": True}, "mask_truncated_completions"),
     ("top-k", {f"{ROLLOUT}.top_k": 50}, {}, "top_k"),
-    ("weights' number format", {}, {"model_init_kwargs.dtype": "bfloat16"}, "model_init_kwargs.dtype"),
+    ("number format of the weights", {}, {"model_init_kwargs.dtype": "bfloat16"}, "model_init_kwargs.dtype"),
     ("KL penalty", {}, {"beta": 0.1}, "beta"),
-    ("updates from a batch", {}, {"num_iterations": 2}, "num_iterations"),
+    ("updates per batch", {}, {"num_iterations": 2}, "num_iterations"),
     (GPUS_PER_COPY, {}, {"fsdp": None}, "fsdp"),
     (GPUS_PER_COPY, {f"{ACTOR}.fsdp_config.fsdp_size": 4}, {}, f"{ACTOR}.fsdp_config.fsdp_size"),
 ]
@@ -125,11 +125,11 @@ def test_both_may_differ_from_their_defaults_alike() -> None:
 def test_clipping_matters_as_soon_as_a_batch_has_two_updates() -> None:
     found = seen({f"{ACTOR}.ppo_epochs": 2}, num_iterations=2)
     rows = terms(found)
-    assert rows["updates from a batch"].verdict == "equal"
-    assert rows["clip of a bad completion's ratio"].verdict == "different"
+    assert rows["updates per batch"].verdict == "equal"
+    assert rows["dual-clip bound"].verdict == "different"
     # TRL's delta is verl's clip_ratio_c.
     rows = terms(seen({f"{ACTOR}.ppo_epochs": 2}, num_iterations=2, delta=3.0))
-    assert rows["clip of a bad completion's ratio"].verdict == "equal"
+    assert rows["dual-clip bound"].verdict == "equal"
 
 
 def imported(trainer: str, **settings: Any) -> dict[str, Any]:
@@ -142,18 +142,18 @@ def imported(trainer: str, **settings: Any) -> dict[str, Any]:
 
 def test_mini_batches_are_updates_of_a_batch() -> None:
     verl = {"data.train_batch_size": 256, f"{ACTOR}.ppo_mini_batch_size": 64}
-    assert imported("verl", **verl)["updates from a batch"] == 4
-    assert imported("verl", **verl, **{f"{ACTOR}.ppo_epochs": 2})["updates from a batch"] == 8
+    assert imported("verl", **verl)["updates per batch"] == 4
+    assert imported("verl", **verl, **{f"{ACTOR}.ppo_epochs": 2})["updates per batch"] == 8
     trl = {"num_iterations": 2, "gradient_accumulation_steps": 4, "steps_per_generation": 8}
-    assert imported("trl", **trl)["updates from a batch"] == 4
-    assert imported("trl", **trl | {"steps_per_generation": None})["updates from a batch"] is None
+    assert imported("trl", **trl)["updates per batch"] == 4
+    assert imported("trl", **trl | {"steps_per_generation": None})["updates per batch"] is None
 
 
 def test_a_setting_that_is_no_number_is_not_told() -> None:
     """TRL takes null for the longest completion; DeepSpeed's word is auto."""
     odd = imported("trl", max_completion_length=None, gradient_accumulation_steps="auto", steps_per_generation=8)
-    assert odd["longest completion"] is None and odd["updates from a batch"] is None
-    assert imported("verl", **{f"{ACTOR}.ppo_mini_batch_size": "auto"})["updates from a batch"] is None
+    assert odd["longest completion"] is None and odd["updates per batch"] is None
+    assert imported("verl", **{f"{ACTOR}.ppo_mini_batch_size": "auto"})["updates per batch"] is None
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_a_setting_that_is_no_number_is_not_told() -> None:
 )
 def test_a_warm_up_may_be_a_share_of_all_steps(trainer: str, settings: dict[str, Any], course: str) -> None:
     own = {f"{ACTOR}.optim.{name}": value for name, value in settings.items()} if trainer == "verl" else settings
-    assert imported(trainer, **own)["learning rate's course"] == course
+    assert imported(trainer, **own)["learning rate schedule"] == course
 
 
 def test_what_no_setting_makes_equal_is_told() -> None:
     (finding,) = [one for one in seen().findings if one.code == "trainer-ways"]
     assert "KL estimate (k3, at most 10 in verl; k3 in trl)" in finding.what
-    assert "added to that divisor (1e-06 in verl; 0.0001 in trl)" in finding.what
+    assert "epsilon of that divisor (1e-06 in verl; 0.0001 in trl)" in finding.what
     without = [one.what for one in seen(workload={"beta": 0.0}).findings if one.code == "trainer-ways"]
     assert without and "KL estimate" not in without[0]
     named = seen(workload={"loss_type": "bnpo"})

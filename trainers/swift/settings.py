@@ -169,10 +169,10 @@ def swift_terms(case: Case) -> Terms:
         PROMPT_ORDER: TermValue(
             f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)
         ),
-        "weights' number format": term(case, number_format, "torch_dtype"),
+        "number format of the weights": term(case, number_format, "torch_dtype"),
         KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
         "entropy bonus": TermValue(0.0),
-        "completions that are cut off": term(case, truncated, "overlong_filter"),
+        "truncated completions": term(case, truncated, "overlong_filter"),
         "correction of the engine's probabilities": term(case, lambda mode: "on" if mode else "off", correction),
         "log-probabilities of the old policy": TermValue("computed in every step"),
     }

@@ -61,12 +61,12 @@ def _of_the_update(case: Case) -> Terms:
             str(case.settings.get(f"{_OPTIM}.optimizer", "AdamW")), _first(case, f"{_OPTIM}.optimizer")
         ),
         "learning rate": term(case, number, f"{_OPTIM}.lr"),
-        "learning rate's course": term(case, _course(case), *kind, warmup) if kind else TermValue(None, (warmup,)),
+        "learning rate schedule": term(case, _course(case), *kind, warmup) if kind else TermValue(None, (warmup,)),
         "Adam's betas": term(case, _numbers, *betas) if betas else TermValue(_ADAM),
         "Adam's epsilon": TermValue(1e-8),  # torch's own
         "weight decay": term(case, number, f"{_OPTIM}.weight_decay"),
-        "largest norm of a gradient": term(case, number, *norm) if norm else TermValue(None),
-        "updates from a batch": _updates(case),
+        "gradient norm limit": term(case, number, *norm) if norm else TermValue(None),
+        "updates per batch": _updates(case),
         TRAINED_WEIGHTS: _trained(case),
         GPUS_PER_COPY: TermValue(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
         WEIGHTS_SENT: TermValue(
@@ -75,7 +75,7 @@ def _of_the_update(case: Case) -> Terms:
         POLICY_VERSION: TermValue(
             NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "older ones, too", _first(case, _LOOP)
         ),
-        "weights' number format": TermValue(
+        "number format of the weights": TermValue(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
         ),
         "number format of a pass": term(case, str, f"{ROLLOUT}.dtype"),
@@ -114,18 +114,18 @@ def _of_the_loss(case: Case, release: Release) -> Terms:
     return {
         "loss": term(case, lambda mode: _loss(str(mode), case.workload, release), f"{ACTOR}.loss_agg_mode"),
         "clip range": term(case, _pair, f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"),
-        "clip of a bad completion's ratio": term(case, number_or_off(()), f"{ACTOR}.clip_ratio_c"),
-        "what a ratio is of": term(case, lambda mode: _LEVELS.get(str(mode), str(mode)), ratio),
-        "advantages are divided by": term(
+        "dual-clip bound": term(case, number_or_off(()), f"{ACTOR}.clip_ratio_c"),
+        "level of the ratio": term(case, lambda mode: _LEVELS.get(str(mode), str(mode)), ratio),
+        "divisor of the advantages": term(
             case, lambda on: "group" if on else "none", "algorithm.norm_adv_by_std_in_grpo"
         ),
-        "added to that divisor": TermValue(1e-6),
-        "weights of the rewards": TermValue(_reward_weights(case.workload)),
+        "epsilon of that divisor": TermValue(1e-6),
+        "reward weights": TermValue(_reward_weights(case.workload)),
         "KL penalty": term(case, lambda beta: number(beta) if penalised else 0.0, f"{ACTOR}.kl_loss_coef"),
         "KL estimate": TermValue(_CLAMPED.get(estimate, estimate) if penalised else "none"),
         "reference follows the policy": TermValue(False),
         "entropy bonus": term(case, number, f"{ACTOR}.entropy_coeff"),
-        "completions that are cut off": TermValue("learned from"),
+        "truncated completions": TermValue("learned from"),
         "correction of the engine's probabilities": TermValue(
             "on" if case.settings.get(correction) else "off", _first(case, correction)
         ),
@@ -141,7 +141,7 @@ def _sampling(case: Case) -> Terms:
         "top-k": term(case, number_or_off((0.0, -1.0)), f"{ROLLOUT}.top_k"),
         "min-p": TermValue("off"),
         "repetition penalty": TermValue("off"),
-        "completions of a prompt": term(case, int, f"{ROLLOUT}.n"),
+        "completions per prompt": term(case, int, f"{ROLLOUT}.n"),
         "longest completion": term(case, int, "data.max_response_length"),
         TURNS: term(case, lambda on: "several" if on else ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
     }
