@@ -1,4 +1,4 @@
-"""Installs the developers' tools from their hashed lock, with uv: it takes a tenth of the CPU time that pip takes."""
+"""Installs the developers' tools from their hashed lock with uv, in a tenth of pip's CPU time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from workflow.stacks.uv import configured_uv, uv_error
 
 
 def main(lock: str) -> None:
-    """Into the environment of this Python; the error of a failure says what to do."""
+    """Install into this Python's environment; an error states the remedy."""
     uv = configured_uv()
     command = ["pip", "install", "--require-hashes", "--no-deps", "--python", sys.executable]
-    status, said = uv.run([*command, *uv.arguments, "-r", lock])
+    status, output = uv.run([*command, *uv.arguments, "-r", lock])
     if status != 0:
-        sys.exit(f"error: {uv_error(said, f'installing {lock}', uv)}")
+        sys.exit(f"error: {uv_error(output, f'installing {lock}', uv)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/ that repeat the code's own data, between their marks: `make docs`."""
+"""Writes the tables in docs/ that come from the code's data, between their marks: `make docs`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def gpus() -> Table:
-    """What floors and the memory estimate know of each GPU."""
-    header = ("GPU", "as drivers name it", "memory, GiB", "bandwidth, TB/s", "bfloat16, dense TFLOP/s", "data sheet")
+    """The figures of each GPU that floors and the memory estimate use."""
+    header = ("GPU", "driver's name", "memory, GiB", "bandwidth, TB/s", "bfloat16, dense TFLOP/s", "data sheet")
     return header, [
         (
             f"`{known}`",
@@ -32,7 +32,7 @@ def gpus() -> Table:
 
 
 def variables() -> Table:
-    """The debugging variables that the preflight looks for."""
+    """The debugging variables that the preflight detects."""
     return ("code", "what it costs"), [
         (f"`{one.name.lower().replace('_', '-')}`{' *' * one.launches}", one.cost) for one in VARIABLES
     ]
@@ -40,7 +40,7 @@ def variables() -> Table:
 
 def stacks() -> Table:
     """The stacks of envs/."""
-    header = ("stack", "what it is", "Python", "packages", "free space asked for")
+    header = ("stack", "what it is", "Python", "packages", "free space needed")
     named = [load_stack(file.parent.name) for file in sorted(ENVS.glob("*/stack.yaml"))]
     return header, [
         (
@@ -55,7 +55,7 @@ def stacks() -> Table:
 
 
 def trees() -> Table:
-    """The releases whose timer trees are declared, by trainer and loop."""
+    """The releases with declared timer trees, by trainer and loop."""
     series: dict[tuple[str, ...], list[str]] = {}
     for tree in declared_trees():
         loop = f"`{tree.mode}`" if tree.mode else "default"
@@ -72,9 +72,9 @@ def commands() -> Table:
 
 
 def exit_codes() -> Table:
-    """Each exit code, with what it means for a command of which it says something else."""
+    """Each exit code, with the commands that give it another meaning."""
     own = {
-        code: [f"of `{name}`: {one.exit_codes[code]}" for name, one in COMMANDS.items() if code in one.exit_codes]
+        code: [f"for `{name}`: {one.exit_codes[code]}" for name, one in COMMANDS.items() if code in one.exit_codes]
         for code in EXIT_CODES
     }
     return ("code", "meaning"), [(str(code), "; ".join([text, *own[code]])) for code, text in EXIT_CODES.items()]
@@ -91,14 +91,14 @@ TABLES: dict[str, tuple[str, Callable[[], Table]]] = {
 
 
 def page_with(name: str, page: str) -> str:
-    """A page with one of its tables written anew."""
+    """A page with one of its tables replaced."""
     header, rows = TABLES[name][1]()
     lines = ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
     lines[1] = "|" + "---|" * len(header)
     marks = re.compile(rf"(<!-- table {name}:[^\n]*-->\n).*?(<!-- end of {name} -->)", re.DOTALL)
     found = marks.search(page)
     if found is None:
-        raise SystemExit(f"error: {TABLES[name][0]} has no marks for the table {name}")
+        raise SystemExit(f"error: {TABLES[name][0]} lacks the marks around the table {name}")
     return page[: found.start()] + found[1] + "\n".join(lines) + "\n" + found[2] + page[found.end() :]
 
 

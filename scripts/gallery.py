@@ -1,7 +1,7 @@
 """Writes the gallery's verdicts and pictures from their configurations: `make gallery`.
 
-Those of published figures are made in seconds, each time. Those of trained runs change with each training: a page is
-written from the finished report in results/ when it is named, `make gallery PAGES="quickstart sweep"`.
+Pages of published figures take seconds and are always written. Pages of trained runs change with each training: name
+them to write them from the finished report in results/, `make gallery PAGES="quickstart sweep"`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analysis.imports.import_run import CACHE, write_import
 from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.errors import UserError
-from common.files import ROOT, write_json, write_text
+from common.files import ROOT, write_text
 from common.messages import report_errors, unknown_name
 from workflow.cli import require_report
+from workflow.compare import import_content
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
-from workflow.preflight import write_preflight
-from workflow.preflight.checks import LaunchContext, variables_of
 
 FOLDER = ROOT / "docs" / "gallery"
 PAPER = '><rect width="100%" height="100%" fill="white"/>'
-# The page of each experiment, its configuration and its figure.
+# Page -> its configuration and its figure.
 ENTRIES = {
     "article": ("experiments/camino-2025-published.yaml", "phases"),
     "verl-recipe-153": ("docs/gallery/verl-recipe-153.yaml", "phases"),
@@ -44,38 +42,27 @@ def planned(name: str) -> Plan:
 
 def made(name: str) -> tuple[str, str]:
     """A page's verdict as Markdown, and its picture as SVG."""
-    content = _finished(name) if name in TRAINED else _imported(planned(name))
+    content = _content(name, planned(name))
     pictures = {one.name: one.standalone_svg for one in content.figures}
     picture = pictures[ENTRIES[name][1]].replace(">", PAPER, 1) + "\n"
     return verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison), picture
 
 
-def _imported(plan: Plan) -> Content:
-    """The report of published figures."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        write_json(folder / "plan.json", plan.as_json())
-        imported = []
-        for run in plan.imports.values():
-            write_import(run.spec, folder / "runs" / run.run_id / "steps.parquet", CACHE)
-            imported.append(folder / "runs" / run.run_id / "imported.json")
-        write_preflight(plan, [], folder / "preflight.json", LaunchContext(variables=variables_of(None)), imported)
+def _content(name: str, plan: Plan) -> Content:
+    """The report of published figures, or of trained runs; `UserError` if those have no report of this plan."""
+    if name in TRAINED:
+        folder = require_report(plan, Path(ENTRIES[name][0]))
         return read_content(folder / "plan.json", folder, None, None)
-
-
-def _finished(name: str) -> Content:
-    """The report of trained runs; `UserError` where they are not all there, or are of another configuration."""
-    plan = planned(name)
-    folder = require_report(plan, Path(ENTRIES[name][0]))
-    return read_content(folder / "plan.json", folder, None, None)
+    with tempfile.TemporaryDirectory() as temporary:
+        return import_content(plan, Path(temporary))
 
 
 def page_with(name: str, page: str, verdict: str) -> str:
-    """A page with its verdict written anew."""
+    """A page with its verdict replaced."""
     marks = re.compile(r"(<!-- verdict: [^\n]*-->\n).*?(<!-- end of verdict -->)", re.DOTALL)
     found = marks.search(page)
     if found is None:
-        raise UserError(f"docs/gallery/{name}.md has no marks for its verdict")
+        raise UserError(f"docs/gallery/{name}.md lacks the marks around its verdict")
     return f"{page[: found.start()]}{found[1]}\n{verdict}\n\n{found[2]}{page[found.end() :]}"
 
 

@@ -1,7 +1,7 @@
-"""Draw docs/report.svg, the picture in the README, from the quickstart's report: `make picture`.
+"""Draws docs/report.svg, the picture in the README, from the quickstart's report: `make picture`.
 
-Chromium prints the page, from its title to the estimates of speed, to one sheet of PDF, and Debian's poppler-utils
-turns that into SVG: text, not a binary.
+Chromium prints the page, from its title to the estimates of speed, to one PDF sheet. Debian's poppler-utils converts
+it to SVG, which is text.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def main(page: Path, picture: Path) -> None:
     options.binary_location = "/usr/bin/chromium"
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
-        # The width of the sheet, so that lines break where they will in print.
+        # The sheet's width, so that lines break as in print.
         size = {"width": WIDTH, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         driver.get(page.as_uri())
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen"})
-        # PDF knows no scrolling, and would show the shadows at the edges of what scrolls for good.
+        # PDF cannot scroll: remove the shadows that mark scrolling boxes.
         driver.execute_script("document.querySelectorAll('.scroll').forEach(box => box.style.background = 'none')")
         height = driver.execute_script(f"return document.getElementById('{LAST}').getBoundingClientRect().bottom")
         sheet = {"paperWidth": WIDTH / PIXELS_PER_INCH, "paperHeight": (height + MARGIN) / PIXELS_PER_INCH}

@@ -121,13 +121,13 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--rewards acuracy", "--rewards: unknown reward 'acuracy' (did you mean accuracy?); known: accuracy, "),
         ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),
         ("--model qwen", "--model: must be ID@COMMIT of a hub, or the path of a folder, such as ./qwen (got 'qwen')"),
-        ("--model ./qwen", "--model: must be a folder that is there (got './qwen')"),
+        ("--model ./qwen", "--model: must be an existing folder (got './qwen')"),
         ("--model .", "is no model: it lacks config.json"),
         (
             "--model builtin:huge",
             "unknown source 'builtin:huge' (did you mean builtin:tiny-qwen2?); known: builtin:tiny-qwen2, ",
         ),
-        ("--data nowhere.jsonl", "must be a .jsonl or .json or .parquet file that is there (got 'nowhere.jsonl')"),
+        ("--data nowhere.jsonl", "must be an existing .jsonl or .json or .parquet file (got 'nowhere.jsonl')"),
         ("--data train.jsonl --columns prompt", "--columns: must be two names, PROMPT,ANSWER (got 'prompt')"),
         ("--data train.jsonl --columns prompt,sum", "has the columns prompt, solution, x; name one of them"),
         ("--partition 'a b'", "--partition: must be a name of Slurm's (got 'a b')"),
@@ -191,6 +191,6 @@ def test_at_a_terminal_a_wrong_answer_is_asked_again(here: Path, capsys: pytest.
         "GPUs",
         "GPUs",
         "nodes",
-        *(one.words.partition(" ")[0] for one in QUESTIONS[2:]),
+        *(one.text.partition(" ")[0] for one in QUESTIONS[2:]),
     ]
     assert "  must be 0 to 999 (got 'many')" in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""The `rolloutbench` program: runs the command that was asked for.
+"""Runs a command of the `rolloutbench` program; `workflow/commands.py` describes the commands.
 
-Everything that makes a result is a Snakemake target; some commands only serve rules. `workflow/commands.py` describes
-them. What a command needs is imported when it runs: help and completion answer at once.
+Every result is a Snakemake target, and some commands only serve rules. A command's modules are imported when it runs,
+so help and completion answer at once.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # `| head` has seen enough; what is left in the buffer goes nowhere
+    except BrokenPipeError:  # the reader has ended, such as `| head`: discard the rest of the buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
 
 
 def _plan(config: Path | None) -> Plan:
-    """The plan of a configuration's file."""
+    """The plan of a configuration file."""
     from workflow.config.plan import load_plan
     from workflow.config.reading import read_yaml
 
@@ -62,7 +62,7 @@ def _plan(config: Path | None) -> Plan:
 
 
 def _only(args: argparse.Namespace) -> None:
-    """Write the experiment with some arms alone: the same runs, since no run's fingerprint knows the others."""
+    """Write a configuration with some of the arms. Its runs are the same: no fingerprint depends on other arms."""
     import yaml
 
     from workflow.config.plan import load_plan
@@ -70,20 +70,17 @@ def _only(args: argparse.Namespace) -> None:
 
     path, arms = args.config or CONFIG, args.arms
     raw = dict(read_yaml(path))
-    there = raw.get("arms")
-    if not isinstance(there, dict):
+    every = raw.get("arms")
+    if not isinstance(every, dict):
         raise UserError(f"{path} has no arms to choose from")
     for arm in arms:
-        if arm not in there:
-            raise UserError(f"{path}: {unknown_name('arm', arm, list(there))}")
-    chosen = {name: arm for name, arm in there.items() if name in arms}
-    sweep = raw.get("sweep") or {}
-    left = {f"arms.{name}." for name in there if name not in arms}
-    raw |= {
-        "arms": chosen,
-        "baseline": raw["baseline"] if raw.get("baseline") in chosen else next(iter(chosen)),
-        **({"sweep": {k: v for k, v in sweep.items() if not str(k).startswith(tuple(left))}} if sweep else {}),
-    }
+        if arm not in every:
+            raise UserError(f"{path}: {unknown_name('arm', arm, list(every))}")
+    chosen = {name: arm for name, arm in every.items() if name in arms}
+    raw |= {"arms": chosen, "baseline": raw["baseline"] if raw.get("baseline") in chosen else next(iter(chosen))}
+    if sweep := raw.get("sweep"):
+        others = tuple(f"arms.{name}." for name in every if name not in arms)
+        raw["sweep"] = {path: values for path, values in sweep.items() if not str(path).startswith(others)}
     load_plan(raw)
     text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
     write_text_at(args.out, f"# Made from {path}: only {', '.join(chosen)}.\n{text}", "give another file with --out")
@@ -97,8 +94,8 @@ def _print_plan(args: argparse.Namespace) -> None:
     plan = _plan(args.config)
     require_readable(plan)
     require_sources(plan)
-    look = partial(plan_lines, plan, args.profile, args.seconds_per_step)
-    print("\n".join(retry_io(look, "the results", READ_PATIENCE_S, for_others=False)))
+    lines = partial(plan_lines, plan, args.profile, args.seconds_per_step)
+    print("\n".join(retry_io(lines, "the results", READ_PATIENCE_S, for_others=False)))
 
 
 def _preflight(args: argparse.Namespace) -> None:
@@ -116,9 +113,9 @@ def _resolve_settings(args: argparse.Namespace) -> None:
 
 
 def _write_preflight(args: argparse.Namespace) -> None:
-    from workflow.preflight.command import write_preflight_of
+    from workflow.preflight.command import write_and_summarize
 
-    write_preflight_of(args.request, args.settings, args.out, args.imported)
+    write_and_summarize(args.request, args.settings, args.out, args.imported)
 
 
 def _require_pace(seconds_per_step: float | None) -> None:
@@ -142,16 +139,16 @@ def _status(args: argparse.Namespace) -> None:
 def _cancel(args: argparse.Namespace) -> None:
     from workflow.cluster.cancel import cancel
 
-    words: list[str] = args.words
-    first = Path(words[0] if words else "")
-    is_config = bool(words) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
-    config, runs = (first, words[1:]) if is_config else (None, words)
+    given: list[str] = args.words
+    first = Path(given[0] if given else "")
+    is_config = bool(given) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
+    config, runs = (first, given[1:]) if is_config else (None, given)
     experiment = retry_io(_experiment(config, args.experiment), "the experiment", READ_PATIENCE_S, for_others=False)
     print("\n".join(cancel(experiment, runs, args.now)))
 
 
 def _experiment(config: Path | None, name: str | None) -> Callable[[], Experiment]:
-    """Finds the experiment as its files are at that moment; of a configuration, as that is now."""
+    """A function that reads the experiment's current files; a configuration is read once, now."""
     from workflow.cluster.experiment import named_experiment, planned_experiment
 
     if name is None:
@@ -182,17 +179,15 @@ def _new(args: argparse.Namespace) -> None:
 
 
 def require_report(plan: Plan, config: Path) -> Path:
-    """The folder of a plan's finished report; `UserError` where there is none, or one of another configuration."""
+    """The folder of a plan's finished report; `UserError` if it is missing or of another configuration."""
     folder = Path(plan.folder)
     if not (folder / "verdict.json").is_file():
         on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
         profile = "slurm" if on_gpus else "profiles/local"
         use = f"snakemake --profile {profile} --configfile {shlex.quote(str(config))}"
-        raise UserError(f"no report yet in {folder}; make it with: {use}")
+        raise UserError(f"no report yet in {folder}; create it with: {use}")
     if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
-        raise UserError(
-            f"the report in {folder} is of another configuration than this one; start snakemake with this one"
-        )
+        raise UserError(f"the report in {folder} was made from another configuration; run snakemake with this one")
     return folder
 
 
@@ -224,7 +219,7 @@ def _schema(args: argparse.Namespace) -> None:
         print(config_schema(), end="")
         return
     if not is_checkout():
-        raise UserError("schema --write writes into a checkout, and this is an installation; run it in a checkout")
+        raise UserError("schema --write needs a checkout, and this is an installation; run it in a checkout")
     write_text(ROOT / SCHEMA_FILE, config_schema())
     write_text(ROOT / REFERENCE_FILE, reference_page())
     write_text(ROOT / FILES_PAGE, files_page())
@@ -247,11 +242,11 @@ def _prepare_inputs(args: argparse.Namespace) -> None:
     write_json(folder / "request.json", args.request)
     done = run_in_stack(args.stack, "node.inputs", "--request", folder / "request.json", "--out", folder)
     if not done or not args.out.is_file():
-        # The job has said what is wrong, in one message of its own.
+        # The job has already printed the reason.
         raise UserError("data and model could not be prepared; nothing was trained (see the message above)")
 
 
-# What runs a command, and the modules that it takes time to load.
+# Command -> its function, and the modules that are slow to load.
 ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "compare": (_compare, "workflow.compare"),
     "new": (_new, "workflow.new_experiment"),

@@ -1,4 +1,4 @@
-"""Describes the commands of `rolloutbench`: what each does, its arguments, examples and exit codes."""
+"""Describes the commands of `rolloutbench`: purpose, arguments, examples and exit codes."""
 
 from __future__ import annotations
 
@@ -17,69 +17,69 @@ SHELLS = ("bash", "zsh", "fish")
 _WIDTH = 79
 EXIT_CODES = {
     0: "done",
-    1: "a message that begins with `error:` says what is wrong and what to do",
-    2: "the command line is not understood: the usage is printed",
+    1: "failed: a message after `error:` states the problem and the remedy",
+    2: "wrong command line: the usage is printed",
     130: "interrupted (Ctrl-C)",
     141: "the reader of a pipe has ended, such as `head`",
 }
 
 
 class Command(NamedTuple):
-    """One command; one without a meaning is for rules or an old name, and help does not list it."""
+    """One command; help does not list one without a meaning (an old name, or for rules)."""
 
     meaning: str
     arguments: str
     text: str = ""
-    """What its help says below the meaning."""
+    """Its help text below the meaning."""
     examples: tuple[tuple[str, str], ...] = ()
-    """Command lines without the program's name, and what each does."""
+    """Command lines without the program's name, and their purpose."""
     exit_codes: Mapping[int, str] = MappingProxyType({})
-    """What a code means here, where it is not what `EXIT_CODES` says."""
+    """Meanings that differ from `EXIT_CODES`."""
 
 
-# What argparse is told of each argument.
+# argparse's keywords for each argument.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "config": {"type": Path, "nargs": "?", "help": "default: config.yaml"},
     "words": {"nargs": "*", "metavar": "CONFIG or RUN", "help": "a .yaml file first; runs (default: all)"},
     "arms": {"nargs": "+", "metavar": "ARM"},
     "request": {"type": json.loads, "help": "JSON"},
-    "shell": {"choices": SHELLS, "help": "whose completion script is printed"},
-    "--profile": {"type": Path, "help": "whose GPUs, walltime and setup.sh (default: slurm, if it is there)"},
-    "--seconds-per-step": {"type": float, "metavar": "X", "help": "for runs that were not measured yet"},
+    "shell": {"choices": SHELLS, "help": "the shell that reads the script"},
+    "--profile": {"type": Path, "help": "with the GPUs, walltime and setup.sh (default: slurm, if it exists)"},
+    "--seconds-per-step": {"type": float, "metavar": "X", "help": "the pace of runs that were not measured yet"},
     "--json": {"action": "store_true", "help": "print it as JSON"},
     "sources": {"nargs": "+", "metavar": "RUN", "help": "a log, a folder, wandb:entity/project/id, or NAME=log1,log2"},
-    "--names": {"metavar": "A,B", "help": "names of the arms; one that begins with an engine's says its engine"},
-    "--trainer": {"help": "the trainer; in compare, of runs that do not say it"},
-    "--release": {"help": "the trainer's release, of runs that do not say it"},
-    "--mode": {"help": "the trainer's loop, of runs that do not say it (docs/import.md)"},
-    "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps that do not count (default: 1)"},
+    "--names": {"metavar": "A,B", "help": "names of the arms; a name that begins with an engine's sets its engine"},
+    "--trainer": {"help": "the trainer; in compare, of logs that do not name it"},
+    "--release": {"help": "the trainer's release, of logs that do not name it"},
+    "--mode": {"help": "the trainer's loop, of logs that do not name it (docs/import.md)"},
+    "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps to skip (default: 1)"},
     "--report": {"type": Path, "default": Path("comparison"), "metavar": "FOLDER", "help": "default: comparison"},
     "--verdict-only": {"action": "store_true", "help": "write no report"},
     "--open": {"action": "store_true", "help": "open the report in a browser"},
-    "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration that snakemake takes"},
+    "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration for snakemake"},
     "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
-    "file": {"type": Path, "nargs": "?", "help": "what to write (default: my.yaml)"},
+    "file": {"type": Path, "nargs": "?", "help": "the file to write (default: my.yaml)"},
     "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
     "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
-    "--engines": {"metavar": "A,B", "help": "what is compared, the baseline first (default: all of the trainer)"},
+    "--engines": {"metavar": "A,B", "help": "the engines to compare, the baseline first (default: all of the trainer)"},
     "--model": {"metavar": "SOURCE", "help": "a folder, or a hub's id@commit"},
     "--data": {"metavar": "SOURCE", "help": "a .jsonl, .json or .parquet file, or a hub's id@commit"},
     "--columns": {"metavar": "PROMPT,ANSWER", "help": "the data's columns (default: by their names)"},
     "--rewards": {"metavar": "A,B", "help": "built-in rewards, or FILE.py:FUNCTION (docs/rewards.md)"},
     "--steps": {"metavar": "N", "help": "training steps of each run (default: 20)"},
-    "--partition": {"metavar": "NAME", "help": "of Slurm; writes a profile beside profiles/slurm"},
-    "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json, not a configuration"},
-    "--every": {"type": float, "metavar": "SECONDS", "help": "print it again and again until all is finished"},
+    "--partition": {"metavar": "NAME", "help": "Slurm's; also writes a profile beside profiles/slurm"},
+    "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json instead of a configuration"},
+    "--every": {"type": float, "metavar": "SECONDS", "help": "print it repeatedly until all runs are finished"},
     "--watch": {
         "action": "store_true",
-        "help": "a live table until all is finished; where there is no terminal, a line for each change",
+        "help": "a live table until all runs are finished; without a terminal, a line for each change",
     },
-    "--now": {"action": "store_true", "help": "on this machine: without finishing the step"},
-    "--across-nodes": {"action": "store_true", "help": "with a job of seconds that tries locks and renames on a node"},
-    "--write": {"action": "store_true", "help": "write the committed schema and docs page anew"},
+    "--now": {"action": "store_true", "help": "on this machine: do not finish the step"},
+    "--across-nodes": {"action": "store_true", "help": "submit a short job that tests locks and renames on a node"},
+    "--write": {"action": "store_true", "help": "rewrite the committed schema and docs pages"},
     "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
     "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
-    "--imported": {"type": Path, "nargs": "*", "default": [], "help": "what the imported runs' sources hold"},
+    "--imported": {"type": Path, "nargs": "*", "default": [], "help": "imported.json of all imported runs"},
     "--out": {"type": Path, "required": True},
 }
 FOLDERS = ("--profile", "--report", "--model")
@@ -90,80 +90,79 @@ COMMANDS: dict[str, Command] = {
     "compare": Command(
         "compare logs: prints the verdict, then writes the report",
         "sources --names --trainer --release --mode --warmup --report --verdict-only --open --save --json --markdown",
-        "Trainer, engine and release come from the logs; a message names the flag where these do not say them.",
+        "Trainer, engine and release come from the logs. If a log does not name one, the message names the flag.",
         (
-            ("compare vllm=a.log,b.log sglang=c.log,d.log", "seeds of one arm by commas"),
-            ("compare a.log b.log --names vllm,sglang --release 0.7.1", "what the logs do not say"),
+            ("compare vllm=a.log,b.log sglang=c.log,d.log", "commas separate seeds of one arm"),
+            ("compare a.log b.log --names vllm,sglang --release 0.7.1", "names and release, if the logs lack them"),
             ("compare wandb:me/grpo/a1 wandb:me/grpo/b2 --open", "two runs on wandb; opens the report"),
-            ("compare a.log b.log --save mine.yaml", "writes the same comparison as a configuration"),
+            ("compare a.log b.log --save mine.yaml", "also writes the comparison as a configuration"),
             ("compare a.log b.log --verdict-only --json", "the verdict for a program"),
         ),
     ),
     "new": Command(
-        "write a commented configuration: asks, or takes flags",
+        "write a commented configuration, from questions or flags",
         "file --gpus --nodes --trainer --engines --model --data --columns --rewards --steps --partition",
-        "It writes only what plans, and overwrites no file.",
+        "It writes only a valid configuration, and overwrites no file.",
         (
-            ("new my.yaml", "asks; Enter takes what stands in brackets"),
-            ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; writes profiles/my, too"),
+            ("new my.yaml", "asks questions; Enter takes the answer in brackets"),
+            ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; also writes profiles/my"),
             ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
         ),
     ),
     "doctor": Command(
-        "look at this machine and this site: what is missing, and its remedy",
+        "check this machine and this site: what is missing, and the remedy",
         "config --profile --across-nodes --json",
-        "Without a configuration it takes config.yaml; where there is none, it checks all stacks, and what they lack "
-        "is a warning.",
+        "Without a configuration it takes config.yaml; if that does not exist, it checks all stacks and only warns.",
         (
             ("doctor", "this machine"),
-            ("doctor my.yaml --profile profiles/my", "what an experiment lacks here has failed"),
-            ("doctor --across-nodes", "with a job of seconds that tries locks and renames on a node"),
+            ("doctor my.yaml --profile profiles/my", "what this experiment lacks here is a failure"),
+            ("doctor --across-nodes", "submits a short job that tests locks and renames on a node"),
         ),
-        {0: "no check has failed", 1: "a check has failed"},
+        {0: "no check failed", 1: "a check failed"},
     ),
     "preflight": Command(
-        "what is impossible, unequal or odd in an experiment, and why",
+        "show what is impossible, unequal or odd in an experiment, and why",
         "config --profile --seconds-per-step --json",
         "",
         (("preflight my.yaml", ""), ("preflight my.yaml --profile profiles/my --json", "for a program")),
     ),
     "plan": Command(
-        "list the runs that a configuration means, and what they will cost",
+        "list a configuration's runs and their cost",
         "config --profile --seconds-per-step",
         "",
         (("plan my.yaml", ""), ("plan my.yaml --seconds-per-step 400", "GPU-hours at this pace")),
     ),
     "status": Command(
-        "what each run is doing, and why it waits",
+        "show what each run is doing, and why it waits",
         "config --experiment --every --watch",
-        "Slurm is asked at most every half a minute, however many look.",
+        "Slurm is asked at most every 30 seconds, however many status commands run.",
         (
-            ("status my.yaml --watch", "a live table until all is finished"),
-            ("status my.yaml --every 60", "the table each minute, below one another"),
-            ("status --experiment my", "of results/my, without its configuration"),
+            ("status my.yaml --watch", "a live table until all runs are finished"),
+            ("status my.yaml --every 60", "prints the table every minute"),
+            ("status --experiment my", "reads results/my, without the configuration"),
         ),
         {0: "done, or left with Ctrl-C (--watch, --every)"},
     ),
     "cancel": Command(
-        "end an experiment's jobs, or those of some of its runs",
+        "cancel an experiment's jobs, or those of some runs",
         "words --experiment --now",
         "",
         (
-            ("cancel my.yaml", "all jobs of this experiment, and of no other"),
-            ("cancel my.yaml sglang-s0 sglang-s1", "those of two runs"),
+            ("cancel my.yaml", "all jobs of this experiment only"),
+            ("cancel my.yaml sglang-s0 sglang-s1", "the jobs of two runs"),
         ),
     ),
     "verdict": Command(
-        "print a finished report's verdict and where it lies",
+        "print a finished report's verdict and path",
         "config",
         "",
         (("verdict my.yaml", ""),),
     ),
     "only": Command(
-        "write a configuration with some of another one's arms",
+        "write a configuration with some of the arms of another",
         "config arms --out",
         "",
-        (("only my.yaml vllm --out vllm.yaml", "the same runs: none is trained again"),),
+        (("only my.yaml vllm --out vllm.yaml", "the same runs: nothing is trained again"),),
     ),
     "schema": Command(
         "print the configuration's JSON schema",
@@ -186,13 +185,15 @@ COMMANDS: dict[str, Command] = {
     "prepare-inputs": Command(
         "", "request --stack --out", "For rules: prepare data and model with a stack's libraries."
     ),
-    "resolve-settings": Command("", "request --stack --out", "For rules: all of a trainer's settings, by its stack."),
+    "resolve-settings": Command(
+        "", "request --stack --out", "For rules: resolve all of a trainer's settings with its stack."
+    ),
     "write-preflight": Command("", "request --settings --imported --out", "For rules: write preflight.json."),
 }
 
 
 class _Version(argparse.Action):
-    """Prints the version and where this program is: a checkout, or an installation."""
+    """Prints the version and the path of the checkout or installation."""
 
     def __call__(self, program: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version  # not at the top: it takes longer to load than the rest of this module
@@ -202,13 +203,13 @@ class _Version(argparse.Action):
 
 
 class _Program(argparse.ArgumentParser):
-    """Names the nearest command for one that is unknown, and none of those for rules."""
+    """Suggests the nearest listed command for an unknown one."""
 
     commands: Any
-    """What `add_subparsers` gave; argparse has no public name for its kind."""
+    """The result of `add_subparsers`; argparse has no public name for its type."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but of an argument that a command does not know the command's own usage is shown."""
+        """As argparse's, but an unknown argument prints the usage of its command."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.commands.choices.get(found.command, self).error(f"unrecognized arguments: {' '.join(unknown)}")

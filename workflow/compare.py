@@ -1,4 +1,4 @@
-"""Compares logs in one command: finds what each is of, and makes the verdict and the report without Snakemake."""
+"""Compares logs in one command: detects their trainers and engines, and makes the report without Snakemake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -33,29 +33,31 @@ from trainers.section import NAME_PATTERN
 from trainers.timers.lookup import releases
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
-from workflow.preflight.checks import LaunchContext, variables_of
+
+if TYPE_CHECKING:
+    from analysis.report.content import Content
 
 _DOWNLOADS = 4
 _USE = "rolloutbench compare A.log B.log"
 MARK = "compared"
-"""In a folder that this command has made: an experiment's results are not its to write."""
+"""Marks a folder that this command may overwrite; it never writes into an experiment's results."""
 SAVED = "# Written by rolloutbench compare; "
 
 
 @dataclass
 class ComparedArm:
-    """One arm: its name as given, its runs' sources, and what they are of as far as that is known."""
+    """One arm: its given name, its runs' sources, and what was detected in them."""
 
     name: str
     sources: list[str]
     trainer: str = ""
     engine: str = ""
     release: str = ""
-    looks: list[Imported] = field(default_factory=list)
+    inspected: list[Imported] = field(default_factory=list)
 
 
 def compare(args: argparse.Namespace) -> None:
-    """`rolloutbench compare`: the verdict first, then the report."""
+    """Run `rolloutbench compare`: print the verdict, then write the report."""
     arms = _arms(args.sources, args.names)
     _require_values(args)
     _download([source for arm in arms for source in arm.sources])
@@ -74,16 +76,16 @@ def compare(args: argparse.Namespace) -> None:
             _compare(plan, Path(folder), args)
         return
     folder = args.report
-    there = folder.exists()
+    existed = folder.exists()
     mark = "Written by rolloutbench compare, which may write this folder again.\n"
     write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
     try:
         content = _compare(plan, folder, args)
     except UserError:
-        if not there:
+        if not existed:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    # Altair and the page's parts take seconds to load: after the verdict.
+    # Loading Altair takes seconds: print the verdict first.
     from analysis.report.__main__ import write_report
 
     write_report(content, folder)
@@ -93,7 +95,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def _require_values(args: argparse.Namespace) -> None:
-    """`UserError` for a flag with a value that no run can have, before any log is read."""
+    """`UserError` for an impossible value of a flag, before any log is read."""
     modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees if tree.mode)
     if args.mode and args.mode not in ("sync", *modes):
         raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
@@ -102,31 +104,22 @@ def _require_values(args: argparse.Namespace) -> None:
 
 
 def _require_free(args: argparse.Namespace) -> None:
-    """`UserError` where a file or folder that is to be written holds what another has written."""
+    """`UserError` if an output file or folder holds something that this command did not write."""
     save, folder = args.save, args.report
     if save and save.exists() and not _begins_with(save, SAVED):
-        raise UserError(f"{save} is there and was not written by this command; give another one with --save")
+        raise UserError(f"{save} exists and was not written by this command; give another file with --save")
     if args.verdict_only or (folder / MARK).is_file() or not folder.exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
-        raise UserError(f"{folder} is there and holds no report of this command; give another one with --report FOLDER")
+        raise UserError(f"{folder} exists and holds no report of this command; give another folder with --report")
 
 
-def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
-    """Reads every run into a folder as the workflow lays it out, and prints the verdict; the report's content."""
-    write_json(folder / "plan.json", plan.as_json())
-    imported = []
-    for run in plan.imports.values():
-        place = folder / "runs" / run.run_id
-        rows = write_import(run.spec, place / "steps.parquet", CACHE)
-        assert rows
-        imported.append(place / "imported.json")
-    write_preflight(plan, [], folder / "preflight.json", LaunchContext(variables=variables_of(None)), imported)
-    from analysis.report.content import read_content
+def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Content:
+    """Import every run and print the verdict; returns the report's content."""
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 
-    content = read_content(folder / "plan.json", folder, None, None)
-    for line in _told(plan, content.runs):
+    content = import_content(plan, folder)
+    for line in _summary(plan, content.runs):
         _say(line, args)
     as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
@@ -142,26 +135,38 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Any:
     return content
 
 
+def import_content(plan: Plan, folder: Path) -> Content:
+    """Import a plan's runs into a folder with the workflow's layout, and read the report's content from it."""
+    write_json(folder / "plan.json", plan.as_json())
+    for run_id, run in plan.imports.items():
+        write_import(run.spec, folder / "runs" / run_id / "steps.parquet", CACHE)
+    imported = [folder / "runs" / run_id / "imported.json" for run_id in plan.imports]
+    write_preflight(plan, [], folder / "preflight.json", imported)
+    from analysis.report.content import read_content
+
+    return read_content(folder / "plan.json", folder, None, None)
+
+
 def _say(line: str, args: argparse.Namespace) -> None:
-    """A line beside the verdict: where the verdict is for a program, not on its stream."""
+    """Print a line beside the verdict: on stderr if a program reads the verdict."""
     print(line, file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
 
 
-def _told(plan: Plan, runs: Sequence[Any]) -> list[str]:
-    """What each arm was read as."""
+def _summary(plan: Plan, runs: Sequence[Any]) -> list[str]:
+    """A line per arm: its timer tree, engine, runs and steps."""
     lines = []
     for name in plan.config.arms:
-        mine = [run for run in runs if run.arm == name]
-        if mine:
-            steps = sum(run.steps["step"].nunique() for run in mine)
-            read_as = ", ".join(dict.fromkeys(run.tree.name for run in mine))
+        own = [run for run in runs if run.arm == name]
+        if own:
+            steps = sum(run.steps["step"].nunique() for run in own)
+            trees = ", ".join(dict.fromkeys(run.tree.name for run in own))
             engine = plan.config.arms[name].engine
-            lines.append(f"{name}: {read_as}, {engine}; {count_of(len(mine), 'run')}, {count_of(steps, 'step')}")
+            lines.append(f"{name}: {trees}, {engine}; {count_of(len(own), 'run')}, {count_of(steps, 'step')}")
     return lines
 
 
 def _arms(given: Sequence[str], names: str | None) -> list[ComparedArm]:
-    """The arms that the command line means: `log`, `log1,log2`, or `NAME=log1,log2`."""
+    """The arms on the command line: `log`, `log1,log2`, or `NAME=log1,log2`."""
     arms = []
     for word in given:
         name, equals, rest = word.partition("=")
@@ -187,7 +192,7 @@ def _arms(given: Sequence[str], names: str | None) -> list[ComparedArm]:
 
 
 def _source(given: str) -> str:
-    """A source as the import takes it; of a folder without a run of wandb the one log in it."""
+    """A source for the import; a folder without a wandb run stands for the one log in it."""
     path = Path(given).expanduser()
     if given.startswith(WANDB) or not path.is_dir():
         return given
@@ -197,10 +202,10 @@ def _source(given: str) -> str:
     logs = [file for file in inside if _is_log(file)]
     if len(logs) != 1:
         if not logs:
-            raise UserError(f"{given} holds no log that can be read; give a log or another folder")
+            raise UserError(f"{given} holds no readable log; give a log or another folder")
         found = ", ".join(file.name for file in logs)
         raise UserError(
-            f"{given} holds {len(logs)} logs ({found}); give one of them, or several by commas as seeds of one arm"
+            f"{given} holds {len(logs)} logs ({found}); give one, or several separated by commas (seeds of one arm)"
         )
     return str(logs[0])
 
@@ -213,7 +218,7 @@ def _is_log(file: Path) -> bool:
 
 
 def _download(sources: Sequence[str]) -> None:
-    """Brings runs from wandb into the cache, some side by side: each waits for the server."""
+    """Download runs from wandb into the cache, several at once: each mostly waits for the server."""
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
         list(
             pool.map(lambda one: download(one.removeprefix(WANDB), CACHE), [s for s in sources if s.startswith(WANDB)])
@@ -221,29 +226,29 @@ def _download(sources: Sequence[str]) -> None:
 
 
 def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
-    """Trainer, engine and release of an arm, by its sources, else by the flags; `UserError` names the flag."""
+    """Detect trainer, engine and release of an arm: from its sources, else from the flags."""
     for source in arm.sources:
-        arm.looks.append(_look(source, bool(args.release)))
+        arm.inspected.append(_inspect(source, bool(args.release)))
     first = arm.sources[0]
-    possible = [of[0] for look in arm.looks if (of := trainer_of_source(look)) is not None]
-    packages = {name for look in arm.looks for name in look.versions}
+    possible = [found[0] for source in arm.inspected if (found := trainer_of_source(source)) is not None]
+    packages = {name for source in arm.inspected for name in source.versions}
     fitting = [name for name in (possible[0] if possible else ()) if not args.trainer or name == args.trainer]
     if len(fitting) > 1:
         fitting = [name for name in fitting if trainer_named(name).distribution in packages] or fitting
     if args.trainer and not fitting:
         if possible:
             raise UserError(
-                f"{first} is a run of {' or '.join(possible[0])} (got --trainer {args.trainer}); leave it out"
+                f"{first} is a run of {' or '.join(possible[0])} (got --trainer {args.trainer}); omit --trainer"
             )
         fitting = [args.trainer]
     if len(fitting) != 1:
         among = f" ({' or '.join(fitting)})" if fitting else ""
-        raise UserError(f"{first} does not say its trainer{among}; give it: --trainer NAME")
+        raise UserError(f"{first} does not name its trainer{among}; give --trainer NAME")
     arm.trainer = fitting[0]
-    held = [found[0] for look in arm.looks if (found := engine_of_source(look)) is not None]
-    named = _engine_named(arm.name)
-    arm.engine = held[0] if held else named
-    if named and arm.engine != named:
+    engine_names = [named[0] for source in arm.inspected if (named := engine_of_source(source)) is not None]
+    by_name = _engine_named(arm.name)
+    arm.engine = engine_names[0] if engine_names else by_name
+    if by_name and arm.engine != by_name:
         raise UserError(
             f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
         )
@@ -252,37 +257,37 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         arm.engine = of_trainer[0]
     if not arm.engine:
         known = ", ".join(of_trainer)
-        raise UserError(f"{first} does not say its engine ({known}); name the arms by engine: --names vllm,sglang")
+        raise UserError(f"{first} does not name its engine ({known}); name the arms by engine: --names vllm,sglang")
     package = trainer_named(arm.trainer).distribution
-    versions = [v for look in arm.looks if (v := look.versions.get(package) or look.versions.get(arm.trainer))]
-    if not versions and not args.release and all(look.tree is None for look in arm.looks):
-        there = releases(arm.trainer)
+    versions = [v for found in arm.inspected if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
+    if not versions and not args.release and all(source.tree is None for source in arm.inspected):
+        known_releases = releases(arm.trainer)
         raise UserError(
-            f"{first} does not say its release of {arm.trainer} ({', '.join(there)}); give it: --release {there[-1]}"
+            f"{first} does not name its release of {arm.trainer} ({', '.join(known_releases)}); "
+            f"give it: --release {known_releases[-1]}"
         )
     arm.release = "" if versions else args.release or ""
 
 
-def _look(source: str, versioned: bool) -> Imported:
-    """What a source says beside its steps."""
+def _inspect(source: str, versioned: bool) -> Imported:
+    """What a source states beside its steps."""
     try:
         found = None if source.startswith(WANDB) else inspect_source(source, None, versioned)
         return found or read_source(source, None, (), CACHE)
     except UserError as error:
-        # The list of all formats is longer than the rest of the answer.
+        # Omit the list of all formats: it is longer than the rest of the message.
         what, listed, _ = str(error).partition(" What can be imported:")
         raise UserError(f"{what} docs/import.md lists what can be read" if listed else what) from None
 
 
 def _engine_named(name: str) -> str:
-    """The engine that an arm's name begins with; "" where it begins with none."""
+    """The engine that an arm's name begins with; else ""."""
     begins = name.lower().partition("-")[0]
     return next((one.name for one in engines() if begins in (one.name, *one.aliases)), "")
 
 
 def _name(arms: Sequence[ComparedArm]) -> None:
-    """Names the arms that have no name: by engine, else by trainer and engine, else by file."""
-    free = [arm for arm in arms if not arm.name]
+    """Name the unnamed arms: by engine, else by trainer and engine, else by file."""
     for make in (
         lambda arm: arm.engine,
         lambda arm: f"{arm.trainer}-{arm.engine}",
@@ -294,14 +299,15 @@ def _name(arms: Sequence[ComparedArm]) -> None:
     else:
         names = [arm.name or f"{arm.engine}-{number}" for number, arm in enumerate(arms, 1)]
     for arm, name in zip(arms, names, strict=True):
-        if arm in free:
-            arm.name = name
+        arm.name = name
     if len({arm.name for arm in arms}) < len(arms):
-        raise UserError(f"two arms have one name ({', '.join(arm.name for arm in arms)}); give others with --names")
+        raise UserError(
+            f"two arms have the same name ({', '.join(arm.name for arm in arms)}); give other names with --names"
+        )
 
 
 def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:
-    """The configuration that the workflow would take."""
+    """The configuration for the workflow."""
     given = {"mode": args.mode, "format": None}
     return {
         "experiment": (args.save or args.report).stem,

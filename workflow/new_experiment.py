@@ -1,4 +1,4 @@
-"""Writes a commented configuration for one's own model, data, rewards and cluster, after checking that it plans."""
+"""Writes a commented configuration for the user's model, data, rewards and cluster, and checks that it is valid."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from workflow.preflight import preflight
 from workflow.stacks import Stack, load_stack, stack_names
 
 PROFILE = ROOT / "profiles" / "slurm" / "config.yaml"
-# Usual names of the data's columns, the first where nothing is known.
+# Usual names of the data's columns; the first is the default.
 PROMPTS = ("question", "prompt", "problem", "instruction", "query", "input")
 ANSWERS = ("answer", "ground_truth", "solution", "target", "output")
 TEMPLATE = """\
 # Written by rolloutbench new. docs/configuration.md describes every key. After a change:
 #   rolloutbench preflight {file}
 experiment: {name}
-# The arm that the others are compared with.
+# The arm that all others are compared with.
 baseline: {baseline}
-# What is compared: a trainer with an engine, in a stack (a folder of envs/). An arm may have `options`, the trainer's
-# own settings, and `env`, variables of its processes.
+# An arm is a trainer with an engine, in a stack (a folder of envs/). It may have `options`, the trainer's own
+# settings, and `env`, environment variables of its processes.
 arms:
 {arms}
-# What every arm trains.
+# The work, equal for all arms.
 workload:
   # A folder, or a hub's id with its `revision` (a commit).
   model: {{{model}}}
@@ -54,53 +54,53 @@ workload:
     {data}
     prompt_column: {prompt}
     answer_column: {answer}
-    # answer_after: "####"   # the answer is what follows it
+    # answer_after: "####"   # the answer follows this text
     # system_prompt: Think step by step.
-    # too_long: drop         # leave out prompts longer than max_prompt_length
+    # too_long: drop         # skip prompts longer than max_prompt_length
   # Built in: {built_in}.
   # Your own: source and function (docs/rewards.md).
   rewards:
 {rewards}  # Training steps of each run. 20 or more give a useful interval.
   steps: {steps}
-  # Completions that a step learns from, completions of each prompt, and those of one forward pass on one device.
+  # Completions of each step, of each prompt, and of one forward pass on one device.
   batch_size: {batch}
   num_generations: 8
   micro_batch_size: 8
-  # In tokens. Longer responses are cut off.
+  # Tokens. Longer responses are cut off.
   max_prompt_length: {longest}
   max_response_length: {longest}
   temperature: 1.0
   learning_rate: 1.0e-6
-  # The KL penalty against the initial policy; 0: no reference model.
+  # KL penalty against the initial policy; 0: no reference model.
   beta: 0.0
   dtype: {dtype}
-  # A checkpoint every so many steps, from which an interrupted run continues; 0: none.
+  # Steps between checkpoints, from which an interrupted run resumes; 0: none.
   save_steps: {save}
-  # Of each run; 0 GPUs: the CPU.
+  # Nodes of each run, and GPUs of each node; 0 GPUs: the CPU.
   nodes: {nodes}
   gpus_per_node: {gpus}
-  # gpu: H100-80GB   # for the preflight's estimate of memory
+  # gpu: H100-80GB   # for the preflight's memory estimate
 # One run per arm and seed. Two pairs of runs or more give an interval.
 seeds: [0, 1]
-# Steps at the start of each run that do not count.
+# Steps to skip at the start of each run.
 warmup_steps: {warmup}
 """
-Found = Mapping[str, str]
+Answers = Mapping[str, str]
 
 
 class Question(NamedTuple):
-    """One choice: its flag's name, its words, its usual answer, and its check; both see the answers before it."""
+    """One choice: its flag, its text, its default and its check; the last two see the earlier answers."""
 
     name: str
-    words: str
-    usual: Callable[[Found], str]
-    check: Callable[[str, Found], None]
+    text: str
+    default: Callable[[Answers], str]
+    check: Callable[[str, Answers], None]
 
 
 def new_experiment(args: argparse.Namespace) -> None:
-    """`rolloutbench new`: takes flags, asks where there are none; overwrites no file."""
+    """Run `rolloutbench new`: take flags, else ask; overwrite no file."""
     if not stack_names():
-        raise UserError("rolloutbench new needs the stacks in envs/ of a checkout; run it there, after `make venv`")
+        raise UserError("rolloutbench new needs the stacks in envs/ of a checkout; run it in one, after `make venv`")
     file: Path = args.file or Path("my.yaml")
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", file.stem)[:40].strip("-._") or "mine"
     profile = Path("profiles") / name / "config.yaml"
@@ -124,9 +124,9 @@ def new_experiment(args: argparse.Namespace) -> None:
     used = profile.parent if found["partition"] else "slurm" if int(found["gpus"]) else "profiles/local"
     written = shlex.quote(str(file))
     site = f"{written} --profile {profile.parent}" if found["partition"] else written
-    print(f"next: rolloutbench doctor {site}       # what this machine or site lacks for it")
+    print(f"next: rolloutbench doctor {site}       # what this machine or site lacks")
     print(f"      rolloutbench preflight {site}    # what is impossible, unequal or odd")
-    where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`: it has the rules"
+    where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"
     print(f"      snakemake --profile {used} --configfile {written}{where}")
 
 
@@ -136,20 +136,22 @@ def _require_free(*paths: Path) -> None:
             raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
 
 
-def answers(given: Found, ask: Callable[[str], str] | None = None) -> dict[str, str]:
-    """Each question's answer: given, asked for, or usual; `UserError` names the flag of a wrong one."""
+def answers(given: Answers, ask: Callable[[str], str] | None = None) -> dict[str, str]:
+    """Each question's answer: given, asked, or default; `UserError` names the flag of a wrong one."""
     if ask:
-        print_message("Enter takes what stands in [brackets]; Ctrl-C ends without writing anything.")
+        print_message("Enter takes the answer in [brackets]; Ctrl-C stops without writing anything.")
     found: dict[str, str] = {}
     for one in QUESTIONS:
         while one.name not in found:
-            answer = given[one.name] if one.name in given else one.usual(found)
+            answer = given[one.name] if one.name in given else one.default(found)
             try:
-                answer = (ask and ask(f"{one.words} [{answer}]: ").strip()) or answer
+                answer = (ask and ask(f"{one.text} [{answer}]: ").strip()) or answer
                 one.check(answer, found)
                 found[one.name] = answer
             except EOFError:
-                raise UserError("the questions were not answered; give flags: rolloutbench new --help") from None
+                raise UserError(
+                    "not every question was answered; give flags instead: rolloutbench new --help"
+                ) from None
             except UserError as error:
                 if not ask:
                     raise UserError(f"--{one.name}: {error}") from None
@@ -158,15 +160,15 @@ def answers(given: Found, ask: Callable[[str], str] | None = None) -> dict[str, 
 
 
 def line_of_terminal(question: str) -> str:
-    """`input` from a terminal, which hears a Ctrl-C within a second, also one that comes just before it waits."""
+    """`input` that handles a Ctrl-C within a second, even one that comes just before it waits."""
     print(question, end="", flush=True)
     while not select.select([sys.stdin], [], [], 1)[0]:
         pass
     return input()
 
 
-def configuration(found: Found, name: str, file: Path) -> str:
-    """The configuration with its comments."""
+def configuration(found: Answers, name: str, file: Path) -> str:
+    """The commented configuration."""
     stacks = {one.engine: one.name for one in _stacks(found) if one.trainer == found["trainer"]}
     engines = [*dict.fromkeys(found["engines"].split(","))]
     arm = "  {1}:\n    trainer: {0}\n    engine: {1}\n    stack: {2}\n"
@@ -193,12 +195,12 @@ def configuration(found: Found, name: str, file: Path) -> str:
     return TEMPLATE.format_map({**found, **derived})
 
 
-def profile_text(found: Found) -> str:
-    """profiles/slurm with this partition, and for training a node's GPUs with CPUs and memory for them."""
+def profile_text(found: Answers) -> str:
+    """profiles/slurm with this partition, and with a node's GPUs, CPUs and memory for training."""
     if not PROFILE.is_file():
-        raise UserError("--partition needs profiles/slurm of a checkout; run it there (nothing was written)")
+        raise UserError("--partition needs profiles/slurm of a checkout; run it in one (nothing was written)")
     gpus = int(found["gpus"])
-    # Snakemake's profiles take text in Python's quotes in YAML's.
+    # A text in a Snakemake profile needs Python quotes inside YAML quotes.
     partition, gres = (json.dumps(repr(text)) for text in (found["partition"], f"gpu:{gpus}" if gpus else ""))
     values = {"gres": gres, "cpus_per_task": 16 * gpus or 4, "mem_mb": 100_000 * gpus or 16_000}
     text = re.sub(r"(?m)^( +slurm_partition: ).*$", rf"\g<1>{partition}", PROFILE.read_text(encoding="utf-8"))
@@ -217,53 +219,53 @@ def _planned(text: str) -> Plan:
 
 @cache
 def _shipped() -> list[Stack]:
-    """The latest release last."""
+    """All stacks, the latest release last."""
     stacks = map(load_stack, stack_names())
     return sorted(stacks, key=lambda one: [int(part) for part in re.findall(r"\d+", one.trainer_version)])
 
 
-def _stacks(found: Found) -> list[Stack]:
-    """Those for GPUs, or for a CPU."""
+def _stacks(found: Answers) -> list[Stack]:
+    """The stacks for GPUs, or for a CPU."""
     return [one for one in _shipped() if (one.cuda is not None) == (int(found["gpus"]) > 0)]
 
 
-def _trainers(found: Found) -> list[str]:
-    """That with the most stacks first."""
+def _trainers(found: Answers) -> list[str]:
+    """The trainers with such stacks, the one with most stacks first."""
     return [trainer for trainer, _ in Counter(one.trainer for one in _stacks(found)).most_common()]
 
 
-def _usual_trainer(found: Found) -> str:
-    """The first that trains on these GPUs."""
+def _default_trainer(found: Answers) -> str:
+    """The first trainer that trains on these GPUs."""
     for trainer in _trainers(found):
         with suppress(UserError):
-            _planned(configuration(answers({**found, "trainer": trainer}), "usual", Path()))
+            _planned(configuration(answers({**found, "trainer": trainer}), "default", Path()))
             return trainer
     return _trainers(found)[0]
 
 
-def _usual_engines(found: Found) -> str:
-    """Those that the trainer takes on these GPUs; all where it takes none, and the refusal says why."""
-    taken = []
+def _default_engines(found: Answers) -> str:
+    """The trainer's engines that train on these GPUs; all if none does, so that the error says why."""
+    trainable = []
     for engine in _engines(found):
         with suppress(UserError):
-            _planned(configuration(answers({**found, "engines": engine}), "usual", Path()))
-            taken.append(engine)
-    return ",".join(taken or _engines(found))
+            _planned(configuration(answers({**found, "engines": engine}), "default", Path()))
+            trainable.append(engine)
+    return ",".join(trainable or _engines(found))
 
 
-def _engines(found: Found) -> list[str]:
-    """vLLM first: the usual baseline."""
-    there = {one.engine for one in _stacks(found) if one.trainer == found["trainer"]}
-    return [one.name for one in engines() if one.name in there]
+def _engines(found: Answers) -> list[str]:
+    """The trainer's engines, in the registry's order (vLLM is the usual baseline)."""
+    known = {one.engine for one in _stacks(found) if one.trainer == found["trainer"]}
+    return [one.name for one in engines() if one.name in known]
 
 
 def _yaml(text: str) -> str:
-    """A text as YAML on one line, in quotes where it needs them."""
+    """A text as one line of YAML, quoted if needed."""
     return str(yaml.safe_dump([text], default_flow_style=True, width=10**6, allow_unicode=True)).strip()[1:-1]
 
 
 def _source_lines(given: str) -> list[str]:
-    """`source`, and of a hub's `id@commit` its `revision`."""
+    """`source`, and for a hub's `id@commit` also `revision`."""
     source, at, revision = given.rpartition("@")
     if at and source_kind(given) == "hub":
         return [f"source: {_yaml(source)}", f"revision: {_yaml(revision)}"]
@@ -275,15 +277,15 @@ def _reward_lines(reward: str) -> str:
     return f"    - source: {_yaml(file)}\n      function: {name}\n" if file else f"    - name: {name}\n"
 
 
-def _usual_columns(found: Found) -> str:
-    """By the names in a local file's first row."""
+def _default_columns(found: Answers) -> str:
+    """Columns by the names in a local file's first row."""
     local = source_kind(found["data"]) == "local"
-    there = (columns_of("--data", Path(found["data"]).expanduser()) if local else None) or ()
-    return ",".join(next((one for one in usual if one in there), usual[0]) for usual in (PROMPTS, ANSWERS))
+    columns = (columns_of("--data", Path(found["data"]).expanduser()) if local else None) or ()
+    return ",".join(next((one for one in usual if one in columns), usual[0]) for usual in (PROMPTS, ANSWERS))
 
 
-def _matching(pattern: str, wanted: str) -> Callable[[str, Found], None]:
-    def check(text: str, found: Found) -> None:
+def _matching(pattern: str, wanted: str) -> Callable[[str, Answers], None]:
+    def check(text: str, found: Answers) -> None:
         if not re.fullmatch(pattern, text):
             raise UserError(f"must be {wanted} (got {text!r})")
 
@@ -291,9 +293,9 @@ def _matching(pattern: str, wanted: str) -> Callable[[str, Found], None]:
 
 
 def _among(
-    kind: str, known: Callable[[Found], Iterable[str]], where: str = "", other: str = "(?!)"
-) -> Callable[[str, Found], None]:
-    def check(text: str, found: Found) -> None:
+    kind: str, known: Callable[[Answers], Iterable[str]], where: str = "", other: str = "(?!)"
+) -> Callable[[str, Answers], None]:
+    def check(text: str, found: Answers) -> None:
         for one in text.split(","):
             if one not in known(found) and not re.fullmatch(other, one):
                 raise UserError(unknown_name(kind, one, known(found)) + where.format(**found))
@@ -301,18 +303,18 @@ def _among(
     return check
 
 
-def _source(suffixes: tuple[str, ...], builtins: tuple[str, ...]) -> Callable[[str, Found], None]:
-    """Checks a source: our own, one that is there, or one on a hub with its commit."""
+def _source(suffixes: tuple[str, ...], builtins: tuple[str, ...]) -> Callable[[str, Answers], None]:
+    """Checks a source: built in, an existing path, or a hub's id with its commit."""
     wanted = f"{' or '.join(suffixes)} file" if suffixes else "folder"
 
-    def check(text: str, found: Found) -> None:
+    def check(text: str, found: Answers) -> None:
         kind, path = source_kind(text), Path(text).expanduser()
         if kind == "builtin" and text not in builtins:
             raise UserError(unknown_name("source", text, builtins))
         if kind == "hub" and not re.fullmatch(r"[^@]+@[^@]+", text):
             raise UserError(f"must be ID@COMMIT of a hub, or the path of a {wanted}, such as ./{text} (got {text!r})")
         if kind == "local" and not (path.suffix in suffixes and path.is_file() if suffixes else path.is_dir()):
-            raise UserError(f"must be a {wanted} that is there (got {text!r})")
+            raise UserError(f"must be an existing {wanted} (got {text!r})")
 
     return check
 
@@ -322,18 +324,20 @@ _MODEL, _DATA = _source((), BUILTIN_MODELS), _source(DATA_SUFFIXES, BUILTIN_DATA
 _REWARDS = _among("reward", lambda found: BUILT_IN, other=r".+\.py:[A-Za-z_]\w*")
 _ALL = f"rewards ({', '.join(BUILT_IN)}, or FILE.py:FUNCTION)"
 QUESTIONS = (
-    Question("gpus", "GPUs of a node (0: this machine's CPU)", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")),
-    Question("nodes", "nodes of each run", lambda found: "1", _COUNT),
-    Question("trainer", "trainer", _usual_trainer, _among("trainer", _trainers, " (with --gpus {gpus})")),
     Question(
-        "engines", "engines", _usual_engines, _among("engine", _engines, " (with --gpus {gpus} --trainer {trainer})")
+        "gpus", "GPUs of each node (0: this machine's CPU)", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")
+    ),
+    Question("nodes", "nodes of each run", lambda found: "1", _COUNT),
+    Question("trainer", "trainer", _default_trainer, _among("trainer", _trainers, " (with --gpus {gpus})")),
+    Question(
+        "engines", "engines", _default_engines, _among("engine", _engines, " (with --gpus {gpus} --trainer {trainer})")
     ),
     Question("model", "model (folder, or ID@COMMIT)", lambda found: BUILTIN_MODELS[int(found["gpus"]) > 0], _MODEL),
     Question("data", "data (file, or ID@COMMIT)", lambda found: BUILTIN_DATA[0], _DATA),
-    Question("columns", "its columns", _usual_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
+    Question("columns", "its columns", _default_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
     Question("rewards", _ALL, lambda found: "accuracy,format", _REWARDS),
     Question("steps", "training steps of each run", lambda found: "20", _COUNT),
     Question(
-        "partition", "Slurm partition (empty: none)", lambda found: "", _matching(r"[\w.,-]*", "a name of Slurm's")
+        "partition", "Slurm partition (empty: none)", lambda found: "", _matching(r"[\w.,-]*", "a Slurm partition")
     ),
 )

@@ -1,6 +1,6 @@
-"""Starts the programs of the controller's environment, so that a Ctrl-C while their modules load leaves no traceback.
+"""Starts the controller's programs so that a Ctrl-C while their modules load prints no traceback.
 
-Loading takes up to a second, in which nothing is started that would have to be ended in its turn.
+Loading takes up to a second and starts no process that would need to be ended.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def snakemake() -> NoReturn:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Within this modules load: a Ctrl-C ends the process as it ends any program, and Python's garbage collector rests.
+    """A context for slow imports: Ctrl-C ends the process at once, and the garbage collector is off.
 
-    Where Ctrl-C is ignored (nohup), it stays so.
+    An ignored Ctrl-C (nohup) stays ignored.
     """
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heard:
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handled:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from node.hardware import importing  # what it loads in its turn counts, too
+    from node.hardware import importing  # its own imports belong to the slow part, too
 
     with importing():
         yield
-    if heard:
+    if handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

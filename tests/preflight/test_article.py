@@ -83,7 +83,7 @@ def test_it_fits_100_columns_and_says_what_why_change_and_source(article: Prefli
     assert max(map(len, lines)) <= WIDTH
     text = "\n".join(lines)
     assert text.count("why:") == text.count("change:") == text.count("source:") == len(article.findings)
-    assert "unequal (4): the arms do not meet on equal terms" in text
+    assert "unequal (4): the arms do not train under equal terms" in text
     assert "impossible: nothing" in text
     assert summary_lines(article)[1].startswith("  1. unequal: CUDA graphs")
 

@@ -54,7 +54,7 @@ def test_the_quickstart_meets_on_equal_terms(config: Callable[..., Path], capsys
 def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preflight", str(config(max_response_length=4000))]) == 1
     told = capsys.readouterr()
-    assert "impossible (2): it would fail, never end, or be told as what it is not" in told.out
+    assert "impossible (2): the run would fail, never end, or be mislabelled" in told.out
     # Each engine refuses it that is built for a length, and is named.
     refused, odd = (told.out[told.out.index(level) :] for level in ("impossible", "odd (1)"))
     for number, arm in enumerate(("sglang", "vllm"), 1):
@@ -111,7 +111,7 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(
     one, run = next(item for item in settings_requests(plan).items() if "use_sglang" in item[1].spec["trainer_args"])
     request = copy.deepcopy(settings_request(run))
     request["trainer_args"]["generation_kwargs"] = {"min_tokens": 3}
-    with pytest.raises(UserError, match="the trainer does not take these settings"):
+    with pytest.raises(UserError, match="the trainer rejects these settings"):
         resolve_settings(request, tmp_path / one / "verify.json", tmp_path / "none.json")
     assert "generation_kwargs.min_tokens is no sampling parameter of SGLang; allowed: " in capfd.readouterr().err
 

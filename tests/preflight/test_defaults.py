@@ -78,7 +78,7 @@ def test_composed_settings_replace_the_declared_defaults() -> None:
 def test_preflight_json_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from . import plans
 
-    monkeypatch.setattr("workflow.preflight.cases.load_stack_facts", plans._told)
+    monkeypatch.setattr("workflow.preflight.cases.load_stack_pins", plans._told)
     monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told, None))
     out = tmp_path / "preflight.json"
     write_preflight(planned(ARTICLE), [], out)

@@ -146,7 +146,7 @@ def test_one_arm_that_is_told_does_not_make_the_other_equal() -> None:
     seen = seen_of(bare(), vllm=source("vllm"))
     assert {row.verdict for row in seen.ledger} == {"unverifiable"}
     row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
-    assert row.values == {"vllm": "off", "sglang": "unknown"} and row.why == "it is not told of sglang"
+    assert row.values == {"vllm": "off", "sglang": "unknown"} and row.why == "its value in sglang is unknown"
     # A difference between those that are told stays one.
     three = bare(third={"trainer": "verl", "engine": "sglang", "import": "third.log"})
     seen = seen_of(three, vllm=source("vllm"), third=source("sglang"))
@@ -321,7 +321,7 @@ def test_a_factor_that_the_run_itself_denies_is_an_error() -> None:
     held = source("vllm")
     held["resolved"]["actor_rollout_ref"]["rollout"]["temperature"] = 1.0
     first, second = contradicted(at(**{"workload.temperature": 0.6}), held)
-    where = "workload.temperature is 0.6 by factors, and 1.0 in the configuration that the source holds"
+    where = "workload.temperature is 0.6 by factors, and 1.0 in the source's own configuration"
     assert first.endswith(where) and first.startswith("run vllm-") and second.startswith("run sglang-")
     # Also where the configuration is not whole, and of every seed: told once.
     runs = [{"source": f"{seed}", "seed": seed, "factors": {"workload.batch_size": 32}} for seed in range(4)]

@@ -16,7 +16,7 @@ from trainers.terms import GPUS_PER_COPY, POLICY_VERSION, PROMPT_ORDER
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
-from workflow.preflight.cases import cases_of, load_stack_facts
+from workflow.preflight.cases import cases_of, load_stack_pins
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = {"trainer": "swift", "engine": "vllm", "stack": "swift-vllm"}
@@ -34,7 +34,7 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
     raw |= {"baseline": "one", "arms": {"one": arm | {"options": options}}, "shared": {}}
     raw["workload"]["model"] = {"source": "Qwen/Qwen2.5-1.5B-Instruct", "revision": "0" * 40}
     plan = plan_runs(parse_config(raw), stack_facts)
-    (case,) = cases_of(plan, None, load_stack_facts)
+    (case,) = cases_of(plan, None, load_stack_pins)
     return case, {finding.code: finding for finding in preflight(plan).findings}
 
 
@@ -80,7 +80,7 @@ def test_responses_of_the_next_step_are_told_of_and_their_memory_is_the_servers(
     found = {finding.code: finding for finding in preflight(plan).findings}
     assert not [one for one in found.values() if one.level == "impossible"]
     assert found["trainer-mode"].arms == ("async",)
-    colocate, server, ahead = cases_of(plan, None, load_stack_facts)
+    colocate, server, ahead = cases_of(plan, None, load_stack_pins)
     alone, beside = estimate_of(colocate), estimate_of(server)
     assert isinstance(alone, MemoryEstimate) and isinstance(beside, MemoryEstimate)
     assert MemoryEstimate.sum(beside.rollout) == pytest.approx(0.9 * 80, abs=1)
@@ -121,7 +121,7 @@ def test_fsdp_shares_what_a_process_holds_and_gathers_it_for_the_engine() -> Non
     }
     raw["workload"] |= {"model": {"source": "Qwen/Qwen2.5-7B-Instruct", "revision": "0" * 40}, "beta": 0.04}
     plan = plan_runs(parse_config(raw), stack_facts)
-    cases = cases_of(plan, None, load_stack_facts)
+    cases = cases_of(plan, None, load_stack_pins)
     assert [case.trainer.terms(case)[GPUS_PER_COPY].value for case in cases] == [1, 8, 8, 8]
     whole = 7.6e9 * 4 / 2**30
     ddp, fsdp, awake, parts = (one for one in map(estimate_of, cases) if isinstance(one, MemoryEstimate))

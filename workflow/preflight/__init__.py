@@ -1,4 +1,4 @@
-"""Finds what makes an experiment impossible, unequal or odd, before a GPU is touched."""
+"""Finds what makes an experiment impossible, unequal or odd, before a GPU is used."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from common.findings import Finding, Preflight, downgrade_imported, merge_findin
 from trainers.cases import Case, StackPins, points_of
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
-from workflow.preflight.cases import cases_of, load_stack_facts
-from workflow.preflight.checks import LaunchContext, one_case
+from workflow.preflight.cases import cases_of, load_stack_pins
+from workflow.preflight.checks import LaunchContext, one_case, variables_of
 from workflow.preflight.checks import variables as environment
-from workflow.preflight.checks.comparison import comparison_findings, terms_findings
+from workflow.preflight.checks.comparison import comparison_findings, fact_findings
 from workflow.preflight.checks.reward_sources import own_reward_findings, reward_models, unsized
 from workflow.preflight.import_settings import UnknownSettings, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
@@ -24,11 +24,11 @@ from workflow.preflight.ledger import ledger_of
 
 @dataclass(frozen=True)
 class PreflightResult(Preflight):
-    """All that is said of an experiment before it runs, and the cases that it is said of."""
+    """The preflight of an experiment, with the cases that it checked."""
 
     cases: tuple[Case, ...] = ()
     unknown: tuple[UnknownSettings, ...] = ()
-    """Imported runs of whose settings nothing is known."""
+    """Imported runs whose settings are unknown."""
 
     @property
     def impossible(self) -> list[Finding]:
@@ -36,117 +36,110 @@ class PreflightResult(Preflight):
 
     @property
     def refusal(self) -> str:
-        """What cannot be done with the experiment as it is, where something is impossible."""
+        """The sentence that refuses an experiment with impossible findings."""
         imported = {case.arm for case in (*self.cases, *self.unknown) if case.imported}
-        alone = all(imported.issuperset(finding.arms) for finding in self.impossible)
-        return f"{self.experiment} cannot {'be compared' if alone else 'run'} as it is"
+        only_imported = all(imported.issuperset(finding.arms) for finding in self.impossible)
+        return f"{self.experiment} cannot {'be compared' if only_imported else 'run'} as it is"
 
 
 def preflight(
     plan: Plan,
-    place: LaunchContext | None = None,
+    launch: LaunchContext | None = None,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
-    stack_of: Callable[[str], StackPins] = load_stack_facts,
+    stack_of: Callable[[str], StackPins] = load_stack_pins,
     imported: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> PreflightResult:
-    """Everything about a plan; `composed` holds the contents of settings.json by settings_id, where they are built,
-    `imported` those of imported.json by run_id, where they are read."""
-    place = place or LaunchContext()
-    there, unknown = imported_cases(plan, imported or {}, stack_of)
+    """Check a plan.
+
+    `composed` maps settings_id to the content of settings.json, `imported` maps run_id to that of imported.json; both
+    hold only the files that exist.
+    """
+    launch = launch or LaunchContext()
+    known_imports, unknown = imported_cases(plan, imported or {}, stack_of)
     order = list(plan.config.arms)
-    cases = sorted([*cases_of(plan, composed, stack_of), *there], key=lambda case: order.index(case.arm))
+    cases = sorted([*cases_of(plan, composed, stack_of), *known_imports], key=lambda case: order.index(case.arm))
     found: list[Finding] = []
     for point in points_of([*cases, *unknown]):
-        silent = [case for case in point if isinstance(case, UnknownSettings)]
-        known = [case for case in point if case not in silent]
-        found += comparison_findings(known, silent)
-        found += terms_findings(known, silent)
-        found += environment.environment_findings(known, place)
-        found += (finding for case in known for finding in _findings(case, place))
+        without = [case for case in point if isinstance(case, UnknownSettings)]
+        known = [case for case in point if case not in without]
+        found += comparison_findings(known, without)
+        found += fact_findings(known, without)
+        found += environment.environment_findings(known, launch)
+        found += (finding for case in known for finding in _findings(case, launch))
     found += own_reward_findings(plan)
     found = downgrade_imported([*found, *one_case.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
+    # The first combination of factors represents an arm.
     estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
     return PreflightResult(
         experiment=plan.config.experiment,
         cases=tuple(cases),
         findings=tuple(merge_findings(found)),
         ledger=tuple(ledger_of(cases, unknown)),
-        # Of the first combination of factors.
-        memory={arm: one for arm in order if isinstance(one := estimates.get(arm), MemoryEstimate)},
-        unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, place), *(one.why for one in unknown)])),
+        memory={arm: estimate for arm in order if isinstance(estimate := estimates.get(arm), MemoryEstimate)},
+        unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, launch), *(case.why for case in unknown)])),
         unknown=tuple(unknown),
     )
 
 
-def _findings(case: Case, place: LaunchContext) -> list[Finding]:
-    """What the checks of one case at a time find: its trainer's, and those of all.
+def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
+    """The findings of one case: its trainer's checks and the general ones.
 
-    Of what has run elsewhere this shell and this site tell nothing; whether it fits the machine and how long it takes
-    has shown itself.
+    An imported run did not use this shell or this site, and has already shown its memory and its pace.
     """
-    own = case.trainer.checks
-    here = [*one_case.CHECKS, reward_models, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
+    general = [*one_case.CHECKS, reward_models, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
     if case.imported:
         if not is_complete(case):
             return []
-        here, place = [*one_case.CHECKS_OF_IMPORTED, environment.arch_list], LaunchContext()
-    found = [finding for check in own for finding in check(case, place.variables)]
-    return [*found, *(finding for check in here for finding in check(case, place))]
+        general, launch = [*one_case.CHECKS_OF_IMPORTED, environment.arch_list], LaunchContext()
+    found = [finding for check in case.trainer.checks for finding in check(case, launch.variables)]
+    return [*found, *(finding for check in general for finding in check(case, launch))]
 
 
-def _unverifiable(cases: Sequence[Case], place: LaunchContext) -> list[str]:
-    told = []
+def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
+    """What could not be checked, and what the check needs."""
+    missing = []
     for case in cases:
         if not case.on_gpu:
             continue
-        if not case.imported and isinstance(lacks := estimate_of(case), str):
-            told.append(f"memory: {lacks}")
-        told += unsized(case)
+        if not case.imported and isinstance(reason := estimate_of(case), str):
+            missing.append(f"memory: {reason}")
+        missing += unsized(case)
         if case.trainer.releases and case.version not in case.trainer.releases:
-            told.append(
-                f"what engines make of settings in {case.trainer.name} {case.version}: known of "
-                f"{' and '.join(case.trainer.releases)} (a row per version in trainers/{case.trainer.name}/)"
+            missing.append(
+                f"engine behaviour under {case.trainer.name} {case.version}: known only for "
+                f"{' and '.join(case.trainer.releases)} (add a row per version in trainers/{case.trainer.name}/)"
             )
-        if case.imported:
+        if case.imported or case.arm in launch.paces:
             continue
-        if place.site.life_s and case.arm not in place.paces and case.workload.get("save_steps"):
-            told.append(
-                "checkpoints against walltime: no step was timed yet (--seconds-per-step X says what you expect)"
-            )
-        elif not place.site.life_s and case.arm not in place.paces:
-            told.append("checkpoints against walltime: name the profile (--profile profiles/slurm)")
-    return told
+        if not launch.site.life_s:
+            missing.append("checkpoints against walltime: name the profile (--profile profiles/slurm)")
+        elif case.workload.get("save_steps"):
+            missing.append("checkpoints against walltime: no step was measured yet (give --seconds-per-step X)")
+    return missing
 
 
 def require_possible(plan: Plan) -> PreflightResult:
-    """The preflight of a plan; a `UserError` that lists all that is impossible in it, before anything is built."""
+    """The preflight of a plan; `UserError` lists every impossible finding, before anything is built."""
     found = preflight(plan)
     if found.impossible:
-        told = "\n".join(
+        reasons = "\n".join(
             f"  {number}. {', '.join(finding.arms)}: {finding.what}: {finding.why}.\n     change: {finding.change}\n"
             f"     source: {finding.source}"
             for number, finding in enumerate(found.impossible, start=1)
         )
         raise UserError(
-            f"experiment {plan.config.experiment} cannot run as it is (nothing was built or submitted):\n{told}"
+            f"experiment {plan.config.experiment} cannot run as it is (nothing was built or submitted):\n{reasons}"
         )
     return found
 
 
 def write_preflight(
-    plan: Plan,
-    settings_files: Sequence[Path],
-    out: Path,
-    place: LaunchContext | None = None,
-    imported_files: Sequence[Path] = (),
+    plan: Plan, settings_files: Sequence[Path], out: Path, imported_files: Sequence[Path] = ()
 ) -> PreflightResult:
-    """Write preflight.json from what the stacks have composed and the imported runs' sources have held.
-
-    The files of settings are named `<settings_id>.json`, those of imported runs lie in the runs' folders.
-    """
+    """Write preflight.json from `<settings_id>.json` files and from the `imported.json` in the runs' folders."""
     composed = {path.stem: read_json(path) for path in settings_files}
     imported = {path.parent.name: read_json(path) for path in imported_files}
-    found = preflight(plan, place, composed, imported=imported)
+    found = preflight(plan, LaunchContext(variables=variables_of(None)), composed, imported=imported)
     write_json(out, found.as_json())
     return found

@@ -1,4 +1,4 @@
-"""Lists the different runs of a plan, one case per arm and combination of factors; seeds do not matter here."""
+"""Lists the distinct runs of a plan: one case per arm and combination of factors, for all its seeds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workflow import stacks
 from workflow.config.plan import Plan, PlannedRun
 
 
-def load_stack_facts(name: str) -> StackPins:
-    """What `envs/<name>` says."""
+def load_stack_pins(name: str) -> StackPins:
+    """Accelerator, trainer version and pinned packages of `envs/<name>`."""
     stack = stacks.load_stack(name)
     return StackPins(stack.accelerator, stack.trainer_version, _pins(stack.lock, stack.lock.stat().st_mtime_ns))
 
@@ -31,21 +31,18 @@ def _pins(lock: Path, _changed: int) -> Mapping[str, str]:
 
 
 def settings_id(run: PlannedRun) -> str:
-    """Which settings.json holds a run's resolved settings: 8 hex digits over its stack's lock and its settings.
-
-    Seeds share one: they change no setting but themselves.
-    """
-    said = json.dumps([run.lock_id, settings_request(run)], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(said.encode()).hexdigest()[:8]
+    """Names the settings.json of a run: 8 hex digits over its stack's lock and its settings; all seeds share it."""
+    request = json.dumps([run.lock_id, settings_request(run)], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(request.encode()).hexdigest()[:8]
 
 
 def settings_request(run: PlannedRun) -> dict[str, Any]:
-    """What `trainers.resolve` is asked about a run: the same for all its seeds."""
+    """The request of `trainers.resolve` for a run; the same for all seeds."""
     driver = trainer_named(run.spec["trainer"]).driver
     assert driver is not None
     args = driver.without_seed({key: value for key, value in run.spec["trainer_args"].items() if key != "seed"})
     rewards = run.spec["workload"]["rewards"]
-    # The users' own are loaded in the stack, whatever the trainer.
+    # The stack loads users' reward functions for every trainer.
     if not (driver.rewards_in_settings or any("code" in reward for reward in rewards)):
         rewards = []
     return {"trainer": run.spec["trainer"], "trainer_args": args, "rewards": rewards}
@@ -57,7 +54,7 @@ def settings_ids(plan: Plan) -> dict[str, str]:
 
 
 def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[str, PlannedRun]:
-    """settings_id -> the first run that it stands for, in the plan's order; `ids` are settings_ids, if known."""
+    """settings_id -> the first run that has it, in the plan's order; `ids` avoids computing them again."""
     found: dict[str, PlannedRun] = {}
     for run_id, one in (ids or settings_ids(plan)).items():
         found.setdefault(one, plan.runs[run_id])
@@ -67,18 +64,17 @@ def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[
 def cases_of(
     plan: Plan,
     composed: Mapping[str, Mapping[str, Any]] | None = None,
-    stack_of: Callable[[str], StackPins] = load_stack_facts,
+    stack_of: Callable[[str], StackPins] = load_stack_pins,
 ) -> list[Case]:
-    """Every case that is trained, in the plan's order; `composed` holds the contents of settings.json by
-    settings_id."""
+    """Every case that is trained, in the plan's order; `composed` maps settings_id to the content of settings.json."""
     pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in plan.runs.values())}
     return [
-        case_of(run, pins[run.stack], (composed or {}).get(settings_id(run)) if composed else None)
-        for run in different(plan.runs.values())
+        case_of(run, pins[run.stack], composed.get(settings_id(run)) if composed else None)
+        for run in first_of_each_case(plan.runs.values())
     ]
 
 
-def different(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+def first_of_each_case(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """The first run of each arm and combination of factors."""
     found: dict[str, PlannedRun] = {}
     for run in runs:
@@ -87,7 +83,7 @@ def different(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def case_of(run: PlannedRun, pins: StackPins, composed: Mapping[str, Any] | None) -> Case:
-    """A run as a case; `composed` is the content of its settings.json."""
+    """A run as a case, with its stack's pins; `composed` is the content of its settings.json."""
     spec = run.spec
     args: Mapping[str, Any] = spec["trainer_args"]
     label, point = label_and_point(spec)

@@ -1,4 +1,4 @@
-"""Finds the settings of runs that were trained elsewhere: as their sources hold them, else as is said of them."""
+"""Finds the settings of imported runs: from their sources, else from the import's statements and the workload."""
 
 from __future__ import annotations
 
@@ -15,78 +15,78 @@ from engines import engine_named
 from trainers.cases import Case, Settings, StackPins, label_and_point
 from trainers.registry import Trainer, trainer_named
 from workflow.config.plan import Plan, PlannedRun
-from workflow.preflight.cases import case_of, different
+from workflow.preflight.cases import case_of, first_of_each_case
 
-# What an import may say of its run that the workload says of all.
-_SAID = ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")
-# What a configuration says of a run beside that.
-_OWN = (
+# What an import may state of its run in place of the workload.
+_STATED = ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")
+# The workload's keys that a trainer's configuration states, beside batch_size.
+_CONFIGURED = (
     *("model", "steps", "num_generations", "max_prompt_length", "max_response_length", "temperature", "top_p"),
     *("learning_rate", "nodes", "gpus_per_node"),
 )
-# Without these no check of a case can be made.
+# What the checks of one case need.
 _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_response_length", "steps")
 
 
 @dataclass(frozen=True, eq=False)
 class UnknownSettings(Case):
-    """An imported run of whose settings nothing is known."""
+    """An imported run whose settings are unknown."""
 
     why: str = ""
-    words: Mapping[str, Any] = field(default_factory=dict)
-    """What is known of it all the same: `gpu`, `nodes`, ..., as it says itself, else its import or the workload."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What is known nevertheless (`gpu`, `nodes`, ...): from its own configuration, its import or the workload."""
 
 
 def imported_cases(
     plan: Plan, read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackPins]
 ) -> tuple[list[Case], list[UnknownSettings]]:
-    """The cases of a plan's imported runs, and those of which too little is known.
+    """The cases of a plan's imported runs: those with known settings, and those without.
 
-    `read` holds the contents of imported.json by run_id, where they are there. What a source holds itself counts more
-    than what its stack and the workload would have made of it.
+    `read` maps run_id to the content of imported.json, where it exists. A source's own configuration wins over what
+    the stack and the workload would give.
     """
     cases, unknown = [], []
-    for run in different(plan.imports.values()):
+    for run in first_of_each_case(plan.imports.values()):
         stack = stack_of(run.stack) if run.stack else None
-        held = read.get(run.run_id, {})
-        case = _of_source(run, held, stack)
+        source = read.get(run.run_id, {})
+        case = _from_source(run, source, stack)
         if case is None and stack is not None and run.spec["trainer_args"]:
-            case = _as_said(case_of(run, stack, None), run.spec["import"])
+            case = _with_statements(case_of(run, stack, None), run.spec["import"])
         if case is None:
-            why, words = _why(run, held, stack), _facts(run, held)
+            why, facts = _why_unknown(run, source, stack), _facts(run, source)
             nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
-            unknown.append(UnknownSettings(**_named(run, held, stack), **nothing, why=why, words=words))
+            unknown.append(UnknownSettings(**_identity(run, source, stack), **nothing, why=why, facts=facts))
         else:
             cases.append(case)
     return cases, unknown
 
 
 def factor_findings(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """A finding for each word of the workload that factors say of imported runs whose own configuration denies it.
+    """A finding for each factor of an imported run that contradicts the run's own configuration.
 
-    `read` is that of `imported_cases`. Impossible although it has run: it would be compared as what it is not.
+    `read` is that of `imported_cases`. Impossible although it has run: the comparison would mislabel it.
     """
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for run in plan.imports.values():
-        settings = _held_settings(read.get(run.run_id, {}))
-        own = _own_words(run, settings)
+        settings = _source_settings(read.get(run.run_id, {}))
+        own = _own_workload(run, settings)
         if settings is not None and _engines_apart(_trainer(run), settings):
-            own.pop("batch_size", None)  # such a loop takes for a step what is ready
+            own.pop("batch_size", None)  # a step of such a loop takes whatever completions are ready
         for path, value in run.spec["factors"].items():
-            word = path.removeprefix("workload.").removesuffix(".source")
-            if path.startswith("workload.") and word in own and value is not None and not _agree(value, own[word]):
-                said = (run.spec["arm"], path, str(_plain(value)), str(_plain(own[word])))
-                found.setdefault(said, []).append(run.run_id)
-    for (arm, path, value, true), run_ids in found.items():
+            key = path.removeprefix("workload.").removesuffix(".source")
+            if path.startswith("workload.") and key in own and value is not None and not _agree(value, own[key]):
+                contradiction = (run.spec["arm"], path, str(_plain(value)), str(_plain(own[key])))
+                found.setdefault(contradiction, []).append(run.run_id)
+    for (arm, path, value, actual), run_ids in found.items():
         runs = f"run{'s' * (len(run_ids) > 1)} {', '.join(run_ids)}"
         yield Finding(
             "impossible",
             "factor-contradicts-run",
             (arm,),
-            f"{runs}: {path} is {value} by factors, and {true} in the configuration that the source holds",
-            "runs are compared where their factors are equal: these would be told as what they were not",
-            "the configuration that the run's source holds",
-            f"arms.{arm}.import.runs: the factors that the run had, or the source of the run that is meant",
+            f"{runs}: {path} is {value} by factors, and {actual} in the source's own configuration",
+            "runs are compared where their factors are equal: these runs would be mislabelled",
+            "the configuration in the run's source",
+            f"arms.{arm}.import.runs: correct the run's factors, or give the source of the intended run",
         )
 
 
@@ -95,17 +95,17 @@ def _plain(value: Any) -> Any:
     return value.get("source") if isinstance(value, Mapping) else value
 
 
-def _agree(said: Any, own: Any) -> bool:
-    """Whether a factor can be what the run itself says; a local folder's name tells no model."""
-    said, own = _plain(said), _plain(own)
+def _agree(factor: Any, own: Any) -> bool:
+    """Whether a factor can equal the run's own value; a local folder's name does not identify a model."""
+    factor, own = _plain(factor), _plain(own)
     try:
-        return math.isclose(float(said), float(own), rel_tol=1e-9)
+        return math.isclose(float(factor), float(own), rel_tol=1e-9)
     except (TypeError, ValueError):
-        return said == own or same_model(str(said), str(own)) or str(own).startswith(("/", ".", "~"))
+        return factor == own or same_model(str(factor), str(own)) or str(own).startswith(("/", ".", "~"))
 
 
-def _said(run: PlannedRun, name: str) -> Any:
-    """What the experiment says of a run: its import, else the workload and the arm's options; None if neither does."""
+def _stated(run: PlannedRun, name: str) -> Any:
+    """What the experiment states of a run: its import, else the workload and the arm's options; else None."""
     if (value := run.spec["import"][name]) is not None:
         return value
     if name == "tensor_parallel":
@@ -118,110 +118,116 @@ def _trainer(run: PlannedRun) -> Trainer:
     return trainer_named(run.spec["trainer"])
 
 
-def _as_said(case: Case, said: Mapping[str, Any]) -> Case:
-    """A case that the stack and the workload would have made, with what is said of the run itself instead."""
-    words = {name: said[name] for name in _SAID if said[name] is not None}
-    if said["model"] is not None and said["model"] != case.workload["model"]["source"]:
-        words["model"] = {"source": said["model"]}
-    return replace(case, workload={**case.workload, **words}, imported=True)
+def _with_statements(case: Case, stated: Mapping[str, Any]) -> Case:
+    """A case from the stack and the workload, with the import's own statements instead where it makes them."""
+    workload = {name: stated[name] for name in _STATED if stated[name] is not None}
+    if stated["model"] is not None and stated["model"] != case.workload["model"]["source"]:
+        workload["model"] = {"source": stated["model"]}
+    return replace(case, workload={**case.workload, **workload}, imported=True)
 
 
 def is_complete(case: Case) -> bool:
-    """Whether enough is known of a case for the checks of one case at a time."""
-    return all(case.workload.get(word) is not None for word in _NEEDED)
+    """Whether the workload is known well enough for the checks of one case."""
+    return all(case.workload.get(key) is not None for key in _NEEDED)
 
 
-def _why(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> str:
-    """Why nothing is known of a run's settings, and what it would need."""
+def _why_unknown(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> str:
+    """Why a run's settings are unknown, and what would make them known."""
     arm, trainer = run.spec["arm"], run.spec["trainer"]
-    has = (
-        "was not read yet"
-        if not held
-        else f"holds no whole configuration of {trainer}"
-        if held.get("resolved")
-        else "holds none of its settings"
-    )
-    if stack is not None and run.spec["workload"]:
-        lacks = f"there is no adapter for trainer {trainer}"
+    if not source:
+        has = "was not read yet"
     else:
-        lacks = f"the experiment gives it no {'workload' if stack is not None else 'stack'}"
+        has = f"holds no whole configuration of {trainer}" if source.get("resolved") else "holds none of its settings"
+    if stack is None:
+        lacks = "the experiment gives it no stack"
+    elif run.spec["workload"]:
+        lacks = f"trainer {trainer} has no adapter"
+    else:
+        lacks = "the experiment gives it no workload"
     return (
-        f"settings of arm {arm}: its source {has}, and {lacks} (arms.{arm}.stack with a workload, or a source that "
-        "holds the configuration, such as a wandb run)"
+        f"settings of arm {arm}: its source {has}, and {lacks} (give arms.{arm}.stack with a workload, or a source "
+        "that holds the configuration, such as a wandb run)"
     )
 
 
-def _named(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> dict[str, Any]:
-    """What a case has beside its workload and its settings."""
+def _identity(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> dict[str, Any]:
+    """The fields of a case beside its workload and its settings; the source's versions win over the stack's."""
     label, point = label_and_point(run.spec)
+    trainer = _trainer(run)
+    versions = {str(name): str(version) for name, version in (source.get("versions") or {}).items() if version}
+    version = versions.get(trainer.distribution) or versions.get(trainer.name) or run.spec["import"]["version"]
+    version = str(version or (stack.trainer_version if stack is not None else ""))
+    on_cpu = _stated(run, "gpus_per_node") == 0
+    accelerator = stack.accelerator if stack is not None else "cpu" if on_cpu else "cuda"
+    packages = {**(stack.packages if stack is not None else {}), **versions}
     return {
         "arm": run.spec["arm"],
         "label": label,
-        "trainer": _trainer(run),
+        "trainer": trainer,
         "engine": engine_named(run.spec["engine"]),
         "stack": run.stack,
-        "version": _version(run, held, stack),
-        "pins": _pins(run, held, stack),
+        "version": version,
+        "pins": StackPins(accelerator, version, packages),
         "env": run.spec["env"],
         "point": point,
         "imported": True,
     }
 
 
-def _of_source(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> Case | None:
-    """A case by the configuration that a run's own source holds; None if it holds no whole one."""
-    settings = _held_settings(held)
+def _from_source(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> Case | None:
+    """A case from the configuration in a run's own source; None if the source has no whole one."""
+    settings = _source_settings(source)
     if settings is None:
         return None
-    own = _own_words(run, settings)
-    # A trainer whose settings hold the whole workload.
-    if "prompts" in _trainer(run).keys and any(word not in own for word in _NEEDED if word != "steps"):
+    own = _own_workload(run, settings)
+    # The settings of a trainer with the key `prompts` hold the whole workload.
+    if "prompts" in _trainer(run).keys and any(key not in own for key in _NEEDED if key != "steps"):
         return None
-    # As analysis/roofline/setup.py: what the run itself says, else what is said of it.
-    words = {name: value for name in _SAID if (value := _said(run, name)) is not None} | own
-    words.setdefault("steps", held.get("last_step"))
-    return Case(**_named(run, held, stack), workload=words, settings=settings)
+    # The order of analysis/roofline/setup.py: the run's own values, else the experiment's.
+    workload = {name: value for name in _STATED if (value := _stated(run, name)) is not None} | own
+    workload.setdefault("steps", source.get("last_step"))
+    return Case(**_identity(run, source, stack), workload=workload, settings=settings)
 
 
-def _facts(run: PlannedRun, held: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a run that holds no whole configuration: what it holds, else what is said of it."""
-    settings = _held_settings(held)
-    own = {name: _plain(value) for name, value in _own_words(run, settings).items()}
+def _facts(run: PlannedRun, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a run without a whole configuration: from its source, else from the experiment."""
+    settings = _source_settings(source)
+    own = {name: _plain(value) for name, value in _own_workload(run, settings).items()}
     if settings is not None and (parallel := settings.get(_trainer(run).key("tensor_parallel"))):
         own["tensor_parallel"] = parallel
-    return {name: own.get(name, _said(run, name)) for name in (*_SAID, "model", "tensor_parallel")}
+    return {name: own.get(name, _stated(run, name)) for name in (*_STATED, "model", "tensor_parallel")}
 
 
-def _held_settings(held: Mapping[str, Any]) -> Settings | None:
-    """The settings that a run's source holds, whole or in part; None if it holds none."""
-    resolved = held.get("resolved")
+def _source_settings(source: Mapping[str, Any]) -> Settings | None:
+    """The settings in a run's source, whole or in part; None if there are none."""
+    resolved = source.get("resolved")
     if not isinstance(resolved, Mapping) or not resolved:
         return None
-    values = {key: value for key, value in flatten(resolved).items() if _may_be_shown(key, value)}
-    # verl's defaults hold empty engine_kwargs: what stands there was asked for.
+    values = {key: value for key, value in flatten(resolved).items() if _is_publishable(key, value)}
+    # engine_kwargs are empty in verl's defaults: any value was set by the user.
     given = frozenset(key for key, value in values.items() if ".engine_kwargs." in key and value is not None)
     return Settings(values, given, composed=True)
 
 
-def _own_words(run: PlannedRun, settings: Settings | None) -> dict[str, Any]:
-    """The workload's words as a run's own settings say them, without those that they do not say."""
+def _own_workload(run: PlannedRun, settings: Settings | None) -> dict[str, Any]:
+    """The workload's keys that a run's own settings state, with their values."""
     if settings is None:
         return {}
     trainer = _trainer(run)
-    words = {word: trainer.lookup(settings.values, word) for word in _OWN}
-    if isinstance(words["steps"], int) and words["steps"] < 1:
-        words["steps"] = None
-    path = words["model"]
-    words["model"] = {"source": path} if isinstance(path, str) and path else None
-    prompts, n = trainer.lookup(settings.values, "prompts"), words["num_generations"]
-    words["batch_size"] = prompts * n if isinstance(prompts, int) and isinstance(n, int) else None
-    if _engines_apart(trainer, settings):  # its own nodes and GPUs are the trainer's then
-        words["nodes"] = words["gpus_per_node"] = None
-    return {word: value for word, value in words.items() if value is not None}
+    own = {key: trainer.lookup(settings.values, key) for key in _CONFIGURED}
+    if isinstance(own["steps"], int) and own["steps"] < 1:
+        own["steps"] = None
+    path = own["model"]
+    own["model"] = {"source": path} if isinstance(path, str) and path else None
+    prompts, n = trainer.lookup(settings.values, "prompts"), own["num_generations"]
+    own["batch_size"] = prompts * n if isinstance(prompts, int) and isinstance(n, int) else None
+    if _engines_apart(trainer, settings):  # these count the trainer's nodes and GPUs only
+        own["nodes"] = own["gpus_per_node"] = None
+    return {key: value for key, value in own.items() if value is not None}
 
 
-def _may_be_shown(key: str, value: Any) -> bool:
-    """Not what looks like a secret: somebody else's logger may have taken it into the run's configuration."""
+def _is_publishable(key: str, value: Any) -> bool:
+    """False for what looks like a secret, which another logger may have stored in the configuration."""
     try:
         check_option_name(key, key)
         check_text(str(value), key)
@@ -231,21 +237,5 @@ def _may_be_shown(key: str, value: Any) -> bool:
 
 
 def _engines_apart(trainer: Trainer, settings: Settings) -> bool:
-    """Whether the engines have GPUs on which nothing trains."""
+    """Whether the engines have GPUs of their own."""
     return any(settings.int(key) > 0 for key in trainer.keys.get("engine_nodes", ()))
-
-
-def _pins(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> StackPins:
-    """What the runs had installed: their source's word over the stack's."""
-    versions = {str(name): str(version) for name, version in (held.get("versions") or {}).items() if version}
-    on_cpu = _said(run, "gpus_per_node") == 0
-    accelerator = stack.accelerator if stack is not None else "cpu" if on_cpu else "cuda"
-    packages = {**(stack.packages if stack is not None else {}), **versions}
-    return StackPins(accelerator, _version(run, held, stack), packages)
-
-
-def _version(run: PlannedRun, held: Mapping[str, Any], stack: StackPins | None) -> str:
-    """The trainer's; empty where nobody says it."""
-    versions, trainer = held.get("versions") or {}, _trainer(run)
-    said = versions.get(trainer.distribution) or versions.get(trainer.name) or run.spec["import"]["version"]
-    return str(said or (stack.trainer_version if stack is not None else ""))

@@ -1,9 +1,9 @@
-"""Makes the fairness ledger: a row per setting, equal between the arms or not."""
+"""Makes the fairness ledger: one row per setting, with a verdict on whether the arms are equal in it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from common.findings import EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
@@ -12,6 +12,7 @@ from trainers.rows import Behaviour
 from trainers.terms import TERMS, TermValue, no_effect, terms_of
 from workflow.preflight.checks.comparison import (
     FACTS,
+    behaviour_keys,
     behaviours_of,
     engines_own,
     fact_of,
@@ -21,7 +22,7 @@ from workflow.preflight.checks.comparison import (
 from workflow.preflight.checks.variables import HARMLESS
 from workflow.preflight.import_settings import UnknownSettings
 
-# Compared between stacks: what computes. Each engine's own packages are what is compared.
+# The packages that compute. The engines' own packages are not listed: they are what is compared.
 _PACKAGES = (
     *("torch", "triton", "transformers", "flash-attn", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"),
     *("ray", "numpy", "trl", "verl"),
@@ -29,44 +30,39 @@ _PACKAGES = (
 
 
 def ledger_of(cases: Sequence[Case], unknown: Sequence[UnknownSettings] = ()) -> list[LedgerRow]:
-    """All rows: what engines make of settings, the workload, variables and packages, then every other setting.
+    """All rows: engine behaviours, terms, workload, variables and packages, then every other setting.
 
-    Of `unknown` runs no row knows more than the experiment says of them, and none calls them equal.
+    Rows of `unknown` runs hold only what the experiment states of them, and are never equal.
     """
-    first = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
     terms = terms_of(cases)
-    named = [
-        *first,
-        *_term_rows(cases, terms),
-        *_workload_rows(cases),
-        *_environment_rows(cases),
-        *_package_rows(cases),
-    ]
+    named = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
+    named += [*_term_rows(cases, terms), *_declared_rows(cases)]
     rest = list(_setting_rows(cases, terms))
     if unknown:
-        # One arm's settings alone are no comparison.
+        # The settings of a single arm are no comparison.
         rest = rest if len({case.arm for case in cases}) > 1 else []
         facts = _fact_rows(cases, unknown)
         named = [row for row in named if row.setting not in {fact.setting for fact in facts}]
-        named = [_untold_row(unknown, cases), *facts, *(_with_untold(row, unknown) for row in named)]
-        rest = [_with_untold(row, unknown) for row in rest]
+        named = [_unknown_row(unknown, cases), *facts, *(_with_unknown(row, unknown) for row in named)]
+        rest = [_with_unknown(row, unknown) for row in rest]
     uneven = [row for row in rest if row.verdict != "equal"]
     equal = [row for row in rest if row.verdict == "equal"]
     return [*sorted([*named, *uneven], key=lambda row: EQUALITIES.index(row.verdict)), *equal]
 
 
 def _by_arm(cases: Sequence[Case], values: Iterable[object]) -> dict[str, str]:
-    """Each arm's values as one text; `values` are those of the cases, one each."""
+    """Each arm's values in one text; `values` has one per case."""
     texts: dict[str, dict[str, None]] = {}
     for case, value in zip(cases, values, strict=True):
-        texts.setdefault(case.arm, {})[_text(value)] = None
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        texts.setdefault(case.arm, {})[text] = None
     return {arm: SEVERAL.join(some) for arm, some in texts.items()}
 
 
 def _differ(cases: Sequence[Case], values: Iterable[object]) -> bool:
-    """Whether arms differ at any one point of the sweep; that a factor varies is no difference between arms."""
-    told = {id(case): json.dumps(value, default=str) for case, value in zip(cases, values, strict=True)}
-    return any(len({told[id(case)] for case in point}) > 1 for point in points_of(cases))
+    """Whether arms differ at any one point of the sweep; a swept factor is no difference between arms."""
+    texts = {id(case): json.dumps(value, default=str) for case, value in zip(cases, values, strict=True)}
+    return any(len({texts[id(case)] for case in point}) > 1 for point in points_of(cases))
 
 
 def _settings(key: str, cases: Sequence[Case]) -> list[object]:
@@ -77,114 +73,96 @@ def _settings(key: str, cases: Sequence[Case]) -> list[object]:
 def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | None:
     if not all(case.on_gpu for case in cases) or not any(case.place in behaviour.effects for case in cases):
         return None
-    told = [behaviour.describe(case) for case in cases]
+    effects = [behaviour.describe(case) for case in cases]
     sources = dict.fromkeys(behaviour.effects[case.place].source for case in cases if case.place in behaviour.effects)
-    verdict, why = _behaviour_verdict(behaviour, cases, told)
+    verdict, why = _behaviour_verdict(behaviour, cases, effects)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
     name = behaviour.name + (f" ({keys[0]})" if keys else "")
-    values = _by_arm(cases, [value or UNKNOWN for value in told])
+    values = _by_arm(cases, [effect or UNKNOWN for effect in effects])
     return LedgerRow(name, values, verdict, why, "; ".join(sources))
 
 
-def _behaviour_verdict(behaviour: Behaviour, cases: Sequence[Case], told: Sequence[str | None]) -> tuple[Equality, str]:
-    if None in told:
-        return "unverifiable", "it cannot be told without the engine what it takes here"
-    if _differ(cases, told):
+def _behaviour_verdict(
+    behaviour: Behaviour, cases: Sequence[Case], effects: Sequence[str | None]
+) -> tuple[Equality, str]:
+    if None in effects:
+        return "unverifiable", "only the engine itself can tell what it uses here"
+    if _differ(cases, effects):
         if not behaviour.effect_known:
             return "unverifiable", behaviour.why
-        no_effect = behaviour.no_effect(list(cases))
-        # Another meaning of the same number stays a difference, even where it can do nothing.
-        if no_effect:
-            return ("equivalent" if behaviour.equal_without_effect else "different"), no_effect
+        reason = behaviour.no_effect(list(cases))
+        # A number that means something else stays a difference even if it has no effect.
+        if reason:
+            return ("equivalent" if behaviour.equal_without_effect else "different"), reason
         return "different", behaviour.why
     if any(_differ(cases, _settings(key, cases)) for key in behaviour.keys):
-        return "equivalent", "said in different words, to the same effect"
+        return "equivalent", "different settings with the same effect"
     return "equal", "the same in all arms"
 
 
 def _row(
     setting: str, cases: Sequence[Case], values: Sequence[object], source: str, equal: str, different: str
 ) -> LedgerRow:
-    """A row whose verdict is the plain one: the same value everywhere, or not."""
+    """A row that is `equal` or `different` by its values alone; these two give the reason."""
     verdict: Equality = "different" if _differ(cases, values) else "equal"
     why = different if verdict == "different" else equal
     return LedgerRow(setting, _by_arm(cases, values), verdict, why, source)
 
 
-def _workload_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
-    for key in dict.fromkeys(key for case in cases for key in case.workload):
-        yield _row(
-            f"workload.{key}",
-            cases,
-            [case.workload.get(key) for case in cases],
-            "the experiment's workload",
-            "one workload for all arms",
-            "the arms do not do the same work",
-        )
+def _keys(cases: Sequence[Case], part: Callable[[Case], Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(key for case in cases for key in part(case)))
 
 
-def _environment_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
-    for name in dict.fromkeys(name for case in cases for name in case.env):
-        row = _row(
-            f"env.{name}",
-            cases,
-            [case.env.get(name, "not set") for case in cases],
-            "the experiment's env",
-            "set alike in all arms; whether it costs all of them the same, the findings say",
-            "only some arms' processes have it",
-        )
+def _declared_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
+    """The workload, the variables and the packages."""
+    for key in _keys(cases, lambda case: case.workload):
+        values = [case.workload.get(key) for case in cases]
+        same, different = "one workload for all arms", "the arms do not do the same work"
+        yield _row(f"workload.{key}", cases, values, "the experiment's workload", same, different)
+    for name in _keys(cases, lambda case: case.env):
+        same = "the same in all arms; a finding reports it if some arms pay more for it"
+        texts = [case.env.get(name, "not set") for case in cases]
+        row = _row(f"env.{name}", cases, texts, "the experiment's env", same, "only some arms' processes have it")
         if row.verdict == "different" and name in HARMLESS:
-            row = replace(row, verdict="equivalent", why="it has no bearing on speed")
+            row = replace(row, verdict="equivalent", why="it does not affect speed")
         yield row
-
-
-def _package_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for package in _PACKAGES:
-        if cases and all(package in case.pins.packages for case in cases):
-            yield _row(
-                f"package {package}",
-                cases,
-                [case.pins.packages[package] for case in cases],
-                "envs/<stack>/requirements.lock",
-                "pinned alike",
-                "the stacks pin different releases",
-            )
+        versions = [case.pins.packages.get(package) for case in cases]
+        if versions and None not in versions:
+            lock, different = "envs/<stack>/requirements.lock", "the stacks pin different releases"
+            yield _row(f"package {package}", cases, versions, lock, "the same pin in all stacks", different)
 
 
 def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
-    """What the settings of different trainers come to, in words of none of them."""
-    for name, said in terms.items():
-        values = [UNKNOWN if one.value is None else one.value for one in said]
+    """The effects of different trainers' settings, under names that belong to no trainer."""
+    for name, stated in terms.items():
+        values = [UNKNOWN if one.value is None else one.value for one in stated]
         row = _row(f"term: {name}", cases, values, "trainers/terms.py", "the same in all trainers", TERMS[name])
         if UNKNOWN in values:
             row = replace(
-                row, verdict="unverifiable", why="a trainer's settings do not tell it, or are not resolved yet"
+                row, verdict="unverifiable", why="a trainer's settings do not state it, or are not resolved yet"
             )
         elif row.verdict == "different":
-            row = _judged_term(row, no_effect(name, terms, cases), said)
+            keys = ", ".join(dict.fromkeys(key for one in stated for key in one.keys))
+            if reason := no_effect(name, terms, cases):
+                row = replace(row, verdict="equivalent", why=reason)
+            else:
+                row = replace(row, why=f"{row.why}; {f'set by {keys}' if keys else 'no setting makes them equal'}")
         yield row
 
 
-def _judged_term(row: LedgerRow, nothing: str, said: Sequence[TermValue]) -> LedgerRow:
-    """A difference between trainers: whether it does anything, and whether a setting could end it."""
-    if nothing:
-        return replace(row, verdict="equivalent", why=nothing)
-    keys = ", ".join(dict.fromkeys(key for one in said for key in one.keys))
-    return replace(row, why=f"{row.why}; {f'{keys} say it' if keys else 'no setting makes them equal'}")
-
-
 def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
-    spoken = {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
-    of_terms = {key for said in terms.values() for one in said for key in one.keys}
+    """Every setting that no behaviour and no term describes."""
+    term_keys = {key for stated in terms.values() for one in stated for key in one.keys}
+    described = term_keys | (behaviour_keys(cases) if all(case.on_gpu for case in cases) else set())
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
-    on_gpu = all(case.on_gpu for case in cases)
-    for key in dict.fromkeys(key for case in cases for key in case.settings.values):
-        if (key in spoken and on_gpu) or key in of_terms:
+    for key in _keys(cases, lambda case: case.settings.values):
+        if key in described:
             continue
-        row = _row(key, cases, _settings(key, cases), source, "the same in all arms", "the configuration says so")
+        row = _row(key, cases, _settings(key, cases), source, "the same in all arms", "the configuration sets it so")
         if engines_own(key, cases) and any(key in case.settings.given for case in cases):
-            # Also where both arms hold it, by the shared options: only one engine is given it.
+            # Shared options may set it in both arms, but only one engine receives it.
             row = replace(row, verdict="unverifiable", why="an engine's own option: the other has none of that name")
         elif row.verdict == "different":
             row = _judged(row, key, cases)
@@ -192,38 +170,35 @@ def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]
 
 
 def _judged(row: LedgerRow, key: str, cases: Sequence[Case]) -> LedgerRow:
-    """A difference between configured values, by what it can do."""
+    """A row of different values, with the verdict on their effect."""
     if names_the_engine(key, cases):
         return replace(row, why="it is what is compared")
     if not matters(key, cases):
-        return replace(
-            row,
-            verdict="equivalent",
-            why="a place, a name, a tracker or a seed, or what the other engine has no use for",
-        )
+        why = "a place, a name, a tracker or a seed, or an option that the other engine ignores"
+        return replace(row, verdict="equivalent", why=why)
     if len({case.place for case in cases}) > 1 and not all(key in case.settings for case in cases):
         return replace(row, verdict="unverifiable", why="not every arm's trainer or engine has this setting")
     return row
 
 
 def _fact_rows(cases: Sequence[Case], unknown: Sequence[UnknownSettings]) -> list[LedgerRow]:
-    """What is known also of runs without settings; unverifiable where one of them does not say it."""
+    """What is known even of runs without settings; unverifiable if one of them does not state it."""
     rows = []
     runs = [*cases, *unknown]
-    for name, setting in FACTS.items():
-        facts = [fact_of(name, one) for one in runs]
-        values = _by_arm(runs, [UNKNOWN if fact is None else fact for fact in facts])
+    for name, fact in FACTS.items():
+        facts = [fact_of(name, case) for case in runs]
+        values = _by_arm(runs, [UNKNOWN if one is None else one for one in facts])
         known = {value for value in values.values() if UNKNOWN not in value.split(SEVERAL)}
         verdict: Equality = "unverifiable" if None in facts else "equal"
-        why = "the same in all arms" if verdict == "equal" else "not every run says it"
+        why = "the same in all arms" if verdict == "equal" else "not every run states it"
         if len(known) > 1:
-            verdict, why = "different", "the arms did not run on the same terms"
-        rows.append(LedgerRow(setting, values, verdict, why, "the experiment's workload and imports"))
+            verdict, why = "different", "the arms did not run under the same terms"
+        rows.append(LedgerRow(fact.row, values, verdict, why, "the experiment's workload and imports"))
     return rows
 
 
-def _untold_row(unknown: Sequence[UnknownSettings], cases: Sequence[Case]) -> LedgerRow:
-    """The row for all that is hidden where settings are not known: each arm's word, and why."""
+def _unknown_row(unknown: Sequence[UnknownSettings], cases: Sequence[Case]) -> LedgerRow:
+    """One row for all unknown settings, with the reason why they are unknown."""
     values = {case.arm: "as below" for case in cases} | {case.arm: UNKNOWN for case in unknown}
     why = "; ".join(dict.fromkeys(one.why for one in unknown))
     return LedgerRow(
@@ -231,24 +206,19 @@ def _untold_row(unknown: Sequence[UnknownSettings], cases: Sequence[Case]) -> Le
     )
 
 
-def _with_untold(row: LedgerRow, unknown: Sequence[UnknownSettings]) -> LedgerRow:
-    """A row with the arms that nothing is told of; a difference between the others stays one."""
+def _with_unknown(row: LedgerRow, unknown: Sequence[UnknownSettings]) -> LedgerRow:
+    """A row with the arms of unknown settings added; a difference between the others remains one."""
     values = {**row.values, **{case.arm: _known_of(case, row.setting) for case in unknown}}
     if row.verdict == "different":
         return replace(row, values=values)
-    silent = ", ".join(arm for arm, value in values.items() if value == UNKNOWN)
-    if not silent:
-        same = len(set(values.values())) == 1
-        return replace(row, values=values, verdict=row.verdict if same else "different")
-    return replace(row, values=values, verdict="unverifiable", why=f"it is not told of {silent}")
+    missing = ", ".join(arm for arm, value in values.items() if value == UNKNOWN)
+    if missing:
+        return replace(row, values=values, verdict="unverifiable", why=f"its value in {missing} is unknown")
+    return replace(row, values=values, verdict=row.verdict if len(set(values.values())) == 1 else "different")
 
 
 def _known_of(case: Case, setting: str) -> str:
-    """What is known of a run without settings: its variables, as far as the experiment names them, and packages."""
+    """A variable or a package version of a run without settings, where it is known."""
     kind, _, name = setting.replace("package ", "package.", 1).partition(".")
     known = case.env if kind == "env" else case.pins.packages if kind == "package" else {}
     return known.get(name, UNKNOWN)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""Gives every check of a case what it needs: where and how fast its runs would go, outer variables, a finding."""
+"""What every check of a case takes and makes: the launch context, the outer variables, a finding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXPORT = re.compile(
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """All that the checks know of where and how fast the runs would go."""
+    """Where and how fast the runs would go, as far as it is known."""
 
     site: Site = field(default_factory=Site)
     paces: Mapping[str, float] = field(default_factory=dict)
@@ -35,12 +35,12 @@ def finding_of(case: Case, level: Level, code: str, what: str, why: str, source:
 
 
 def exported(script: str) -> dict[str, str]:
-    """The variables that a shell script exports in plain words; what it works out, or sources, is not seen."""
+    """The variables that a shell script exports literally; computed and sourced values are not seen."""
     return {name: value.strip("\"'") for name, value in _EXPORT.findall(script)}
 
 
 def variables_of(profile: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
-    """What this shell and the profile's setup.sh would hand to every training process."""
+    """The variables that this shell and the profile's setup.sh pass to every training process."""
     found = {name: (value, "this shell") for name, value in (environment or os.environ).items()}
     script = profile / "setup.sh" if profile is not None else None
     if script is not None and script.is_file():

@@ -1,4 +1,4 @@
-"""Checks one case of any trainer: whether it fits its GPUs, its model and its memory, ends, and tells something."""
+"""Checks one case of any trainer against its GPUs, its model, its memory and its walltime."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _model(case: Case) -> ModelFacts | None:
     return model_facts(str(case.workload["model"]["source"]))
 
 
-def learning_rate_warmup(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """A warm-up that outlasts the run."""
+def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """A learning rate warm-up that outlasts the run."""
     warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
     if warmup and warmup >= steps:
         yield finding_of(
@@ -27,13 +27,13 @@ def learning_rate_warmup(case: Case, place: LaunchContext) -> Iterator[Finding]:
             "odd",
             "lr-warmup",
             f"the learning rate warms up over {warmup} steps, and the run has {steps}",
-            "it never reaches the rate that is asked for",
+            "it never reaches the configured rate",
             "docs/preflight.md#odd",
             "workload.lr_warmup_steps: fewer than steps, or 0",
         )
 
 
-def heads(case: Case, place: LaunchContext) -> Iterator[Finding]:
+def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """Tensor parallelism that does not divide the model's heads."""
     model, tp = _model(case), case.tensor_parallel
     if model is None or tp == 1:
@@ -57,58 +57,58 @@ def heads(case: Case, place: LaunchContext) -> Iterator[Finding]:
 
 
 def _splits(kv_heads: int, gpus: int) -> bool:
-    """Whether heads of keys and values are divided, or copied, evenly."""
+    """Whether the GPUs divide or copy the heads of keys and values evenly."""
     return kv_heads % gpus == 0 if kv_heads >= gpus else gpus % kv_heads == 0
 
 
-def accelerator(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """GPUs that a stack cannot use, or lacks."""
-    said = int(case.workload.get("gpus_per_node") or 0)
-    if case.on_gpu == (said > 0):
+def accelerator(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """A stack for GPUs without GPUs, or the reverse."""
+    gpus = int(case.workload.get("gpus_per_node") or 0)
+    if case.on_gpu == (gpus > 0):
         return
     yield finding_of(
         case,
         "impossible",
         "accelerator",
-        f"stack {case.stack} is built for {'GPUs' if case.on_gpu else 'the CPU'}, and gpus_per_node is {said}",
+        f"stack {case.stack} is built for {'GPUs' if case.on_gpu else 'the CPU'}, and gpus_per_node is {gpus}",
         "the trainer would find no GPU" if case.on_gpu else "the GPUs would be reserved and never used",
         f"envs/{case.stack}/stack.yaml",
-        "workload.gpus_per_node: " + ("the GPUs of a node" if case.on_gpu else "0, or another stack"),
+        f"workload.gpus_per_node: {'the GPUs of a node' if case.on_gpu else '0, or another stack'}",
     )
 
 
-def profile_gpus(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Other GPUs than the profile asks Slurm for."""
-    said = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
-    of_site = place.site.gpus(case.workload) if place.site.profile is not None else None
-    if of_site is None or said in (0, of_site) or not case.on_gpu:
+def profile_gpus(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """A profile that requests another number of GPUs from Slurm."""
+    gpus = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
+    of_site = launch.site.gpus(case.workload) if launch.site.profile is not None else None
+    if of_site is None or gpus in (0, of_site) or not case.on_gpu:
         return
-    fewer = of_site < said
+    fewer = of_site < gpus
     yield finding_of(
         case,
         "impossible" if fewer else "odd",
         "profile-gpus",
-        f"{place.site.profile} asks Slurm for {of_site} GPUs, and the experiment trains on {said}",
-        "the job would wait for GPUs that it never gets" if fewer else "the others are reserved and idle",
-        f"{place.site.profile}/config.yaml, set-resources: train: gres and nodes",
-        "gres and nodes of the profile, or workload.gpus_per_node and nodes: the same",
+        f"{launch.site.profile} requests {of_site} GPUs from Slurm, and the experiment trains on {gpus}",
+        "the job would wait for GPUs that it never gets" if fewer else "the others are reserved and stay idle",
+        f"{launch.site.profile}/config.yaml, set-resources: train: gres and nodes",
+        "gres and nodes of the profile, or workload.gpus_per_node and nodes: make them equal",
     )
 
 
-def context(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Sequences beyond what the model was made for."""
+def context(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """Sequences beyond the model's positions."""
     model = _model(case)
-    asked = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
-    if model is None or asked <= model.context:
+    longest = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
+    if model is None or longest <= model.context:
         return
     refused, why, source = case.trainer.context(case, model)
     if case.engine.in_trainer:
-        refused, why = False, "nothing refuses it: the model goes on at positions that it has never seen"
+        refused, why = False, "nothing rejects it: the model continues at positions that it was not trained on"
     yield finding_of(
         case,
         "impossible" if refused else "odd",
         "context",
-        f"prompt and response may have {asked} tokens, and the model's positions end at {model.context}",
+        f"prompt and response may have {longest} tokens, and the model's positions end at {model.context}",
         why,
         f"{model.source}, max_position_embeddings; {source}",
         f"workload.max_prompt_length and max_response_length: together at most {model.context}",
@@ -116,13 +116,13 @@ def context(case: Case, place: LaunchContext) -> Iterator[Finding]:
 
 
 def parts_text(parts: tuple[Part, ...]) -> str:
-    """An estimate's parts in one line, the largest first; `~` before what is assumed."""
+    """An estimate's parts in one line, the largest first; `~` marks assumed parts."""
     largest = sorted((part for part in parts if part.gib >= 0.05), key=lambda part: -part.gib)
     return " + ".join(f"{'' if part.counted else '~'}{part.gib:.1f} {part.name}" for part in largest)
 
 
-def memory(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Weights, optimizer, activations and cache: what is counted can be impossible, what is assumed only odd."""
+def memory(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """Weights, optimizer, activations and cache: impossible by counted parts alone, odd if assumed parts are needed."""
     estimate = estimate_of(case)
     if not isinstance(estimate, MemoryEstimate):
         return
@@ -131,44 +131,44 @@ def memory(case: Case, place: LaunchContext) -> Iterator[Finding]:
         ("while the engine generates", estimate.rollout, estimate.rollout_advice),
     ):
         counted, whole = MemoryEstimate.sum(parts, counted_only=True), MemoryEstimate.sum(parts)
-        sure = counted > estimate.gib
+        certain = counted > estimate.gib
         if whole > estimate.gib:
             yield finding_of(
                 case,
-                "impossible" if sure else "odd",
+                "impossible" if certain else "odd",
                 "memory",
-                f"{moment}: {counted if sure else whole:.0f} GiB of a GPU's {estimate.gib:.0f}"
-                + ("" if sure else ", by estimate"),
+                f"{moment}: {counted if certain else whole:.0f} GiB of a GPU's {estimate.gib:.0f}"
+                + ("" if certain else ", by estimate"),
                 parts_text(parts),
-                "docs/preflight.md#memory: the estimate, and what of it is assumed",
+                "docs/preflight.md#memory: the estimate and its assumptions",
                 change,
             )
 
 
-def walltime(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Checkpoints that come too late for the walltime."""
-    life, pace = place.site.life_s, place.paces.get(case.arm)
+def walltime(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """Checkpoints that are too rare for the walltime."""
+    life, pace = launch.site.life_s, launch.paces.get(case.arm)
     if not life or not case.on_gpu:
         return
     save, steps = int(case.workload.get("save_steps") or 0), int(case.workload["steps"])
-    source = f"docs/slurm.md: a job goes on from its last checkpoint; profile {place.site.profile or 'unknown'}"
+    source = f"docs/slurm.md: a job resumes from its last checkpoint; profile {launch.site.profile or 'unknown'}"
     if pace is not None:
-        yield from _paced(case, place.site, source, pace, steps, save)
+        yield from _paced(case, launch.site, source, pace, steps, save)
     elif not save:
         yield finding_of(
             case,
             "odd",
             "no-checkpoints",
             f"no checkpoints (save_steps: 0), and a job is stopped after {readable_duration(life)} of training",
-            "a run that takes longer would start from nothing each time and never end; its step time is not known "
-            "yet (--seconds-per-step X says what you expect)",
+            "a longer run would restart from nothing each time and never end; its step time is not known yet "
+            "(give --seconds-per-step X)",
             source,
-            "workload.save_steps: as many steps as you can bear to lose",
+            "workload.save_steps: as many steps as you can afford to lose",
         )
 
 
 def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: int) -> Iterator[Finding]:
-    """What the time of a step, in seconds, makes of a run that outlasts one life of its job."""
+    """Findings of a run that outlasts one life of its job, by its seconds per step."""
     life, whole, between = site.life_s, steps * pace, save * pace
     if whole <= life:
         return
@@ -180,7 +180,7 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
             "never-ends",
             f"{steps} steps of about {readable_duration(pace)} take {readable_duration(whole)}, a job trains {trains}, "
             f"and {f'a checkpoint comes every {comes}' if save else 'there are no checkpoints'}",
-            "every life of the job would start where the one before it did",
+            "every life of the job would start at the same step as the one before",
             source,
             f"workload.save_steps: {max(1, int(life / 4 // pace))} or fewer; or a longer runtime in the profile",
         )
@@ -190,8 +190,8 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
             "odd",
             "rare-checkpoints",
             f"a checkpoint every {save} steps, about {comes}",
-            f"a job trains {trains} and its last steps are lost unless a checkpoint can be written at the end of its "
-            "time; a node's failure loses as much",
+            f"a job trains {trains} and loses its last steps unless it can write a checkpoint at its time limit; "
+            "a failed node loses as many",
             source,
             f"workload.save_steps: {max(1, int(life / 10 // pace))}",
         )
@@ -200,23 +200,23 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
             case,
             "odd",
             "stop-grace",
-            f"a step takes about {readable_duration(pace)}, and a job is told to stop "
-            f"{readable_duration(site.stop_grace_s)} before its limit",
-            "the step that is running then cannot end: its work is lost in every life",
+            f"a step takes about {readable_duration(pace)}, and the stop signal comes "
+            f"{readable_duration(site.stop_grace_s)} before the job's limit",
+            "the running step cannot finish: every life of the job loses it",
             source,
             f"stop_grace_s in the profile: {int(pace * 1.5)} or more",
         )
 
 
-def few_steps(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Too few steps that count."""
+def few_steps(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """Too few steps for a comparison."""
     if case.on_gpu and int(case.workload["steps"]) < 3:
         yield finding_of(
             case,
             "odd",
             "few-steps",
             f"a run has {case.workload['steps']} steps",
-            "the first is not like the others (compilation, graphs, caches), and one or two steps tell no spread",
+            "the first includes compilation, graphs and cold caches, and one or two steps show no spread",
             "docs/preflight.md#odd",
             "workload.steps: 10 or more",
         )
@@ -228,19 +228,19 @@ CHECKS_OF_TIME = (walltime, few_steps)
 
 
 def experiment_findings(plan: Plan) -> Iterator[Finding]:
-    """What holds of the experiment as a whole."""
+    """Findings of the experiment as a whole."""
     seeds: dict[str, set[int]] = {arm: set() for arm in plan.config.arms}
     for run in plan.all_runs.values():
         seeds[run.spec["arm"]].add(run.spec["seed"])
-    alone = tuple(arm for arm, found in seeds.items() if len(found) == 1)
-    if alone:
-        imported = any(arm in plan.config.imports for arm in alone)
+    single = tuple(arm for arm, found in seeds.items() if len(found) == 1)
+    if single:
+        imported = any(arm in plan.config.imports for arm in single)
         yield Finding(
             "odd",
             "one-seed",
-            alone,
+            single,
             "one run per arm (one seed)",
-            "lengths and so times differ from run to run; one run tells no interval, and the report can only say so",
+            "lengths, and therefore times, differ between runs; one run gives no confidence interval",
             "docs/preflight.md#odd",
             "seeds: three or more" + ("; import three runs or more of an arm" if imported else ""),
         )
@@ -250,8 +250,8 @@ def experiment_findings(plan: Plan) -> Iterator[Finding]:
             "odd",
             "no-warmup",
             trained,
-            "no step is left out as warm-up (warmup_steps: 0)",
-            "the first step holds compilation, graph capture and cold caches, which differ between engines",
+            "no step is skipped as warm-up (warmup_steps: 0)",
+            "the first step includes compilation, graph capture and cold caches, which differ between engines",
             "docs/preflight.md#odd",
             "warmup_steps: 1 or more",
         )

@@ -1,4 +1,4 @@
-"""Tries each reward function of the user's on three rows of the data, and looks at reward models by their files."""
+"""Tests each user reward function on three rows of the data, and checks reward models by their files."""
 
 from __future__ import annotations
 
@@ -28,76 +28,76 @@ _LOAD_S, _CALL_S = 60.0, 10.0
 
 
 def own_reward_findings(plan: Plan) -> Iterator[Finding]:
-    """What is wrong with the users' reward functions of a plan, for all arms that train with them."""
+    """Problems of a plan's user reward functions, for all arms that train with them."""
     arms: dict[str, dict[str, None]] = {}
     for run in plan.runs.values():
         for reward in run.spec["workload"]["rewards"]:
             if "code" in reward:
-                asked = {key: reward.get(key) for key in ("source", "code", "function", "options", "columns")}
-                asked |= {"data": run.spec["workload"]["data"]}
-                arms.setdefault(json.dumps(asked, sort_keys=True), {})[run.spec["arm"]] = None
-    for asked_text, of in arms.items():
-        if (found := _tried(asked_text)) is not None:
-            level, code, what, why, change = found
-            yield Finding(level, code, tuple(of), what, why, _SOURCE, change)
+                request = {key: reward.get(key) for key in ("source", "code", "function", "options", "columns")}
+                request |= {"data": run.spec["workload"]["data"]}
+                arms.setdefault(json.dumps(request, sort_keys=True), {})[run.spec["arm"]] = None
+    for request_text, users in arms.items():
+        if (problem := _problem(request_text)) is not None:
+            level, code, what, why, change = problem
+            yield Finding(level, code, tuple(users), what, why, _SOURCE, change)
 
 
-_Found = tuple[Any, str, str, str, str]
+_Problem = tuple[Any, str, str, str, str]
 
 
 @functools.cache
-def _tried(asked_text: str) -> _Found | None:
-    """Level, code, what, why and change; None where nothing is wrong."""
-    reward = json.loads(asked_text)
+def _problem(request_text: str) -> _Problem | None:
+    """Level, code, what, why and change; None if the function works."""
+    reward = json.loads(request_text)
     source, where = reward["source"], f"{reward['source']}: {reward['function']}"
     try:
-        own = RewardProgram(reward, load_s=_LOAD_S, call_s=_CALL_S)
+        program = RewardProgram(reward, load_s=_LOAD_S, call_s=_CALL_S)
     except NotLoaded as error:
         if error.missing is None:
             why = "no run can be scored with it"
             return "impossible", "reward-file", str(error).removeprefix("workload.rewards: "), why, f"correct {source}"
-        why = "it is loaded in the stack, before anything waits in the queue, and not called before the first step"
-        change = "nothing; or import the package inside the function, so that the rest can be tried here"
+        why = "the stack loads it before any job is queued, but nothing calls it before the first step"
+        change = "nothing; or import the package inside the function, so that the rest can be tested here"
         return "odd", "reward-untried", f"{where} imports {error.missing}, which this Python lacks", why, change
     try:
         rows = first_rows(reward["data"])
         if rows is None:
-            what = f"{where} was loaded, and not called: the data's rows are not here"
-            return "odd", "reward-untried", what, "a mistake in it shows at the first step", "use a local data file"
-        return _called(own, responses_to(rows), source)
+            what = f"{where} was loaded but not called: the data is not on this machine"
+            return "odd", "reward-untried", what, "an error in it shows at the first step", "use a local data file"
+        return _call_problem(program, responses_to(rows), source)
     finally:
-        own.close()
+        program.close()
 
 
-def _called(own: RewardProgram, responses: Sequence[Response], source: str) -> _Found | None:
-    values, problem = _values(own, responses)
-    each = [_values(own, [response]) for response in responses]
+def _call_problem(program: RewardProgram, responses: Sequence[Response], source: str) -> _Problem | None:
+    values, problem = _values(program, responses)
+    each = [_values(program, [response]) for response in responses]
     for at, (_, problem_alone) in enumerate(each):
         if problem_alone:
             problem = f"{problem_alone}, for the completion {responses[at].text!r} to row {at} of the data"
             break
     if problem:
-        why = f"such a completion would have no value in training; {len(responses)} were tried"
+        why = f"such a completion would have no value in training; {len(responses)} were tested"
         return "impossible", "reward-fails", problem, why, f"correct {source}; return None where there is no value"
     alone = [value for (value, *_), _ in each]
     if values != alone:
-        what = f"{own.where} gives {values} for {len(responses)} completions together, and {alone} for each alone"
-        why = "trainers call it with as many as they like (verl with one): arms would learn from other rewards"
-        return "odd", "reward-by-batch", what, why, "score each completion by itself, without chance"
+        what = f"{program.where} gives {values} for {len(responses)} completions together, and {alone} for each alone"
+        why = "trainers differ in how many they pass (verl: one): arms would learn from different rewards"
+        return "odd", "reward-by-batch", what, why, "score each completion by itself, without randomness"
     return None
 
 
-def _values(own: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], str]:
-    """The values of a call, and what is wrong with it."""
+def _values(program: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], str]:
+    """The values of a call, and its first problem."""
     try:
-        values, wrong = own.call(responses)
+        values, problems = program.call(responses)
     except UserError as error:
         return [], str(error)
-    return values, next(iter(wrong.values()), "")
+    return values, next(iter(problems.values()), "")
 
 
 def responses_to(rows: Sequence[Mapping[str, Any]]) -> list[Response]:
-    """Three completions as models write them: a right answer, no answer, and nothing at all."""
+    """Three typical completions: a right answer, no answer, and an empty text."""
     texts = ["<think>So it is.</think><answer>{}</answer>", "I do not know.", ""]
     return [
         Response(
@@ -112,7 +112,7 @@ def responses_to(rows: Sequence[Mapping[str, Any]]) -> list[Response]:
 
 
 def first_rows(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The data's first rows; None where they are on a hub, or cannot be read here (the job names what is wrong)."""
+    """The data's first rows; None if they are on a hub or unreadable here (the job reports the problem)."""
     kind = source_kind(data["source"])
     if kind == "builtin":
         found: list[dict[str, Any]] | None = list(arithmetic_rows(_ROWS, int(data["seed"])))
@@ -153,11 +153,11 @@ def _first_of_file(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def reward_models(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Local ones that are no sequence classifiers of one label, and texts that may be longer than they can read."""
+def reward_models(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """Local reward models that are no one-label sequence classifiers, or read fewer tokens than a text may have."""
     for reward in reward_models_of(case.workload):
         if source_kind(reward["model"]) != "local" or not (folder := local_path(reward["model"])).exists():
-            continue  # the inputs are prepared with it, and name what is wrong then
+            continue  # preparing the inputs reports a missing model
         if problem := reward_model_problem(folder):
             yield finding_of(
                 case,
@@ -176,15 +176,15 @@ def reward_models(case: Case, place: LaunchContext) -> Iterator[Finding]:
                 "odd",
                 "reward-model-length",
                 f"{reward['name']} reads at most {min(limits)} tokens, and prompt and response may have {case.longest}",
-                "longer texts lose their beginning, and the prompt with it; the log counts them "
-                f"(rewards/{reward['name']}/truncated). Its tokens are not the policy's: the numbers are near",
+                "longer texts lose their beginning, and so the prompt; the log counts them "
+                f"(rewards/{reward['name']}/truncated). Its tokenizer is not the policy's: the numbers are approximate",
                 _MODELS,
                 "a reward model with more positions, a larger max_length, or shorter responses",
             )
 
 
 def unsized(case: Case) -> list[str]:
-    """The reward models on a case's GPUs whose weights the memory's estimate lacks, in words."""
+    """A sentence per reward model on a case's GPUs whose weights are not in the memory estimate."""
     return [
         f"memory: the weights of the reward model {reward['model']} are not in the estimate: its files are not here"
         for reward in reward_models_of(case.workload)

@@ -1,4 +1,4 @@
-"""Finds environment variables that make every arm slower, or one."""
+"""Finds environment variables that slow down all arms, or only some."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _is(*wanted: str) -> Callable[[str], bool]:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that costs something when `bad` holds of its value."""
+    """A variable that costs time when `bad(value)` is true."""
 
     name: str
     bad: Callable[[str], bool]
     cost: str
     source: str
     launches: bool = False
-    """Whether it makes kernel launches dearer, which hurts an engine without CUDA graphs the most."""
+    """Whether it slows kernel launches, which costs an engine without CUDA graphs the most."""
 
 
 _TORCH = "https://docs.pytorch.org/docs/stable"
@@ -43,8 +43,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "CUDA_LAUNCH_BLOCKING",
         _on,
-        "every kernel launch waits until its kernel has ended: the CPU never runs ahead of the GPU. It hurts decoding "
-        "most, which is hundreds of small kernels per token, and an engine without CUDA graphs more than one with them",
+        "every kernel launch waits for its kernel: the CPU never runs ahead of the GPU. Decoding suffers most "
+        "(hundreds of small kernels per token), and an engine without CUDA graphs more than one with them",
         _CUDA,
         launches=True,
     ),
@@ -55,26 +55,26 @@ VARIABLES: tuple[Variable, ...] = (
         _CUDA,
     ),
     Variable("NCCL_DEBUG", _is("INFO", "TRACE"), "NCCL writes lines about every communicator and call", _NCCL),
-    Variable("NCCL_BLOCKING_WAIT", _on, "every collective is waited for by the CPU", _NCCL, launches=True),
-    Variable("TORCH_NCCL_BLOCKING_WAIT", _on, "every collective is waited for by the CPU", _NCCL, launches=True),
-    Variable("NCCL_P2P_DISABLE", _on, "GPUs of a node talk through host memory and not over NVLink", _NCCL),
+    Variable("NCCL_BLOCKING_WAIT", _on, "the CPU waits for every collective", _NCCL, launches=True),
+    Variable("TORCH_NCCL_BLOCKING_WAIT", _on, "the CPU waits for every collective", _NCCL, launches=True),
+    Variable("NCCL_P2P_DISABLE", _on, "GPUs of a node communicate through host memory instead of NVLink", _NCCL),
     Variable(
         "TORCH_DISTRIBUTED_DEBUG",
         _is("INFO", "DETAIL"),
-        "with DETAIL every collective is checked for its shapes among all ranks before it starts",
+        "with DETAIL all ranks compare the shapes of every collective before it starts",
         f"{_TORCH}/distributed.html#torch-distributed-debug",
     ),
     Variable(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         _on,
-        "every tensor is a cudaMalloc and a cudaFree, each of which waits for the GPU",
+        "every tensor calls cudaMalloc and cudaFree, and both wait for the GPU",
         f"{_TORCH}/notes/cuda.html",
         launches=True,
     ),
     Variable(
         "TORCH_SHOW_CPP_STACKTRACES",
         _on,
-        "C++ stacks are collected for every error that torch raises and catches",
+        "torch collects C++ stacks for every error that it raises and catches",
         f"{_TORCH}/torch_environment_variables.html",
     ),
     Variable(
@@ -89,17 +89,17 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("VLLM_TRACE_FUNCTION", _on, "vLLM writes a line for every Python call", _VLLM),
     Variable("VLLM_LOGGING_LEVEL", _is("DEBUG"), "vLLM writes lines in every step of its scheduler", _VLLM),
     Variable("VLLM_USE_V1", _is("0"), "vLLM 0.8.5 falls back to its old engine", _VLLM),
-    Variable("CUDA_COREDUMP_SHOW_PROGRESS", _on, "core dumps of the GPU are prepared for", _CUDA),
+    Variable("CUDA_COREDUMP_SHOW_PROGRESS", _on, "the driver prepares GPU core dumps", _CUDA),
     Variable(
         "PYTHONASYNCIODEBUG",
         _on,
-        "each callback of the engines' event loops is timed and traced",
+        "asyncio times and traces each callback of the engines' event loops",
         "https://docs.python.org/3/library/asyncio-dev.html",
     ),
     Variable(
         "PYTHONTRACEMALLOC",
         _on,
-        "every allocation of Python's is recorded with its stack",
+        "Python records every allocation with its stack",
         "https://docs.python.org/3/library/tracemalloc.html",
     ),
     Variable(
@@ -109,11 +109,11 @@ VARIABLES: tuple[Variable, ...] = (
         "https://docs.ray.io/en/latest/ray-observability/user-guides/configure-logging.html",
     ),
 )
-# Set for a reason that has nothing to do with speed: no finding, and no difference in the ledger's terms.
+# Variables that do not affect speed: no finding, and equivalent in the ledger.
 HARMLESS = frozenset(
     {
         "HYDRA_FULL_ERROR",
-        # Transformer Engine's, which FSDP does not use.
+        # Read by Transformer Engine, which FSDP does not use.
         "NVTE_FUSED_ATTN",
         "PYTHONUNBUFFERED",
         "PYTHONFAULTHANDLER",
@@ -128,43 +128,42 @@ HARMLESS = frozenset(
 )
 
 
-def environment_findings(cases: Sequence[Case], place: LaunchContext) -> Iterator[Finding]:
-    """Debugging variables: of some arms only, unequal; of all, odd, or unequal where they cost some arms more."""
+def environment_findings(cases: Sequence[Case], launch: LaunchContext) -> Iterator[Finding]:
+    """Debugging variables: unequal if set in some arms or if they cost some arms more; else odd."""
     for variable in VARIABLES:
-        seen = {case: told for case in cases if case.on_gpu and (told := _seen(case, variable.name, place))}
-        held = {case: told for case, told in seen.items() if variable.bad(told[0])}
-        if not held:
+        values = {case: seen for case in cases if case.on_gpu and (seen := _seen(case, variable.name, launch))}
+        affected = {case: seen for case, seen in values.items() if variable.bad(seen[0])}
+        if not affected:
             continue
-        arms = tuple(dict.fromkeys(case.arm for case in held))
-        value, setter = next(iter(held.values()))
-        whole = len(held) == len(cases)
-        graphs = {case.behaviour("cuda-graphs") for case in cases}
-        uneven = whole and variable.launches and {"on", "off"} <= graphs
-        others = [case.label for case in cases if case not in held]
-        if not whole:
-            what = f"{variable.name}={value} in {', '.join(case.label for case in held)}, not in {', '.join(others)}"
-        else:
+        value, setter = next(iter(affected.values()))
+        in_all = len(affected) == len(cases)
+        if in_all:
             what = f"{variable.name}={value} in {'all arms' if len(cases) > 1 else cases[0].label} ({setter})"
+        else:
+            others = ", ".join(case.label for case in cases if case not in affected)
+            what = f"{variable.name}={value} in {', '.join(case.label for case in affected)}, not in {others}"
         why = variable.cost
+        graphs = {case: case.behaviour("cuda-graphs") for case in cases}
+        uneven = in_all and variable.launches and {"on", "off"} <= set(graphs.values())
         if uneven:
-            without = [case.label for case in cases if case.behaviour("cuda-graphs") == "off"]
+            without = [case.label for case, state in graphs.items() if state == "off"]
             why += f". Here {', '.join(without)} {'has' if len(without) == 1 else 'have'} none"
         yield Finding(
-            level="odd" if whole and not uneven else "unequal",
+            level="odd" if in_all and not uneven else "unequal",
             code=variable.name.lower().replace("_", "-"),
-            arms=arms,
+            arms=tuple(dict.fromkeys(case.arm for case in affected)),
             what=what,
             why=why,
             source=variable.source,
-            change=_change(variable.name, setter, list(held)),
+            change=_change(variable.name, setter, list(affected)),
         )
 
 
-def arch_list(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """GPU generations written in a form that torch refuses, as the article's script has it."""
-    if not case.on_gpu or (told := _seen(case, "TORCH_CUDA_ARCH_LIST", place)) is None:
+def arch_list(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """GPU generations in a form that torch rejects, such as the article's."""
+    if not case.on_gpu or (seen := _seen(case, "TORCH_CUDA_ARCH_LIST", launch)) is None:
         return
-    value, setter = told
+    value, setter = seen
     wrong = [part for part in re.split(r"[; ]+", value) if part.isdigit()]
     if wrong:
         dotted = f"{wrong[0][:-1]}.{wrong[0][-1]}" if len(wrong[0]) > 1 else f"{wrong[0]}.0"
@@ -173,16 +172,15 @@ def arch_list(case: Case, place: LaunchContext) -> Iterator[Finding]:
             code="arch-list",
             arms=(case.arm,),
             what=f"TORCH_CUDA_ARCH_LIST={value} ({setter})",
-            why="torch knows no GPU of that name, and whatever compiles a kernel ends there, FlashInfer 0.2.5 when it "
-            "is imported",
+            why="torch knows no GPU of that name: every kernel compilation fails, in FlashInfer 0.2.5 on import",
             source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",
             change=f"{dotted}, or {_change('TORCH_CUDA_ARCH_LIST', setter, [case])}: the stacks are built for 9.0 "
             "without it",
         )
 
 
-def visible_devices(case: Case, place: LaunchContext) -> Iterator[Finding]:
-    """Fewer GPUs in sight than the run trains on."""
+def visible_devices(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """Fewer visible GPUs than the run trains on."""
     value = case.env.get("CUDA_VISIBLE_DEVICES")
     wanted = int(case.workload.get("gpus_per_node", 0))
     seen = [part for part in (value or "").split(",") if part.strip()]
@@ -192,7 +190,7 @@ def visible_devices(case: Case, place: LaunchContext) -> Iterator[Finding]:
             code="visible-devices",
             arms=(case.arm,),
             what=f"CUDA_VISIBLE_DEVICES shows {len(seen)} GPUs, and the run trains on {wanted} of each node",
-            why="the trainer sees no more than those, and refuses to start",
+            why="the trainer sees only those, and refuses to start",
             source="docs/slurm.md",
             change=_change("CUDA_VISIBLE_DEVICES", "the experiment's env", [case]) + ": the job chooses them itself",
         )
@@ -201,19 +199,19 @@ def visible_devices(case: Case, place: LaunchContext) -> Iterator[Finding]:
 CHECKS = (arch_list, visible_devices)
 
 
-def _seen(case: Case, name: str, place: LaunchContext) -> tuple[str, str] | None:
-    """The value that an arm's processes would see, and who sets it; an arm's own word wins."""
+def _seen(case: Case, name: str, launch: LaunchContext) -> tuple[str, str] | None:
+    """The value that an arm's processes would see, and who sets it; the arm's own env wins."""
     if name in case.env:
         return case.env[name], "the experiment's env"
-    return None if case.imported else place.variables.get(name)
+    return None if case.imported else launch.variables.get(name)
 
 
 def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
     if setter == "the experiment's env":
-        # A finding of one arm has the same words in the next one, so that the two are told as one.
+        # The text names no arm if there is one, so that equal findings of several arms merge.
         own = [f"arms.{case.arm}.env" for case in cases] if len(cases) > 1 else ["the arm's own env"]
         places = [f"shared.{case.trainer.name}.env" for case in cases] + own
-        return f"take {name} out of {' or '.join(dict.fromkeys(places))}, wherever it stands"
+        return f"remove {name} from {' or '.join(dict.fromkeys(places))}, wherever it is set"
     if setter == "this shell":
-        return f"`unset {name}` before snakemake is started: jobs inherit it"
-    return f"take {name} out of {setter}"
+        return f"`unset {name}` before you start snakemake: jobs inherit it"
+    return f"remove {name} from {setter}"
