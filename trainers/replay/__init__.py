@@ -1,4 +1,4 @@
-"""Replay: an engine alone, on completions of given lengths, in the stack that would train."""
+"""Replay: runs an engine alone on completions of given lengths, in a trainer's stack."""
 
 RELEASE = "1"
-"""Of what a replay does in a step: another one is another comparison."""
+"""The release of a replay's step; steps of two releases are not comparable."""

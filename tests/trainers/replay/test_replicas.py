@@ -13,8 +13,8 @@ import pytest
 
 from common.errors import UserError
 from node.hardware import free_port
-from trainers.replay.lengths import drawn, idle_share
-from trainers.replay.replicas import Meeting, ReplayRank, own_world
+from trainers.replay.lengths import draw_lengths, idle_share
+from trainers.replay.replicas import Meeting, ReplayRank, isolate_engine
 
 from ... import patience
 from ...attempts import SGLANG, TRANSFORMERS, VLLM, job_environment, read_lines
@@ -27,30 +27,30 @@ def test_a_share_is_whole_groups_in_their_order() -> None:
     step = list(range(12))
     places = [ReplayRank(rank, 4, 2) for rank in range(4)]
     assert [place.shares(step) for place in places] == 4 * [[step[:6], step[6:]]]
-    assert [(place.replica, place.shard, place.leads) for place in places] == [
-        *((0, 0, True), (0, 1, False)),
-        *((1, 0, True), (1, 1, False)),
+    assert [(place.replica, place.shard) for place in places] == [
+        *((0, 0), (0, 1)),
+        *((1, 0), (1, 1)),
     ]
     assert places[0].of_engines("abcd") == ["a", "c"]
     assert places[2].settings({"prompts": 8, "seed": 3}) == {"prompts": 4, "seed": 4}
-    assert ReplayRank.told({}, 1) == ReplayRank(0, 1, 1)
-    with pytest.raises(UserError, match="3 processes are no whole engines of 2"):
-        ReplayRank.told({"RANK": "0", "WORLD_SIZE": "3"}, 2)
+    assert ReplayRank.from_environment({}, 1) == ReplayRank(0, 1, 1)
+    with pytest.raises(UserError, match="3 processes do not divide into engines of 2"):
+        ReplayRank.from_environment({"RANK": "0", "WORLD_SIZE": "3"}, 2)
 
 
 def test_each_engine_sees_its_own_gpus_alone() -> None:
     class Told:
-        def all(self, mine: int) -> list[int]:
+        def gather(self, mine: int) -> list[int]:
             return [1000, 1001, 1002, 1003]
 
     for seen, gpus in ((None, "2,3"), ("0,1,GPU-a,GPU-b", "GPU-a,GPU-b")):
         environment = {"CUDA_VISIBLE_DEVICES": seen} if seen else {}
-        own_world(ReplayRank(3, 4, 2), Told(), environment, gpus=True)  # type: ignore[arg-type]
+        isolate_engine(ReplayRank(3, 4, 2), Told(), environment, gpus=True)  # type: ignore[arg-type]
         assert environment["CUDA_VISIBLE_DEVICES"] == gpus
         world = {name: environment[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
         assert world == {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1002"}
     alone = {"CUDA_VISIBLE_DEVICES": "5"}
-    own_world(ReplayRank(0, 1, 1), Meeting(ReplayRank(0, 1, 1), {}), alone, gpus=True)
+    isolate_engine(ReplayRank(0, 1, 1), Meeting(ReplayRank(0, 1, 1), {}), alone, gpus=True)
     assert alone == {"CUDA_VISIBLE_DEVICES": "5"}
 
 
@@ -85,7 +85,7 @@ def test_two_engines_do_a_step_together(stack_python: Stack, made_inputs: Path, 
     lines = read_lines(attempt.parent / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     for line in lines:
-        lengths = drawn(5, 2, 12, 8, f"step {line['step']}")
+        lengths = draw_lengths(5, 2, 12, 8, f"step {line['step']}")
         assert line["samples"]["response_length"] == lengths, "of both, in the order of the whole step"
         assert line["scalars"]["response_tokens"] == sum(lengths)
         assert line["scalars"]["replay/idle_share"] == pytest.approx(idle_share([lengths], 8))
@@ -140,7 +140,7 @@ def test_one_engine_of_two_processes_writes_what_the_model_writes(
     assert engine["tensor_parallel_size"] == 2 and engine["greedy_equal"] == 1.0 and "replicas" not in engine
     lines = read_lines(attempt.parent / "metrics.jsonl")
     assert [line["samples"]["response_length"] for line in lines] == [
-        drawn(5, 2, 12, 8, f"step {step}") for step in (1, 2, 3)
+        draw_lengths(5, 2, 12, 8, f"step {step}") for step in (1, 2, 3)
     ]
     assert set(lines[0]["phases"]) == {"step", "step/sync_weights", "step/generate"}
     assert not left_over(str(tmp_path)), "an orphan"
