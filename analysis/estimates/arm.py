@@ -1,4 +1,4 @@
-"""Makes the four estimates of one arm against another, with their intervals."""
+"""Computes the four estimates of one arm against another, with their intervals."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ STEP_ROUNDING = ROUNDING + "step"
 _NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
-# The fit's interval is so much wider at each end: its bias is up to 1% in `python -m bench coverage`, here taken twice.
+# Widens the fit's interval at each end: twice its largest bias in `python -m bench coverage`, 1%.
 FIT_BIAS = 0.02
-ONE_PAIR = "one pair of runs does not tell how much other runs differ, so no direction is claimed"
+ONE_PAIR = "one pair of runs does not show how much other runs differ, so no direction is claimed"
 
 
 def needed() -> tuple[str, ...]:
-    """The columns of `wide` that the estimates are made of."""
+    """The columns of `wide` that the estimates use."""
     return (*_NEEDED, *discarded())
 
 
 def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES) -> list[Row]:
     """The four estimates of one arm from its paired steps, as `estimate_table`'s rows without factors and arms.
 
-    `overlap` says why there is nothing but step time and throughput, where that is so.
+    `overlap` says why only step time and throughput can be compared, where that is so.
     """
     steps = paired(pairs)
-    printed = rounding_reach(pairs)
+    rounding = rounding_reach(pairs)
     by_block: dict[int, Sums] = {}
     scope = ONE_STEP if steps.steps == 1 else WITHIN if len(steps.lengths) == 1 else ACROSS
     size: Row = {"scope": scope, "run_pairs": len(steps.lengths), "paired_steps": steps.steps}
@@ -58,7 +58,7 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
             block = block_length(steps.series[name], spent_blocks(name, steps))
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
-        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], printed)) | size)
+        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], rounding)) | size)
     by_name = {row["estimate"]: row for row in rows}
     by_name["roofline"] = settled_roofline(by_name)
     found = list(by_name.values())
@@ -66,9 +66,9 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
 
 
 def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
-    """How far the printed digits of the step times let log(ΣT_a / ΣT_b) lie below and above its value.
+    """How far log(ΣT_a / ΣT_b) may be below and above its value, because step times are printed rounded.
 
-    The worst case: every step rounded the same way, as constant times are. Infinite where it may be all of the time.
+    This is the worst case, in which every step is rounded the same way. Infinite where rounding may be all of the time.
     """
     less, more = [], []
     for side in "ab":
@@ -79,37 +79,33 @@ def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
     return more[1] - less[0], more[0] - less[1]
 
 
-def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> Row:
+def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float]) -> Row:
     value = float(log_estimate(name, steps.fitted, sums.whole))
     if math.isnan(value):
-        return no_value(name, "singular fit: what it predicts is no positive time")
+        return no_value(name, "singular fit: it does not predict a positive time")
     found = _interval(name, steps, sums)
-    why = ""
-    if found is None:
-        why = (
-            "one step has no interval"
-            if steps.steps == 1
-            else "no interval: too few steps, or a fit that is not stable"
-        )
+    one_step = "one step has no interval"
+    no_interval = one_step if steps.steps == 1 else "no interval: too few steps, or a fit that is not stable"
+    why = "" if found else no_interval
     bias = FIT_BIAS if name == "standardised" and any(steps.fitted) else 0.0
     if found:
         found = replace(found, low=found.low - bias, high=found.high + bias)
     verdict = verdict_of(value, found)
-    off = max(printed) + bias
+    off = max(rounding) + bias
     more_runs = 0.0 if verdict in "+-" else found.more_runs(max(0.0, abs(value) - off)) if found else math.nan
-    if found and any(printed):
-        found = replace(found, low=found.low - printed[0], high=found.high + printed[1])
+    if found and any(rounding):
+        found = replace(found, low=found.low - rounding[0], high=found.high + rounding[1])
         found = found if math.isfinite(found.low) and math.isfinite(found.high) else None
         if verdict_of(value, found) != verdict or found is None:
             verdict, more_runs = "~", math.nan
-            why = "the times are printed with so few digits that their rounding alone could make the difference"
+            why = "the times are printed with so few digits that rounding alone could explain the difference"
     return {
         "estimate": name,
         "value": math.exp(value),
         "low": math.exp(found.low) if found else math.nan,
         "high": math.exp(found.high) if found else math.nan,
         "verdict": verdict,
-        # The interval is as much wider, so that an effect must be as much larger to lie beyond its end.
+        # The interval is wider by `off`, so a detectable effect is larger by as much.
         "minimum_detectable_ratio": math.exp(found.detectable + off) if found else math.nan,
         "runs_to_resolve": more_runs,
         "why": why,
@@ -117,38 +113,34 @@ def _row(name: str, steps: Paired, sums: Sums, printed: tuple[float, float]) -> 
 
 
 def _interval(name: str, steps: Paired, sums: Sums) -> Interval | None:
-    """An estimate's interval; at equal work the arms' spreads are measured apart: nothing is common to a pair of runs.
+    """An estimate's interval. At equal work the runs of a pair share nothing, so each arm's spread is measured alone.
 
-    The other two divide the same prompts' steps, whose lengths are alike in both arms of a pair.
+    The other estimates divide steps of the same prompts, whose lengths are similar in both arms of a pair.
     """
-
     of = (name, steps.fitted)
-    sides = (lambda some: log_side(*of, some, "a"), lambda some: -log_side(*of, some, "b"))
+    sides = (lambda drawn: log_side(*of, drawn, "a"), lambda drawn: -log_side(*of, drawn, "b"))
     return interval_of(
-        lambda some: log_estimate(*of, some), sums, spent_blocks(name, steps), sides if name in EQUAL_WORK else ()
+        lambda drawn: log_estimate(*of, drawn), sums, spent_blocks(name, steps), sides if name in EQUAL_WORK else ()
     )
 
 
 def _of_one_pair(row: Row) -> Row:
-    """A row from one pair of runs: no direction, and no more than a guess at the runs that would resolve one."""
+    """A row from one pair of runs: without a direction, and with a rough estimate of the runs that would resolve "
+    "one."""
     if not row["low"] > 0:
         return row
     more = row["runs_to_resolve"] if row["verdict"] == "~" else 1.0
-    return row | {
-        "verdict": "~",
-        "minimum_detectable_ratio": math.nan,
-        "runs_to_resolve": more,
-        "why": row["why"] or ONE_PAIR,
-    }
+    why = row["why"] or ONE_PAIR
+    return row | {"verdict": "~", "minimum_detectable_ratio": math.nan, "runs_to_resolve": more, "why": why}
 
 
 def spent_blocks(name: str, steps: Paired) -> int:
-    """How many blocks an estimate's coefficients use up."""
+    """The blocks that an estimate's coefficients use, as degrees of freedom."""
     return 1 + sum(steps.fitted) if name == "standardised" else 1
 
 
 def verdict_of(log_value: float, interval: Interval | None) -> str:
-    """`+` or `-` where the interval lies on one side of 1, `~` where it does not, or there is none."""
+    """`+` or `-` where the interval is on one side of 1, otherwise `~`."""
     if interval is None or interval.low <= 0 <= interval.high:
         return "~"
     return "+" if log_value > 0 else "-"

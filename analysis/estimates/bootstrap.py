@@ -1,8 +1,8 @@
-"""Resamples runs and blocks of steps: the interval in which an estimate would have come out with other ones.
+"""Computes the interval of an estimate by resampling runs and blocks of steps.
 
-Two levels are drawn anew: the runs, then circular blocks of consecutive steps within each run drawn (Politis and Romano
-1992, "A circular block-resampling procedure for stationary data"). Every estimate here is a function of sums over
-steps, so that a resample is one row of a matrix of weighted sums and nothing is computed step by step.
+There are two levels: runs are drawn with replacement, then circular blocks of consecutive steps within each drawn run
+(Politis and Romano 1992, "A circular block-resampling procedure for stationary data"). Every estimate is a function of
+sums over steps, so a resample is one row of a matrix of weighted sums.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ RESAMPLES = 2000
 SEED = 7919
 CONFIDENCE = 0.95
 POWER = 0.80
-# arch's estimate of a block length fits autocorrelations; below this many steps there is nothing to fit.
+# The block length comes from autocorrelations, which need this many steps.
 LEAST_STEPS_FOR_A_LENGTH = 10
-# The block length is a property of the process, not of a run: some runs tell it as well as all.
+# The block length is a property of the process, so some runs show it as well as all.
 RUNS_FOR_A_LENGTH = 25
 MOST_RUNS = 1000
 ROWS_AT_ONCE = 20
-# With one free block Student's t is 12.7 and the power of ten of an interval is chance.
+# With one free block Student's t is 12.7, and the interval is meaningless.
 LEAST_FREE_BLOCKS = 2
-# More resamples than this without a value (a singular fit), and the percentiles are no longer the estimate's.
+# With a larger share of resamples without a value (a singular fit), the percentiles are not the estimate's.
 MOST_WITHOUT_VALUE = 0.02
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of columns over the steps, as they are and as resampled; the last axis is the columns'."""
+    """Sums of columns over the steps, observed and resampled; the last axis is the columns."""
 
     whole: Floats
+    """All steps once: (columns)."""
     both: Floats
-    """Runs drawn anew, then blocks of steps within: (resamples, columns)."""
+    """Runs resampled, then blocks of steps within them: (resamples, columns)."""
     within: Floats
-    """Blocks of steps drawn anew within the same runs: (resamples, columns)."""
+    """Blocks of steps resampled within the same runs: (resamples, columns)."""
     without: Floats
     """Each run left out once: (runs, columns); empty for a single run."""
     steps: int
     blocks: float
-    """Blocks of steps, over all runs: what there is to draw within runs."""
+    """Blocks of steps in all runs."""
 
     @property
     def runs(self) -> int:
@@ -54,7 +55,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate's 95% interval and what more runs would do to it, on the estimate's own additive scale."""
+    """An estimate's 95% interval on its own additive scale, with what is needed to predict more runs."""
 
     low: float
     high: float
@@ -62,17 +63,17 @@ class Interval:
     freedom: float
     runs: int
     sides: int = 1
-    """Parts of the estimate whose spread between runs is measured apart: the two arms, or their difference alone."""
+    """Terms whose spread between runs is measured separately: 2 for the two arms, 1 for their difference."""
 
     @property
     def detectable(self) -> float:
-        """The smallest true effect that so many runs would tell from none with a power of 80% (5%, two-sided)."""
+        """The smallest true effect that so many runs detect with a power of 80% (5%, two-sided)."""
         return self.standard_error * _reach(self.freedom)
 
     def more_runs(self, effect: float) -> float:
-        """How many more runs would resolve an effect as large as the observed with a power of 80%.
+        """How many more runs would resolve an effect of this size with a power of 80%.
 
-        NaN beyond 1,000, and where there is no effect or nothing varies: more of the same would show the same.
+        NaN above 1,000, and where there is no effect or nothing varies.
         """
         one_run = self.standard_error * self.runs**0.5
         if not (effect and self.standard_error > 0):
@@ -86,27 +87,27 @@ class Interval:
 def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     """Steps in a block, from each run's series: Politis and White's optimal length for the circular bootstrap.
 
-    At least the cube root of the steps, since the optimum is itself an estimate; at most a quarter of them, so that
-    there are blocks to draw, and so that `LEAST_FREE_BLOCKS` are left of all runs' blocks when `spent` are taken off.
+    It is at least the cube root of the steps, because the optimum is itself an estimate. It is at most a quarter of
+    them, and leaves `LEAST_FREE_BLOCKS` of all runs' blocks after `spent` are used.
     """
     steps = int(np.median([len(s) for s in series]))
     found: list[float] = []
     for one in series[:RUNS_FOR_A_LENGTH]:
         if len(one) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(one) > 1e-12 * max(1.0, float(np.abs(one).max())):
-            # In units of their own spread: squares and products of huge numbers overflow, and the length knows no unit.
+            # Scaled to their own spread, because squares and products of huge numbers overflow.
             scaled = one / np.abs(one).max()
             found.append(optimal_length((scaled - scaled.mean()) / scaled.std()))
     found = [length for length in found if math.isfinite(length)]
     wanted = float(np.mean(found)) if found else 1.0
-    # Of noise the optimum is long now and then by chance alone: that must not cost a fit its interval.
+    # Noise alone sometimes gives a long optimum, which must not cost a fit its interval.
     most = min(steps // 4, sum(len(s) for s in series) // (spent + LEAST_FREE_BLOCKS))
     return int(max(1, min(most, max(round(steps ** (1 / 3)), round(wanted)))))
 
 
 def optimal_length(series: Floats) -> float:
-    """The block length that Politis and White (2004, corrected 2009) find best for the circular bootstrap.
+    """The optimal block length of the circular bootstrap by Politis and White (2004, corrected 2009).
 
-    As `arch.bootstrap.optimal_block_length` has it, whose import takes longer than all the rest of a short report.
+    It equals that of `arch.bootstrap.optimal_block_length`, whose import takes longer than a short report.
     """
     n, off = len(series), series - series.mean()
     insignificant_lags = max(5, int(math.log10(n)))
@@ -128,10 +129,10 @@ def optimal_length(series: Floats) -> float:
 def resampled_sums(
     columns: Floats, lengths: Sequence[int], block: int, resamples: int = RESAMPLES, seed: int = SEED
 ) -> Sums:
-    """Sums of `columns` (steps x quantities), whose rows are run after run, of `lengths` steps each.
+    """Sums of `columns` (steps x quantities), which has the runs in sequence, of `lengths` steps each.
 
-    The generator's seed is fixed: the same table gives the same interval. Runs of two kinds in one estimate take two
-    seeds, since with one they would be drawn alike.
+    The seed is fixed, so the same table gives the same interval. Two kinds of runs in one estimate need two seeds, so
+    that their draws are independent.
     """
     draw = np.random.default_rng(seed)
     runs = len(lengths)
@@ -151,9 +152,9 @@ def resampled_sums(
 
 
 def _drawn_blocks(rows: Floats, block: int, times: npt.NDArray[np.int64], draw: np.random.Generator) -> Floats:
-    """Sums over a run's steps when it is drawn `times` over: (resamples, columns).
+    """Sums over a run's steps when it is drawn `times` times: (resamples, columns).
 
-    Blocks rarely fill a run exactly; the last one is not cut, the sums are scaled to the run's length instead.
+    Blocks rarely fill a run exactly: the last one is not cut, and the sums are scaled to the run's length.
     """
     steps, resamples = len(rows), len(times)
     block = min(block, steps)
@@ -164,7 +165,7 @@ def _drawn_blocks(rows: Floats, block: int, times: npt.NDArray[np.int64], draw: 
     which = np.repeat(np.arange(resamples), times * blocks)
     starts = draw.integers(steps, size=len(which))
     counts = np.bincount(which * steps + starts, minlength=resamples * steps).reshape(resamples, steps)
-    # In small pieces: BLAS would start threads for the whole, which costs more than the work.
+    # In small pieces, because BLAS would start threads for one large product, which takes longer.
     pieces = counts.astype(np.float64).reshape(-1, math.gcd(resamples, ROWS_AT_ONCE), steps)
     drawn: Floats = (pieces @ of_block).reshape(resamples, -1) * (steps / (blocks * block))
     return drawn
@@ -176,24 +177,24 @@ def interval_of(
     spent: int = 1,
     sides: Sequence[Callable[[Floats], Floats]] = (),
 ) -> Interval | None:
-    """The 95% interval of an estimate on an additive scale (a logarithm, a difference); None where there is none.
+    """The 95% interval of an estimate on an additive scale (a logarithm, a difference), or None.
 
-    Its shape is that of the resamples' percentiles. Its width is set by Student's t, since percentiles of few runs
-    are too narrow and resampling on two levels counts the steps' noise twice (Davison and Hinkley 1997, section 3.8):
-    the wider of the spread between runs, by the jackknife, and the spread within them, from the blocks, less `spent` of
-    them for what was fitted. `sides` are the arms' terms, whose sum is the estimate: their spreads between runs are
-    measured apart and added, with Welch's degrees of freedom; without, the runs of both arms are left out in pairs.
+    The resamples' percentiles give its shape. Student's t gives its width, because percentiles of few runs are too
+    narrow and resampling on two levels counts the steps' noise twice (Davison and Hinkley 1997, section 3.8). The width
+    is the larger of the spread between runs (jackknife) and the spread within them (blocks, without the `spent` ones).
+    `sides` are the arms' terms, whose sum is the estimate: their spreads between runs are measured separately and
+    added, with Welch's degrees of freedom. Without `sides` the runs of both arms are left out in pairs.
     """
-    several, apart = len(sums.without) > 0, sides or (estimate,)
+    several, terms = len(sums.without) > 0, sides or (estimate,)
     found = interval_from(
         float(estimate(sums.whole)),
         estimate(sums.within),
         estimate(sums.both) if several else None,
-        [side(sums.without) for side in apart] if several else [],
+        [term(sums.without) for term in terms] if several else [],
         sums.blocks,
         spent,
     )
-    return replace(found, sides=len(apart)) if found else None
+    return replace(found, sides=len(terms)) if found else None
 
 
 def interval_from(
@@ -201,22 +202,22 @@ def interval_from(
 ) -> Interval | None:
     """`interval_of` from an estimate's value, its resamples, and the values with each run of a kind left out.
 
-    `both` is None and `left_out` empty where the runs are not drawn anew: the interval is then of other steps alone.
+    `both` is None and `left_out` empty where the runs are not resampled: the interval then covers only other steps.
     """
     drawn, free_blocks = _finite(within), blocks - spent
     if drawn is None or free_blocks < LEAST_FREE_BLOCKS:
         return None
-    # Blocks drawn with replacement vary by (blocks - 1) / blocks of what other blocks would.
+    # Blocks drawn with replacement vary less than new blocks would, by (blocks - 1) / blocks.
     error = float(drawn.std()) * (blocks / free_blocks) ** 0.5
     freedom = free_blocks
     if both is not None:
         kept = _finite(both)
-        if kept is None or not all(np.isfinite(one).all() for one in left_out):
+        if kept is None or not all(np.isfinite(values).all() for values in left_out):
             return None
-        drawn, runs = kept, np.array([len(one) for one in left_out])
-        variances = np.array([one.var() for one in left_out]) * (runs - 1)
+        drawn, runs = kept, np.array([len(values) for values in left_out])
+        variances = np.array([values.var() for values in left_out]) * (runs - 1)
         between = float(variances.sum() ** 0.5)
-        # Welch and Satterthwaite's; with as many runs on every side, (runs - 1) times the quotient.
+        # The Welch-Satterthwaite degrees of freedom; with equal runs on every side, (runs - 1) times the quotient.
         weights = (runs[0] - 1) / (runs - 1)
         welch = float(variances.sum() ** 2 / (variances**2 * weights).sum()) if between else 1.0
         of_runs = float(runs[0] - 1) * welch
@@ -226,7 +227,7 @@ def interval_from(
     low, high = np.quantile(drawn - value, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     stretch = 2 * half / (high - low) if high > low else 0.0
     ends = (value + min(0.0, stretch * low), value + max(0.0, stretch * high))
-    least = min((len(one) for one in left_out), default=1)
+    least = min(map(len, left_out), default=1)
     return Interval(*ends, error, freedom, least, max(1, len(left_out)))
 
 
@@ -243,5 +244,5 @@ def students_t(freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> flo
 
 
 def _reach(freedom: float) -> float:
-    """How many standard errors an effect must measure to be resolved with the wanted power."""
+    """How many standard errors a detectable effect has."""
     return students_t(freedom) + students_t(freedom, POWER)

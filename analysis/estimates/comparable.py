@@ -1,4 +1,4 @@
-"""Decides which arms may be divided by the baseline at all."""
+"""Decides which arms can be compared with the baseline."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from analysis.wide import PHASE
 from common.model_facts import are_different_models, same_model
 from common.verdicts import Verdict
 
-# What must be one and the same, as (code of the verdict, words); compared only where both arms tell it, and the name of
-# the model only where not all tell its sum.
+# The facts that must be equal, as (code of the finding, text). Only facts known of both arms are compared, and the
+# model's name only where a checksum is missing.
 SAME = {
     "gpu": ("gpus-differ", "GPUs"),
     "processor": ("processors-differ", "processors, without a GPU"),
@@ -25,135 +25,136 @@ SAME = {
     "model": ("models-differ", "models"),
     "model_sha256": ("models-differ", "starting models"),
 }
-# Two clocks, and work between a run's marks: so much more than the time between them its steps may sum to.
+# The steps may sum to this much more than the time from a run's start to its end: these are two clocks.
 CLOCKS_SHARE, CLOCKS_S = 0.01, 5.0
 
 
 @dataclass(frozen=True)
 class Comparable:
-    """What may not be divided, by (factors, arm) with the reason."""
+    """What cannot be compared, by (factors, arm), with the reason."""
 
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """No ratio at all."""
+    """Arms without any ratio."""
     throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Step time and tokens only: the phases overlap."""
+    """Arms with ratios of step time and tokens only, because phases overlap."""
     not_repeated: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Arms that are declared the same as another one and did not run as it did: they say nothing of the noise."""
+    """Arms that are declared as repetitions, but ran under other conditions, so they do not measure noise."""
 
 
 def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
-    """What may be divided, by (factors, arm), and a verdict for everything that may not.
+    """What cannot be compared, and the findings about it.
 
-    No ratio at all where GPUs, their number, nodes or the model differ; step time and throughput only where the phases
-    of one arm overlap. What a run does not tell is not held against it; but a warning says where engines have GPUs of
-    their own and nothing tells how many. A repetition is held to the same.
+    There is no ratio where GPUs, their number, nodes or the model differ, and only step time and throughput where the
+    phases of one arm overlap. An unknown fact prevents no ratio, but a warning reports separate engines with an unknown
+    number of GPUs. The same rules apply to repetitions.
     """
     refused: dict[tuple[str, str], str] = {}
     not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     verdicts: list[Verdict] = []
     setups = {run.run_id: setup_of(run) for run in runs}
-    facts = {run.run_id: _facts(run, setups[run.run_id]) for run in runs}
+    facts = {run.run_id: _facts_of(run, setups[run.run_id]) for run in runs}
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     for (factors, arm), mine in groups.items():
         if other := plan.same_as.get(arm):
-            reasons = other_facts(facts, groups.get((factors, other), []), mine)
+            reasons = _different_facts(facts, groups.get((factors, other), []), mine)
             if reasons:
                 not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
-                text = f"{arm} is said to repeat {other}{at(factors)}, and ran with {why}: it says nothing of the noise"
+                text = f"{arm} should repeat {other}{at(factors)}, but ran with {why}: it does not measure noise"
                 verdicts.append(Verdict("error", "no-repetition", text))
         base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
         if arm == plan.baseline or plan.apart(arm) or not base:
             continue
-        if reasons := other_facts(facts, base, mine):
+        if reasons := _different_facts(facts, base, mine):
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text))
-        verdicts += _unsure(versus, [*base, *mine], setups, facts)
+        verdicts += _unknown_facts(versus, [*base, *mine], setups, facts)
         overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
             text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
             verdicts.append(Verdict("warning", "throughput-only", text))
-    verdicts += _trainers([run for run in runs if not plan.apart(run.arm)])
-    verdicts += clock_verdicts(runs, wide)
-    verdicts += same_source_verdicts(runs)
+    verdicts += _trainer_verdicts([run for run in runs if not plan.apart(run.arm)])
+    verdicts += _clock_verdicts(runs, wide)
+    verdicts += _same_source_verdicts(runs)
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
 
 
-def _unsure(
+def _unknown_facts(
     versus: str, runs: Sequence[Run], setups: Mapping[str, DecodeSetup], facts: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Verdict]:
-    """Whether nothing tells that the runs of two arms have one model, or how many GPUs their engines have."""
+    """Warns where it is unknown whether two arms have the same model, or how many GPUs their engines have."""
     models = sorted({str(one["model"]) for r in runs if "model" in (one := facts[r.run_id])})
     if any(not same_model(*two) and not are_different_models(*two) for two in combinations(models, 2)) and not all(
         "model_sha256" in facts[r.run_id] for r in runs
     ):
         text = (
-            f"{versus}: the models are told as {' and '.join(models)}; the name of a folder does not tell what is in "
-            "it, so that nothing says whether they are one. import.model tells it"
+            f"{versus}: the models are {' and '.join(models)}. The name of a folder does not identify a model, so it "
+            "is unknown whether they are the same: set import.model"
         )
         yield Verdict("warning", "models-unknown", text)
-    apart = [(r.arm, facts[r.run_id]) for r in runs if setups[r.run_id].separate_engines]
-    uncounted = dict.fromkeys(arm for arm, told in apart if "gpus" not in told and told.get("gpu") != "no GPU")
+    separate = [(r.arm, facts[r.run_id]) for r in runs if setups[r.run_id].separate_engines]
+    uncounted = dict.fromkeys(arm for arm, known in separate if "gpus" not in known and known.get("gpu") != "no GPU")
     if uncounted:
         text = (
-            f"{versus}: the engines of {' and '.join(uncounted)} have GPUs of their own, and nothing tells how many: a "
-            "ratio may be one of numbers of GPUs. Say it in import.nodes and import.gpus_per_node, which are those of "
-            "the whole run"
+            f"{versus}: the engines of {' and '.join(uncounted)} have an unknown number of GPUs of their own, so a "
+            "ratio may come from the number of GPUs. Set import.nodes and import.gpus_per_node of the whole run"
         )
         yield Verdict("warning", "gpu-count-unknown", text)
 
 
-def ran_otherwise(base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
-    """In what two groups of runs differ of what must be one and the same, each with the two values in words."""
-    return other_facts({run.run_id: _facts(run, setup_of(run)) for run in (*base, *mine)}, base, mine)
+def different_conditions(base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
+    """The facts in `SAME` in which two groups of runs differ, each with the two values."""
+    return _different_facts({run.run_id: _facts_of(run, setup_of(run)) for run in (*base, *mine)}, base, mine)
 
 
-def other_facts(facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
-    """The facts in `SAME` that both sides tell and in which they differ, each with the two values in words."""
+def _different_facts(
+    facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]
+) -> dict[str, str]:
     found = {}
     summed = all("model_sha256" in facts[r.run_id] for r in (*base, *mine))
-    for fact, (_, words) in SAME.items():
-        told = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
-        differ = len({*told[0], *told[1]}) > 1
+    for fact, (_, label) in SAME.items():
+        values = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
+        different = len({*values[0], *values[1]}) > 1
         if fact == "model":
-            differ = not summed and any(are_different_models(*two) for two in combinations({*told[0], *told[1]}, 2))
-        if all(told) and differ:
-            values = [", ".join(map(_short, side)) for side in told]
-            found[fact] = f"other {words} ({base[0].arm}: {values[0]}; {mine[0].arm}: {values[1]})"
+            pairs = combinations({*values[0], *values[1]}, 2)
+            different = not summed and any(are_different_models(*pair) for pair in pairs)
+        if all(values) and different:
+            shown = [", ".join(map(_short, side)) for side in values]
+            found[fact] = f"other {label} ({base[0].arm}: {shown[0]}; {mine[0].arm}: {shown[1]})"
     return found
 
 
-def same_source_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
-    """Imported runs that are made of the same steps of the same bytes: one run was taken for two."""
+def _same_source_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
+    """Reports imported runs with the same steps from the same bytes: one run was imported as several."""
     readers: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        told = [str(one["sha256"]) for one in run.done.get("sources") or () if run.imported and one.get("sha256")]
-        if told:
-            readers.setdefault(tuple(sorted(told)), []).append(run)
+        sums = [str(one["sha256"]) for one in run.done.get("sources") or () if run.imported and one.get("sha256")]
+        if sums:
+            readers.setdefault(tuple(sorted(sums)), []).append(run)
     columns = ["step", "kind", "name", "value"]
-    for some in readers.values():
-        first = some[0].steps[columns].astype({"kind": str, "name": str})
-        same = [run for run in some if first.equals(run.steps[columns].astype({"kind": str, "name": str}))]
+    for sharing in readers.values():
+        tables = [run.steps[columns].astype({"kind": str, "name": str}) for run in sharing]
+        same = [run for run, table in zip(sharing, tables, strict=True) if tables[0].equals(table)]
         if len(same) > 1:
             names = ", ".join(f"{run.run_id} (arm {run.arm})" for run in same)
             text = (
-                f"the runs {names} are made of the same bytes: one run was taken for several, and what they have in "
-                "common says nothing of engines or of chance. Give each run the files of its own"
+                f"the runs {names} have the same bytes as their source: one run was imported as several, so comparing "
+                "them shows neither engines nor chance. Give each run its own files"
             )
             yield Verdict("warning", "same-source", text)
 
 
-def _facts(run: Run, setup: DecodeSetup) -> dict[str, Any]:
-    """What a run tells of the facts in `SAME`."""
+def _facts_of(run: Run, setup: DecodeSetup) -> dict[str, Any]:
+    """The known facts of `SAME` of a run."""
     found: dict[str, Any] = {"gpu": setup.gpu, "gpus": setup.gpus, "nodes": setup.nodes}
     if run.without_gpu:
-        # Trained without a GPU: what the workload would have liked is not what it ran on.
+        # The workload's GPUs were not used.
         found = {"nodes": setup.nodes, "gpu": "no GPU", "processor": run.hardware.get("cpu")}
     found |= {"model": setup.model, "model_sha256": (run.done.get("inputs") or {}).get("model_sha256") or None}
     return {name: value for name, value in found.items() if value is not None}
@@ -164,20 +165,20 @@ def _short(value: Any) -> str:
     return text[:12] if len(text) == 64 else text
 
 
-def _trainers(runs: Sequence[Run]) -> list[Verdict]:
+def _trainer_verdicts(runs: Sequence[Run]) -> list[Verdict]:
     by_arm = {run.arm: str(run.spec.get("trainer")) for run in runs}
     if len(set(by_arm.values())) < 2:
         return []
-    told = "; ".join(f"{arm}: {trainer}" for arm, trainer in by_arm.items())
+    shown = "; ".join(f"{arm}: {trainer}" for arm, trainer in by_arm.items())
     text = (
-        f"the arms have different trainers ({told}): a step is what each of them times as one, so that the ratio is of "
-        "trainer and engine together"
+        f"the arms have different trainers ({shown}), and each defines what a step is, so the ratio is of trainer and "
+        "engine together"
     )
     return [Verdict("note", "trainers-differ", text)]
 
 
-def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
-    """Runs whose steps sum to more than the time from their start to their end: some clock jumped."""
+def _clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
+    """Reports runs whose steps sum to more than the time from their start to their end: a clock jumped."""
     if PHASE + "step" not in wide:
         return
     of_run = dict(iter(wide[["run_id", "attempt", PHASE + "step"]].groupby("run_id", sort=False)))
@@ -187,10 +188,10 @@ def clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]
         rows = of_run[run.run_id]
         if "attempt" in run.done:
             rows = rows[rows["attempt"] == run.done["attempt"]]
-        steps_s, lived_s = float(rows[PHASE + "step"].clip(lower=0).sum()), run.time_span[1] - run.time_span[0]
-        if lived_s < 0 or steps_s > lived_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
+        steps_s, span_s = float(rows[PHASE + "step"].clip(lower=0).sum()), run.time_span[1] - run.time_span[0]
+        if span_s < 0 or steps_s > span_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
             text = (
-                f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, from its start to its end are {lived_s:,.0f} s: "
-                "a clock jumped, or a time is wrong. Look at its slowest steps before believing a ratio"
+                f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, but its start and end are {span_s:,.0f} s "
+                "apart: a clock jumped, or a time is wrong. Check its slowest steps before trusting a ratio"
             )
             yield Verdict("warning", "clock-jumped", text)

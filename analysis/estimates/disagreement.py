@@ -1,4 +1,4 @@
-"""Compares the estimates of one arm with each other: where they contradict, and what the roofline takes for granted."""
+"""Compares the estimates of one arm with each other, and checks the roofline estimate's assumption."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pandas as pd
 from analysis.estimates.equal_work import EQUAL_WORK, FLOOR, GENERATION, STEP, Row
 from analysis.speedup import disagrees
 
-# From here on raw and equal work differ in a way that matters, be it drift or luck: it is what these steps did.
+# From this ratio on the difference between raw and equal work matters, whatever its cause.
 FAR = 1.15
-# From here on two sums of lengths differ by more than how a mean is printed.
+# From this logarithm on two sums of lengths differ by more than the printing of a mean.
 LENGTHS_DIFFER_FROM = 0.01
-# The roofline's correction of what is no generation is worth a word from here on.
+# From this logarithm on the roofline's correction of time without generation matters.
 REST_MATTERS_FROM = 0.02
 UNSETTLED = "not settled by the floor alone"
 
 
 def disagreement(rows: Mapping[str, Row]) -> str:
-    """How the raw ratio and those at equal work disagree, if they do.
+    """How the raw ratio and those at equal work disagree, or "".
 
-    They do where raw's interval meets none of theirs, where they lie on the other side of 1 and raw's says that it is
-    not there by chance, or where raw is `FAR` from all of them; without intervals where the printed ratios lie on two
-    sides, too.
+    They disagree where raw's interval overlaps none of theirs, where they are on the other side of 1 and raw's interval
+    excludes 1, or where raw is `FAR` from all of them. Without intervals the printed ratios on two sides of 1 are
+    enough.
     """
     raw = rows["raw"]
     equal = [rows[name] for name in EQUAL_WORK if rows[name]["value"] > 0]
@@ -32,24 +32,24 @@ def disagreement(rows: Mapping[str, Row]) -> str:
         return ""
     opposite = all(disagrees(raw["value"], row["value"]) for row in equal)
     far = all(max(raw["value"] / row["value"], row["value"] / raw["value"]) > FAR for row in equal)
+    disagree = opposite or far
     if raw["low"] > 0 and all(row["low"] > 0 for row in equal):
-        apart = all(raw["low"] > row["high"] or raw["high"] < row["low"] for row in equal)
-        if not (apart or far or (opposite and not raw["low"] <= 1 <= raw["high"])):
-            return ""
-    elif not (opposite or far):
+        no_overlap = all(raw["low"] > row["high"] or raw["high"] < row["low"] for row in equal)
+        disagree = no_overlap or far or (opposite and not raw["low"] <= 1 <= raw["high"])
+    if not disagree:
         return ""
     values = ", ".join(f"{row['estimate']} {row['value']:.2f}×" for row in equal)
     text = f"by step time {raw['value']:.2f}×, at equal work {values}: "
     if not lengths_differ(rows):
-        return text + "both arms' responses come to as many tokens, so rely on neither alone"
-    text += "the arms did not do the same work (their responses differ in length), and step time alone "
-    return text + ("would mislead" if has_intervals(rows) else "may mislead; with so few steps it may be chance, too")
+        return text + "both arms' responses have the same number of tokens, so rely on neither alone"
+    text += "the arms did different work (their responses differ in length), and step time alone "
+    return text + ("would mislead" if has_intervals(rows) else "may mislead; with so few steps it may also be chance")
 
 
 def lengths_differ(rows: Mapping[str, Row]) -> bool:
-    """Whether the paired responses of two arms come to other sums of tokens, or to other floors on the same GPUs.
+    """Whether two arms' paired responses differ in their sum of tokens, or in their floors on the same GPUs.
 
-    Per token over raw is the quotient of the tokens, roofline over raw that of the floors.
+    Per token over raw is the ratio of tokens, roofline over raw the ratio of floors.
     """
     raw = rows["raw"]["value"]
     by = [row["value"] for name in ("per_token", "roofline") if (row := rows.get(name)) and row["value"] > 0]
@@ -57,15 +57,15 @@ def lengths_differ(rows: Mapping[str, Row]) -> bool:
 
 
 def has_intervals(rows: Mapping[str, Row]) -> bool:
-    """Whether raw and those at equal work that have a value have an interval."""
+    """Whether raw and the estimates at equal work all have an interval, where they have a value."""
     return all(rows[n]["low"] > 0 for n in ("raw", *EQUAL_WORK) if rows[n]["value"] > 0)
 
 
-def generation_alone(pairs: pd.DataFrame) -> float:
-    """The roofline estimate if the floor had scaled generation alone; NaN where generation or a floor is not known.
+def _generation_alone(pairs: pd.DataFrame) -> float:
+    """The roofline estimate if the floor scaled generation alone; NaN where generation or a floor is unknown.
 
-    η takes the whole step, so that all four estimates speak of the same seconds; the rest of a step (training) need not
-    grow as the floor of its generation does.
+    The estimate scales the whole step, so that all four estimates are about the same seconds; the rest of a step
+    (training) may grow differently from the floor of its generation.
     """
     names = [f"{name}_{side}" for name in (STEP, GENERATION, FLOOR) for side in "ab"]
     if any(n not in pairs or not (pairs[n] > 0).all() for n in names):
@@ -76,8 +76,8 @@ def generation_alone(pairs: pd.DataFrame) -> float:
 
 
 def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
-    """By how much the roofline estimate would differ if the floor had scaled generation alone, where that matters."""
-    alone = generation_alone(pairs)
+    """The roofline estimate with generation alone scaled, in a sentence, where the difference matters."""
+    alone = _generation_alone(pairs)
     if not (roofline["value"] > 0 and alone > 0) or not _far(alone, roofline["value"]):
         return ""
     share = pairs[[f"{GENERATION}_{s}" for s in "ab"]].sum().sum() / pairs[[f"{STEP}_{s}" for s in "ab"]].sum().sum()
@@ -88,11 +88,10 @@ def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
 
 
 def settled_roofline(rows: Mapping[str, Row]) -> Row:
-    """The roofline's row; its interval reaches to raw's where the arms' work differs and no fit's interval checks it.
+    """The roofline's row; its interval includes raw's where the arms' work differs and no fit has an interval.
 
-    How much of a step grows with its floor is not known: all of it (the estimate), none (raw), or a part of it. The
-    steps tell a fit how much. Without the fit's interval the truth lies anywhere between, and a direction is resolved
-    where both ends are.
+    How much of a step grows with its floor is unknown: all of it (the estimate), none (raw), or a part, which only a
+    fit shows. Without the fit's interval the truth is between the two, and a direction needs both ends.
     """
     row, raw = rows["roofline"], rows["raw"]["value"]
     if not (row["low"] > 0 and raw > 0) or rows["standardised"]["low"] > 0 or not _far(raw, row["value"]):
@@ -105,8 +104,8 @@ def settled_roofline(rows: Mapping[str, Row]) -> Row:
         "verdict": row["verdict"] if resolved else "~",
         "minimum_detectable_ratio": math.nan,
         "runs_to_resolve": 0.0 if resolved else math.nan,
-        "why": f"{UNSETTLED}: the arms' work differs, it matters how much of a step grows with its floor (all of it: "
-        f"{row['value']:.2f}×; none: {raw:.2f}×), and no fit with an interval tells how much",
+        "why": f"{UNSETTLED}: the arms' work differs, the ratio depends on how much of a step grows with its floor "
+        f"(all of it: {row['value']:.2f}×; none: {raw:.2f}×), and no fit with an interval shows how much",
     }
 
 

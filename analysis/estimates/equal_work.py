@@ -1,12 +1,12 @@
 """Sums paired steps into the four estimates of two arms' speed.
 
-Baseline A, arm B, T the seconds of a step; above 1 the arm is faster. All are ratios of sums over the same paired steps
-(factors, seed, step), and functions of sums alone, so that bootstrap.py can resample them.
+A is the baseline, B the arm, T the seconds of a step; above 1 the arm is faster. All are ratios of sums over the same
+paired steps (factors, seed, step), and functions of sums alone, so that bootstrap.py can resample them.
 
 raw           ΣT_A / ΣT_B
 per token     (ΣT_A / Σtokens_A) / (ΣT_B / Σtokens_B)
-roofline      (ΣT_A / Σfloor_A) / (ΣT_B / Σfloor_B), floor the least time of the step's responses on what A ran on
-standardised  T = a + b·Lmax + c·Σtokens fitted to each arm; the ratio of what both predict for the same steps
+roofline      (ΣT_A / Σfloor_A) / (ΣT_B / Σfloor_B); floor is the least time of the step's responses on A's hardware
+standardised  T = a + b·Lmax + c·Σtokens, fitted to each arm; the ratio of both predictions for the same steps
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ from analysis.wide import PHASE, threw_away
 from common.verdicts import count_of
 
 Row = dict[str, Any]
-"""One estimate of one arm (columns: estimates.py)."""
+"""One estimate of one arm (columns: speedup_table.py)."""
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
 EQUAL_WORK = ("standardised", "roofline")
-"""The estimates at equal work, the least biased first: under 1%, and up to 11% where a step has a large fixed rest."""
+"""The estimates at equal work, the least biased first: below 1%, and up to 11% for a step with a large fixed part."""
 
 STEP, LONGEST = PHASE + "step", "max_response_length"
 FLOOR, FLOOR_BASIS, GENERATION = "equal_floor_s", "floor_basis", "generation_s"  # made by work.py
 NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised": (LONGEST, TOKENS)}
-NO_ONE_ROOF = "the baseline's runs differ here in GPUs, model, tensor parallel size or caps: no one bound to divide by"
-NO_SUPPORT = "no common support: hardly a step of one arm is like any of the other's in lengths"
-WORDS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
+NO_ONE_ROOF = "the baseline's runs differ here in GPUs, model, tensor parallel size or caps: they have no common floor"
+NO_SUPPORT = "no common support: hardly a step of one arm has lengths like those of the other"
+LABELS = {TOKENS: "response tokens", LONGEST: "the longest response", FLOOR: "the floor"}
 NOT_KNOWN = "not known"
+_ARMS = {"a": "the baseline", "b": "the arm"}
 MADE_OF = {
     "lengths": "all lengths",
     "scalars": "the number of responses, their mean and their longest",
     "longest": "the longest response alone",
 }
 
-# Two steps for each coefficient; with fewer a fit follows its own noise.
+# Two steps for each coefficient; with fewer a fit follows noise.
 LEAST_STEPS_FOR_A_FIT = 6
 LEAST_COMMON_STEPS = 3
-# 1 - r² of the two regressors below which their effects cannot be told apart.
+# Below this 1 - r² of the two regressors their effects cannot be separated.
 COLLINEAR = 1e-6
 
-# Columns whose sums make the estimates, but for `n` once for each arm.
+# Columns whose sums make the estimates: `n`, and the others once for each arm.
 _PLAIN = ("t", "tokens", "floor")
 _MOMENTS = ("x1", "x2", "x1x1", "x1x2", "x2x2", "x1t", "x2t")
 _NAMES = ["n", *(f"{n}_{s}" for n in (*_PLAIN, *_MOMENTS) for s in "ab")]
@@ -59,16 +60,16 @@ _AT = {name: index for index, name in enumerate(_NAMES)}
 
 @dataclass(frozen=True)
 class Paired:
-    """Paired steps of two arms as a matrix of columns to sum (`_NAMES`), run after run."""
+    """Paired steps of two arms as a matrix of columns to sum (`_NAMES`), with the runs in sequence."""
 
     columns: Floats
     lengths: tuple[int, ...]
     series: dict[str, list[Floats]]
-    """Estimate -> each run's series of what varies in it from step to step: what its block length is of."""
+    """Estimate -> each run's series of step by step values, which give the block length."""
     fitted: tuple[bool, bool]
-    """Whether Lmax and Σtokens vary: what is the same in every step of both arms needs no coefficient."""
+    """Whether Lmax and Σtokens vary: a constant needs no coefficient."""
     why: dict[str, str]
-    """Estimate -> why there is no value, of those without one."""
+    """Estimate -> why it has no value."""
 
     @property
     def steps(self) -> int:
@@ -76,14 +77,14 @@ class Paired:
 
 
 def paired(pairs: pd.DataFrame) -> Paired:
-    """The columns of `paired_steps`' table, and which of the estimates they allow."""
+    """The columns of `paired_steps`' table, and the estimates that they allow."""
     side = {s: {n: _numbers(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
-    # An arm whose own floor is known lacks none: without the baseline's there is no floor to compare it by.
-    told = {s: side[s] | {FLOOR: np.where(_based(pairs, s), 1.0, side[s][FLOOR])} for s in "ab"}
-    why = {name: reason for name in ESTIMATES if (reason := _lacking(told, NEEDS[name], len(pairs)))}
+    # An arm with its own floor has the needed data; only a common floor with the baseline may be missing.
+    own = {s: side[s] | {FLOOR: np.where(_has_own_floor(pairs, s), 1.0, side[s][FLOOR])} for s in "ab"}
+    why = {name: reason for name in ESTIMATES if (reason := _missing(own, NEEDS[name], len(pairs)))}
     if "roofline" not in why and (reason := _mixed_floors(pairs)):
         why["roofline"] = reason
-    elif "roofline" not in why and _lacking(side, NEEDS["roofline"], len(pairs)):
+    elif "roofline" not in why and _missing(side, NEEDS["roofline"], len(pairs)):
         why["roofline"] = NO_ONE_ROOF
     if reason := discarded(pairs):
         why |= dict.fromkeys(ESTIMATES[1:], reason)
@@ -113,16 +114,15 @@ def paired(pairs: pd.DataFrame) -> Paired:
 
 
 def discarded(pairs: pd.DataFrame) -> str:
-    """Why the paired steps' work is not known, where completions were thrown away; empty where none were."""
-    steps = {word: int(threw_away(pairs, f"_{s}").sum()) for s, word in (("a", "the baseline"), ("b", "the arm"))}
-    told = " and ".join(f"{word} in {count_of(n, 'paired step')}" for word, n in steps.items() if n)
-    return (
-        f"completions were thrown away ({told}): tokens and lengths are of the rest, the seconds of all" if told else ""
-    )
+    """Why the paired steps' work is unknown, where completions were thrown away; otherwise ""."""
+    steps = {arm: int(threw_away(pairs, f"_{s}").sum()) for s, arm in _ARMS.items()}
+    shown = " and ".join(f"{arm} in {count_of(n, 'paired step')}" for arm, n in steps.items() if n)
+    text = f"completions were thrown away ({shown}): tokens and lengths are of the rest, the seconds of all"
+    return text if shown else ""
 
 
 def _series(name: str, side: dict[str, dict[str, Floats]], fitted: tuple[bool, bool]) -> Floats:
-    """What varies in an estimate from step to step; a drift of the lengths is no noise of one that takes it out."""
+    """An estimate's value step by step; a drift of the lengths is not noise where the estimate removes it."""
     if name == "standardised":
         left = {}
         for s in "ab":
@@ -141,26 +141,25 @@ def _numbers(pairs: pd.DataFrame, name: str) -> Floats:
     return pairs[name].to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _lacking(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: int) -> str:
-    """Why an estimate has no value: a part of the steps would be other work than the other estimates' are of."""
+def _missing(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: int) -> str:
+    """Why an estimate has no value: its data is missing in some steps, and a part of the steps is other work."""
     for name in needs:
         bad = {s: int((~(np.isfinite(side[s][name]) & (side[s][name] > 0))).sum()) for s in "ab"}
-        if bad["a"] or bad["b"]:
-            of = " and ".join(w for s, w in (("a", "the baseline"), ("b", "the arm")) if bad[s])
-            most = max(bad.values())
+        if most := max(bad.values()):
+            arms = " and ".join(arm for s, arm in _ARMS.items() if bad[s])
             share = "" if most == steps else f" in {most} of {steps} paired steps"
-            return f"{WORDS[name]} of {of} {'are' if name == TOKENS else 'is'} {NOT_KNOWN}{share}"
+            return f"{LABELS[name]} of {arms} {'are' if name == TOKENS else 'is'} {NOT_KNOWN}{share}"
     return ""
 
 
-def _based(pairs: pd.DataFrame, side: str) -> npt.NDArray[np.bool_]:
-    """Which steps of one arm have a floor of their own."""
+def _has_own_floor(pairs: pd.DataFrame, side: str) -> npt.NDArray[np.bool_]:
+    """The steps of one arm that have their own floor."""
     name = f"{FLOOR_BASIS}_{side}"
     return (pairs[name] != "").to_numpy(bool) if name in pairs else np.zeros(len(pairs), dtype=np.bool_)
 
 
 def _mixed_floors(pairs: pd.DataFrame) -> str:
-    """Why the floors of paired steps are not of one kind: the less they are made of, the lower they are."""
+    """Why the floors of paired steps are made of different data: less data gives a lower floor."""
     names = [f"{FLOOR_BASIS}_{s}" for s in "ab"]
     if any(name not in pairs for name in names):
         return ""
@@ -170,32 +169,32 @@ def _mixed_floors(pairs: pd.DataFrame) -> str:
     share = "" if len(mixed) == len(pairs) else f" in {len(mixed)} of {len(pairs)} paired steps"
     of = [" and ".join(MADE_OF.get(str(kind), str(kind)) for kind in mixed[name].unique()) for name in names]
     return (
-        f"the floors are not of one kind{share}: the baseline's is made of {of[0]}, the arm's of {of[1]}; the less is "
-        "known, the lower a floor is"
+        f"the floors are made of different data{share}: the baseline's of {of[0]}, the arm's of {of[1]}; missing "
+        "length data lowers a floor"
     )
 
 
 def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:
-    """Which of (Lmax, Σtokens) both arms' fits need, and why there is no fit, if there is none."""
+    """The regressors of (Lmax, Σtokens) that both arms' fits need, and why there is no fit, or ""."""
     if len(a) < LEAST_STEPS_FOR_A_FIT:
         return (False, False), f"a fit needs {LEAST_STEPS_FOR_A_FIT} paired steps (there are {len(a)})"
     if int(_in_common(a, b).sum()) < LEAST_COMMON_STEPS:
         return (False, False), NO_SUPPORT
     varies = [[bool(np.ptp(x[:, j]) > 0) for j in (0, 1)] for x in (a, b)]
     need = (varies[0][0] or varies[1][0], varies[0][1] or varies[1][1])
-    for j, word in enumerate(("the longest response", "the number of tokens")):
+    for j, label in enumerate(("the longest response", "the number of tokens")):
         if need[j] and not (varies[0][j] and varies[1][j]):
-            one = "the baseline" if not varies[0][j] else "the arm"
-            return need, f"singular fit: {word} is the same in every step of {one} alone"
+            constant = _ARMS["a" if not varies[0][j] else "b"]
+            return need, f"singular fit: {label} is the same in every step of {constant} alone"
     if need == (True, True):
-        for one, x in (("the baseline", a), ("the arm", b)):
+        for arm, x in zip(_ARMS.values(), (a, b), strict=True):
             if 1 - float(np.corrcoef(x[:, 0], x[:, 1])[0, 1]) ** 2 < COLLINEAR:
-                return need, f"singular fit: in {one} the longest response and the tokens vary as one"
+                return need, f"singular fit: in {arm} the longest response and the tokens are proportional"
     return need, ""
 
 
 def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
-    """Which of both arms' steps, a's first, lie where both arms have steps: in the ranges of Lmax and of Σtokens."""
+    """The steps of both arms, a's first, that are within both arms' ranges of Lmax and of Σtokens."""
     low, high = np.maximum(a.min(axis=0), b.min(axis=0)), np.minimum(a.max(axis=0), b.max(axis=0))
     pooled = np.concatenate([a, b])
     inside: npt.NDArray[np.bool_] = ((pooled >= low) & (pooled <= high)).all(axis=1)
@@ -205,9 +204,9 @@ def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
 def _put_moments(
     put: Callable[[str, npt.ArrayLike], None], side: dict[str, dict[str, Floats]], x: dict[str, Floats]
 ) -> None:
-    """The products whose sums make both fits, of regressors that are 0 at the mean step of the common support.
+    """Adds the products whose sums make both fits, with regressors that are 0 at the mean step of the common support.
 
-    It says for what work the question is asked, and is the same in every resample.
+    This mean is the work at which the arms are compared, and is the same in every resample.
     """
     pooled = np.concatenate([x["a"], x["b"]])
     centre, size = pooled[_in_common(x["a"], x["b"])].mean(axis=0), pooled.std(axis=0)
@@ -227,7 +226,7 @@ def log_estimate(name: str, fitted: tuple[bool, bool], sums: Floats) -> Floats:
 
 
 def log_side(name: str, fitted: tuple[bool, bool], sums: Floats, side: str) -> Floats:
-    """The logarithm of one arm's seconds for the work that an estimate asks about; NaN where there are none."""
+    """The logarithm of one arm's seconds for the work of an estimate; NaN where there are none."""
 
     def of(column: str) -> Floats:
         found: Floats = sums[..., _AT[column]]
@@ -244,7 +243,7 @@ def log_side(name: str, fitted: tuple[bool, bool], sums: Floats, side: str) -> F
 
 
 def _predicted_s(of: Callable[[str], Floats], side: str, fitted: tuple[bool, bool]) -> Floats:
-    """What an arm's fit predicts for the mean step of the common support."""
+    """The seconds that an arm's fit predicts for the mean step of the common support."""
     n = of("n")
     mean = {name: of(f"{name}_{side}") / n for name in (*_MOMENTS, "t")}
     to1, to2 = -mean["x1"], -mean["x2"]

@@ -1,6 +1,6 @@
-"""Tables the raw ratio of two trained arms as a product with intervals: engine at equal work, lengths, sync, rest.
+"""Makes the table that explains the raw ratio of two trained arms: engine at equal work, lengths, sync, rest.
 
-Which part has which share, parts.py computes; docs/estimates.md has the formulas.
+parts.py computes the parts; docs/estimates.md has the formulas.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from analysis.estimates.parts import (
     SPLIT,
     SYNC,
     SYNC_S,
-    Apart,
+    Decomposition,
     estimator,
     phase_ratios,
     sided,
@@ -47,9 +47,9 @@ COLUMNS = [
     *("factors", "baseline", "arm", "part", "label", "value", "low", "high", "verdict", "share", "phase_ratio"),
     *("scope", "run_pairs", "paired_steps", "replay_pairs", "replay_steps", "estimator", "why"),
 ]
-# Each interval is of runs of two kinds, drawn independently of one another.
+# Each interval comes from two kinds of runs, which are drawn independently.
 REPLAY_SEED = SEED + 1
-# PrintedNumber digits that leave the step open by more than this leave no interval of its parts.
+# From this rounding error of the step on, its parts have no interval.
 ROUNDED_FROM = 0.01
 
 
@@ -63,9 +63,9 @@ def explained_table(
 ) -> pd.DataFrame:
     """One row per factor combination, explained arm and part of its raw ratio (columns: `COLUMNS`).
 
-    Which arms, and by which replays, `report.explain` says; the first replay is of the baseline's engine. The values of
-    `FACTORS` multiply to that of `raw`. A factor without data has no value, and `why`; what it would hold is in the
-    rest. `share` is a factor's part of the raw ratio's logarithm, `phase_ratio` the ratio of the phase's own seconds.
+    `report.explain` names the arms and their replays, the first one with the baseline's engine. The values of `FACTORS`
+    multiply to that of `raw`. A factor without data has no value, and `why`; the rest includes it. `share` is a
+    factor's part of the raw ratio's logarithm, `phase_ratio` the ratio of the phase's own seconds.
     """
     rows: list[dict[str, Any]] = []
     chains = chains_of(plan)
@@ -81,9 +81,9 @@ def explained_table(
             of_raw = {name: raw[name].iloc[0] for name in COLUMNS if name in raw}
             pairs = paired_steps(timed, factors, plan.baseline, arm)
             here = [run for run in runs if run.factors_key == factors]
-            replay, lacks = replay_sample(wide, here, factors, chains[arm])
+            replay, no_replay = replay_sample(wide, here, factors, chains[arm])
             overlap = comparable.throughput_only.get((factors, arm), "")
-            parts = product(pairs, replay, chains[arm], lacks, overlap, resamples)
+            parts = product(pairs, replay, chains[arm], no_replay, overlap, resamples)
             whole = math.log(of_raw["value"])
             rows += [
                 head
@@ -104,14 +104,14 @@ def _sync_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Floats:
 
 
 def product(
-    pairs: pd.DataFrame, replay: StepSample | None, chain: tuple[str, ...], lacks: str, overlap: str, resamples: int
+    pairs: pd.DataFrame, replay: StepSample | None, chain: tuple[str, ...], no_replay: str, overlap: str, resamples: int
 ) -> list[dict[str, Any]]:
     """The rows of all parts of one arm at one factor combination, from `paired_steps` with `sync_s`, and its replays.
 
-    `lacks` says why there is no replay, `overlap` why the phases are not apart.
+    `no_replay` says why there is no replay, `overlap` why the phases cannot be separated.
     """
-    missing = overlap or ("" if _positive(pairs, GENERATION) else "generation is not timed in all paired steps of both")
-    if missing:
+    timed = _positive(pairs, GENERATION)
+    if missing := overlap or ("" if timed else "generation is not timed in all paired steps of both"):
         return [_without(name, missing) for name in FACTORS]
     of_generation = pairs.assign(**{f"{STEP}_{s}": pairs[f"{GENERATION}_{s}"] for s in "ab"})
     steps = paired(of_generation)
@@ -119,20 +119,20 @@ def product(
     split = pairs[sided(SPLIT)].fillna(0.0).to_numpy(np.float64)
     columns = np.concatenate([steps.columns, split], axis=1)
 
-    def made(by: str) -> Apart:
+    def rows_by(by: str) -> list[dict[str, Any]]:
         name = by if by in EQUAL_WORK else "raw"
         sample = StepSample(columns, steps.lengths, steps.series[name], spent_blocks(name, steps))
-        return Apart(sample, steps, by, timed_sync, replay, chain)
+        return _rows(Decomposition(sample, steps, by, timed_sync, replay, chain), pairs, resamples)
 
-    # The first that has an interval, else the first that has a value, as the verdict chooses.
+    def lengths(rows: list[dict[str, Any]], number: str) -> float:
+        return float(next(row for row in rows if row["part"] == LENGTHS)[number])
+
+    # The first with an interval, otherwise the first with a value, as in the verdict.
     known = [EQUAL] if _same_lengths(pairs) else [name for name in EQUAL_WORK if name not in steps.why]
-    tried = {by: _rows(made(by), pairs, resamples) for by in known or [""]}
-    tried = {by: rows for by, rows in tried.items() if not by or _row(rows, LENGTHS)["value"] > 0} or {
-        "": _rows(made(""), pairs, resamples)
-    }
-    rows = next((rows for rows in tried.values() if _row(rows, LENGTHS).get("low", 0) > 0), next(iter(tried.values())))
+    tried = [rows for by in known if lengths(rows := rows_by(by), "value") > 0] or [rows_by("")]
+    rows = next((rows for rows in tried if lengths(rows, "low") > 0), tried[0])
     whys = {
-        ENGINE: lacks,
+        ENGINE: no_replay,
         LENGTHS: "; ".join(dict.fromkeys(steps.why.get(name, "no value") for name in EQUAL_WORK)),
         SYNC: "weight sync is not timed in both arms",
     }
@@ -150,24 +150,16 @@ def _same_lengths(pairs: pd.DataFrame) -> bool:
     return all(_positive(pairs, name) and bool((pairs[f"{name}_a"] == pairs[f"{name}_b"]).all()) for name in names)
 
 
-def _row(rows: Sequence[dict[str, Any]], part: str) -> dict[str, Any]:
-    return next(row for row in rows if row["part"] == part)
-
-
 def _without(part: str, why: str) -> dict[str, Any]:
     numbers = ("value", "low", "high", "share", "phase_ratio")
     counts = dict.fromkeys(("run_pairs", "paired_steps", "replay_pairs", "replay_steps"), 0)
-    return {"part": part, "label": LABELS[part], **dict.fromkeys(numbers, math.nan), **counts} | {
-        "verdict": "x",
-        "scope": "",
-        "estimator": "",
-        "why": why,
-    }
+    texts = {"verdict": "x", "scope": "", "estimator": "", "why": why}
+    return {"part": part, "label": LABELS[part], **dict.fromkeys(numbers, math.nan), **counts, **texts}
 
 
 @dataclass(frozen=True)
 class _Resampled:
-    """The logarithms of all parts: of all runs, of the resamples, and with each run of a kind left out."""
+    """The logarithms of all parts: observed, resampled, and with each run of a kind left out."""
 
     trained: Sums
     replay: Sums | None
@@ -175,29 +167,26 @@ class _Resampled:
     within: Mapping[str, Floats]
     both: Mapping[str, Floats]
     left_out: tuple[Mapping[str, Floats], ...]
-    """Of the trained pairs, then of the replays' pairs; empty for a kind with one pair."""
+    """Of the trained pairs, then of the replays' pairs; nothing for a kind with one pair."""
 
 
-def _resampled(apart: Apart, resamples: int) -> _Resampled:
-    trained = apart.trained.sums(resamples, SEED)
-    replay = apart.replay.sums(resamples, REPLAY_SEED) if apart.replay else None
-    left_out = [apart.logs(trained.without, replay.whole if replay else None)] if trained.runs > 1 else []
-    if replay and replay.runs > 1:
-        left_out.append(apart.logs(trained.whole, replay.without))
-    return _Resampled(
-        trained,
-        replay,
-        apart.logs(trained.whole, replay.whole if replay else None),
-        apart.logs(trained.within, replay.within if replay else None),
-        apart.logs(trained.both, replay.both if replay else None),
-        tuple(left_out),
+def _resampled(data: Decomposition, resamples: int) -> _Resampled:
+    trained = data.trained.sums(resamples, SEED)
+    replay = data.replay.sums(resamples, REPLAY_SEED) if data.replay else None
+    whole, within, both = (
+        data.logs(getattr(trained, kind), getattr(replay, kind) if replay else None)
+        for kind in ("whole", "within", "both")
     )
+    left_out = [data.logs(trained.without, replay.whole if replay else None)] if trained.runs > 1 else []
+    if replay and replay.runs > 1:
+        left_out.append(data.logs(trained.whole, replay.without))
+    return _Resampled(trained, replay, whole, within, both, tuple(left_out))
 
 
-def _rows(apart: Apart, pairs: pd.DataFrame, resamples: int) -> list[dict[str, Any]]:
-    """All parts with their intervals, those without data as parts without a value."""
-    drawn, weight = _resampled(apart, resamples), apart.weight()
-    ratios = phase_ratios(apart, drawn.whole, weight, pairs)
+def _rows(data: Decomposition, pairs: pd.DataFrame, resamples: int) -> list[dict[str, Any]]:
+    """All parts with their intervals; parts without data have no value."""
+    drawn, weight = _resampled(data, resamples), data.weight()
+    ratios = phase_ratios(data, drawn.whole, weight, pairs)
     rounded = max(rounding_reach(pairs)) >= ROUNDED_FROM
     links = (name for name in drawn.whole if name.startswith(f"{ENGINE}/"))
     rows = []
@@ -205,15 +194,15 @@ def _rows(apart: Apart, pairs: pd.DataFrame, resamples: int) -> list[dict[str, A
         if part not in drawn.whole:
             rows.append(_without(part, ""))
             continue
-        found, scope, counts = _interval(part, apart, drawn)
-        found = None if rounded or found is None else _widened(part, found, apart.by, weight, drawn.whole)
+        found, scope, counts = _interval(part, data.trained.spent, drawn)
+        found = None if rounded or found is None else _widened(part, found, data.by, weight, drawn.whole)
         row = _part_row(part, float(drawn.whole[part]), found, scope) | counts
-        rows.append(row | {"phase_ratio": ratios.get(part, math.nan), "estimator": estimator(part, apart)})
+        rows.append(row | {"phase_ratio": ratios.get(part, math.nan), "estimator": estimator(part, data)})
     return rows
 
 
-def _interval(part: str, apart: Apart, drawn: _Resampled) -> tuple[Interval | None, str, dict[str, int]]:
-    """A part's interval, what it speaks of, and how many pairs and steps it is from."""
+def _interval(part: str, spent: int, drawn: _Resampled) -> tuple[Interval | None, str, dict[str, int]]:
+    """A part's interval, its scope, and the number of its pairs and steps."""
     trained = drawn.trained
     replay = None if part in (LENGTHS, SYNC, OTHER_PHASES) else drawn.replay
     across = trained.runs > 1 and (replay is None or replay.runs > 1)
@@ -221,9 +210,9 @@ def _interval(part: str, apart: Apart, drawn: _Resampled) -> tuple[Interval | No
         float(drawn.whole[part]),
         drawn.within[part],
         drawn.both[part] if across else None,
-        [one[part] for one in drawn.left_out[: 2 if replay else 1]] if across else [],
-        min(one.blocks for one in (trained, replay) if one),
-        apart.trained.spent,
+        [logs[part] for logs in drawn.left_out[: 2 if replay else 1]] if across else [],
+        min(sums.blocks for sums in (trained, replay) if sums),
+        spent,
     )
     counts = {"run_pairs": trained.runs, "paired_steps": trained.steps, "replay_pairs": 0, "replay_steps": 0}
     if replay:
@@ -233,25 +222,25 @@ def _interval(part: str, apart: Apart, drawn: _Resampled) -> tuple[Interval | No
 
 
 def _widened(part: str, found: Interval, by: str, weight: float, whole: Mapping[str, Floats]) -> Interval:
-    """An interval with the bias of what took the lengths out, which is in the rest the other way round."""
+    """The interval with the bias of the lengths' estimator, which affects the rest in the opposite direction."""
     if part not in (LENGTHS, REST, IN_TRAINING):
         return found
     low, high = found.low, found.high
     if by == "standardised":
         low, high = low - weight * FIT_BIAS, high + weight * FIT_BIAS
     elif by == "roofline":
-        # How much of generation grows with its floor is not known: all of it, or none (disagreement.py).
+        # How much of generation grows with its floor is unknown: all of it, or none (disagreement.py).
         off = float(whole[LENGTHS]) * (-1 if part == LENGTHS else 1)
         low, high = min(low, low + off), max(high, high + off)
     return replace(found, low=low, high=high)
 
 
 def _part_row(part: str, value: float, found: Interval | None, scope: str) -> dict[str, Any]:
-    why = "" if scope == ACROSS and found else "one step has no interval" if scope == ONE_STEP else ""
-    if not why and scope == WITHIN:
-        why = "one pair of runs does not tell how much other runs differ"
-    elif not why and found is None:
-        why = "no interval: too few steps, or times printed with too few digits"
+    reasons = {
+        ONE_STEP: "one step has no interval",
+        WITHIN: "one pair of runs does not show how much other runs differ",
+        ACROSS: "" if found else "no interval: too few steps, or times printed with too few digits",
+    }
     return {
         "part": part,
         "label": LABELS.get(part, f"of it, {part.partition('/')[2]}"),
@@ -260,5 +249,5 @@ def _part_row(part: str, value: float, found: Interval | None, scope: str) -> di
         "high": math.exp(found.high) if found else math.nan,
         "verdict": verdict_of(value, found) if scope == ACROSS else "~",
         "scope": scope,
-        "why": why,
+        "why": reasons[scope],
     }

@@ -1,4 +1,4 @@
-"""Checks that a faster arm still trains the same: reward, truncated responses, distance of rollout and trainer."""
+"""Checks that a faster arm trains equally well: reward, truncated responses, distance of rollout and trainer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.runs import PlanRead, at, rows_of
 from analysis.speedup import compared
 from common.verdicts import Verdict, count_of
 
-# Quantity: which way is worse. Each trainer logs another measure of the rollout's distance; none stands for another.
+# Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
 LABELS = {
     "reward": "reward",
@@ -29,17 +29,17 @@ COLUMNS = [
     *("baseline", "arm_value", "difference", "low", "high", "verdict"),
     *("run_pairs", "paired_steps", "baseline_missing", "arm_missing"),
 ]
-# Every trainer logs it: an arm without it did not merely log another measure.
+# Every trainer logs these, so they are never replaced by another measure.
 ALWAYS = ("reward",)
 
 
 def gate_table(wide: pd.DataFrame, plan: PlanRead) -> pd.DataFrame:
     """One row per factor combination, arm and quantity that both arms log (columns: `COLUMNS`).
 
-    Means over the paired steps that have a number in both; `difference` is arm less baseline, with its 95% interval.
-    The verdict is `alike` where that holds 0, `worse` or `better` where it does not, `unknown` without an interval, and
-    where one side lacks a number in steps that the other has (`baseline_missing`, `arm_missing`): what is left need not
-    be like what is missing. The reward is there also where one side never has a number.
+    Means are over the paired steps with a number in both; `difference` is arm minus baseline, with its 95% interval.
+    The verdict is `alike` where the interval includes 0, otherwise `worse` or `better`. It is `unknown` without an
+    interval, and where one side misses numbers that the other has (`baseline_missing`, `arm_missing`), because the
+    missing steps may differ. The reward has a row even where one side never has a number.
     """
     rows = []
     for factors, arm, pairs in compared(wide, plan, tuple(WORSE)):
@@ -47,14 +47,15 @@ def gate_table(wide: pd.DataFrame, plan: PlanRead) -> pd.DataFrame:
             names = [f"{quantity}_{side}" for side in "ab"]
             if not set(names) <= set(pairs.columns):
                 continue
-            told = np.isfinite(pairs[names].to_numpy(dtype=np.float64))
-            both = pairs[told.all(axis=1)]
-            if len(both) or (quantity in ALWAYS and told.any()):
-                missing = (told.any(axis=1) & ~told.T).sum(axis=1)
-                lacks = {"baseline_missing": int(missing[0]), "arm_missing": int(missing[1])}
-                head = {"factors": factors, "arm": arm, "quantity": quantity}
-                row = head | _difference(both, names, WORSE[quantity]) | lacks
-                rows.append(row | {"verdict": UNKNOWN} if any(lacks.values()) and row["verdict"] != WORSE_ARM else row)
+            finite = np.isfinite(pairs[names].to_numpy(dtype=np.float64))
+            both = pairs[finite.all(axis=1)]
+            if len(both) or (quantity in ALWAYS and finite.any()):
+                missing = (finite.any(axis=1) & ~finite.T).sum(axis=1)
+                row: dict[str, object] = {"factors": factors, "arm": arm, "quantity": quantity}
+                row |= _difference(both, names, WORSE[quantity])
+                if missing.any() and row["verdict"] != WORSE_ARM:
+                    row["verdict"] = UNKNOWN
+                rows.append(row | {"baseline_missing": int(missing[0]), "arm_missing": int(missing[1])})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -84,18 +85,18 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
 
 
 def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:
-    """The rows of quantities that one side lacks in steps in which the other has them."""
+    """The rows with numbers that one side misses and the other has."""
     return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
 
 
 def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
-    """A warning for each quantity in which an arm is worse by more than chance, or that one side lacks in steps."""
+    """Warns of quantities in which an arm is worse by more than chance, or in which one side misses numbers."""
     for row in rows_of(missing_numbers(gate)):
         sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
-        lacks = " and ".join(f"{name} lacks it in {count_of(int(n), 'step')}" for name, n in sides if n)
+        missing = " and ".join(f"{name} misses it in {count_of(int(n), 'step')}" for name, n in sides if n)
         both = count_of(row.paired_steps, "step") if row.paired_steps else "no step"
         text = (
-            f"{row.arm} against {plan.baseline}{at(row.factors)}: both log {LABELS[row.quantity]} in {both}; {lacks} "
+            f"{row.arm} against {plan.baseline}{at(row.factors)}: both log {LABELS[row.quantity]} in {both}; {missing} "
             "where the other has it. A step without a number may have failed, so the correctness gate cannot pass"
         )
         yield Verdict("warning", "gate-numbers-missing", text)
@@ -105,7 +106,7 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
         scope = "; within this pair of runs only: other runs may differ as much" if row.run_pairs == 1 else ""
         text = (
             f"{row.arm} against {plan.baseline}{at(row.factors)}: {LABELS[row.quantity]} is {row.arm_value:.4g} "
-            f"instead of {row.baseline:.4g} (95% of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}): a gain "
-            "in speed that costs correctness is none"
+            f"instead of {row.baseline:.4g} (95% CI of the difference: {row.low:+.2g} to {row.high:+.2g}{scope}). A "
+            "gain in speed that costs correctness does not count"
         )
         yield Verdict("warning", "correctness-gate", text)

@@ -1,4 +1,4 @@
-"""Measures how far apart two runs of one and the same engine come out."""
+"""Measures the noise: how much two runs of the same engine differ."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from analysis.estimates.equal_work import STEP
 from analysis.runs import PlanRead
 from analysis.speedup import paired_steps
 
-# Pairs grow with the square of the seeds, and so many seeds tell the spread well enough.
+# The number of pairs grows with the square of the seeds, and these are enough to show the spread.
 MOST_SEEDS = 12
 COLUMNS = ["factors", "low", "high", "runs", "source", "step_low", "step_high"]
 
 
 def repetition_of(plan: PlanRead, arm: str) -> str:
-    """The arm that is the same as `arm` and why it is no competitor: what it repeats, or a baseline that repeats it."""
+    """The arm that `arm` repeats, or the baseline that repeats `arm`; otherwise ""."""
     of_baseline = plan.baseline if plan.same_as.get(plan.baseline) == arm else ""
     return plan.same_as.get(arm, of_baseline)
 
 
 def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | None = None) -> pd.DataFrame:
-    """The A/A bands by factor combination, the declared A/A arms' first (columns: `COLUMNS`).
+    """The A/A bands by factor combination, those of declared A/A arms first (columns: `COLUMNS`).
 
-    `low` and `high` hold 95% of the ratios of step time of two single runs that should not differ, `step_low` and
-    `step_high` those of two single steps; `runs` is how many runs they are from. From pairs of one arm's seeds where
-    there are two: their work differs besides, so that this band is the wider one. Arms that are not `comparable` are in
-    neither: a declared repetition that ran on something else is none.
+    95% of the ratios of step time of two equal runs are between `low` and `high`, those of two single steps between
+    `step_low` and `step_high`; `runs` is the number of runs. A second band comes from pairs of one arm's seeds; it is
+    wider, because their work differs too. Arms that are not `comparable` are in neither.
     """
     known = comparable or Comparable()
     rows: list[dict[str, object]] = []
@@ -44,8 +43,7 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | Non
             pairs = paired_steps(wide, factors, other, arm, (STEP,))
             if len(pairs):
                 matched = [(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
-                source = f"{arm}, the repetition of {other}"
-                rows.append(_row(factors, matched, len(matched), 2 * len(matched), source))
+                rows.append(_row(factors, matched, len(matched), 2 * len(matched), f"{arm}, the repetition of {other}"))
         matched, runs = [], 0
         arms: list[str] = []
         for arm in plan.arms:
@@ -64,9 +62,9 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | Non
 def _row(
     factors: str, matched: Sequence[tuple[pd.Series, pd.Series]], freedom: int, runs: int, source: str
 ) -> dict[str, object]:
-    """The band from log ratios of step times whose mean is 0 by what they are.
+    """The band from log ratios of step times, whose true mean is 0.
 
-    The mean square of those of the runs' sums is of `freedom` degrees.
+    The mean square of the runs' log ratios has `freedom` degrees of freedom.
     """
     sums = [math.log(float(a.sum()) / float(b.sum())) for a, b in matched]
     logs = np.concatenate([np.log(a.to_numpy(dtype=float) / b.to_numpy(dtype=float)) for a, b in matched])
@@ -77,7 +75,7 @@ def _row(
 
 
 def repetitions(plan: PlanRead, factors: str, comparable: Comparable) -> list[tuple[str, str]]:
-    """(arm, the arm that it repeats) of the declared A/A arms that did run as the other one did."""
+    """(arm, the arm that it repeats) of the declared A/A arms that ran under the same conditions."""
     return [(arm, other) for arm, other in plan.same_as.items() if (factors, arm) not in comparable.not_repeated]
 
 
@@ -88,15 +86,16 @@ def noise_bands(
     resamples: int = RESAMPLES,
     comparable: Comparable | None = None,
 ) -> dict[str, float]:
-    """Estimate -> how far from 1 the same engine, run twice, may come out (as |log ratio|), by the declared A/A arms.
+    """Estimate -> how far from 1 the ratio of the same engine, run twice, may be (as |log ratio|), by the A/A arms.
 
-    The far end of the A/A estimate's own interval, the widest of several; an estimate that no A/A arm has is absent.
+    It is the far end of the A/A estimate's own interval, the widest of several. An estimate without an A/A arm is
+    absent.
     """
     bands: dict[str, float] = {}
     for arm, other in repetitions(plan, factors, comparable or Comparable()):
         pairs = paired_steps(wide, factors, other, arm, needed())
         for row in estimates(pairs, resamples=resamples) if len(pairs) else []:
-            told = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]
-            if told:
-                bands[row["estimate"]] = max(bands.get(row["estimate"], 0.0), *told)
+            ends = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]
+            if ends:
+                bands[row["estimate"]] = max(bands.get(row["estimate"], 0.0), *ends)
     return bands

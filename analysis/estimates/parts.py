@@ -1,8 +1,8 @@
 """Divides the logarithm of two trained arms' raw ratio among engine, lengths, weight sync, and the rest of the step.
 
-The engine's factor comes from replays: the engines alone, on completions of equal lengths. What the factor of a phase
-does to the step follows from logarithmic means (the LMDI method: Ang 2005, "The LMDI approach to decomposition
-analysis: a practical guide"), so that the factors multiply to the raw ratio exactly, in any order.
+The engine's factor comes from replays: the engines alone, on completions of equal lengths. The effect of a phase's
+factor on the step follows from logarithmic means (the LMDI method: Ang 2005, "The LMDI approach to decomposition
+analysis: a practical guide"), so the factors multiply to the raw ratio exactly, in any order.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ SPLIT = (STEP, SYNC_S)
 
 
 @dataclass(frozen=True)
-class Apart:
-    """What is known of one arm against the baseline at one factor combination."""
+class Decomposition:
+    """The data of one arm against the baseline at one factor combination."""
 
     trained: StepSample
     steps: Paired
     by: str
-    """How the lengths are taken out (`TAKEN_OUT_BY`); "" where nothing tells."""
+    """How the effect of lengths is computed (`TAKEN_OUT_BY`); "" where it is unknown."""
     timed_sync: bool
     replay: StepSample | None
     chain: tuple[str, ...]
 
     def logs(self, trained: Floats, replay: Floats | None) -> dict[str, Floats]:
-        """Each part's logarithm from sums over steps; a part without data is absent."""
+        """Each part's logarithm, from sums over steps; a part without data is absent."""
         width = len(self.steps.columns[0])
         split = {name: trained[..., width + at] for at, name in enumerate(sided(SPLIT))}
         gen = {s: np.exp(log_side("raw", self.steps.fitted, trained, s)) for s in "ab"}
@@ -88,20 +88,20 @@ class Apart:
         return found
 
     def weight(self) -> float:
-        """How much of the logarithm of a ratio of generation's seconds comes through to the step."""
+        """The effect of a logarithmic ratio of generation's seconds on that of the step."""
         whole, width = self.trained.columns.sum(axis=0), len(self.steps.columns[0])
         a, b = (float(np.exp(log_side("raw", self.steps.fitted, whole, s))) for s in "ab")
         return float(log_mean(np.float64(a), np.float64(b)) / log_mean(whole[width], whole[width + 1]))
 
 
 def log_mean(a: Any, b: Any) -> Any:
-    """The logarithmic mean (a - b) / ln(a / b) of positive numbers; where they are one, that number."""
+    """The logarithmic mean (a - b) / ln(a / b) of positive numbers; of equal numbers, that number."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.abs(a - b) <= 1e-9 * (a + b), (a + b) / 2, (a - b) / np.log(a / b))
 
 
 def link(chain: Sequence[str], at: int) -> str:
-    """The name of the part that leads from one replay of a chain to the next."""
+    """The part from one replay of a chain to the next."""
     return f"{ENGINE}/{chain[at + 1]} vs {chain[at]}"
 
 
@@ -109,35 +109,39 @@ def sided(names: Sequence[str]) -> list[str]:
     return [f"{name}_{side}" for name in names for side in "ab"]
 
 
-def phase_ratios(apart: Apart, whole: Mapping[str, Floats], weight: float, pairs: pd.DataFrame) -> dict[str, float]:
-    """The ratio of the seconds that each part is about, before it is diluted by the rest of the step."""
+def phase_ratios(
+    data: Decomposition, whole: Mapping[str, Floats], weight: float, pairs: pd.DataFrame
+) -> dict[str, float]:
+    """The ratio of each part's own seconds, before the rest of the step dilutes it."""
     of_generation = (ENGINE, LENGTHS, IN_TRAINING)
     found = {
         part: math.exp(float(value) / weight)
         for part, value in whole.items()
         if part in of_generation or part.startswith(f"{ENGINE}/")
     }
-    if apart.timed_sync:
+    if data.timed_sync:
         a, b = (float(pairs[f"{SYNC_S}_{side}"].sum()) for side in "ab")
         found[SYNC] = a / b if a > 0 and b > 0 else math.nan
     rest = [
         float((pairs[f"{STEP}_{s}"] - pairs[f"{GENERATION}_{s}"]).sum())
-        - (float(pairs[f"{SYNC_S}_{s}"].sum()) if apart.timed_sync else 0.0)
+        - (float(pairs[f"{SYNC_S}_{s}"].sum()) if data.timed_sync else 0.0)
         for s in "ab"
     ]
     found[OTHER_PHASES] = rest[0] / rest[1] if min(rest) > 0 else math.nan
     return found
 
 
-def estimator(part: str, apart: Apart) -> str:
-    """What a part's value is from, in words; of the rest, which factors without data it holds."""
+def estimator(part: str, data: Decomposition) -> str:
+    """The source of a part's value; for a rest, also the factors without data that it includes."""
     if part == LENGTHS:
-        return TAKEN_OUT_BY[apart.by]
-    if part == ENGINE or part.startswith(f"{ENGINE}/"):
-        return f"replays of equal lengths: {' to '.join(apart.chain)}" if part == ENGINE else "the two replays"
+        return TAKEN_OUT_BY[data.by]
+    if part == ENGINE:
+        return f"replays of equal lengths: {' to '.join(data.chain)}"
+    if part.startswith(f"{ENGINE}/"):
+        return "the two replays"
     if part == SYNC:
         return "its own timers in training"
-    unknown = {IN_TRAINING: (ENGINE, LENGTHS), OTHER_PHASES: (SYNC,), REST: (ENGINE, LENGTHS, SYNC)}[part]
-    known = {ENGINE: apart.replay is not None, LENGTHS: bool(apart.by), SYNC: apart.timed_sync}
-    held = [LABELS[name] for name in unknown if not known[name]]
-    return "what is left" + (f", with what is not known: {', '.join(held)}" if held else "")
+    of_rest = {IN_TRAINING: (ENGINE, LENGTHS), OTHER_PHASES: (SYNC,), REST: (ENGINE, LENGTHS, SYNC)}[part]
+    known = {ENGINE: data.replay is not None, LENGTHS: bool(data.by), SYNC: data.timed_sync}
+    unknown = [LABELS[name] for name in of_rest if not known[name]]
+    return "what is left" + (f", including the unknown: {', '.join(unknown)}" if unknown else "")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.estimates.arm import estimates
 from analysis.estimates.bootstrap import RESAMPLES
-from analysis.estimates.comparable import ran_otherwise
+from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.runs import PlanRead, Run, factors_label, rows_of
 from analysis.speedup import TOKENS
@@ -22,7 +22,7 @@ COLUMNS = [
     *("verdict", "why"),
 ]
 FIRST, SLOWER, UNRESOLVED, UNKNOWN = "first", "slower", "not resolved", "not comparable"
-# Two settings are two arms, which the verdict compares.
+# The verdict compares two settings already.
 LEAST = 3
 _KEY = ["seed", "step"]
 Setting = tuple[str, str]
@@ -30,31 +30,29 @@ Setting = tuple[str, str]
 
 
 def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, resamples: int = RESAMPLES) -> pd.DataFrame:
-    """One row per setting (arm and factors) in order of seconds a step; settings of one `workload` rank together.
+    """One row per setting (arm and factors) by its seconds a step; settings of one `workload` rank together.
 
-    Empty where an arm trains, and for fewer than three settings. `ratio` is a setting's seconds over the first's, over
-    the steps that both have, with its 95% interval; `verdict`: `slower` where that lies above 1, `not resolved`
-    where it does not, or one pair of runs is all there is. Settings with other completions, or on other machines, have
-    no ratio, and `why`.
+    Empty where an arm trains, and for fewer than three settings. `ratio` is a setting's seconds divided by those of the
+    first, over the steps that both have, with its 95% interval. The `verdict` is `slower` where the interval is above
+    1, otherwise `not resolved`, as with a single pair of runs. Settings with other completions or machines have no
+    ratio, and `why`.
     """
     counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
     groups: dict[str, dict[Setting, pd.DataFrame]] = {}
     if plan.engines_only:
         for (arm, factors), rows in counted.groupby(["arm", "factors"], sort=False):
             groups.setdefault(_of_workload(str(factors)), {})[str(arm), str(factors)] = rows
-    rows_ = [
-        row
-        for workload, settings in groups.items()
-        if sum(map(len, groups.values())) >= LEAST
-        for row in _ranked(workload, settings, runs, resamples)
-    ]
-    return pd.DataFrame(rows_, columns=COLUMNS)
+    ranked: list[dict[str, Any]] = []
+    if sum(map(len, groups.values())) >= LEAST:
+        for workload, settings in groups.items():
+            ranked += _ranked(workload, settings, runs, resamples)
+    return pd.DataFrame(ranked, columns=COLUMNS)
 
 
 def _of_workload(factors: str) -> str:
-    """The factors that are the workload's, which all arms have: another one is other work."""
-    have: dict[str, Any] = json.loads(factors) if factors else {}
-    shared = {path: value for path, value in have.items() if path.startswith("workload.")}
+    """The factors of the workload, which all arms share; another value is other work."""
+    swept: dict[str, Any] = json.loads(factors) if factors else {}
+    shared = {path: value for path, value in swept.items() if path.startswith("workload.")}
     return json.dumps(shared, sort_keys=True, ensure_ascii=False) if shared else ""
 
 
@@ -79,7 +77,7 @@ def _ranked(
             "step_s": means[setting],
             "tokens_per_s": _tokens_per_s(common[setting]),
         }
-        other = "; ".join(ran_otherwise(of[first], of[setting]).values())
+        other = "; ".join(different_conditions(of[first], of[setting]).values())
         if setting == first:
             row |= {"ratio": 1.0, "low": math.nan, "high": math.nan, "verdict": FIRST, "why": ""}
         else:
@@ -89,7 +87,7 @@ def _ranked(
 
 
 def _common_steps(settings: Mapping[Setting, pd.DataFrame]) -> dict[Setting, pd.DataFrame]:
-    """Of each setting the steps that all have; its own where there is none."""
+    """The steps of each setting that all settings have, or all its steps where there are none."""
     seconds = pd.concat({setting: rows.set_index(_KEY)[STEP] for setting, rows in settings.items()}, axis=1)
     shared = seconds.dropna().index
     keys = {setting: pd.MultiIndex.from_frame(rows[_KEY]) for setting, rows in settings.items()}
@@ -97,13 +95,13 @@ def _common_steps(settings: Mapping[Setting, pd.DataFrame]) -> dict[Setting, pd.
 
 
 def _tokens_per_s(rows: pd.DataFrame) -> float:
-    """Tokens over seconds, of the steps that tell both; NaN where none does."""
-    told = rows.dropna(subset=[STEP, TOKENS]) if TOKENS in rows else rows.iloc[:0]
-    return float(told[TOKENS].sum() / told[STEP].sum()) if len(told) else math.nan
+    """Tokens per second of the steps that have both; NaN where none does."""
+    known = rows.dropna(subset=[STEP, TOKENS]) if TOKENS in rows else rows.iloc[:0]
+    return float(known[TOKENS].sum() / known[STEP].sum()) if len(known) else math.nan
 
 
 def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str, resamples: int) -> dict[str, Any]:
-    """A setting's seconds over the first one's, with the interval."""
+    """A setting's seconds divided by those of the first, with the interval."""
     names = [name for name in (STEP, ROUNDING + "step", TOKENS, LONGEST) if name in rows]
     pairs = rows[[*_KEY, *names]].merge(first[[*_KEY, *names]], on=_KEY, suffixes=("_a", "_b")).sort_values(_KEY)
     lengths = [name for name in (TOKENS, LONGEST) if name in rows]
@@ -121,16 +119,16 @@ def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str, resamples: int
 
 
 def ranking_lines(ranking: pd.DataFrame) -> list[str]:
-    """Which setting is first, and which are not resolved from it, as a sentence for each workload."""
-    told = []
+    """For each workload a sentence with the first setting and those not resolved from it."""
+    lines = []
     for workload, rows in ranking.groupby("workload", sort=False):
         where = f" at {factors_label(str(workload))}" if workload else ""
         names = [r.arm + (f" ({factors_label(r.factors)})" if r.factors else "") for r in rows_of(rows)]
-        open_ = [name for name, verdict in zip(names, rows["verdict"], strict=True) if verdict == UNRESOLVED]
-        rest = f"not resolved from it: {', '.join(open_)}" if open_ else "all others are slower"
-        if (rows["verdict"] == UNKNOWN).any() and not open_:
+        unresolved = [name for name, verdict in zip(names, rows["verdict"], strict=True) if verdict == UNRESOLVED]
+        rest = f"not resolved from it: {', '.join(unresolved)}" if unresolved else "all others are slower"
+        if (rows["verdict"] == UNKNOWN).any() and not unresolved:
             rest = "the others are slower or not comparable"
-        told.append(
+        lines.append(
             f"Fastest of {len(rows)} settings{where}: {names[0]}, {rows['step_s'].iloc[0]:.3g} s a step; {rest}."
         )
-    return told
+    return lines

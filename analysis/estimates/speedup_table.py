@@ -1,7 +1,6 @@
-"""Tables the speed of each arm against the baseline, in four ways that differ in what they take for equal work.
+"""Makes the table of each arm's speed against the baseline, in four ways that define equal work differently.
 
-What each of them takes out, and what not, is in docs/estimates.md; how they are computed in equal_work.py, and their
-intervals in bootstrap.py.
+docs/estimates.md says what each of them removes; equal_work.py computes them, and bootstrap.py their intervals.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from analysis.runs import PlanRead, at
 from analysis.speedup import compared
 from common.verdicts import Verdict
 
-# From here on the digits that a log prints are told beside the ratio.
+# From this logarithm on a warning reports the effect of printed rounding on the ratio.
 ROUNDING_MATTERS_FROM = 0.01
 
 COLUMNS = [
@@ -33,10 +32,10 @@ COLUMNS = [
 def estimate_table(
     wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | None = None, resamples: int = RESAMPLES
 ) -> tuple[pd.DataFrame, list[Verdict]]:
-    """One row per factor combination, arm and estimate (columns: `COLUMNS`), and what is to be read first.
+    """One row per factor combination, arm and estimate (columns: `COLUMNS`), and the findings.
 
-    verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which).
-    `low` and `high` are the 95% interval; `runs_to_resolve` is how many more pairs of runs would resolve the value.
+    verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which). `low`
+    and `high` are the 95% interval; `runs_to_resolve` is the number of additional run pairs that would resolve it.
     """
     rows: list[Row] = []
     verdicts: list[Verdict] = []
@@ -61,12 +60,13 @@ def estimate_table(
 
 def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
     """Why two arms have no pair of steps at a factor combination."""
-    lacking = [one for one in (baseline, arm) if not (wide["factors"].eq(factors) & wide["arm"].eq(one)).any()]
-    return (f"{' and '.join(lacking)} has no run" if lacking else "no counted step in common") + at(factors)
+    present = set(wide.loc[wide["factors"] == factors, "arm"])
+    absent = [name for name in (baseline, arm) if name not in present]
+    return (f"{' and '.join(absent)} has no run" if absent else "no counted step in common") + at(factors)
 
 
 def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
-    """The row, not resolved where the A/A arms alone come as far from 1; no smaller ratio would have been, either."""
+    """The row, not resolved where the A/A arms are as far from 1; smaller ratios are not detectable either."""
     band = bands.get(row["estimate"])
     if band is None or not row["value"] > 0:
         return row
@@ -74,19 +74,19 @@ def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
         row = row | {"minimum_detectable_ratio": math.exp(band)}
     if abs(math.log(row["value"])) > band:
         return row
-    why = f"within the noise: the same engine run twice comes out up to {math.exp(band):.2f}×"
+    why = f"within the noise: the same engine run twice differs by up to {math.exp(band):.2f}×"
     return row | {"verdict": "~", "runs_to_resolve": math.nan, "why": row["why"] if row["verdict"] == "~" else why}
 
 
 def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> Iterator[Verdict]:
     by_name = {row["estimate"]: row for row in rows}
     if text := discarded(pairs):
-        text = f"{here}: {text}, so that step time alone is compared"
+        text = f"{here}: {text}, so only step time is compared"
         yield Verdict("warning", "completions-discarded", text)
     if same_as:
         off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
         if off:
-            text = f"{here}: one is a repetition of the other, and yet they differ ({', '.join(off)}): what else does?"
+            text = f"{here}: one repeats the other, but they differ ({', '.join(off)}): find what else differs"
             yield Verdict("warning", "equal-arms-differ", text)
         return
     if text := disagreement(by_name):
@@ -99,7 +99,7 @@ def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str)
     if max(low, high) >= ROUNDING_MATTERS_FROM:
         ratio = by_name["raw"]["value"]
         text = (
-            f"{here}: the step times are printed with so few digits that their rounding alone lets the ratio of "
-            f"{ratio:.2f}× lie between {ratio * math.exp(-low):.2f}× and {ratio * math.exp(high):.2f}×"
+            f"{here}: the step times are printed with few digits, so rounding alone allows a ratio between "
+            f"{ratio * math.exp(-low):.2f}× and {ratio * math.exp(high):.2f}× instead of {ratio:.2f}×"
         )
         yield Verdict("warning", "rounding-decides", text)

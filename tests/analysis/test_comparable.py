@@ -103,7 +103,9 @@ def test_engines_on_an_unknown_number_of_gpus_are_told(tmp_path, said, codes):
     arm = replace(arm, spec=arm.spec | {"import": said}, done=arm.done | server, imported=True)
     found, told = comparable([base, arm], plan, wide_steps([base, arm], 0)[0])
     assert [v.code for v in told] == codes and not found.refused
-    assert not told or (told[0].level == "warning" and "the engines of vllm have GPUs of their own" in told[0].text)
+    assert not told or (
+        told[0].level == "warning" and "the engines of vllm have an unknown number of GPUs" in told[0].text
+    )
 
 
 def test_without_a_gpu_the_processor_is_what_must_be_the_same(tmp_path):
@@ -124,7 +126,7 @@ def test_other_trainers_are_noted_and_overlapping_phases_leave_throughput(tmp_pa
 
 def test_steps_that_outlast_their_run_are_a_clock_that_jumped(tmp_path):
     _, told, _ = judged(two(tmp_path, {}, {"done_more": {"started": 100.0, "finished": 103.0}}))
-    assert "run a: its steps sum to 12 s, from its start to its end are 3 s" in told["clock-jumped"].text
+    assert "run a: its steps sum to 12 s, but its start and end are 3 s apart" in told["clock-jumped"].text
     _, told, _ = judged(two(tmp_path / "back", {}, {"done_more": {"started": 100.0, "finished": 40.0}}))
     assert "clock-jumped" in told
 
@@ -159,7 +161,7 @@ def test_a_repetition_on_another_machine_is_none(tmp_path):
     found, told = comparable(read, plan, wide_steps(read, 0)[0])
     assert "H200" in found.not_repeated["", "again"] and ("", "vllm") not in found.refused
     (verdict,) = [v for v in told if v.code == "no-repetition"]
-    assert verdict.level == "error" and "again is said to repeat vllm, and ran with other GPUs" in verdict.text
+    assert verdict.level == "error" and "again should repeat vllm, but ran with other GPUs" in verdict.text
 
 
 def test_one_run_under_two_names_is_told(tmp_path):
@@ -187,5 +189,5 @@ def test_a_log_that_begins_after_the_warm_up_is_told(tmp_path):
         wide, verdicts = wide_steps(some, plan.warmup_steps)
         assert comparison_table(wide, plan)[0]["warmup_left_out"].tolist() == [left_out]
         assert [v.code for v in verdicts] == ([] if left_out else ["no-warmup-left-out"] * 2)
-    assert "its first step is 101, after the warm-up (1 step): no step of it" in verdicts[0].text
+    assert "its first step is 101, after the warm-up (1 step), so no step of it" in verdicts[0].text
     assert not wide_steps(late, 0)[1]

@@ -72,7 +72,7 @@ def test_floors_of_other_knowledge_are_not_divided(tmp_path: Path) -> None:
     table, steps = estimated(a, b)
     assert dict(zip(steps["arm"], steps["floor_basis"], strict=True)) == {"a": "scalars", "b": "longest"}
     why = table.loc["roofline", "why"]
-    assert table.loc["roofline", "verdict"] == "x" and "not of one kind: the baseline's is made of the number" in why
+    assert table.loc["roofline", "verdict"] == "x" and "made of different data: the baseline's of the number" in why
     assert "the arm's of the longest response alone" in why
     alike = logged(tmp_path / "again", "b", counts, batch_size=64)
     assert estimated(a, alike)[0].loc["roofline", "value"] == pytest.approx(1.0)
@@ -110,7 +110,7 @@ def test_that_lengths_differ_is_said_only_where_they_do() -> None:
     nothing = row(float("nan"))
     rows = {"raw": row(1.5), "per_token": row(1.5), "roofline": nothing, "standardised": row(1.2)}
     assert not lengths_differ(rows)
-    assert "as many tokens" in disagreement(rows) and "differ in length" not in disagreement(rows)
+    assert "the same number of tokens" in disagreement(rows) and "differ in length" not in disagreement(rows)
     for name in ("per_token", "roofline"):
         other = rows | {name: row(1.3)}
         assert lengths_differ(other) and "their responses differ in length" in disagreement(other)

@@ -89,7 +89,7 @@ def test_a_factor_without_data_says_so_and_the_rest_holds_it():
     assert "response tokens of the baseline are not known" in found.loc[LENGTHS, "why"]
     assert found.loc[SYNC, "why"] == "weight sync is not timed in both arms"
     assert found.loc[REST, "value"] == pytest.approx(2, rel=1e-12)
-    held = "what is not known: engine at equal work, lengths of the responses, weight sync"
+    held = "including the unknown: engine at equal work, lengths of the responses, weight sync"
     assert held in found.loc[REST, "estimator"]
     untimed = parts(pairs_of((10, unknown, 1), (5, 3, 0.5)))
     assert untimed["value"].isna().all() and set(untimed["why"]) == {

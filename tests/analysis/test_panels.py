@@ -40,7 +40,7 @@ def test_the_caption_tells_which_noise_decides():
     plain = estimates_figure(tables.estimates, tables.plan, tables.noise)
     assert "Grey band" in plain.caption and "no verdict follows from it" in plain.caption
     assert "declared A/A arms" not in plain.caption
-    why = "within the noise: the same engine run twice comes out up to 1.30×"
+    why = "within the noise: the same engine run twice differs by up to 1.30×"
     quiet = tables.estimates.assign(value=1.2, low=1.1, high=1.25, verdict="~", why=why)
     assert "no farther from 1 than the same estimate of the declared A/A arms" in (
         estimates_figure(quiet, tables.plan, tables.noise).caption
