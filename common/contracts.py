@@ -1,7 +1,7 @@
-"""Defines the files between the parts: the keys of each, what they hold, and how they are read.
+"""Defines the JSON and parquet files that the parts exchange, and reads them.
 
-A file's `TypedDict` is its one definition. Writers build it, readers get it from `read_file`, mypy compares both with
-it, and the tables of docs/files.md are made from it (`rolloutbench schema --write`). preflight.json is in findings.py.
+A `TypedDict` is the only definition of a file. Writers build it, `read_file` returns it, and mypy checks both sides.
+`rolloutbench schema --write` generates the tables of docs/files.md from it. findings.py defines preflight.json.
 """
 
 from __future__ import annotations
@@ -30,74 +30,73 @@ Object = dict[str, Any]
 
 
 class PlanFile(TypedDict):
-    """`results/<experiment>/plan.json`, written by the rule `plan`: what is compared."""
+    """`results/<experiment>/plan.json`, written by the rule `plan`: the runs to compare."""
 
     experiment: Annotated[str, "the experiment's name"]
-    description: Annotated[str, "what it is for"]
+    description: Annotated[str, "the experiment's purpose"]
     baseline: Annotated[str, "the arm that the others are compared with"]
-    arms: Annotated[
-        dict[str, Object],
-        "each arm as in config.yaml; an imported one has `import`, one that repeats another has `same_as`",
-    ]
+    arms: Annotated[dict[str, Object], "as in config.yaml; imported arms have `import`, repeated ones `same_as`"]
     sweep: Annotated[dict[str, list[Any]], "the values of each factor, by dotted path"]
     seeds: Annotated[list[int], "the seeds of the trained runs"]
-    warmup_steps: Annotated[int, "how many first steps of each run do not count"]
-    report: Annotated[Object, "what the report was asked for (docs/configuration.md)"]
-    fingerprint: Annotated[str, "sha256 over all runs, and what the report is asked for; 64 hex digits"]
+    warmup_steps: Annotated[int, "first steps of each run that are not counted"]
+    report: Annotated[Object, "the report's options (docs/configuration.md)"]
+    fingerprint: Annotated[str, "sha256 of all runs and the report's options, 64 hex digits"]
     runs: Annotated[list[str], "the ids of all runs"]
-    imports: Annotated[list[str], "those of the runs that are imported, not trained"]
-    fingerprints: Annotated[dict[str, str], "each run's fingerprint; a run that has another one is not reported"]
+    imports: Annotated[list[str], "ids of the imported runs"]
+    fingerprints: Annotated[dict[str, str], "each run's fingerprint; the report skips a run with a different one"]
 
 
 class ImportFacts(TypedDict):
-    """What the configuration says of an imported run; null where it says nothing."""
+    """What the configuration declares about an imported run; null where it declares nothing."""
 
     sources: Annotated[list[str], "files, folders or wandb:entity/project/id of one run, joined by step"]
-    format: Annotated[str | None, "the sources' format; null to tell it by their content"]
+    format: Annotated[str | None, "the sources' format; null: detect it"]
     version: Annotated[str | None, "the trainer's release"]
-    mode: Annotated[str | None, "the trainer's loop, where its release has several"]
+    mode: Annotated[str | None, "the trainer's loop, if its release has several"]
     gpu: Annotated[str | None, "the GPU's name"]
-    nodes: Annotated[int | None, "nodes of the run"]
-    gpus_per_node: Annotated[int | None, "GPUs of each"]
-    tensor_parallel: Annotated[int | None, "GPUs that hold the engine's model together"]
+    nodes: Annotated[int | None, "number of nodes"]
+    gpus_per_node: Annotated[int | None, "GPUs of each node"]
+    tensor_parallel: Annotated[int | None, "GPUs that share one copy of the engine's model"]
     model: Annotated[str | None, "the model"]
-    batch_size: Annotated[int | None, "completions of a step"]
-    max_response_length: Annotated[int | None, "the most tokens of a completion"]
+    batch_size: Annotated[int | None, "completions per step"]
+    max_response_length: Annotated[int | None, "maximum tokens of a completion"]
 
 
-# `import` is a word of Python's, so that a class cannot have it as an attribute.
-_Import = TypedDict("_Import", {"import": NotRequired[Annotated[ImportFacts, "of an imported run: see below"]]})
+# `import` is a Python keyword, so the class syntax cannot declare it.
+_Import = TypedDict("_Import", {"import": NotRequired[Annotated[ImportFacts, "for an imported run: see below"]]})
 
 
 class SpecFile(_Import):
-    """`runs/<run_id>/spec.json`, written by the launcher from the plan: what is to be run, fully resolved."""
+    """`runs/<run_id>/spec.json`, written by the launcher: a run's fully resolved settings."""
 
     spec_version: Annotated[int, "1"]
     experiment: Annotated[str, "the experiment's name"]
-    run_id: Annotated[str, "the run's id: arm, factors, seed"]
-    arm: Annotated[str, "its arm"]
+    run_id: Annotated[str, "the run's id, made of arm, factors and seed"]
+    arm: Annotated[str, "the run's arm"]
     trainer: Annotated[str, "the arm's trainer"]
     engine: Annotated[str, "the arm's engine"]
-    stack: Annotated[str, "the environment's name; empty for an imported run"]
-    seed: Annotated[int, "the seed; of an imported run what the configuration gives it"]
+    stack: Annotated[str, "the stack's name; empty for an imported run"]
+    seed: Annotated[int, "the seed; for an imported run the declared one"]
     factors: Annotated[Object, "the run's value of each factor, by dotted path"]
-    workload: Annotated[Object, "as in config.yaml, with defaults; {} where an imported run's is not told"]
+    workload: Annotated[Object, "as in config.yaml, with defaults; {} for an imported run without a declared workload"]
     options: Annotated[Object, "the arm's options"]
     env: Annotated[dict[str, str], "the arm's environment variables"]
-    trainer_args: Annotated[Object, "the trainer's own settings that these words are translated to"]
-    job_module: NotRequired[Annotated[str, "what trains in the stack (hashed: never renamed)"]]
-    ray: NotRequired[Annotated[bool, "whether it spreads by Ray"]]
-    spread: NotRequired[Annotated[str, "`torchrun` or `server` where it trains in several processes; else absent"]]
-    server: NotRequired[Annotated[Object, "the server beside it: `module`, `gpus`, `patience_s` for its first answer"]]
-    scorer: NotRequired[Annotated[Object, "the same of the process of reward models with devices of their own"]]
-    least_cpus: NotRequired[Annotated[int, "CPUs of all nodes together without which it would wait for ever"]]
-    lock_id: NotRequired[Annotated[str, "12 hex digits of the stack's lock's hash"]]
-    inputs_id: NotRequired[Annotated[str, "names the folder of its data and model"]]
+    trainer_args: Annotated[Object, "the trainer's own settings, translated from the keys above"]
+    job_module: NotRequired[Annotated[str, "the module that trains in the stack (hashed: never rename it)"]]
+    ray: NotRequired[Annotated[bool, "whether Ray starts its processes"]]
+    spread: NotRequired[Annotated[str, "`torchrun` or `server` if it trains in several processes"]]
+    server: NotRequired[
+        Annotated[Object, "the engine server: `module`, `gpus`, and `patience_s` until its first answer"]
+    ]
+    scorer: NotRequired[Annotated[Object, "the process of reward models that have their own devices; same keys"]]
+    least_cpus: NotRequired[Annotated[int, "minimum CPUs of all nodes together; with fewer the run never starts"]]
+    lock_id: NotRequired[Annotated[str, "first 12 hex digits of the hash of the stack's lock"]]
+    inputs_id: NotRequired[Annotated[str, "name of the folder with its data and model"]]
     fingerprint: Annotated[str, "sha256 of all the other keys, 64 hex digits"]
 
 
 class InputsSha256(TypedDict):
-    """The data and the models of a run; the reward models together, where there are some."""
+    """Hashes of a run's data and model, and one hash of all its reward models."""
 
     data_sha256: str
     model_sha256: str
@@ -105,7 +104,7 @@ class InputsSha256(TypedDict):
 
 
 class SlurmPlace(TypedDict):
-    """Where Slurm put a life of a job."""
+    """The Slurm allocation of an attempt."""
 
     job_id: str
     restart: int
@@ -113,192 +112,181 @@ class SlurmPlace(TypedDict):
 
 
 class AttemptFile(TypedDict):
-    """`attempts/<n>/attempt.json`, written by the job on the node: the order for one life of a run."""
+    """`attempts/<n>/attempt.json`, written by the job on the node: the inputs of one attempt."""
 
-    attempt: Annotated[int, "the life's number, from 1"]
-    run_id: Annotated[str, "whose life"]
-    fingerprint: Annotated[str, "of the spec that it is to run"]
+    attempt: Annotated[int, "the attempt's number, from 1"]
+    run_id: Annotated[str, "the run's id"]
+    fingerprint: Annotated[str, "the fingerprint of its spec.json"]
     spec: Annotated[str, "absolute path of its spec.json"]
     inputs: Annotated[str, "absolute path of inputs.json"]
-    inputs_sha256: Annotated[InputsSha256, "the data and the model that were ordered"]
+    inputs_sha256: Annotated[InputsSha256, "hashes of the data and the model to train"]
     attempt_dir: Annotated[str, "absolute path of its folder"]
     checkpoint_dir: Annotated[str, "absolute path, shared by attempts of the same fingerprint and inputs"]
-    cpus: Annotated[int, "CPUs of the node that it may use"]
-    cwd: Annotated[str, "where it starts: the repository"]
-    command: Annotated[list[str], "what the job on the node starts"]
-    env: Annotated[dict[str, str], "the arm's variables"]
-    job: Annotated[int, "the submission's number"]
-    host: Annotated[str, "the node"]
+    cpus: Annotated[int, "CPUs of this node that the attempt may use"]
+    cwd: Annotated[str, "working directory: the repository"]
+    command: Annotated[list[str], "the command that the job runs"]
+    env: Annotated[dict[str, str], "the arm's environment variables"]
+    job: Annotated[int, "number of the submission"]
+    host: Annotated[str, "the node's name"]
     started: Annotated[float, "seconds since 1970"]
-    slurm: Annotated[SlurmPlace | None, "job_id, restart and nodes; null on this machine"]
-    output_bytes: Annotated[int, "how much the job's own output held when this life began"]
+    slurm: Annotated[SlurmPlace | None, "job_id, restart and nodes; null without Slurm"]
+    output_bytes: Annotated[int, "size of the job's own output when this attempt began"]
 
 
 class DoneFile(TypedDict):
-    """`attempts/<n>/done.json`, the last file of a job; `runs/<run_id>/done.json` is the finished attempt's."""
+    """`attempts/<n>/done.json`, the last file that a job writes; `runs/<run_id>/done.json` is a copy."""
 
     run_id: Annotated[str, "whose run"]
-    fingerprint: Annotated[str, "of the spec that was run"]
+    fingerprint: Annotated[str, "the fingerprint of its spec.json"]
     attempt: Annotated[int, "the attempt that finished"]
-    first_step: Annotated[int, "this attempt's first step; one past `last_step` if an earlier one had done them all"]
+    first_step: Annotated[int, "this attempt's first step; `last_step` + 1 if earlier attempts did all steps"]
     last_step: Annotated[int, "the run's last step"]
-    steps: Annotated[int, "how many steps this attempt did"]
+    steps: Annotated[int, "number of steps that this attempt did"]
     started: Annotated[float, "seconds since 1970"]
     finished: Annotated[float, "seconds since 1970"]
-    inputs: Annotated[InputsSha256, "the data and the model that were trained on"]
-    versions: Annotated[dict[str, str], "of Python and of the packages that matter, where they are installed"]
-    hardware: Annotated[
-        Object,
-        "host, cpu, cpus, threads (torch's after the engine was built), affinity, memory_gib, gpus, driver, cuda",
-    ]
-    resolved: Annotated[
-        Object,
-        "trainer, engine, environment: the settings as they were finally held, and the variables that bear on speed; "
-        "never a key, token or password",
-    ]
-    git: Annotated[Object | None, "commit and dirty, of the code that ran, as it was when the attempt began"]
-    stack_origin: NotRequired[Annotated[Object, "env/origin.json with its state; absent in an image"]]
+    inputs: Annotated[InputsSha256, "hashes of the data and the model that were used"]
+    versions: Annotated[dict[str, str], "Python and the installed packages that matter"]
+    hardware: Annotated[Object, "host, cpu, cpus, threads (of torch), affinity, memory_gib, gpus, driver, cuda"]
+    resolved: Annotated[Object, "final settings of trainer and engine, and variables that affect speed; no secrets"]
+    git: Annotated[Object | None, "commit and dirty flag of the code when the attempt began"]
+    stack_origin: NotRequired[Annotated[Object, "env/origin.json and the stack's state; absent in an image"]]
 
 
 class ImportedSource(TypedDict):
     """One source of an imported run."""
 
-    source: Annotated[str, "as the configuration names it"]
-    format: Annotated[str, "its format"]
-    sha256: Annotated[str | None, "of a file"]
-    bytes: Annotated[int | None, "of a file"]
-    steps: Annotated[int, "how many steps it holds"]
-    selected: Annotated[dict[str, str] | None, "which rows count of a table of several runs, by column"]
+    source: Annotated[str, "as the configuration writes it"]
+    format: Annotated[str, "the detected or declared format"]
+    sha256: Annotated[str | None, "hash of a file; else null"]
+    bytes: Annotated[int | None, "size of a file; else null"]
+    steps: Annotated[int, "number of steps in it"]
+    selected: Annotated[dict[str, str] | None, "in a table of several runs: the column values of the selected rows"]
 
 
 class ImportedFile(TypedDict):
-    """`runs/<run_id>/imported.json`, written by analysis.imports: what stands for done.json of an imported run."""
+    """`runs/<run_id>/imported.json`, written by analysis.imports: done.json of an imported run."""
 
     run_id: Annotated[str, "whose run"]
-    fingerprint: Annotated[str, "of its spec.json"]
+    fingerprint: Annotated[str, "the fingerprint of its spec.json"]
     imported: Annotated[bool, "true"]
-    first_step: Annotated[int, "the first step that was read"]
-    last_step: Annotated[int, "the last one"]
-    steps: Annotated[int, "how many there are"]
-    versions: Annotated[dict[str, str], "the trainer's, and what the sources tell of others"]
-    hardware: Annotated[Object, "as in done.json; {} where no source tells it"]
-    resolved: Annotated[Object, "the run's whole configuration as a source holds it, or {}"]
-    git: Annotated[Object | None, "of the code that ran, where a source tells it"]
+    first_step: Annotated[int, "first step read"]
+    last_step: Annotated[int, "last step read"]
+    steps: Annotated[int, "number of steps read"]
+    versions: Annotated[dict[str, str], "release of the trainer, and of other packages in the sources"]
+    hardware: Annotated[Object, "as in done.json; {} if no source has it"]
+    resolved: Annotated[Object, "the run's full configuration from a source, or {}"]
+    git: Annotated[Object | None, "of the code that ran; null if no source has it"]
     started: Annotated[float | None, "seconds since 1970"]
     finished: Annotated[float | None, "seconds since 1970"]
-    sources: Annotated[list[ImportedSource], "what it was read from: see below"]
+    sources: Annotated[list[ImportedSource], "the sources that were read: see below"]
 
 
 class MetricsLine(TypedDict):
-    """A line of `attempts/<n>/metrics.jsonl`, written when a training step is finished and on the disk at once.
+    """A line of `attempts/<n>/metrics.jsonl`, written and flushed after each training step.
 
-    Readers ignore a last line that was cut off. A number that is not finite, or that the trainer has none for, is null.
+    Readers ignore an incomplete last line. Numbers that are missing or not finite are null.
     """
 
     step: Annotated[int, "from 1"]
     time: Annotated[float, "seconds since 1970"]
-    resumed: Annotated[bool, "whether it is an attempt's first step after a checkpoint"]
-    phases: Annotated[
-        Mapping[str, float | None], "seconds by path in the trainer's timer tree, parents included; {} for verl"
-    ]
-    scalars: Annotated[dict[str, Any], "numbers under the trainer's and wandb's names"]
-    samples: Annotated[Mapping[str, list[int]], "`response_length`: each completion's tokens"]
+    resumed: Annotated[bool, "whether this is an attempt's first step after a checkpoint"]
+    phases: Annotated[Mapping[str, float | None], "seconds by path in the timer tree, with parents; {} for verl"]
+    scalars: Annotated[dict[str, Any], "numbers under the names of the trainer and of wandb"]
+    samples: Annotated[Mapping[str, list[int]], "`response_length`: tokens of each completion"]
 
 
 class Sample(TypedDict):
     """One prompt's completion in samples.jsonl."""
 
-    row: Annotated[int, "the prompt's row in the prepared test data, from 0; in the data where there is no test data"]
-    prompt: Annotated[list[Object], "the conversation: role and content of each message, cut as `completion` is"]
-    completion: Annotated[
-        str, "the text without special tokens, without the middle where it has over 10,000 characters"
-    ]
-    characters: Annotated[int, "how many the whole text has"]
-    tokens: Annotated[int, "how many tokens it has, without the end token"]
-    cut_off: Annotated[bool, "whether it was cut off at `max_response_length`"]
-    rewards: Annotated[Mapping[str, float | None], "each reward, before its weight; null where it has no value"]
+    row: Annotated[int, "the prompt's row in the prepared test data, from 0; without test data in the training data"]
+    prompt: Annotated[list[Object], "the conversation: role and content of each message, shortened like `completion`"]
+    completion: Annotated[str, "the text without special tokens; over 10,000 characters the middle is cut"]
+    characters: Annotated[int, "characters of the full text"]
+    tokens: Annotated[int, "tokens, without the end token"]
+    cut_off: Annotated[bool, "whether `max_response_length` cut it off"]
+    rewards: Annotated[Mapping[str, float | None], "each reward before its weight; null if it has no value"]
 
 
 class SamplesLine(TypedDict):
     """A line of `attempts/<n>/samples.jsonl`, written before, halfway through and after training."""
 
-    step: Annotated[int, "how many steps the policy had trained: 0, about half of them, or all"]
-    steps: Annotated[int, "how many the run has"]
-    how: Annotated[str, "what generated them, and how it sampled"]
-    seconds: Annotated[float, "what taking them took, beside a validation of the trainer's own; in no step's time"]
-    problem: Annotated[str | None, "why there are no completions, or not whole ones; null where all is well"]
-    samples: Annotated[list[Sample], "of the first `workload.samples` prompts, in their order"]
+    step: Annotated[int, "trained steps of the policy: 0, about half, or all"]
+    steps: Annotated[int, "steps of the run"]
+    how: Annotated[str, "the generator and its sampling settings"]
+    seconds: Annotated[float, "time to take the samples, without the trainer's own validation; not part of any step"]
+    problem: Annotated[str | None, "why completions or rewards are missing; null without a problem"]
+    samples: Annotated[list[Sample], "samples of the first `workload.samples` prompts, in order"]
 
 
 class StepRow(TypedDict):
     """A row of `runs/<run_id>/steps.parquet`, written by analysis.collect and analysis.imports."""
 
-    run_id: Annotated[str, "whose step"]
+    run_id: Annotated[str, "the run's id"]
     arm: Annotated[str, "the run's arm"]
     seed: Annotated[int, "the run's seed", "int64"]
-    attempt: Annotated[int, "which life of the run; 1 of an imported one"]
-    step: Annotated[int, "which training step, from 1"]
+    attempt: Annotated[int, "the attempt; 1 for an imported run"]
+    step: Annotated[int, "the training step, from 1"]
     kind: Annotated[str, "`phase`, `scalar` or `sample`"]
     name: Annotated[str, "the phase's path, or the metric's name"]
-    parent: Annotated[str | None, "of a phase: the nearest ancestor that was timed; null for a root"]
-    value: Annotated[float, "in full precision; NaN where the source has no finite number"]
-    unit: Annotated[str, "`s` or `tokens` where that is known; else `1`"]
-    exclusive_s: Annotated[float | None, "of a phase: its own seconds less its children's"]
-    resumed: Annotated[bool, "whether it is the attempt's first step after a checkpoint"]
-    overlap: Annotated[bool, "whether an earlier attempt trained this step, too"]
-    rounding: Annotated[float | None, "half a unit of the value's last printed digit; null where it is there in full"]
-    source_file: Annotated[str, "where the value was read, relative to the run's folder; else as the import names it"]
-    source_line: Annotated[int, "the line there; of a wandb file the record's number"]
+    parent: Annotated[str | None, "of a phase: the nearest timed ancestor; null for a root"]
+    value: Annotated[float, "in full precision; NaN if the source has no finite number"]
+    unit: Annotated[str, "`s` or `tokens` if known; else `1`"]
+    exclusive_s: Annotated[float | None, "of a phase: its seconds minus those of its children"]
+    resumed: Annotated[bool, "whether this is the attempt's first step after a checkpoint"]
+    overlap: Annotated[bool, "whether an earlier attempt also trained this step"]
+    rounding: Annotated[float | None, "half a unit of the last printed digit; null for full precision"]
+    source_file: Annotated[str, "file of the value, relative to the run's folder; else as the import writes it"]
+    source_line: Annotated[int, "line in that file; in a wandb file the record's number"]
 
 
 class RatioInFile(TypedDict):
     """A ratio in verdict.json: seconds of the baseline over seconds of the arm; above 1 the arm is faster."""
 
     unit: Annotated[str, "`at equal work`, `per response token` or `per step`"]
-    estimates: Annotated[list[str], "the estimates that are claimed (docs/estimates.md)"]
-    at: Annotated[list[str], "the factor combinations that it spans"]
-    value: Annotated[list[float], "the lowest and the highest of these, as in tables/estimates"]
-    interval: Annotated[list[float | None], "the lowest and the highest end of the 95% intervals over runs, or nulls"]
+    estimates: Annotated[list[str], "the claimed estimates (docs/estimates.md)"]
+    at: Annotated[list[str], "the factor combinations that the ratio covers"]
+    value: Annotated[list[float], "lowest and highest ratio, as in tables/estimates"]
+    interval: Annotated[list[float | None], "lowest and highest end of the 95% intervals over runs, or nulls"]
     interval_at: Annotated[list[str], "the factor combinations that have an interval"]
 
 
 class CaveatInFile(TypedDict):
     """A caveat in verdict.json."""
 
-    kind: Annotated[str, "by order of harm: `terms`, `gate`, `spread` (of runs), `estimates`, `data`"]
+    kind: Annotated[str, "`terms`, `gate`, `spread` (of runs), `estimates` or `data`, most harmful first"]
     text: Annotated[str, "one sentence"]
-    section: Annotated[str, "the id of the section of report.html with the details"]
+    section: Annotated[str, "id of the section of report.html with the details"]
 
 
 class ArmInVerdict(TypedDict):
     """An arm in verdict.json."""
 
     arm: Annotated[str, "the arm"]
-    baseline: Annotated[str, "what it is compared with"]
-    verdict: Annotated[str, "`+` faster, `-` slower, `~` not resolved (or not at all factors), `x` not comparable"]
-    words: Annotated[str, "the verdict in words"]
-    ratios: Annotated[list[RatioInFile], "what says most about speed first; [] where nothing is comparable"]
+    baseline: Annotated[str, "the arm that it is compared with"]
+    verdict: Annotated[str, "`+` faster, `-` slower, `~` not resolved, or not at every factor, `x` not comparable"]
+    words: Annotated[str, "the verdict as a sentence"]
+    ratios: Annotated[list[RatioInFile], "most informative first; [] if nothing is comparable"]
     run_pairs: Annotated[int, "pairs of runs, by seed, over all factor combinations"]
-    paired_steps: Annotated[int, "pairs of steps that count"]
-    basis: Annotated[str, "these in words"]
+    paired_steps: Annotated[int, "counted pairs of steps"]
+    basis: Annotated[str, "run pairs and paired steps as a sentence"]
     caveats: Annotated[list[CaveatInFile], "the most harmful first"]
-    settle: Annotated[list[str], "what would settle it"]
+    settle: Annotated[list[str], "what would resolve the verdict"]
 
 
 class VerdictFile(TypedDict):
-    """`results/<experiment>/verdict.json`, written by analysis.report: what the comparison claims."""
+    """`results/<experiment>/verdict.json`, written by analysis.report: the claims of the comparison."""
 
     experiment: Annotated[str, "the experiment's name"]
     baseline: Annotated[str, "the arm that the others are compared with"]
-    arms: Annotated[list[ArmInVerdict], "a verdict for each other arm that has steps in common with the baseline"]
-    no_comparison: Annotated[str, "why there is no verdict; empty where there is one"]
+    arms: Annotated[list[ArmInVerdict], "a verdict for each arm that shares steps with the baseline"]
+    no_comparison: Annotated[str, "why there is no verdict; empty if there is one"]
 
 
 FileT = TypeVar("FileT")
 
 
 def read_file(kind: type[FileT], path: Path, made_by: str, needs: Iterable[str] = ()) -> FileT:
-    """A JSON file of that kind; `UserError` where it is not there, no object, or lacks what the reader `needs`."""
+    """Read a JSON file; `UserError` if it is missing, not an object, or lacks a key in `needs`."""
     raw, hints = read_json_object(path, made_by), get_type_hints(kind)
     for key in needs:
         if key not in raw or not fits(raw[key], hints[key]):
@@ -308,38 +296,45 @@ def read_file(kind: type[FileT], path: Path, made_by: str, needs: Iterable[str] 
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is of a type."""
+    """Whether a JSON value has a type."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, option) for option in inner)
     if origin in (list, tuple):
-        return isinstance(value, list) and all(fits(one, inner[0]) for one in value)
+        return isinstance(value, list) and all(fits(item, inner[0]) for item in value)
     if origin in (dict, Mapping) or is_typeddict(hint) or hint is dict:
-        return isinstance(value, dict) and all(fits(one, inner[1]) for one in value.values() if inner)
+        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values() if inner)
     if hint is Any or hint is bool or not isinstance(value, bool):
         return hint is Any or isinstance(value, (int, float) if hint is float else hint)
     return False
 
 
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null", Any: "anything"}
+_TYPE_NAMES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    NoneType: "null",
+    Any: "anything",
+}
 
 
 def describe_type(hint: Any) -> str:
-    """A type of JSON as people read it: `list of text`, `whole number or null`."""
+    """A JSON type in words: `list of text`, `whole number or null`."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(map(describe_type, inner))
     if origin is Literal:
-        return " or ".join(f"`{one}`" for one in inner)
+        return " or ".join(f"`{option}`" for option in inner)
     if origin in (list, tuple):
         return f"list of {describe_type(inner[0])}"
     if origin in (dict, Mapping) and inner[1] is not Any:
         return f"object of {describe_type(inner[1])}"
-    return _WORDS.get(hint, "object")
+    return _TYPE_NAMES.get(hint, "object")
 
 
 def markdown_table(kind: type) -> str:
-    """A file's keys as a table in Markdown: each with its type and meaning."""
+    """A Markdown table of a file's keys: type and meaning."""
     rows = ["| key | type | meaning |", "|---|---|---|"]
     plain, full = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     for key, hint in full.items():

@@ -1,8 +1,8 @@
-"""Defines the error that is shown to the person when something they can mend has gone wrong."""
+"""Defines the error for mistakes that the user can correct."""
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: its message is shown as it stands, without a traceback.
+    """A mistake that the user can correct; the message is shown without a traceback.
 
-    The message says what was wrong, what was got, what is allowed, and what to do next.
+    The message says what is wrong, what was got, what is allowed, and what to do.
     """

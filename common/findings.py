@@ -1,4 +1,4 @@
-"""Defines preflight.json: the findings of the preflight, and the fairness ledger."""
+"""Defines preflight.json: the preflight's findings and the fairness ledger."""
 
 from __future__ import annotations
 
@@ -17,69 +17,66 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 Equality = Literal["different", "unverifiable", "equivalent", "equal"]
 EQUALITIES: tuple[Equality, ...] = get_args(Equality)
 
-# What weighs most among its like.
+# The most important codes of a level.
 _FIRST = ("trainers", "trainer-versions", "torch-versions", "settings", "cuda-graphs", "cuda-launch-blocking")
 _MADE_BY = "`rolloutbench preflight`"
 _MAY_LACK = ("scope", "settle")
-# What the ledger writes between the values of one arm's factor combinations, for what nobody says, for no such setting.
+# In the ledger: between values of one arm's factor combinations; for an unknown value; for an absent setting.
 SEVERAL, UNKNOWN, NONE = " | ", "unknown", "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know before a GPU is touched.
+    """One finding of the preflight.
 
-    `impossible`: the run would fail, or never end. `unequal`: the arms do not meet on equal terms, so a difference in
-    time is not the engine's alone. `odd`: it runs, and all arms alike, but probably not as meant.
+    `impossible`: the run would fail or never end. `unequal`: the arms differ, so a time difference is not only the
+    engine's. `odd`: the runs work and are equal, but probably not as intended.
     """
 
-    level: Annotated[Level, "how much it weighs"]
-    code: Annotated[str, "names the kind of finding"]
-    arms: Annotated[tuple[str, ...], "the arms that it is about"]
+    level: Annotated[Level, "how serious it is"]
+    code: Annotated[str, "the kind of finding"]
+    arms: Annotated[tuple[str, ...], "the affected arms"]
     what: Annotated[str, "what was found"]
     why: Annotated[str, "why it matters"]
-    source: Annotated[str, "where that is known from"]
+    source: Annotated[str, "the source of the fact"]
     change: Annotated[str, "what to change"]
-    scope: Annotated[str, "where alone a ratio of these arms holds, for the verdict; else not there"] = ""
-    settle: Annotated[str, "what would settle the question then, as no setting can; else not there"] = ""
+    scope: Annotated[str, "the only conditions under which a ratio of these arms is valid; may be absent"] = ""
+    settle: Annotated[str, "what would resolve the question, if no setting can; may be absent"] = ""
     sides: Annotated[
-        tuple[tuple[str, ...], ...], "the arms that are alike in it, where some of more than two are; else not there"
+        tuple[tuple[str, ...], ...], "groups of equal arms, if more than two arms differ; may be absent"
     ] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        held = asdict(self) | {"arms": list(self.arms), "sides": [list(side) for side in self.sides]}
-        return {name: value for name, value in held.items() if value or name not in (*_MAY_LACK, "sides")}
+        fields = asdict(self) | {"arms": list(self.arms), "sides": [list(side) for side in self.sides]}
+        return {name: value for name, value in fields.items() if value or name not in (*_MAY_LACK, "sides")}
 
     def concerns(self, arms: Sequence[str]) -> bool:
-        """Whether it is about these arms: of what differs between arms, whether it differs between these."""
-        on = [{place for place, side in enumerate(self.sides) if arm in side} for arm in arms]
-        # Of an arm on no side it is not known.
-        return len(set().union(*on)) > 1 if all(on) else bool(set(self.arms) & set(arms))
+        """Whether it applies to these arms; with `sides`, whether these arms are on different sides."""
+        sides = [{place for place, side in enumerate(self.sides) if arm in side} for arm in arms]
+        # An arm on no side is unknown.
+        return len(set().union(*sides)) > 1 if all(sides) else bool(set(self.arms) & set(arms))
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One setting: each arm's value, whether these come to the same, and why."""
+    """One setting: its value in each arm, and whether the values are equal."""
 
     setting: Annotated[str, "the setting's name"]
-    values: Annotated[dict[str, str], "its value in each arm, as a text"]
-    verdict: Annotated[Equality, "whether the values come to the same"]
+    values: Annotated[dict[str, str], "its value in each arm, as text"]
+    verdict: Annotated[Equality, "whether the values are equal"]
     why: Annotated[str, "the reason for the verdict"]
-    source: Annotated[str, "where that is known from"]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    source: Annotated[str, "the source of the fact"]
 
 
 @dataclass(frozen=True)
 class Preflight:
     """The content of preflight.json."""
 
-    findings: Annotated[tuple[Finding, ...], "the worst first"]
+    findings: Annotated[tuple[Finding, ...], "the most serious first"]
     ledger: Annotated[tuple[LedgerRow, ...], "the fairness ledger"]
-    unverifiable: Annotated[tuple[str, ...], "what could not be checked, and what it would need"] = ()
-    experiment: Annotated[str, "whose preflight it is"] = ""
-    memory: Annotated[dict[str, Any], "each arm's estimate of a GPU's memory; the report ignores it"] = field(
+    unverifiable: Annotated[tuple[str, ...], "what could not be checked, and what a check needs"] = ()
+    experiment: Annotated[str, "the experiment's name"] = ""
+    memory: Annotated[dict[str, Any], "each arm's estimate of GPU memory; the report ignores it"] = field(
         default_factory=dict
     )
 
@@ -88,7 +85,7 @@ class Preflight:
         return {
             "experiment": self.experiment,
             "findings": [finding.as_dict() for finding in self.findings],
-            "ledger": [row.as_dict() for row in self.ledger],
+            "ledger": [asdict(row) for row in self.ledger],
             "memory": {arm: estimate.as_dict() for arm, estimate in self.memory.items()},
             "unverifiable": list(self.unverifiable),
         }
@@ -98,58 +95,57 @@ class Preflight:
 
     @property
     def counts(self) -> str:
-        """How many settings there are of each verdict, in one line."""
-        told = [f"{len(self.rows(v))} {v}" for v in EQUALITIES if self.rows(v)]
-        return f"{count_of(len(self.ledger), 'setting')}: " + ", ".join(told) if told else "no setting was compared"
+        """The number of settings of each verdict, in one line."""
+        counts = [f"{len(self.rows(v))} {v}" for v in EQUALITIES if self.rows(v)]
+        return f"{count_of(len(self.ledger), 'setting')}: " + ", ".join(counts) if counts else "no setting was compared"
 
     def unequal(self, arms: Sequence[str]) -> list[Finding]:
-        """The findings by which these arms do not meet on equal terms."""
+        """The findings that make these arms unequal."""
         return [f for f in self.findings if f.level == "unequal" and f.concerns(arms)]
 
     def between(self, arms: Sequence[str]) -> Preflight:
-        """The same with the ledger of these arms alone: what only others differ in is equal between them."""
+        """A copy with the ledger of these arms only; settings in which only other arms differ become equal."""
         rows = (_between(row, arms) for row in self.ledger)
         return replace(self, ledger=tuple(row for row in rows if row is not None))
 
 
 def _between(row: LedgerRow, arms: Sequence[str]) -> LedgerRow | None:
-    """A row of these arms alone; None where none of them has the setting."""
+    """A row with only these arms; None if none of them has the setting."""
     values = {arm: value for arm, value in row.values.items() if arm in arms}
     if len(values) == len(row.values) or len(set(row.values.values())) == 1:
         return replace(row, values=values)
     if set(values.values()) == {NONE}:
         return None
-    # Values of several factor combinations may be the same and meet in another order.
-    same = len(set(values.values())) == 1 and not any(SEVERAL in one or one == UNKNOWN for one in values.values())
+    # Equal lists over factor combinations may still differ in each combination.
+    same = len(set(values.values())) == 1 and not any(SEVERAL in value or value == UNKNOWN for value in values.values())
     row = replace(row, values=values)
     return replace(row, verdict="equal", why="the same in these arms") if same else row
 
 
 def read_preflight(path: Path, experiment: str) -> Preflight | None:
-    """preflight.json; None where there is none. `UserError` when it is no such file, or of another experiment."""
+    """Read preflight.json; None if absent. `UserError` if it is damaged or of another experiment."""
     if not path.is_file():
         return None
     raw = read_json_object(path, _MADE_BY)
     again = f"delete {path} and start snakemake again, or run {_MADE_BY} for this experiment"
     if raw.get("experiment") != experiment:
-        raise UserError(f"{path} is of the experiment {raw.get('experiment')!r}, not of {experiment!r}; {again}")
+        raise UserError(f"{path} belongs to the experiment {raw.get('experiment')!r}, not to {experiment!r}; {again}")
     try:
-        found = [_finding(f) for f in raw["findings"]]
-        ledger = tuple(_row(r) for r in raw["ledger"])
+        findings = sorted(map(_finding, raw["findings"]), key=lambda f: LEVELS.index(f.level))
+        ledger = tuple(map(_row, raw["ledger"]))
         unverifiable = tuple(str(text) for text in raw.get("unverifiable", []))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{path} is not what the preflight writes ({what}); {again}") from None
-    found.sort(key=lambda f: LEVELS.index(f.level))
-    return Preflight(tuple(found), ledger, unverifiable, experiment)
+        raise UserError(f"{path} is damaged ({what}); {again}") from None
+    return Preflight(tuple(findings), ledger, unverifiable, experiment)
 
 
 def _finding(raw: Mapping[str, Any]) -> Finding:
-    words = {name: str(raw[name]) for name in ("code", "what", "why", "source", "change")}
-    words |= {name: str(raw.get(name, "")) for name in _MAY_LACK}
+    texts = {name: str(raw[name]) for name in ("code", "what", "why", "source", "change")}
+    texts |= {name: str(raw.get(name, "")) for name in _MAY_LACK}
     level: Level = _one_of(LEVELS, "level", raw)
     sides = tuple(tuple(str(arm) for arm in side) for side in raw.get("sides", ()))
-    return Finding(level, arms=tuple(str(arm) for arm in raw["arms"]), sides=sides, **words)
+    return Finding(level, arms=tuple(str(arm) for arm in raw["arms"]), sides=sides, **texts)
 
 
 def _row(raw: Mapping[str, Any]) -> LedgerRow:
@@ -165,24 +161,21 @@ def _one_of(allowed: Sequence[str], key: str, raw: Mapping[str, Any]) -> Any:
 
 
 def downgrade_imported(findings: Iterable[Finding], imported: Container[str]) -> list[Finding]:
-    """What would be impossible is at most odd in arms that have run already."""
+    """`impossible` findings about imported arms become `odd`: these arms have already run."""
     return [
-        replace(one, level="odd", why=f"{one.why}. But it has run: what is said of its settings may not be what it had")
-        if one.level == "impossible" and all(arm in imported for arm in one.arms)
-        else one
-        for one in findings
+        replace(f, level="odd", why=f"{f.why}. But it has run: its declared settings may be wrong")
+        if f.level == "impossible" and all(arm in imported for arm in f.arms)
+        else f
+        for f in findings
     ]
 
 
 def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Equal findings of several arms and points as one, the worst first; otherwise in the order found."""
-    found: dict[Finding, list[str]] = {}
+    """Merge equal findings of several arms; the most serious first, else in the given order."""
+    arms_of: dict[Finding, list[str]] = {}
     for finding in findings:
-        arms = found.setdefault(replace(finding, arms=()), [])
+        arms = arms_of.setdefault(replace(finding, arms=()), [])
         arms += [arm for arm in finding.arms if arm not in arms]
-    whole = [replace(finding, arms=tuple(arms)) for finding, arms in found.items()]
-    return sorted(whole, key=lambda finding: (LEVELS.index(finding.level), _weight(finding.code)))
-
-
-def _weight(code: str) -> int:
-    return _FIRST.index(code) if code in _FIRST else len(_FIRST)
+    order = (*_FIRST, "")
+    merged = [replace(finding, arms=tuple(arms)) for finding, arms in arms_of.items()]
+    return sorted(merged, key=lambda f: (LEVELS.index(f.level), order.index(f.code if f.code in _FIRST else "")))

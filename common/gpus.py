@@ -1,4 +1,4 @@
-"""Gives what a GPU can hold, read and compute: NVIDIA's data sheets, by our names and by those that drivers report."""
+"""Lists the memory, bandwidth and compute of GPUs, from NVIDIA's data sheets, by our names and the driver's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by its data sheet: memory in GiB, its bandwidth in TB/s, dense bfloat16 in TFLOP/s.
+    """A GPU's data sheet: memory in GiB, memory bandwidth in TB/s, dense bfloat16 in TFLOP/s.
 
-    Of the memory the driver keeps one or two in a hundred. Where error correction takes a sixteenth of GDDR memory
-    (A10, L40S), it is left out here, as nvidia-smi does. Sheets that give a rate with sparsity are halved.
+    The driver reserves 1-2% of the memory. Error correction takes 1/16 of GDDR memory (A10, L40S), which is subtracted
+    here, as in nvidia-smi. Rates with sparsity are halved.
     """
 
     memory_gib: float
@@ -21,13 +21,12 @@ class Gpu:
     bf16_tflops: float
     source: str
     reported: tuple[str, ...] = ()
-    """Its names by nvidia-smi and torch; a slice of a GPU (MIG) has a longer one, and is none of these."""
+    """Names in nvidia-smi and torch. A slice of a GPU (MIG) has a longer name and is not listed."""
 
 
 _NVIDIA = "https://www.nvidia.com/en-us/data-center"
 
-# A name that does not tell the SXM module from the PCIe card means the SXM module, the faster one, so that a floor
-# holds for both: who wants the card's own floor names the card.
+# A name without SXM or PCIe means the SXM module, which is faster, so that a floor is valid for both.
 KNOWN_GPUS: Mapping[str, Gpu] = {
     "A10-24GB": Gpu(22.5, 0.6, 125, f"{_NVIDIA}/products/a10-gpu/", ("A10",)),
     "A100-40GB": Gpu(40, 1.555, 312, f"{_NVIDIA}/a100/", ("A100-SXM4-40GB", "A100-PCIE-40GB")),
@@ -44,7 +43,7 @@ KNOWN_GPUS: Mapping[str, Gpu] = {
 
 _NAMES: Mapping[str, str] = {
     **{f"nvidia {name}".lower(): known for known, gpu in KNOWN_GPUS.items() for name in gpu.reported},
-    # Older drivers leave the maker out. A bare "H200" is no driver's word, but a person's for any of its kind.
+    # Older drivers omit "NVIDIA". A bare "H200" is not a driver's name: people use it for any H200.
     **{name.lower(): known for known, gpu in KNOWN_GPUS.items() for name in gpu.reported if set(name) & set(" -")},
     **{known.lower(): known for known in KNOWN_GPUS},
 }
@@ -52,17 +51,17 @@ _MEASURED_CPU = re.compile(r"CPU with ([\d.e+-]+) GB/s of memory, measured")
 
 
 def known_name(name: str | None) -> str | None:
-    """Our name of a GPU, from ours in any case or the driver's (`NVIDIA H100 80GB HBM3`); None if it is unknown."""
+    """Our name of a GPU, from our name in any case or the driver's (`NVIDIA H100 80GB HBM3`); None if unknown."""
     return _NAMES.get(" ".join((name or "").split()).lower())
 
 
 def measured_cpu(gb_per_s: float) -> str:
-    """The name of a CPU of which the memory's bandwidth alone is known, by a measurement."""
+    """The name of a CPU with a measured memory bandwidth."""
     return f"CPU with {gb_per_s:g} GB/s of memory, measured"
 
 
 def gpu_of(name: str | None) -> Gpu | None:
-    """The GPU of that name, ours or the driver's, or a measured CPU, without a bound by arithmetic; None if unknown."""
+    """The GPU with our or the driver's name, or a measured CPU without a compute limit; None if unknown."""
     if match := _MEASURED_CPU.fullmatch(name or ""):
         return Gpu(0.0, float(match[1]) / 1000, math.inf, "measured")
     known = known_name(name)

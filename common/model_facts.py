@@ -1,4 +1,4 @@
-"""Gives how large a model is and what it reads for each token, and tells whether two names are of one model."""
+"""Computes a model's sizes from its configuration, and compares model names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A decoder's sizes; the parameters are None where its architecture is not one that is counted here."""
+    """A decoder's sizes; the parameter counts are None for architectures outside `COUNTED`."""
 
     architecture: str
     layers: int
@@ -25,27 +25,27 @@ class ModelFacts:
     rope_scaling: bool
     parameters: int | None
     decode_parameters: int | None
-    """What every decode step reads: all matrices and the output head, not an input embedding of its own."""
+    """Parameters that every decode step reads: all matrices and the output head, not a separate input embedding."""
     full_attention: bool
-    """Whether every layer attends to the whole sequence, as far as the configuration tells."""
+    """Whether every layer attends to the whole sequence, according to the configuration."""
     source: str
 
     @property
     def kv_numbers(self) -> int:
-        """How many numbers one token's keys and values are, over all layers and heads."""
+        """Numbers in one token's keys and values, over all layers and heads."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     @property
     def kv_bytes(self) -> int:
-        """Their bytes in bfloat16."""
+        """Bytes of one token's keys and values in bfloat16."""
         return 2 * self.kv_numbers
 
 
-# Attention with separate or fused projections and a gated MLP: what the count below is right for. Biases and norms,
-# a ten-thousandth of the whole, are left out.
+# The parameter count below is correct for attention with separate or fused projections and a gated MLP. It omits
+# biases and norms, 0.01% of the total.
 COUNTED = ("LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
-# Where huggingface_hub keeps what it has downloaded: the folder tells the hub id.
+# The cache folder of huggingface_hub contains the hub id.
 _CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots(?:/|$)")
 _HUB = "config.json of https://huggingface.co/{}"
 
@@ -82,15 +82,15 @@ _KNOWN: Mapping[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-70B": _config("LlamaForCausalLM", "80 8192 64 8 28672 128256 131072", scaled=True),
     "meta-llama/Llama-3.1-70B-Instruct": _config("LlamaForCausalLM", "80 8192 64 8 28672 128256 131072", scaled=True),
 }
-# As node/tiny.py makes it; its vocabulary is at most this.
+# The model of node/tiny.py, with its maximum vocabulary.
 _TINY = _config("Qwen2ForCausalLM", "4 128 4 2 512 512 2048", tied=True)
 
 
 def model_facts(source: str) -> ModelFacts | None:
-    """A model's sizes by its hub id, its folder or a built-in's name; None where nobody here knows them."""
+    """A model's sizes by hub id, folder or built-in name; None if unknown."""
     if source.startswith("builtin:"):
         return facts_of(_TINY, "node/tiny.py") if source == "builtin:tiny-qwen2" else None
-    # As `workload.model.source` is read: a path is written as one.
+    # The same rule as for `workload.model.source`.
     if not source.startswith(("/", ".", "~")) and source.count("/") < 2:
         known = {name.lower(): (name, config) for name, config in _KNOWN.items()}
         name, config = known.get(source.lower(), ("", None))
@@ -106,16 +106,16 @@ def model_facts(source: str) -> ModelFacts | None:
 
 
 def _by_name(folder: str) -> ModelFacts | None:
-    """A folder that is not on this machine, but is called as a known model is: its facts, with a word of caution."""
+    """The sizes of a missing folder that has the name of a known model."""
     wanted = Path(folder).name.lower()
     for name, config in _KNOWN.items():
         if name.rpartition("/")[2].lower() == wanted:
-            return facts_of(config, f"{_HUB.format(name)} (by the folder's name: {folder} is not here)")
+            return facts_of(config, f"{_HUB.format(name)} (by the folder's name: {folder} does not exist here)")
     return None
 
 
 def facts_of(config: Mapping[str, Any], source: str) -> ModelFacts | None:
-    """A config.json's content as facts; None if it is not a decoder of known words."""
+    """The sizes in a config.json; None if keys are missing or invalid."""
     try:
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         kv_heads = int(config.get("num_key_value_heads") or heads)
@@ -148,7 +148,7 @@ def facts_of(config: Mapping[str, Any], source: str) -> ModelFacts | None:
 
 
 def _full_attention(config: Mapping[str, Any]) -> bool:
-    """Newer configurations name each layer's kind; older ones have a window, which Qwen's may leave unused."""
+    """Newer configurations list each layer's kind; older ones have a window, which Qwen may not use."""
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and kinds:
         return all(kind == "full_attention" for kind in kinds)
@@ -156,32 +156,37 @@ def _full_attention(config: Mapping[str, Any]) -> bool:
 
 
 def hub_id(source: str) -> str:
-    """A model's name; for a folder of the hub's cache, the id of what it holds."""
-    found = _CACHED.search(source)
-    return f"{found[1]}/{found[2]}" if found else source
+    """A model's name; for a folder of the hub's cache, its hub id."""
+    match = _CACHED.search(source)
+    return f"{match[1]}/{match[2]}" if match else source
 
 
 def is_hub_id(source: str) -> bool:
     return source.count("/") == 1 and not source.startswith(("/", ".", "~"))
 
 
-def same_model(one: str, other: str) -> bool:
-    """Whether two names may be of one model: of a folder only its own name says something."""
-    one, other = hub_id(one).lower().rstrip("/"), hub_id(other).lower().rstrip("/")
-    return one == other or (not (is_hub_id(one) and is_hub_id(other)) and one.split("/")[-1] == other.split("/")[-1])
+def same_model(first: str, second: str) -> bool:
+    """Whether two names may mean the same model; of a folder only its last part is compared."""
+    first, second = hub_id(first).lower().rstrip("/"), hub_id(second).lower().rstrip("/")
+    both_ids = is_hub_id(first) and is_hub_id(second)
+    return first == second or (not both_ids and first.split("/")[-1] == second.split("/")[-1])
 
 
-def are_different_models(one: str, other: str) -> bool:
-    """Whether two names tell two models; a folder may hold what the other, no folder, is called, if its sizes allow."""
-    if same_model(one, other):
+def are_different_models(first: str, second: str) -> bool:
+    """Whether two names mean different models; a folder may contain any model of the same sizes."""
+    if same_model(first, second):
         return False
-    if _is_folder(one) == _is_folder(other):
+    if _is_folder(first) == _is_folder(second):
         return True
-    if one.startswith("builtin:") or other.startswith("builtin:"):
-        return False  # it was made into a folder
-    facts = [model_facts(hub_id(name)) for name in (one, other)]
-    known = [replace(found, source="") for found in facts if found is not None]
-    return len(known) == 2 and known[0] != known[1]
+    if first.startswith("builtin:") or second.startswith("builtin:"):
+        return False  # built-in models are written into a folder
+    sizes = [_sizes(first), _sizes(second)]
+    return None not in sizes and sizes[0] != sizes[1]
+
+
+def _sizes(source: str) -> ModelFacts | None:
+    facts = model_facts(hub_id(source))
+    return facts and replace(facts, source="")
 
 
 def _is_folder(source: str) -> bool:
@@ -189,9 +194,10 @@ def _is_folder(source: str) -> bool:
 
 
 def contradicts_declared(own: str, declared: str) -> bool:
-    """Whether the run's own model cannot be the declared one; a folder that is called as no known model may be any."""
-    own, declared = hub_id(own), hub_id(declared)
-    if same_model(own, declared) or (is_hub_id(own) and is_hub_id(declared)):
-        return not same_model(own, declared)
-    one, other = model_facts(own), model_facts(declared)
-    return one is not None and (other is None or replace(one, source="") != replace(other, source=""))
+    """Whether the run's own model cannot be the declared one; a folder of unknown sizes may contain any model."""
+    if same_model(own, declared):
+        return False
+    if is_hub_id(hub_id(own)) and is_hub_id(hub_id(declared)):
+        return True
+    sizes = _sizes(own)
+    return sizes is not None and sizes != _sizes(declared)

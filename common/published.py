@@ -1,4 +1,4 @@
-"""Checks what may stand in spec.json and the report, which others read: JSON values, and no secrets."""
+"""Checks values for spec.json and the report, which others read: JSON values without secrets."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from typing import Any
 
 from common.messages import short_repr, yaml_repr
 
-# The shapes that services give theirs so that they can be found: Hugging Face, OpenAI and its like, GitHub, AWS, Slack,
-# and JSON web tokens. wandb's older keys are 40 hex digits, as a commit is: those are told by their names alone.
+# Key formats of Hugging Face, OpenAI and similar, GitHub, AWS, Slack and wandb, and JSON web tokens. wandb's older keys
+# are 40 hex digits, like a commit: only the setting's name detects them.
 CREDENTIAL = re.compile(
     r"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|wandb_v\d_\w{20,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
 )
-
-
-# Values of such variables would be written into spec.json and from there into reports.
+# Values of these variables would appear in spec.json and in reports.
 SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-# Narrower, since trainers have options such as max_tokens, pad_token and author.
+# Narrower, because trainers have options such as max_tokens, pad_token and author.
 SECRET_OPTION = re.compile(
     r"(api|access)[-_]?key|[-_]key$|secret|passw|passphrase|credential|auth(?!or(?!i[sz]))|bearer|^token$"
     r"|(hub|hf|api|access|refresh|session|wandb)[-_]?token(?!i[sz])",
     re.IGNORECASE,
 )
-# Names of columns, as verl has them under `data`.
+# Column names under verl's `data` section.
 _COLUMN = re.compile(r"(prompt|reward_fn|image|video|audio|tools|messages|label|input_ids|response)_key")
 URL_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,15 +32,15 @@ _INSTEAD = "settings are written into results; export it in the shell that start
 
 
 def check_published(value: Any, where: str = "", depth: int = 0) -> None:
-    """Refuse what JSON cannot hold, and what must not be read in spec.json and the report."""
+    """Reject values that are not JSON, and secrets."""
     if depth > _MOST_NESTED:
-        raise ValueError(f"{where}: nested more than {_MOST_NESTED} deep; make it flatter")
+        raise ValueError(f"{where}: nested more than {_MOST_NESTED} levels deep; use fewer levels")
     if isinstance(value, str):
         check_text(value, where)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"{where or 'it'}: keys must be text (got {yaml_repr(key)}); quote it")
+                raise ValueError(f"{where or 'the value'}: keys must be text (got {yaml_repr(key)}); quote it")
             at = f"{where}.{key}" if where else key
             check_option_name(key, at)
             check_published(inner, at, depth + 1)
@@ -63,11 +61,11 @@ def check_published(value: Any, where: str = "", depth: int = 0) -> None:
 
 def check_text(text: str, where: str) -> None:
     if "\0" in text:
-        raise ValueError(f"{where}: must not hold a NUL character (got {short_repr(text)}); remove it")
+        raise ValueError(f"{where}: must not contain a NUL character (got {short_repr(text)}); remove it")
     if CREDENTIAL.search(text):
-        raise ValueError(f"{where} holds what looks like a key or a token, and {_INSTEAD}")
+        raise ValueError(f"{where} looks like a key or a token, and {_INSTEAD}")
     if URL_PASSWORD.search(text):
-        raise ValueError(f"{where} holds a URL with a password, and {_INSTEAD}")
+        raise ValueError(f"{where} contains a URL with a password, and {_INSTEAD}")
 
 
 def check_option_name(name: str, where: str) -> None:
@@ -86,7 +84,7 @@ def check_variable(name: str, where: str = "") -> None:
 
 
 def as_number(value: Any) -> Any:
-    """A value with 1.0 as 1, so that equal numbers are equal as JSON; true is not 1."""
+    """A value with 1.0 as 1, so that equal numbers are equal in JSON."""
     if isinstance(value, Mapping):
         return {key: as_number(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Waits out what a shared file system does for a while: stale handles, failed reads, no rights, no room, no handles."""
+"""Retries file operations while a shared file system fails temporarily, and sleeps so that Ctrl-C works."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 PATIENCE_S = 900.0
 READ_PATIENCE_S = 30.0
-"""For commands that only look: a person waits for them."""
-# Room is made by people, while whoever waits for it keeps a node.
+"""For commands that only read: a person waits for them."""
+# Only people free disk space, and the waiting job occupies a node.
 _ROOM_S = 30.0
-# What passes by itself, or after an administrator's hand. A missing file is an answer, not a fault.
+# Errors that end by themselves or after an administrator acts. A missing file is an answer, not an error.
 _PASSING = frozenset(
     {
         *(errno.ESTALE, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ESHUTDOWN),
@@ -32,14 +32,14 @@ _PASSING = frozenset(
 
 
 def is_transient(error: OSError | DiskFull) -> bool:
-    """Whether waiting may cure an error of the file system."""
+    """Whether a file system error may be temporary."""
     return error.errno in _PASSING
 
 
 def denying_owner(error: OSError | DiskFull) -> str | None:
-    """The other user to whom a file belongs that one has no right to; None for one's own and for any other error.
+    """The other user who owns the file of a permission error; None for own files and other errors.
 
-    Where a folder hides it, the file counts as that folder's owner's.
+    If a folder hides the file, the folder's owner counts.
     """
     name = getattr(error, "filename", None)
     if error.errno not in (errno.EACCES, errno.EPERM) or not isinstance(name, str | os.PathLike):
@@ -52,7 +52,7 @@ def denying_owner(error: OSError | DiskFull) -> str | None:
 
 
 def exists(path: Path) -> bool:
-    """Whether a file is there; raises OSError where that cannot be known, which `is_file` may take for no."""
+    """Whether a path exists; raises OSError if unknown, while `is_file` may return False."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -61,14 +61,13 @@ def exists(path: Path) -> bool:
 
 
 def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:
-    """What an action returns, tried again while the file system refuses it; says so once.
+    """Retry an action while the file system fails temporarily; prints one message.
 
-    Without `for_others` another user's refusal is final: one who only looks may have no right to, and never get it.
-
-    The patience (half a minute for a full disk) begins with the first refusal: on a busy machine the action itself may
-    take as long. Raises the last error when it is over, and at once one that will not pass.
+    The limit (30 s for a full disk) starts with the first failure, because the action itself may be slow. Raises the
+    last error after the limit, and permanent errors at once. Without `for_others`, missing permission to another user's
+    file is permanent.
     """
-    refused: float | None = None
+    first_failure: float | None = None
     pause_s = 0.2
     while True:
         try:
@@ -76,37 +75,36 @@ def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S,
         except (OSError, DiskFull) as error:
             limit_s = min(patience_s, _ROOM_S) if isinstance(error, DiskFull) else patience_s
             final = not is_transient(error) or (not for_others and denying_owner(error) is not None)
-            if final or (refused is not None and time.monotonic() + pause_s > refused + limit_s):
+            if final or (first_failure is not None and time.monotonic() + pause_s > first_failure + limit_s):
                 raise
-            if refused is None:
+            if first_failure is None:
                 print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
-                refused = time.monotonic()
+                first_failure = time.monotonic()
             interruptible_sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
 
 
 def interruptible_sleep(seconds: float) -> None:
-    """Sleeps, and hears a Ctrl-C within a second.
+    """Sleep, and react to Ctrl-C within a second.
 
-    A signal that comes between Python's last look for signals and the sleep itself does not end the sleep: it is heard
-    after it.
+    A signal between Python's check for signals and the sleep does not end the sleep, so each sleep is short.
     """
     for _ in range(int(seconds)):
         time.sleep(1)
     time.sleep(seconds % 1)
 
 
-def run_interruptible(words: Sequence[str], patience_s: float, **how: Any) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` with the output as text and a limit; hears a Ctrl-C as `interruptible_sleep` does."""
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
-        give_up = time.monotonic() + patience_s
+def run_interruptible(command: Sequence[str], timeout_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` with text output and a timeout; reacts to Ctrl-C within a second."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        deadline = time.monotonic() + timeout_s
         try:
             while True:
                 try:
-                    out, said = process.communicate(timeout=1)
-                    return subprocess.CompletedProcess(words, process.returncode, out, said)
+                    out, err = process.communicate(timeout=1)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
                 except subprocess.TimeoutExpired:
-                    if time.monotonic() > give_up:
+                    if time.monotonic() > deadline:
                         raise
         except BaseException:
             process.kill()

@@ -192,7 +192,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (with_import("wandb:a/b/c/d"), "must be wandb:entity/project/id"),
         (with_import("wandb:../../x"), "must be wandb:entity/project/id"),
         (with_import("https://wandb.ai/a/b/runs/c"), "must be a file, a folder or wandb:entity/project/id, no address"),
-        (with_import("https://me:s3cr3t@host/a.log"), "source holds a URL with a password"),
+        (with_import("https://me:s3cr3t@host/a.log"), "source contains a URL with a password"),
         (with_import(" "), "is empty"),
         (with_import([]), "arms.vllm.import.runs: must have at least 1 entry"),
         (with_import(3), "arms.vllm.import: must be a file, a folder or wandb:entity/project/id, a list of those"),

@@ -141,7 +141,7 @@ def test_steps_beyond_the_last_are_an_error(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["spec.json", "done.json"])
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "is not there"), ("{", "is not JSON"), ("[]", "must hold a JSON object")]
+    ("content", "said"), [(None, "is not there"), ("{", "is not JSON"), ("[]", "must be a JSON object")]
 )
 def test_bad_files_are_errors(tmp_path, capsys, name, content, said):
     run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1)]])

@@ -137,12 +137,12 @@ def test_another_place_can_be_named(folder, tmp_path, drawn):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"experiment": "other"}, "is of the experiment 'other', not of 'case'"),
+        ({"experiment": "other"}, "belongs to the experiment 'other', not to 'case'"),
         ({"ledger": [{"setting": "x"}]}, "lacks 'verdict'"),
         ({"ledger": [ledger_row("x", "alike")]}, "verdict must be one of different, unverifiable, equivalent, equal"),
         ({"findings": [FINDING | {"level": "bad"}]}, "level must be one of impossible, unequal, odd (got 'bad')"),
-        ({"findings": [1]}, "is not what the preflight writes"),
-        ({"findings": None}, "is not what the preflight writes"),
+        ({"findings": [1]}, "is damaged"),
+        ({"findings": None}, "is damaged"),
     ],
 )
 def test_another_file_is_an_error_for_people(folder, tmp_path, capsys, change, said):
