@@ -1,4 +1,4 @@
-"""Finds the checkpoint that a run goes on from."""
+"""Finds the checkpoint from which a run resumes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 _OF_FSDP = ("pytorch_model_fsdp.bin", "optimizer.bin")
-"""What FSDP goes on from beside these: the whole model and its optimizer (accelerate 1.15 utils/fsdp_utils.py)."""
+"""FSDP also saves the full model and its optimizer (accelerate 1.15 utils/fsdp_utils.py)."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of transformers' Trainer: its folder, and how many steps are in it."""
+    """A checkpoint of transformers' Trainer: its folder and its step."""
 
     path: Path
     step: int
 
 
 def newest_checkpoint(folder: Path, processes: int = 1) -> Checkpoint | None:
-    """The complete checkpoint with the most steps; null if there is none. Half-written ones are passed over."""
+    """The newest complete checkpoint; None if there is none."""
     found = []
     for path in folder.glob("checkpoint-*") if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
@@ -38,11 +38,10 @@ def newest_checkpoint(folder: Path, processes: int = 1) -> Checkpoint | None:
 
 
 def is_complete(path: Path, step: int, processes: int = 1) -> bool:
-    """Whether a checkpoint was written to its end, by each of the processes that train.
+    """Whether all training processes finished writing a checkpoint.
 
-    transformers 5.17 Trainer._save_checkpoint writes the model, then optimizer and scheduler, then random states, and
-    trainer_state.json last: a readable one of the right step, beside the others, means that all of it is there. Each
-    process writes its own random state.
+    transformers 5.17 Trainer._save_checkpoint writes the model, the optimizer, the scheduler, the random states of each
+    process, and trainer_state.json last. So a readable trainer_state.json of the right step completes it.
     """
     try:
         state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
@@ -51,12 +50,12 @@ def is_complete(path: Path, step: int, processes: int = 1) -> bool:
     return (
         isinstance(state, dict)
         and state.get("global_step") == step
-        and any(_filled(path / name) for name in _WEIGHTS)
-        and (_filled(path / "optimizer.pt") or all(_filled(path / name) for name in _OF_FSDP))
-        and _filled(path / "scheduler.pt")
-        and sum(_filled(file) for file in path.glob("rng_state*.pth")) >= processes
+        and any(_has_content(path / name) for name in _WEIGHTS)
+        and (_has_content(path / "optimizer.pt") or all(_has_content(path / name) for name in _OF_FSDP))
+        and _has_content(path / "scheduler.pt")
+        and sum(_has_content(file) for file in path.glob("rng_state*.pth")) >= processes
     )
 
 
-def _filled(path: Path) -> bool:
+def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0

@@ -1,4 +1,4 @@
-"""Reads the prompts and ground truths that a workload trains on, and makes the built-in sums."""
+"""Reads a workload's prompts and ground truths, and generates the built-in arithmetic data."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ DEFAULT_ROWS = 512
 
 
 def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
-    """Short sums of one or two operations, as rows of `question` and `answer`.
+    """Arithmetic problems of one or two operations, as rows of `question` and `answer`, which is a whole number.
 
-    The same rows and seed give the same sums on every Python: only `Random.random` is drawn from, whose sequence
-    is promised never to change. The answers are whole numbers, some of them negative.
+    Equal rows and seeds give equal problems on every Python: only the sequence of `Random.random` is guaranteed.
     """
     draw = random.Random(seed).random
 
@@ -34,7 +33,7 @@ def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
     def pick(choices: tuple[str, ...]) -> str:
         return choices[whole(0, len(choices) - 1)]
 
-    made = []
+    problems = []
     for _ in range(rows):
         terms = [whole(2, 99), whole(2, 99)]
         signs = [pick(("+", "-", "*"))]
@@ -48,8 +47,8 @@ def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
             value += terms[2] if signs[1] == "+" else -terms[2]
         formula = f"{terms[0]}" + "".join(f" {sign} {term}" for sign, term in zip(signs, terms[1:], strict=True))
         form = pick(("What is {}?", "Compute {}.", "{} = ?"))
-        made.append({"question": form.format(formula), "answer": str(value)})
-    return made
+        problems.append({"question": form.format(formula), "answer": str(value)})
+    return problems
 
 
 BUILTIN_DATA = ("builtin:arithmetic",)
@@ -60,9 +59,8 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The examples of a workload's data section, in verl's columns.
 
     Each is `{data_source, prompt: [{role, content}], reward_model: {style, ground_truth}, extra_info: {index,
-    split}}`; `index` is the row's place in the source. With `columns` in the section, `extra_info` has their values as
-    JSON, which every trainer hands on as it is. Raises `UserError` for a missing file or
-    column, a prompt or answer that is neither text nor a number, no rows, or a hub that cannot be reached.
+    split}}`; `index` is the row's number in the source. If the section has `columns`, `extra_info` has their values as
+    JSON. Raises `UserError` for missing files, columns or rows, invalid prompts or answers, and hub errors.
     """
     rows = _source_rows(data)
     source, wanted = str(data["source"]), data.get("rows")
@@ -83,15 +81,15 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
             "data_source": source,
             "prompt": [*opening, {"role": "user", "content": str(row["question"])}],
             "reward_model": {"style": "rule", "ground_truth": truth},
-            "extra_info": {"index": index, "split": str(data.get("split", "train")), **row.get("further", {})},
+            "extra_info": {"index": index, "split": str(data.get("split", "train")), **row.get("extra", {})},
         }
         for index, (row, truth) in enumerate(zip(rows, truths, strict=True))
     ]
 
 
 def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]:
-    """The ground truth in each answer: the whole of it, or what follows the last `answer_after`, without the commas
-    that part thousands (GSM8K writes `#### 1,234`)."""
+    """The ground truth of each answer: the whole text, or the part after the last `answer_after`, without thousands
+    separators (GSM8K writes `#### 1,234`)."""
     texts = [str(answer) for answer in answers]
     if answer_after is None:
         return [text.strip() for text in texts]
@@ -99,7 +97,7 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
     if without:
         raise UserError(
             f"workload.data.answer_after is {answer_after!r}, but {without} of {len(texts)} answers do not contain it; "
-            f"correct it, or set it to null to take the whole answer"
+            f"correct it, or set it to null to use the whole answer"
         )
     truths = [_without_thousands_commas(text.rsplit(answer_after, 1)[1].strip()) for text in texts]
     blank = [number for number, truth in enumerate(truths, start=1) if not truth]
@@ -112,7 +110,7 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
 
 
 def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
-    """Refuse prompts and answers that would be trained on as Python writes them, such as `['a']` or `nan`."""
+    """Reject prompts and answers that are not text or numbers, such as lists or NaN."""
     wrong = [
         (number, setting, row[key])
         for number, row in enumerate(rows, start=1)
@@ -125,7 +123,7 @@ def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
         raise UserError(
             f"{count} of {len(rows)} rows of {data['source']!r} cannot be used; in row {number} column "
             f"{data[setting]!r} (workload.data.{setting}) must be text or a number, and not blank "
-            f"(got {yaml_repr(value)}); mend or remove {'it' if count == 1 else 'them'}"
+            f"(got {yaml_repr(value)}); correct or remove {'it' if count == 1 else 'them'}"
         )
 
 
@@ -142,50 +140,94 @@ def _without_thousands_commas(text: str) -> str:
 
 
 def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The source's rows as `question` and `answer`."""
-    source = str(data["source"])
+    """The source's rows with `question` and `answer`."""
+    source, extra = str(data["source"]), list(data.get("columns") or ())
     kind = source_kind(source)
     if kind == "builtin":
-        if data.get("columns"):
+        if extra:
             raise UserError(f"workload.data.columns: {source!r} has no further columns; leave the list out")
         return list(arithmetic_rows(data.get("rows") or DEFAULT_ROWS, int(data.get("seed", 0))))
-    if kind == "local":
-        table = _local_table(source)
-        written = _written_rows(Path(source).expanduser(), table.num_rows) if data.get("columns") else None
-        return _columns(table, data, written)
-    return _columns(_hub_table(source, data), data)
+    table = _local_table(source) if kind == "local" else _hub_table(source, data)
+    if not table.num_rows:
+        return []
+    _check_columns(table.column_names, data, extra)
+    prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
+    rows = [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
+    if extra:
+        parsed = _parsed_rows(Path(source).expanduser(), table.num_rows) if kind == "local" else None
+        values = {column: [row.get(column) for row in parsed] if parsed else _values(table, column) for column in extra}
+        for at, row in enumerate(rows):
+            row["extra"] = {"columns": _as_json({column: values[column][at] for column in extra}, at + 1)}
+    return rows
 
 
 def _local_table(source: str) -> Any:
+    import pyarrow as pa
     from datasets import load_dataset
 
-    path = Path(source).expanduser()
+    path, empty = Path(source).expanduser(), pa.table({})
     if not path.is_file():
         raise UserError(f"workload.data.source {source!r} is not a file (seen from {Path.cwd()}); correct the path")
     if path.stat().st_size == 0:
-        return _empty_table()
-    # A cache that is gone afterwards: datasets would otherwise keep a second copy of every local file it read.
+        return empty
+    # A temporary cache: datasets would otherwise keep a copy of every local file.
     with tempfile.TemporaryDirectory(prefix="rolloutbench-data-", ignore_cleanup_errors=True) as cache:
         try:
             table = load_dataset(_LOADERS[path.suffix], data_files=str(path), split="train", cache_dir=cache)
-            return table.with_format("arrow")[:] if len(table) else _empty_table()
+            return table.with_format("arrow")[:] if len(table) else empty
         except Exception as error:
             if no_space_left(error):
                 raise
             root = list(causes(error))[-1]
-            if "no data" in str(root):  # datasets' word for a file that holds an empty list
-                return _empty_table()
+            if "no data" in str(root):  # datasets' message for an empty list
+                return empty
             raise UserError(
                 f"workload.data.source {source!r} cannot be read as {path.suffix[1:]}: "
                 f"{_broken_line(path) or one_line(root)}"
             ) from error
 
 
-def _written_rows(path: Path, count: int) -> list[dict[str, Any]] | None:
-    """The rows of a JSON file as they are written; None of another file.
+def _broken_line(path: Path) -> str | None:
+    """The line of a .jsonl file that is not a JSON object; datasets only reports a position in a block of lines."""
+    if path.suffix != ".jsonl":
+        return None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except ValueError as error:  # also if it is not UTF-8
+                return f"line {number} is not JSON ({error}); correct or remove it"
+            if not isinstance(row, dict):
+                return f"line {number} must be a JSON object, one per line (got {yaml_repr(row)}); correct or remove it"
+    return None
 
-    Arrow's JSON reader, which datasets has up to 4, puts the nulls of a list at its end (seen with pyarrow 20 and 26),
-    and takes a date for a time.
+
+def _hub_table(source: str, data: dict[str, Any]) -> Any:
+    from datasets import load_dataset
+
+    revision, split = str(data["revision"]), str(data.get("split", "train"))
+    try:
+        table = load_dataset(source, name=data.get("subset"), split=split, revision=revision)
+    except Exception as error:
+        raise hub_error("data", source, revision, error) from error
+    return table.with_format("arrow")[:]
+
+
+def _check_columns(known: Sequence[str], data: dict[str, Any], extra: Sequence[str]) -> None:
+    needed = [(setting, data[setting]) for setting in ("prompt_column", "answer_column")]
+    for setting, column in [*needed, *(("columns", column) for column in extra)]:
+        if column not in known:
+            raise UserError(
+                f"workload.data.{setting} is {column!r}, but {data['source']!r} has the columns "
+                f"{', '.join(known) or '(none)'}{did_you_mean(column, known)}"
+            )
+
+
+def _parsed_rows(path: Path, count: int) -> list[dict[str, Any]] | None:
+    """The rows of a JSON file, read without Arrow; None for parquet.
+
+    Arrow's JSON reader in datasets up to 4 moves the nulls of a list to its end (pyarrow 20 and 26), and reads dates as
+    times.
     """
     if path.suffix == ".parquet":
         return None
@@ -197,83 +239,21 @@ def _written_rows(path: Path, count: int) -> list[dict[str, Any]] | None:
     rows = [rows] if isinstance(rows, dict) else rows
     if len(rows) != count or not all(isinstance(row, dict) for row in rows):
         raise UserError(
-            f"workload.data.source {str(path)!r} must be one JSON object for each line where workload.data.columns are "
-            "asked for; write it as .jsonl or .parquet"
+            f"workload.data.source {str(path)!r} must have one JSON object on each line if workload.data.columns is "
+            "set; write it as .jsonl or .parquet"
         )
     return list(rows)
 
 
-def _broken_line(path: Path) -> str | None:
-    """Which line of a .jsonl file is no JSON object, since datasets only tells a place in a block of lines."""
-    if path.suffix != ".jsonl":
-        return None
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line) if line.strip() else {}
-            except ValueError as error:  # also where it is not UTF-8
-                return f"line {number} is not JSON ({error}); mend or remove it"
-            if not isinstance(row, dict):
-                return f"line {number} must be a JSON object, one per line (got {yaml_repr(row)}); mend or remove it"
-    return None
-
-
-def _empty_table() -> Any:
-    import pyarrow as pa
-
-    return pa.table({})
-
-
-def _hub_table(source: str, data: dict[str, Any]) -> Any:
-    from datasets import load_dataset
-
-    revision = str(data["revision"])
-    split = str(data.get("split", "train"))
-    try:
-        table = load_dataset(source, name=data.get("subset"), split=split, revision=revision)
-    except Exception as error:
-        raise hub_error("data", source, revision, error) from error
-    return table.with_format("arrow")[:]
-
-
-def _columns(
-    table: Any, data: dict[str, Any], written: Sequence[Mapping[str, Any]] | None = None
-) -> list[dict[str, Any]]:
-    """The prompt and answer columns of an Arrow table, and as JSON those that rewards are given: of the rows as they
-    are `written`, where these are known."""
-    found, further = list(table.column_names), list(data.get("columns") or ())
-    if not table.num_rows:
-        return []
-    asked = [(setting, data[setting]) for setting in ("prompt_column", "answer_column")]
-    for setting, column in [*asked, *(("columns", column) for column in further)]:
-        if column not in found:
-            raise UserError(
-                f"workload.data.{setting} is {column!r}, but {data['source']!r} has the columns "
-                f"{', '.join(found) or '(none)'}{did_you_mean(column, found)}"
-            )
-    prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
-    rows = [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
-    if not further:
-        return rows
-    if written is None:
-        written = [
-            dict(zip(further, of, strict=True)) for of in zip(*(_values(table, c) for c in further), strict=True)
-        ]
-    return [
-        row | {"further": {"columns": _as_json({column: of.get(column) for column in further}, number)}}
-        for number, (row, of) in enumerate(zip(rows, written, strict=True), start=1)
-    ]
-
-
 def _as_json(columns: Mapping[str, Any], number: int) -> str:
-    """The columns of a row as JSON, dates as text; a `UserError` for what JSON has no word for."""
+    """The columns of a row as JSON, dates as text; `UserError` for other types."""
     texts = []
     for name, value in columns.items():
         try:
             texts.append(f"{json.dumps(name)}: {json.dumps(value, default=_date_text)}")
         except TypeError as error:
             raise UserError(
-                f"workload.data.columns: row {number} has {error} in column {name!r}; rewards are given text, numbers, "
+                f"workload.data.columns: row {number} has {error} in column {name!r}; rewards accept text, numbers, "
                 "true or false, dates, lists and mappings; convert the column, or leave it out"
             ) from None
     return f"{{{', '.join(texts)}}}"
@@ -287,7 +267,7 @@ def _date_text(value: Any) -> str:
 
 def _values(table: Any, column: str) -> list[Any]:
     values = list(table.column(column).to_pylist())
-    # datasets gives a column that holds more than one type as JSON: the text 12 would come as "12", with its quotes.
+    # datasets stores a column of several types as JSON: the text 12 would be "12", with quotes.
     if str(table.schema.field(column).type) == "extension<arrow.json>":
         return [value if value is None else json.loads(value) for value in values]
     return values

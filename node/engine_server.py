@@ -1,4 +1,4 @@
-"""Reads what a job tells a server and the trainer beside it: where it answers, and where both meet."""
+"""Passes a server's address and order from the job to the server and to the trainer."""
 
 from __future__ import annotations
 
@@ -14,49 +14,47 @@ from node.attempt import Job, begin, read_attempt
 from node.checkpoints import newest_checkpoint
 
 URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
-"""Variables of the trainer: where the server answers, and the address at which both meet for new weights."""
+"""Trainer variables: the server's URL, and the address for sending new weights."""
 SCORER, SECRET = "ROLLOUTBENCH_SCORER", "ROLLOUTBENCH_SERVER_SECRET"
-"""Variables of the trainer: where its reward models answer, and what they and it alone know."""
+"""Trainer variables: the address of its reward models, and the secret that both share."""
 _SEEDS_APART = 1000
-"""Of a step: a resumed run draws from another stream than its first steps had."""
+"""Seed difference per resumed step, so that a resumed run does not repeat its first random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOrder:
-    """What a server is ordered to be."""
+    """The order of a server: its job and address."""
 
     job: Job
     host: str
     port: int
     seed: int
-    """The run's, of its first step in this life."""
+    """The run's seed, shifted by the resumed step."""
 
 
 def read_server_order(program: str, name: str = "server") -> ServerOrder:
-    """The order of `program ATTEMPT --host HOST --port PORT`, once the attempt's inputs are as they were prepared."""
+    """The order on the command line `program ATTEMPT --host HOST --port PORT`; checks the inputs."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("attempt")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
-    given = parser.parse_args()
-    job = begin(read_attempt([given.attempt]), name)
+    arguments = parser.parse_args()
+    job = begin(read_attempt([arguments.attempt]), name)
     job.inputs.require_unchanged()
     newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * (newest.step if newest else 0)
-    return ServerOrder(job, given.host, given.port, seed)
+    return ServerOrder(job, arguments.host, arguments.port, seed)
 
 
 def uses_server(trainer_args: Mapping[str, Any]) -> bool:
-    """Whether a run's vLLM is a server of its own, in the words that TRL and ms-swift share."""
+    """Whether a run's vLLM is a separate server, by the settings of TRL and ms-swift."""
     return bool(trainer_args.get("use_vllm")) and trainer_args.get("vllm_mode") == "server"
 
 
 def server_address() -> tuple[str, str, int]:
-    """The URL of the trainer's server, and the host and port at which both meet; `UserError` without one."""
+    """The server's URL, and the host and port for new weights; `UserError` without a server."""
     url, meet = os.environ.get(URL), os.environ.get(MEET)
     if not url or not meet:
-        raise UserError(
-            f"vllm_mode is server, and no server runs beside the trainer: {URL} is not set; the job sets it"
-        )
+        raise UserError(f"vllm_mode is server, but {URL} is not set: the job starts the server and sets it")
     host, _, port = meet.rpartition(":")
     return url, host, int(port)

@@ -1,4 +1,4 @@
-"""Takes a job's share of its node, describes the node, and measures how much of the share others used."""
+"""Reserves a job's CPUs, describes its node, and measures the CPU time of other processes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from common.errors import UserError
 from common.files import ROOT
 from common.published import SECRET_VARIABLE, URL_PASSWORD
 
-# One thread pool per library would fight over the same cores: all get the run's share, alike in every arm.
+# All thread pools get the same size in every arm: the run's share of the CPUs.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_TOLD = re.compile(r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)")
-# Columns of /proc/stat: user, nice, system, irq, softirq, steal. Idle and iowait are no work; guest is in user.
+_REPORTED = re.compile(
+    r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)"
+)
+# Columns of /proc/stat: user, nice, system, irq, softirq, steal. Idle and iowait are not work; user contains guest.
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
-_OF_THIS_PROCESS = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
+_PROCESS_SPECIFIC = re.compile(r"_(DIR|PATH|ROOT|NAME|IDENT|PORT)$")
 
 
 def pin_cpus(cpus: int, part: int = 0, parts: int = 1, width: int = 1) -> list[int]:
-    """Bind this process to the first `cpus` CPUs that it may use, or to its `width` parts of them, and return them.
+    """Bind this process to `width` of `parts` shares of its first `cpus` allowed CPUs, and return them.
 
-    To be called before torch is imported: its threads inherit the binding. Raises `UserError` if there are too few.
+    Call it before torch is imported: threads inherit the binding. Raises `UserError` if there are too few CPUs.
     """
     if cpus < 1:
-        raise UserError(f"attempt.cpus must be at least 1, got {cpus}")
+        raise UserError(f"attempt.cpus must be at least 1 (got {cpus})")
     if cpus < parts:
         raise UserError(f"the attempt has {cpus} CPUs of this node for {parts} processes; raise cpus in the profile")
     share = cpus // parts
@@ -44,8 +46,8 @@ def pin_cpus(cpus: int, part: int = 0, parts: int = 1, width: int = 1) -> list[i
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < cpus:
         raise UserError(
-            f"the attempt asks for {cpus} CPUs, but {len(allowed)} may be used here; lower cpus in the profile, or ask "
-            f"the scheduler for more"
+            f"the attempt asks for {cpus} CPUs, but {len(allowed)} may be used here; lower cpus in the profile, or "
+            "request more from the scheduler"
         )
     taken = allowed[:cpus][part * share : (part + width) * share]
     os.sched_setaffinity(0, taken)
@@ -55,17 +57,16 @@ def pin_cpus(cpus: int, part: int = 0, parts: int = 1, width: int = 1) -> list[i
 def set_environment(
     environment: MutableMapping[str, str], affinity: list[int], attempt: Mapping[str, Any], experiment: str
 ) -> None:
-    """Set what torch, vLLM, the hub and wandb read from the environment, before they are imported.
+    """Set the variables of torch, vLLM, the hub and wandb before they are imported.
 
-    Thread counts are set whatever the user's shell says, since a comparison must not depend on it; the tracker's
-    settings are the user's where there are any.
+    Thread counts replace the user's, because a comparison must not depend on the shell. wandb's settings are kept.
     """
     threads = str(len(affinity))
     environment.update(dict.fromkeys(THREAD_VARIABLES, threads))
     environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, affinity))
     environment["TOKENIZERS_PARALLELISM"] = "false"
-    environment["HF_HUB_OFFLINE"] = "1"  # the inputs are on the disk by now
-    # Runs that share a node would meet on the default port. A launcher of several processes has chosen one for them.
+    environment["HF_HUB_OFFLINE"] = "1"  # the inputs are already on disk
+    # Runs on one node must not share the default port. A launcher of several processes has already chosen one.
     if int(environment.get("WORLD_SIZE", "1")) == 1:
         environment["MASTER_ADDR"] = "127.0.0.1"
         environment["MASTER_PORT"] = str(free_port())
@@ -75,8 +76,8 @@ def set_environment(
         "VLLM_CONFIGURE_LOGGING": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
-        # vLLM 0.31 would compile FlashInfer's with nvcc as it warms up, but for processed log-probabilities, which
-        # trainers ask for (vllm/v1/worker/gpu/sample/sampler.py): a replay alone would meet it.
+        # vLLM 0.31 compiles FlashInfer's sampler with nvcc during warm-up, except with processed log-probabilities
+        # (vllm/v1/worker/gpu/sample/sampler.py), which trainers request. Only a replay would compile it.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
     for name, value in defaults.items():
@@ -86,11 +87,10 @@ def set_environment(
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Within this, large libraries are imported with a third less CPU time: Python's garbage collector rests.
+    """Pause the garbage collector while large libraries are imported, which saves a third of the CPU time.
 
-    It would walk over all that is loaded again and again, and find no garbage: also afterwards, so what was loaded is
-    left out of all later collections but the interpreter's last, after which libraries look for what leaked. Where
-    nothing was loaded, nothing is left out: a model may be in the memory by then.
+    Loaded modules are also excluded from later collections, except the interpreter's last, after which libraries
+    check for leaks. If nothing was loaded, nothing is excluded: a model may already be in memory.
     """
     was_on, loaded = gc.isenabled(), len(sys.modules)
     gc.disable()
@@ -105,27 +105,27 @@ def importing() -> Iterator[None]:
 
 
 def tracker_environment(environment: Mapping[str, str], attempt: Mapping[str, Any], experiment: str) -> dict[str, str]:
-    """What wandb is to read from the environment: the user's settings where there are any, and which run this is."""
+    """wandb's variables: the user's settings or our defaults, and the run's id."""
     defaults = {
         "WANDB_MODE": "offline",
         "WANDB_PROJECT": experiment,
         "WANDB_SILENT": "true",
-        "WANDB_CONSOLE": "off",  # the launcher keeps the log
-        "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",  # seconds; what is not in its file yet dies with the job
+        "WANDB_CONSOLE": "off",  # the launcher writes the log
+        "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",  # seconds; unwritten data is lost with the job
         "WANDB_DISABLE_CODE": "true",
         "WANDB_DISABLE_GIT": "true",
     }
     return {
         **{name: environment.get(name, value) for name, value in defaults.items()},
         "WANDB_DIR": str(attempt["attempt_dir"]),
-        # The attempts of a run are one run to wandb, too.
+        # All attempts of a run are one run in wandb.
         "WANDB_RUN_ID": str(attempt["fingerprint"])[:16],
         "WANDB_RESUME": "allow",
     }
 
 
 def free_port() -> int:
-    """A free port below those that the kernel gives away by itself: it is bound only when torch has been imported."""
+    """A free port below the kernel's automatic ports: it is bound later, after torch is imported."""
     with contextlib.suppress(OSError, ValueError):
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
         for port in random.SystemRandom().sample(range(first // 2, first), 100):
@@ -138,20 +138,20 @@ def free_port() -> int:
 
 
 def reported_environment(environment: MutableMapping[str, str]) -> dict[str, str]:
-    """The variables that bear on speed, for done.json: no secret, and no place or name of this one process."""
-    told = {
+    """The variables that affect speed, for done.json; without secrets, paths and names of this process."""
+    reported = {
         name: value
         for name, value in sorted(environment.items())
-        if _TOLD.match(name)
-        and not (SECRET_VARIABLE.search(name) or URL_PASSWORD.search(value) or _OF_THIS_PROCESS.search(name))
+        if _REPORTED.match(name)
+        and not (SECRET_VARIABLE.search(name) or URL_PASSWORD.search(value) or _PROCESS_SPECIFIC.search(name))
     }
-    if preloaded := told.get("LD_PRELOAD"):
-        told["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())
-    return told
+    if preloaded := reported.get("LD_PRELOAD"):
+        reported["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())
+    return reported
 
 
 def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:
-    """The node as done.json describes it; `threads` are torch's after the engine was built."""
+    """The node's description for done.json; `threads` are torch's after the engine started."""
     import torch
 
     gpus = []
@@ -172,30 +172,30 @@ def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:
     }
 
 
-def driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version of NVIDIA's kernel driver, as the driver itself tells it; None where there is none."""
+def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's kernel driver, from the driver; None without a driver."""
     try:
-        text = told.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def git_state(folder: Path = ROOT) -> dict[str, Any] | None:
-    """Of which commit this code is, and whether tracked files were changed since; None where git cannot tell."""
+    """This code's commit, and whether tracked files are changed; None without git information."""
     try:
-        said = [
-            subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=30
-            ).stdout
-            for words in (["rev-parse", "--show-toplevel", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        ]
+        top, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
-    top, commit = said[0].splitlines()
-    # A copy inside somebody's repository is not of that repository's commit.
-    return {"commit": commit, "dirty": bool(said[1].strip())} if Path(top).samefile(folder) else None
+    # A copy inside another repository does not have that repository's commit.
+    return {"commit": commit, "dirty": bool(changes.strip())} if Path(top).samefile(folder) else None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def _cpu_name() -> str:
@@ -203,12 +203,12 @@ def _cpu_name() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1) if found else platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else platform.machine()
 
 
 def busy_s(stat: str, cpus: Sequence[int]) -> float:
-    """Seconds that the given CPUs have worked since boot, from the text of /proc/stat; steal counts as work."""
+    """Busy seconds of the given CPUs since boot, from the text of /proc/stat; steal counts as busy."""
     ticks = 0
     for line in stat.splitlines():
         name, *columns = line.split()
@@ -218,17 +218,17 @@ def busy_s(stat: str, cpus: Sequence[int]) -> float:
 
 
 def process_tree() -> list[int]:
-    """The numbers of this process and of all that descend from it; itself alone where the kernel lists no children."""
-    found = [os.getpid()]
-    for pid in found:
+    """The process ids of this process and its descendants; only this process if the kernel lists no children."""
+    pids = [os.getpid()]
+    for pid in pids:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
-                found += map(int, children.read_text(encoding="ascii").split())
-    return found
+                pids += map(int, children.read_text(encoding="ascii").split())
+    return pids
 
 
 def peak_resident_gib() -> float:
-    """The largest memory of this process and of each that descends from it, summed: not less than their common peak."""
+    """The sum of the peak memory of this process and its descendants, an upper bound of their common peak."""
     kib = 0
     for pid in process_tree():
         with contextlib.suppress(OSError):
@@ -238,22 +238,20 @@ def peak_resident_gib() -> float:
 
 
 def _own_cpu_s() -> float:
-    """CPU-seconds of this process and of all that descend from it, those that have ended included."""
+    """CPU-seconds of this process and its descendants, including ended ones."""
     times, ticks = os.times(), 0
     for pid in process_tree()[1:]:
         with contextlib.suppress(OSError):
-            # After the name in brackets: user, system, and both of its own ended children, from the 14th field on.
+            # From the 14th field, after the name in brackets: user, system, and both of ended children.
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:15]))
     return time.process_time() + times.children_user + times.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
 
 class OtherLoad:
-    """Counts the CPU-seconds that processes of others (or other machines on the same hardware) take.
+    """Measures the CPU-seconds of processes that this one did not start (and of other virtual machines).
 
-    Those that this process has started, such as an engine's, are its own.
-
-    The kernel counts in ticks of 10 ms a CPU, so short spans are rough; sums over many steps are not.
+    The kernel counts in ticks of 10 ms per CPU: short spans are imprecise, sums over many steps are precise.
     """
 
     def __init__(self, cpus: Sequence[int], stat: Path = Path("/proc/stat")) -> None:
@@ -262,11 +260,11 @@ class OtherLoad:
         self._began: tuple[float, float] | None = None
 
     def begin(self) -> None:
-        """Start a span."""
+        """Start measuring."""
         self._began = self._now()
 
     def taken_s(self) -> float | None:
-        """CPU-seconds that others took since `begin`; None where the system does not tell."""
+        """CPU-seconds of others since `begin`; None if unknown."""
         began, ended = self._began, self._now()
         if began is None or ended is None:
             return None

@@ -1,4 +1,4 @@
-"""Tells built-in sources, paths and hub ids apart, and says in words why the hub cannot give it."""
+"""Classifies sources as built-in, local or hub, and explains hub errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from common.errors import UserError
 from node.exit_codes import causes, no_space_left, one_line
 
 DATA_SUFFIXES = (".jsonl", ".json", ".parquet")
-# By name, since these classes live in huggingface_hub, datasets, httpx and requests, and move between versions.
+# By name, because these classes are in huggingface_hub, datasets, httpx and requests, and move between versions.
 _UNREACHABLE = {
     "OfflineModeIsEnabled",
     "LocalEntryNotFoundError",
@@ -24,9 +24,9 @@ _ABSENT = {"RepositoryNotFoundError", "DatasetNotFoundError", "RevisionNotFoundE
 
 
 def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
-    """Where a source lies: with us, on this machine (a data file, or a path that is written as one), or on a hub.
+    """The kind of a source by its spelling: built-in, a data file or path, or a hub id.
 
-    Not by what is there: a folder of a hub id's name would take its place, and the pinned revision would mean nothing.
+    Existing folders are not considered: one with the name of a hub id would hide the pinned revision.
     """
     if source.startswith("builtin:"):
         return "builtin"
@@ -36,14 +36,14 @@ def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
 
 
 def hub_error(kind: str, source: str, revision: str, error: BaseException) -> UserError:
-    """What to tell a user whose hub id could not be had; `kind` is `data` or `model`."""
+    """The error for a hub id that could not be loaded; `kind` is `data` or `model`."""
     names = {base.__name__ for link in causes(error) for base in type(link).__mro__}
     if no_space_left(error):
         return UserError(f"no space left while downloading {source!r}; set HF_HOME to a folder on a larger disk")
     if names & _ABSENT and not names & {"OfflineModeIsEnabled"}:
         return UserError(
-            f"workload.{kind}.source {source!r} at revision {revision!r} was not found on the hub, or is not open to "
-            f"you; check the id and the commit, or log in with `hf auth login` where it is gated"
+            f"workload.{kind}.source {source!r} at revision {revision!r} was not found on the hub, or you have no "
+            f"access; check the id and the commit, or log in with `hf auth login` if it is gated"
         )
     if names & _UNREACHABLE:
         return UserError(

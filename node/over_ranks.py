@@ -1,26 +1,27 @@
-"""Brings together what the processes of a training tell of a step: their seconds, counts and wishes.
+"""Merges what the processes of a training report about a step: seconds, counts and stop requests.
 
-A phase's seconds are the mean over the processes. Means of parts add up to the mean of the whole, so that the tree
-stays one; what the slowest process takes longer than the fastest stands beside it, and which it is.
+A phase's seconds are the mean over the processes: means of parts add up to the mean of their parent, so the tree stays
+consistent. The slowest process and its distance to the fastest are reported as scalars.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TypeVar
 
-One = TypeVar("One")
+Item = TypeVar("Item")
 SLOWEST, BETWEEN, WHO = "slowest_rank_s", "between_ranks_s", "slowest_rank"
 WAIT = "wait"
-"""The phase in which a process waits for the slowest engine: who is longest in it was the fastest."""
+"""The phase in which a process waits for the slowest engine; the fastest process waits longest."""
 _SUMS = frozenset({"other_cpu_s"})
-"""Scalars that are each process's own share; the others are the same for all, but for their clocks."""
+"""Scalars that are summed; the others are equal in all processes, except for clock differences, and are averaged."""
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """What one process tells of a step."""
+    """What one process reports about a step."""
 
     phases: Mapping[str, float]
     scalars: Mapping[str, float]
@@ -32,8 +33,8 @@ class RankStep:
     """Whether it was asked to stop."""
 
 
-def gather_ranks(mine: One, processes: int) -> list[One]:
-    """What every process tells, in the order of their ranks; each of them has to ask."""
+def gather_ranks(mine: Item, processes: int) -> list[Item]:
+    """The items of all processes, by rank; every process must call this."""
     if processes == 1:
         return [mine]
     from accelerate.utils import gather_object
@@ -42,7 +43,7 @@ def gather_ranks(mine: One, processes: int) -> list[One]:
 
 
 def rank0_value(value: int, processes: int) -> int:
-    """Rank 0's value, for every process: a file system may show others something else."""
+    """Rank 0's value in every process: the file system may show other nodes something else."""
     if processes == 1:
         return value
     from accelerate.utils import broadcast_object_list
@@ -50,51 +51,41 @@ def rank0_value(value: int, processes: int) -> int:
     return int(broadcast_object_list([value])[0])
 
 
-def merge_ranks(told: Sequence[RankStep]) -> RankStep:
-    """A step of all processes as one; of one process it is what that tells."""
-    if len(told) == 1:
-        return told[0]
-    phases = {path: _mean(one.phases.get(path, 0.0) for one in told) for path in _names(one.phases for one in told)}
-    scalars = {
-        name: sum(values) if name in _SUMS else _mean(values)
-        for name in _names(one.scalars for one in told)
-        for values in [[one.scalars[name] for one in told if name in one.scalars]]
-    }
+def merge_ranks(steps: Sequence[RankStep]) -> RankStep:
+    """One step from the steps of all processes."""
+    if len(steps) == 1:
+        return steps[0]
+    seconds = {path: [s.phases.get(path, 0.0) for s in steps] for path in _names(s.phases for s in steps)}
+    values = {name: [s.scalars[name] for s in steps if name in s.scalars] for name in _names(s.scalars for s in steps)}
+    scalars = {name: sum(found) if name in _SUMS else fmean(found) for name, found in values.items()}
     return RankStep(
-        phases=phases,
-        scalars=scalars | _between(told),
-        prompts=[length for one in told for length in one.prompts],
-        responses=[length for one in told for length in one.responses],
-        stop=any(one.stop for one in told),
+        phases={path: fmean(found) for path, found in seconds.items()},
+        scalars=scalars | _rank_spread(seconds),
+        prompts=[length for s in steps for length in s.prompts],
+        responses=[length for s in steps for length in s.responses],
+        stop=any(s.stop for s in steps),
     )
 
 
-def _between(told: Sequence[RankStep]) -> dict[str, float]:
-    """The slowest process's seconds of each phase, how far it is from the fastest, and which lags most in a phase.
+def _rank_spread(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """For each phase the slowest process's seconds and its distance to the fastest; and the slowest rank.
 
-    Who waits for others is not slow: only phases without parts are asked, and it is the one where they lie furthest
-    apart.
+    The slowest rank comes from the leaf phase with the largest distance: in other phases a process may only wait.
     """
-    seconds = {path: [one.phases.get(path, 0.0) for one in told] for path in _names(one.phases for one in told)}
     spread = {path: max(values) - min(values) for path, values in seconds.items()}
-    found = {f"{SLOWEST}/{path}": max(values) for path, values in seconds.items()}
-    found |= {f"{BETWEEN}/{path}": apart for path, apart in spread.items()}
+    scalars = {f"{SLOWEST}/{path}": max(values) for path, values in seconds.items()}
+    scalars |= {f"{BETWEEN}/{path}": distance for path, distance in spread.items()}
     if leaves := leaf_phases(seconds):
         widest = seconds[max(leaves, key=spread.__getitem__)]
-        found[WHO] = float(widest.index(max(widest)))
-    return found
+        scalars[WHO] = float(widest.index(max(widest)))
+    return scalars
 
 
 def leaf_phases(paths: Collection[str]) -> list[str]:
-    """The phases of work that have no others inside them."""
-    wholes = {path.rpartition("/")[0] for path in paths}
-    return [path for path in paths if path not in wholes and path.rpartition("/")[2] != WAIT]
+    """The phases without phases inside, except waits."""
+    parents = {path.rpartition("/")[0] for path in paths}
+    return [path for path in paths if path not in parents and path.rpartition("/")[2] != WAIT]
 
 
-def _names(of: Iterable[Mapping[str, float]]) -> list[str]:
-    return list(dict.fromkeys(name for one in of for name in one))
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+def _names(mappings: Iterable[Mapping[str, float]]) -> list[str]:
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))

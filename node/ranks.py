@@ -1,13 +1,12 @@
-"""Starts a node's share of a trainer's processes with torchrun's variables; when one dies, ends the others.
+"""Starts a node's processes of a trainer with torchrun's variables; when one fails, ends the others.
 
     python -m node.ranks --nodes 2 --node 0 --each 8 --at 10.0.0.1:29400 --report FILE -m MODULE ATTEMPT
 
-runs `python -m MODULE ATTEMPT` once for each GPU. It ends as they do: 0, 2 or 75 as node/exit_codes.py says, 128 more
-than the signal that killed one, or 1. FILE says which process died first.
+runs `python -m MODULE ATTEMPT` once for each GPU. It exits with their code: 0, 2 or 75 (node/exit_codes.py), 128 + the
+signal that killed one, or 1. FILE names the process that failed first.
 
-torch's own torchrun is not used: it ends with 1 whatever its processes end with, at a stop signal as well (torch 2.13,
-torch/distributed/launcher/api.py raises ChildFailedError or SignalException), so 2 and 75 are lost. It kills them 30 s
-after a stop signal unless --shutdown-timeout says otherwise (torch/distributed/run.py).
+torch's torchrun always exits with 1, also after a stop signal (torch 2.13, torch/distributed/launcher/api.py), so 2 and
+75 would be lost. It also kills its processes 30 s after a stop signal by default (torch/distributed/run.py).
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ from node.exit_codes import OK, REQUEUE, STOP_SIGNALS, USER_ERROR
 from node.records import write_json
 
 GRACE_S = 10.0
-"""For the others, once a process has died: they write what they know of it."""
+"""Time for the other processes to log, after one failed."""
 STOPPED_GRACE_S = 60.0
-"""For the others, once a process has stopped as it was asked to: its checkpoint is written, so are theirs."""
+"""Time for the other processes to end, after one stopped on request and saved its checkpoint."""
 SHARE = "ROLLOUTBENCH_SHARE"
-"""What the processes of a node have of it beside an engine's server: the first part, how many, and of how many."""
+"""The CPU shares of a node's processes beside an engine server: first share, number of shares, total shares."""
 _POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
 
 def world_size() -> int:
-    """The processes that this one trains with, itself counted."""
+    """The number of training processes."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_rank() -> tuple[int, int]:
-    """This process's number among those of its node, and how many they are."""
+    """This process's number on its node, and the number of processes there."""
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def cpu_share() -> tuple[int, int, int]:
-    """This process's share of its node's CPUs: the first part of it, how many parts, and of how many."""
+    """This process's share of its node's CPUs: first share, number of shares, total shares."""
     local, of_node = local_rank()
     first, width, parts = map(int, os.environ.get(SHARE, f"0,{of_node},{of_node}").split(","))
     return first + local * (width // of_node), width // of_node, parts
 
 
 def torchrun_variables(nodes: int, node: int, each: int, local: int, at: str) -> dict[str, str]:
-    """torchrun's variables for a node's `local`-th process; `at` is the address at which all of them meet."""
+    """torchrun's variables for a node's `local`-th process; `at` is the rendezvous address."""
     host, _, port = at.rpartition(":")
     return {
         "RANK": str(node * each + local),
@@ -69,24 +68,18 @@ def torchrun_variables(nodes: int, node: int, each: int, local: int, at: str) ->
 
 
 def first_cause(ended: Mapping[int, int]) -> int:
-    """Whose end explains those of the others, of processes that were found ended together: rank -> exit code."""
+    """The rank whose exit explains the others, of processes that ended at the same time: rank -> exit code."""
     return min(ended, key=lambda rank: (ended[rank] == REQUEUE, ended[rank] >= 0, ended[rank] != USER_ERROR, rank))
 
 
 def describe_exit(code: int) -> str:
-    """A process's exit code, for people."""
-    names = {int(one): one.name for one in signal.Signals}
+    """A process's exit code as text."""
+    names = {int(number): number.name for number in signal.Signals}
     return f"was killed by {names.get(-code, -code)}" if code < 0 else f"ended with exit code {code}"
 
 
-def describe_rank_exit(rank: int, ranks: int, code: int) -> str:
-    """How one of the processes ended, for people."""
-    host = os.environ.get("SLURMD_NODENAME") or platform.node()
-    return f"rank {rank} of {ranks} on {host} {describe_exit(code)}"
-
-
 class Ranks:
-    """The processes of this node: `start` them, then `wait` for their ends."""
+    """The processes of this node."""
 
     def __init__(self, first: int, ranks: int) -> None:
         self._first, self._ranks = first, ranks
@@ -94,38 +87,39 @@ class Ranks:
         self._stopping = False
 
     def start(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
-        """Start a process in each environment; whatever signal this process gets from now on, they get."""
+        """Start a process in each environment; from now on signals are passed on to them."""
         for number in (*STOP_SIGNALS, signal.SIGUSR1):
             signal.signal(number, self._pass_on)
         for environment in environments:
             if not self._stopping:
                 child = subprocess.Popen(command, env=environment, preexec_fn=die_with_this_process())
                 self._children.append(child)
-        if self._stopping:  # it came while the last one was started, which is told now
+        if self._stopping:  # the signal came while the last process started
             self._signal(signal.SIGTERM)
 
-    def wait(self, told: Path) -> int:
-        """The exit code of all together; who died first is written into a file."""
+    def wait(self, report: Path) -> int:
+        """Wait for all processes; returns the common exit code and reports the first failure in a file."""
         while True:
             ended = self._ended()
             if bad := {rank: code for rank, code in ended.items() if code != OK}:
-                return self._end_all(first_cause(bad), bad, told)
+                return self._end_all(first_cause(bad), bad, report)
             if len(ended) == len(self._children):
                 return REQUEUE if self._stopping and not ended else OK
             time.sleep(_POLL_S)
 
     def _ended(self) -> dict[int, int]:
         codes = {self._first + at: child.poll() for at, child in enumerate(self._children)}
-        # One that was not yet listening has heard the stop all the same.
-        heard = {-int(number): REQUEUE for number in STOP_SIGNALS} if self._stopping else {}
-        return {rank: heard.get(code, code) for rank, code in codes.items() if code is not None}
+        # A process without handlers yet is killed by the stop signal, which counts as a stop.
+        stopped = {-int(number): REQUEUE for number in STOP_SIGNALS} if self._stopping else {}
+        return {rank: stopped.get(code, code) for rank, code in codes.items() if code is not None}
 
-    def _end_all(self, rank: int, ended: Mapping[int, int], told: Path) -> int:
+    def _end_all(self, rank: int, ended: Mapping[int, int], report: Path) -> int:
         code = ended[rank]
         if code != REQUEUE:
-            what = describe_rank_exit(rank, self._ranks, code)
+            host = os.environ.get("SLURMD_NODENAME") or platform.node()
+            what = f"rank {rank} of {self._ranks} on {host} {describe_exit(code)}"
             print(f"{what}; the other processes are ended", file=sys.stderr, flush=True)
-            write_json(told, {"rank": rank, "code": code, "what": what})
+            write_json(report, {"rank": rank, "code": code, "what": what})
         until = time.monotonic() + (STOPPED_GRACE_S if code == REQUEUE else GRACE_S)
         self._signal(signal.SIGTERM)
         while len(self._ended()) < len(self._children):
@@ -140,21 +134,21 @@ class Ranks:
 
     def _signal(self, number: int) -> None:
         for child in self._children:
-            child.send_signal(number)  # nothing where it has been waited for
+            child.send_signal(number)  # does nothing after the process ended
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it ends, however that ends."""
+    """Make the kernel kill this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def die_with_this_process() -> Callable[[], None]:
-    """What a child calls before it becomes a program (preexec_fn), so that it never outlives this process."""
+    """A preexec_fn for a child, so that it never outlives this process."""
     parent = os.getpid()
 
     def prepare() -> None:
         die_with_parent()
-        # Slurm's warning reaches children, too, and would end one that does not listen yet; SIGTERM shall.
+        # Slurm's warning signal also reaches children and would kill one without a handler; only SIGTERM should.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         if os.getppid() != parent:
             os._exit(1)
@@ -163,21 +157,22 @@ def die_with_this_process() -> Callable[[], None]:
 
 
 def main() -> int:
-    """Start what the command line says, and end as it ends."""
+    """Start the processes of the command line; returns their exit code."""
     parser = argparse.ArgumentParser(prog="node.ranks")
     for number in ("--nodes", "--node", "--each"):
         parser.add_argument(number, type=int, required=True)
     parser.add_argument("--at", required=True)
     parser.add_argument("--report", type=Path, required=True)
-    given, command = parser.parse_known_args()
+    options, command = parser.parse_known_args()
     environment = dict(os.environ)
-    if given.nodes == 1:
-        # A name of this machine that nobody resolves would keep gloo's processes apart.
+    if options.nodes == 1:
+        # gloo cannot connect if this machine's name does not resolve.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    ranks = Ranks(given.node * given.each, given.nodes * given.each)
-    places = [torchrun_variables(given.nodes, given.node, given.each, local, given.at) for local in range(given.each)]
+    nodes, node, each = options.nodes, options.node, options.each
+    ranks = Ranks(node * each, nodes * each)
+    places = [torchrun_variables(nodes, node, each, local, options.at) for local in range(each)]
     ranks.start([sys.executable, *command], [environment | place for place in places])
-    return ranks.wait(given.report)
+    return ranks.wait(options.report)
 
 
 if __name__ == "__main__":

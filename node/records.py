@@ -1,4 +1,4 @@
-"""Writes and hashes the files of a job, so that another process never reads half of one."""
+"""Writes and hashes a job's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLES, _SAMPLE_BYTES = 256, 64 * 2**10
 
 
 def json_safe(value: Any) -> Any:
-    """A value as JSON can hold it: NaN and infinities become null, what JSON has no word for becomes its text."""
+    """A value as JSON: NaN and infinities become null, unknown types become text."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):
@@ -30,12 +30,12 @@ def json_safe(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all; a number that JSON lacks becomes null."""
+    """Write a JSON file atomically; NaN and infinities become null."""
     files.write_json(path, json_safe(value))
 
 
 def append_json_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append one line to a JSON-lines file and see it onto the disk, so that a killed job keeps its finished steps."""
+    """Append a line to a JSON-lines file and flush it to disk, so that a killed job keeps its finished steps."""
     line = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
@@ -54,11 +54,10 @@ def _sampled_sha256(path: Path) -> str:
 
 
 def tree_sha256(folder: Path) -> str:
-    """The sha256 over a folder's files in order of name, 64 hex digits.
+    """The sha256 of a folder's files, sorted by name, 64 hex digits.
 
-    A file up to 64 MiB counts with its name and bytes; a larger one (weights) with its name, size and 256 pieces of
-    64 KiB spread evenly over it: hashing tens of gigabytes would cost minutes on a network disk, and weights that were
-    trained on differ everywhere. Hidden files and folders are left out.
+    Files up to 64 MiB are hashed fully. Of larger files (weights) the size and 256 evenly spaced pieces of 64 KiB are
+    hashed: full hashes take minutes on a network disk, and trained weights differ everywhere. Hidden files are skipped.
     """
     digest = hashlib.sha256()
     names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())

@@ -1,7 +1,6 @@
 """Writes sample completions of a policy: a line of samples.jsonl before, halfway through and after training.
 
-How completions are had is each trainer's: transformers' Trainer generates them (node/hf_samples.py), verl's own
-validation has them already.
+node/hf_samples.py generates them for transformers' Trainer; verl's validation already generates them.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from node.records import append_json_line
 
 SAMPLES = "samples.jsonl"
 MOST_CHARACTERS = 10_000
-"""Of a prompt's message and of a completion, as far as they are written: 32 samples are at most 4 MB a stage."""
+"""Maximum length of a written message or completion: 32 samples have at most 4 MB."""
 
 
 def sample_steps(steps: int, every: int = 1) -> tuple[int, ...]:
-    """After how many steps samples are taken: none, about half and all; where only each `every`-th step has some."""
+    """The steps at which samples are taken: 0, about half, and all; the middle one is a multiple of `every`."""
     return tuple(sorted({0, steps // 2 // every * every, steps}))
 
 
 def first_rows(data: Path, count: int) -> list[dict[str, Any]]:
-    """The first rows of prepared data, whose prompts are completed."""
+    """The first rows of prepared data, for sample prompts."""
     import pyarrow.parquet as pq
 
     rows: list[dict[str, Any]] = pq.read_table(data).slice(0, count).to_pylist()
@@ -43,8 +42,8 @@ def sample(
     cut_off: bool,
     rewards: Mapping[str, float | None] | None = None,
 ) -> Sample:
-    """A completion of a row's prompt as samples.jsonl has it; a reward that is no finite number is none."""
-    told = {name: None if v is None or not math.isfinite(v) else float(v) for name, v in (rewards or {}).items()}
+    """A completion for samples.jsonl; a reward that is not finite becomes null."""
+    finite = {name: None if v is None or not math.isfinite(v) else float(v) for name, v in (rewards or {}).items()}
     return {
         "row": at,
         "prompt": [{key: _text(value) for key, value in message.items()} for message in row["prompt"]],
@@ -52,40 +51,33 @@ def sample(
         "characters": len(completion),
         "tokens": tokens,
         "cut_off": cut_off,
-        "rewards": told,
+        "rewards": finite,
     }
 
 
 def write_stage(
     path: Path, step: int, steps: int, how: str, make: Callable[[], tuple[list[Sample], str | None]]
 ) -> None:
-    """Append what `make` gives, samples and what is wrong with them; whatever it raises is such a problem."""
+    """Append the samples and the problem that `make` returns; an exception becomes the problem."""
     started = time.perf_counter()
     samples: list[Sample] = []
     try:
         samples, problem = make()
-    except Exception as error:  # memory that does not suffice, say: samples are not worth a run
+    except Exception as error:  # for example out of memory: samples must not end a run
         problem = one_line(error)
     seconds = time.perf_counter() - started
-    line: SamplesLine = {
-        "step": step,
-        "steps": steps,
-        "how": how,
-        "seconds": seconds,
-        "problem": problem,
-        "samples": samples,
-    }
+    line = SamplesLine(step=step, steps=steps, how=how, seconds=seconds, problem=problem, samples=samples)
     append_json_line(path, line)
-    told = f"{len(samples)} sample completions after step {step}"
-    print(f"{told}, {seconds:.1f} s{f': {problem}' if problem else ''}", flush=True)
+    note = f": {problem}" if problem else ""
+    print(f"{len(samples)} sample completions after step {step}, {seconds:.1f} s{note}", flush=True)
 
 
 def shorten(text: str, most: int) -> str:
-    """The first two thirds and the last third of so many characters: an answer stands at the end."""
+    """A text cut to `most` characters: two thirds from its start, one third from its end with the answer."""
     head = most * 2 // 3
     return text if len(text) <= most else f"{text[:head]} … {text[head - most :]}"
 
 
 def _text(value: Any) -> str:
-    """A text that is not too long as UTF-8 can have it: half a surrogate pair becomes a question mark."""
+    """A shortened text in valid UTF-8: half a surrogate pair becomes a question mark."""
     return shorten(str(value), MOST_CHARACTERS).encode("utf-8", "replace").decode()

@@ -1,8 +1,7 @@
-"""Writes the built-in models: random Qwen2s with a tokenizer of their own: `tiny` for CPUs, `small` for GPUs.
+"""Writes the built-in models, random Qwen2 models with their own tokenizer: `tiny` for CPUs, `small` for GPUs.
 
-Kernels set the sizes. Heads are 32 wide in the one, since vLLM's attention on CPUs takes no 16, and 64 in the other,
-the narrowest that FlashAttention, FlashInfer and Triton's kernels all take. The tiny one makes a step in a second on
-two cores and is large enough for matrix kernels to matter.
+The kernels limit the sizes: `tiny` has heads of 32, because vLLM's CPU attention does not support 16; `small` has heads
+of 64, the minimum of FlashAttention, FlashInfer and Triton. `tiny` needs one second per step on two cores.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from node.hardware import importing
 
 VOCABULARY = 512
 CONTEXT = 2048
-# Qwen2Config's own words.
+# Arguments of Qwen2Config.
 SHAPES: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
         "builtin:tiny-qwen2": {
@@ -48,9 +47,9 @@ CHAT_TEMPLATE = (
 
 
 def write_builtin(name: str, folder: Path, conversations: Sequence[list[dict[str, str]]], seed: int) -> None:
-    """Write one of `SHAPES` in float32 and a byte-level BPE tokenizer trained on `conversations`.
+    """Write a model of `SHAPES` in float32, and a byte-level BPE tokenizer trained on `conversations`.
 
-    The same conversations and seed give the same bytes.
+    Equal conversations and seeds give equal bytes.
     """
     with importing():
         import torch
@@ -74,7 +73,7 @@ def write_builtin(name: str, folder: Path, conversations: Sequence[list[dict[str
     tokenizer.chat_template = CHAT_TEMPLATE
 
     config = Qwen2Config(
-        vocab_size=len(tokenizer),  # every id that can be sampled can be decoded
+        vocab_size=len(tokenizer),  # so that every sampled id can be decoded
         **SHAPES[name],
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
