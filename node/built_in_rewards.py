@@ -1,4 +1,4 @@
-"""Defines the built-in rewards: pure functions of one response, in one table by name."""
+"""Defines the built-in rewards: pure functions of one response, in a table by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from node.phi4_reward import MAX_RESPONSE, Phi4, half_cosine
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _FORMAT = re.compile(r"\s*<think>(.*?)</think>\s*<answer>(.*?)</answer>\s*", re.DOTALL)
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-# Extended_Pictographic of Unicode's emoji-data.txt, without ©, ®, ‼ and the like, which are text by default.
+# Extended_Pictographic of Unicode's emoji-data.txt, without characters that are text by default, such as © and ®.
 _PICTURE = (
     "[\u231a\u231b\u23e9-\u23f3\u23f8-\u23fa\u25fb-\u25fe\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705"
     "\u2708-\u2712\u2714\u2716\u271d\u2721\u2728\u2733\u2734\u2744\u2747\u274c\u274e\u2753-\u2755\u2757\u2763-\u2767"
@@ -27,26 +27,25 @@ _EMOJI = re.compile(f"[\U0001f1e6-\U0001f1ff]{{2}}|[0-9#*]\ufe0f?\u20e3|{_SHOWN}
 
 
 ROW = ("ground_truth", "index", "split", "data_source")
-"""What a row of the data tells rewards, whatever its source."""
+"""The values that every row of the data has."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """A completion to be scored, and what it answers."""
+    """A completion to score, with its prompt and row."""
 
     text: str
     tokens: Sequence[int] = ()
-    """Its own token ids, without the end token."""
+    """Token ids without the end token."""
     complete: bool = True
-    """Whether it ended by itself; else it was cut off."""
+    """False if it was cut off at the length limit."""
     prompt: Any = None
-    """The conversation that it answers, `[{role, content}]`."""
+    """The conversation before the completion, `[{role, content}]`."""
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The data's row: what `ROW` names, and the workload's further columns."""
+    """The data's row: the values in `ROW` and the workload's extra columns."""
 
     @property
     def ground_truth(self) -> Any:
-        """What the answer should be."""
         return self.row.get("ground_truth")
 
 
@@ -56,8 +55,8 @@ Score = Callable[[Response], float]
 def accuracy(text: str, ground_truth: str) -> float:
     """1.0 if the answer in a completion equals the ground truth, else 0.0.
 
-    The answer is what stands in the last `<answer>…</answer>`, or else the whole completion. math_verify compares
-    them as mathematics; a ground truth that it cannot parse is compared as text.
+    The answer is the content of the last `<answer>…</answer>`, or the whole completion without these tags. math_verify
+    compares both; a ground truth that it cannot parse is compared as text.
     """
     tagged = _ANSWER.findall(text)
     answer = tagged[-1].strip() if tagged else text.strip()
@@ -65,13 +64,13 @@ def accuracy(text: str, ground_truth: str) -> float:
 
 
 def format_match(text: str) -> float:
-    """1.0 if a completion is `<think>…</think><answer>…</answer>` and nothing else, each tag once, else 0.0."""
+    """1.0 if a completion is exactly `<think>…</think><answer>…</answer>`, with each tag once, else 0.0."""
     once = all(text.count(tag) == 1 for tag in _TAGS)
     return float(once and _FORMAT.fullmatch(text) is not None)
 
 
 def length_near(text: str, target: float = 30.0, alpha: float = 0.15) -> float:
-    """exp(-alpha · |characters - target|): 1.0 at the target length, falling on both sides."""
+    """exp(-alpha · |characters - target|): 1.0 at the target length, less on both sides."""
     return math.exp(-alpha * abs(len(text) - target))
 
 
@@ -84,32 +83,32 @@ def cosine(
     wrong_short: float = -0.5,
     wrong_long: float = 0.0,
 ) -> float:
-    """By length in tokens along half a cosine: a correct answer loses with it, a wrong one loses less.
+    """Half a cosine of the length in tokens: longer correct answers get less, longer wrong answers lose less.
 
-    A response longer than `max_response_length` counts as one of that length (ms-swift does not clamp it).
+    Lengths are clamped to `max_response_length` (ms-swift does not clamp them).
     """
-    way = min(1.0, length / max_response_length)
-    return half_cosine(correct_short, correct_long, way) if correct else half_cosine(wrong_short, wrong_long, way)
+    share = min(1.0, length / max_response_length)
+    return half_cosine(correct_short, correct_long, share) if correct else half_cosine(wrong_short, wrong_long, share)
 
 
 def repetition(tokens: Sequence[int], ngram: float = 3) -> float:
-    """-(1 - different n-grams / all n-grams), of tokens: 0 where none occurs twice, towards -1 where all are alike."""
+    """-(1 - different n-grams / all n-grams), of tokens: 0 without repetition, near -1 if all are equal."""
     n = int(ngram)
     grams = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
     return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
 
 
 def soft_overlong(length: int, max_response_length: float, cache_length: float | None = None) -> float:
-    """DAPO's equation 13: 0 up to `max_response_length - cache_length` tokens, then linear to -1 at the longest.
+    """DAPO's equation 13: 0 up to `max_response_length - cache_length` tokens, then linear to -1 at the maximum.
 
-    `cache_length` is a fifth of the longest where it is not given, as in DAPO (4096 of 20480).
+    The default of `cache_length` is a fifth of the maximum, as in DAPO (4096 of 20480).
     """
     cache = max_response_length / 5 if cache_length is None else cache_length
     return -min(1.0, max(0.0, length - (max_response_length - cache)) / cache)
 
 
 def emojis(text: str, most: float = 4) -> float:
-    """The number of emojis, `most` at most; a sequence that shows as one picture is one."""
+    """The number of emojis, at most `most`; a sequence that is displayed as one picture counts once."""
     return float(min(len(_EMOJI.findall(text)), most))
 
 
@@ -118,16 +117,14 @@ def _of_text(score: Callable[..., float]) -> Callable[[Mapping[str, Any]], Score
 
 
 def _accuracy(options: Mapping[str, Any]) -> Score:
-    accuracy("0", "1")  # its process starts here, not in the first step's time
+    accuracy("0", "1")  # starts its process here, not during the first step
     return lambda response: accuracy(response.text, str(response.row["ground_truth"]))
 
 
 def _phi4(options: Mapping[str, Any]) -> Score:
     phi4 = Phi4(**options)
     phi4.accuracy("<think></think>\\boxed{0}", 1, "1", complete=True)  # as in _accuracy
-    return lambda response: phi4.score(
-        response.text, response.tokens, response.ground_truth, complete=response.complete
-    )
+    return lambda r: phi4.score(r.text, r.tokens, r.ground_truth, complete=r.complete)
 
 
 def _cosine(options: Mapping[str, Any]) -> Score:
@@ -167,7 +164,7 @@ class BuiltIn:
     options: tuple[str, ...] = ()
     counts_tokens: bool = False
     longest: int | None = None
-    """The longest response where neither an option nor the workload says it."""
+    """The longest response if neither an option nor the workload sets it."""
 
 
 BUILT_IN: dict[str, BuiltIn] = {

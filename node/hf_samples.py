@@ -1,7 +1,7 @@
-"""Takes sample completions of a policy that transformers' Trainer trains, apart from the training itself.
+"""Generates sample completions of a policy that transformers' Trainer trains.
 
-The prompts are the first rows of the test data, or of the data where there is none; the seed is one for all runs, and
-the trainer's own model generates: no engine is touched. The random state is what it was afterwards.
+The prompts are the first rows of the test data, or of the training data. All runs use the same seed. The trainer's own
+model generates, not the engine, and the random state is restored.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from node.step_log import StepLog
 
 SEED = 0
 MOST_S = 300.0
-"""Of one stage: far below the patience of whoever waits for the next step."""
+"""Time limit of one generation, well below the limits of processes that wait for the next step."""
 
 
 class SampleLog(TrainerCallback):  # type: ignore[misc]
-    """Writes samples.jsonl as the first step begins, halfway and after the last.
+    """Writes samples.jsonl before the first step, halfway and after the last step.
 
-    A policy that has trained so many steps is sampled as the next step begins, when the last one is logged and saved;
-    so a resumed run takes what its earlier lives did not come to. `workload` has `samples`, `temperature`, `top_p` and
-    `max_response_length`; `generating` surrounds the generation.
+    Samples are taken when the next step begins, after the previous one is logged and saved, so a resumed run takes the
+    samples that its earlier attempts missed. `workload` has `samples`, `temperature`, `top_p` and
+    `max_response_length`; `generating` is a context around the generation.
     """
 
     def __init__(
@@ -63,30 +63,33 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
         accelerator = self._trainer.accelerator
         with self._log.outside_step("samples"):
             if accelerator.is_main_process:
-                write_stage(self._path, step, steps, how, self._made)
-            elif isinstance(self._trainer.model, FSDPModule):  # each pass asks all of them for their weights
-                self._generated([row["prompt"] for row in self._rows()], _Limit(self._stop))
+                write_stage(self._path, step, steps, how, self._samples)
+            elif isinstance(self._trainer.model, FSDPModule):  # each forward pass needs the weights of all processes
+                self._generate([row["prompt"] for row in self._rows()], _Limit(self._stop))
             if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # the engine beside the trainer may want it
-            accelerator.wait_for_everyone()  # else the others would wait in the next step, and in its time
+                torch.cuda.empty_cache()  # the engine may need the memory
+            accelerator.wait_for_everyone()  # otherwise the others would wait within the next step
 
     def _rows(self) -> list[dict[str, Any]]:
         return first_rows(self._data, int(self._workload["samples"]))
 
-    def _made(self) -> tuple[list[Sample], str | None]:
-        """The samples, and what is wrong with them."""
+    def _samples(self) -> tuple[list[Sample], str | None]:
+        """The samples, and the problem if there is one."""
         rows = self._rows()
         limit = _Limit(self._stop)
-        made = self._generated([row["prompt"] for row in rows], limit)
+        generated = self._generate([row["prompt"] for row in rows], limit)
         if self._stop.requested:
             return [], "the job was asked to stop"
-        ids = [ids for ids, _ in made]
+        ids = [ids for ids, _ in generated]
         texts = self._trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
         problem, rewards = f"stopped after {MOST_S:.0f} s; no reward is computed" if limit.is_over else None, {}
         if problem is None:
             try:
-                rewards = self._scored(rows, texts, ids)
-            except Exception as error:  # a user's function that fails on all of them
+                columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+                prompts = columns.pop("prompt")
+                common = {"completions": texts, "prompts": prompts, "completion_ids": ids, "trained": False}
+                rewards = {reward.__name__: reward(**common, **columns) for reward in self._rewards}
+            except Exception as error:  # for example a user's function that fails on all of them
                 problem = f"not scored: {one_line(error)}"
         samples = [
             sample(
@@ -97,20 +100,12 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
                 cut_off=not ended,
                 rewards={name: values[at] for name, values in rewards.items()},
             )
-            for at, (row, (_, ended)) in enumerate(zip(rows, made, strict=True))
+            for at, (row, (_, ended)) in enumerate(zip(rows, generated, strict=True))
         ]
         return samples, problem
 
-    def _scored(
-        self, rows: Sequence[dict[str, Any]], texts: list[str], ids: list[list[int]]
-    ) -> dict[str, list[float | None]]:
-        """Each reward's values."""
-        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-        more = {"completions": texts, "prompts": columns.pop("prompt"), "completion_ids": ids, "trained": False}
-        return {reward.__name__: reward(**more, **columns) for reward in self._rewards}
-
-    def _generated(self, prompts: Sequence[Any], limit: _Limit) -> list[tuple[list[int], bool]]:
-        """Each prompt's completion as token ids, with the end token, and whether it has one."""
+    def _generate(self, prompts: Sequence[Any], limit: _Limit) -> list[tuple[list[int], bool]]:
+        """Each prompt's completion as token ids with its end token, and whether it has an end token."""
         tokenizer, accelerator = self._trainer.processing_class, self._trainer.accelerator
         model = accelerator.unwrap_model(self._trainer.model)
         texts = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=False)
@@ -125,18 +120,19 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
         try:
             with torch.random.fork_rng(devices), torch.no_grad(), self._generating():
                 torch.manual_seed(SEED)
-                whole = model.generate(**batch, generation_config=config, stopping_criteria=[limit])
+                output = model.generate(**batch, generation_config=config, stopping_criteria=[limit])
         finally:
             model.train(was_training)
-            # A pass that no backward pass follows leaves the last layers gathered. TRL 1.16 hands vLLM each parameter's
-            # full_tensor, which those have not (trl/generation/vllm_generation.py, _iter_fsdp2_params).
-            for module in filter(lambda one: isinstance(one, FSDPModule), model.modules()):
-                module.reshard()
-        return [_until_end(row, ends) for row in whole[:, batch["input_ids"].shape[1] :].tolist()]
+            # A forward pass without a backward pass leaves the last layers gathered. TRL 1.16 then fails: it sends vLLM
+            # each parameter's full_tensor (trl/generation/vllm_generation.py, _iter_fsdp2_params).
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+        return [_until_end(row, ends) for row in output[:, batch["input_ids"].shape[1] :].tolist()]
 
 
 class _Limit(StoppingCriteria):  # type: ignore[misc]
-    """Ends a generation when the job is asked to stop, and after `MOST_S`."""
+    """Ends a generation on a stop request, and after `MOST_S`."""
 
     def __init__(self, stop: StopRequest) -> None:
         self._stop, self._until = stop, time.monotonic() + MOST_S
@@ -149,7 +145,7 @@ class _Limit(StoppingCriteria):  # type: ignore[misc]
 
 
 def _config(workload: Mapping[str, Any], ends: Sequence[int], pad: int | None) -> GenerationConfig:
-    """The workload's sampling, with nothing of what a model's own generation_config.json would add."""
+    """The workload's sampling, without the settings of the model's generation_config.json."""
     return GenerationConfig(
         max_new_tokens=int(workload["max_response_length"]),
         do_sample=True,
@@ -165,6 +161,6 @@ def _config(workload: Mapping[str, Any], ends: Sequence[int], pad: int | None) -
 
 
 def _until_end(ids: list[int], ends: set[int]) -> tuple[list[int], bool]:
-    """A row of a batch up to its end token; behind it is padding."""
+    """A row of a batch up to its end token, without the padding."""
     at = next((at for at, token in enumerate(ids) if token in ends), None)
     return (ids, False) if at is None else (ids[: at + 1], True)

@@ -1,4 +1,4 @@
-"""Trains an attempt with transformers' Trainer: what the drivers of TRL and of ms-swift do alike."""
+"""Trains an attempt with transformers' Trainer: the common part of the TRL and ms-swift drivers."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ _OWNED: Mapping[str, Any] = {
     "logging_strategy": "steps",
     "logging_steps": 1,
     "logging_first_step": False,
-    # Without it a step with a loss of NaN would be logged as the mean of earlier ones.
+    # Otherwise a step with a NaN loss is logged as the mean of earlier steps.
     "logging_nan_inf_filter": False,
 }
-"""TrainingArguments' fields that a job sets itself, so that every step is logged."""
+"""TrainingArguments that the job sets, so that every step is logged."""
 ATTEMPT_FIELDS = frozenset({"output_dir", "run_name", "logging_dir", "local_rank", "deepspeed_plugin", "_n_gpu"})
-"""Those that each attempt says for itself, or the machine that happens to resolve the settings."""
+"""TrainingArguments that depend on the attempt or on the machine that resolves the settings."""
 
 
 def job_rewards(job: Job) -> list[RewardFunction]:
-    """The workload's rewards; a wrong name, or a folder that is no reward model, is told before minutes of imports."""
+    """The workload's rewards; created first, so that errors appear before the slow imports."""
     workload = job.spec["workload"]
-    # Lines that two nodes append to one file of a network's may tear one another.
-    of_rank = f"-rank{rank}" if (rank := int(os.environ.get("RANK", "0"))) else ""
-    failures = job.folder / f"reward_failures{of_rank}.jsonl"
+    # Two nodes must not append to the same file on a network disk.
+    suffix = f"-rank{rank}" if (rank := int(os.environ.get("RANK", "0"))) else ""
+    failures, models = job.folder / f"reward_failures{suffix}.jsonl", job.inputs.reward_models
     functions = reward_functions(
-        workload["rewards"],
-        workload.get("max_response_length"),
-        failures=failures,
-        models=job.inputs.reward_models,
+        workload["rewards"], workload.get("max_response_length"), failures=failures, models=models
     )
     for function in functions:
         function.callers = world_size()
@@ -58,25 +55,25 @@ def reward_weights(rewards: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def owned_settings(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the job sets itself: where files land, and that every step is logged."""
+    """The settings that the job sets: output paths, and logging of every step."""
     return {**_OWNED, "output_dir": str(attempt["checkpoint_dir"]), "run_name": str(attempt["run_id"])}
 
 
 def require_settings(given: Mapping[str, Any], known: Any, owned: Mapping[str, Any], no: str) -> None:
-    """`UserError` for a setting that the dataclass `known` lacks (`no` says what it is not), or that the job owns."""
+    """`UserError` for a setting that the dataclass `known` lacks (`no` names its kind), or that the job sets."""
     names = [field.name for field in dataclasses.fields(known) if field.init]
     for name, value in given.items():
         if name not in names:
             raise UserError(f"trainer_args.{name} is {no}{did_you_mean(name, names)}; correct it in the arm's options")
         if name in owned and value != owned[name]:
             raise UserError(
-                f"trainer_args.{name} is set by the job to {owned[name]!r}, got {value!r}; remove it from the arm's "
+                f"trainer_args.{name} is set by the job to {owned[name]!r} (got {value!r}); remove it from the arm's "
                 "options"
             )
 
 
 def require_devices(trainer: str, arguments: Any) -> None:
-    """`UserError` where the run is for GPUs and torch does not see one for each process: it would train elsewhere."""
+    """`UserError` if torch does not see one GPU per process of a GPU run, or the number of processes is wrong."""
     import torch
 
     _, wanted = local_rank()
@@ -84,32 +81,29 @@ def require_devices(trainer: str, arguments: Any) -> None:
         raise UserError(
             f"trainer {trainer} trains on {'one GPU' if wanted == 1 else f'{wanted} GPUs of each node'}, and torch "
             f"sees {seen or 'none'} on this node (CUDA_VISIBLE_DEVICES is "
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); look at the node's driver and at what Slurm gave "
-            "the job"
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}); check the node's driver and the job's "
+            "GPUs in Slurm"
         )
     if arguments.world_size != world_size():
         raise UserError(
-            f"trainer {trainer} was started as one of {world_size()} processes, and trains in {arguments.world_size}"
+            f"trainer {trainer} was started with {world_size()} processes, but trains with {arguments.world_size}"
         )
 
 
 def cpu_fallback(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """What settings must hold beside their own where they are only resolved.
-
-    A login node has no GPU, and transformers refuses bfloat16 there unless it is told to stay on the CPU.
-    """
+    """Extra settings to resolve a configuration on a login node: without a GPU, bfloat16 needs `use_cpu`."""
     import torch
 
     return {} if "use_cpu" in trainer_args or torch.cuda.is_available() else {"use_cpu": True}
 
 
 def number_format(bf16: Any, fp16: Any) -> str:
-    """The number format of the passes, in which the engine generates, by TrainingArguments' words."""
+    """The number format of forward passes and of the engine, from the TrainingArguments."""
     return "bfloat16" if bf16 else "float16" if fp16 else "float32"
 
 
 def enable_full_fsdp_state() -> None:
-    """Make accelerate 1.15 add gloo to NCCL as processes meet, for a whole state on the CPU (state.py): FSDP's."""
+    """Make accelerate 1.15 (state.py) add gloo to NCCL, which FSDP needs for a full state on the CPU."""
     os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_STATE_DICT_TYPE="FULL_STATE_DICT")
 
 
@@ -127,27 +121,27 @@ def train_to_end(
 ) -> None:
     """Train from the newest checkpoint to the last step, and write done.json; `RequeueError` if stopped before.
 
-    `hook` puts the trainer's own timers on the clock, and tells the `StepLog` of each generation. `further` are the
-    trainer's settings beside its arguments. `generating` surrounds a generation with the trainer's own model.
+    `hook` connects the trainer's timers to the clock, and generations to the `StepLog`. `further` are the trainer's
+    settings besides its arguments. `generating` is a context around generations with the trainer's own model.
     """
     import torch
 
     stop.install()
-    checkpoint = _agreed_checkpoint(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
+    checkpoint = _common_checkpoint(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
     tracker = Tracker(trainer)
     for reward in rewards:
         reward.ready(trainer.args.device)
-    log = _logged(job, stop, trainer, rewards, hook, checkpoint.step if checkpoint else 0, generating)
+    log = _step_log(job, stop, trainer, rewards, hook, checkpoint.step if checkpoint else 0, generating)
     last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
     if checkpoint and is_main:
         print(f"resuming from step {checkpoint.step}", flush=True)
     if checkpoint is None or checkpoint.step < last:
-        # transformers trains one step too many if it is started on a checkpoint of the last one.
+        # transformers trains one step too many from a checkpoint of the last step.
         stop.training = True
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     tracker.finish()
     if (ranks := trainer.accelerator.num_processes) > 1:
-        torch.distributed.destroy_process_group()  # what is left is rank 0's
+        torch.distributed.destroy_process_group()  # only rank 0 has work left
     if log.last_step < last:
         raise RequeueError(f"after step {log.last_step} of {last}, with a checkpoint")
     if not is_main:
@@ -163,21 +157,19 @@ def train_to_end(
     )
 
 
-def _agreed_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
-    """The checkpoint that rank 0 finds, for all processes; `UserError` where another does not find it."""
+def _common_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
+    """Rank 0's newest checkpoint for all processes; `UserError` if another process does not find it."""
     newest = newest_checkpoint(folder, ranks)
     step = rank0_value(newest.step if newest else 0, ranks)
     if not step or (newest and newest.step == step):
         return newest if step else None
     path = folder / f"checkpoint-{step}"
     if not path.is_dir():
-        raise UserError(
-            f"{path} is not there for this node, and rank 0 goes on from it; look at the shared file system"
-        )
+        raise UserError(f"{path} is missing on this node, but rank 0 resumes from it; check the shared file system")
     return Checkpoint(path, step)
 
 
-def _logged(
+def _step_log(
     job: Job,
     stop: StopRequest,
     trainer: Any,
@@ -186,7 +178,7 @@ def _logged(
     resumed_from: int,
     generating: Callable[[], AbstractContextManager[Any]],
 ) -> Any:
-    """The trainer's `StepLog`, with which it writes each step, and before it what writes sample completions."""
+    """Add the trainer's `StepLog`, and before it the `SampleLog` if the workload has samples."""
     import torch
     from transformers import PrinterCallback
 
@@ -198,7 +190,7 @@ def _logged(
     clock = StepClock(load, clock_after(torch.cuda.synchronize)) if on_gpu else StepClock(load)
     log = StepLog(clock, trainer, job.folder / "metrics.jsonl", resumed_from, stop)
     hook(clock, log)
-    trainer.remove_callback(PrinterCallback)  # it prints each step's whole dict; ours prints one line
+    trainer.remove_callback(PrinterCallback)  # it prints a dict for each step; ours prints one line
     workload = job.spec["workload"]
     if workload.get("samples"):
         prompts = job.inputs.test or job.inputs.data

@@ -1,4 +1,4 @@
-"""Prepares what all arms of an experiment train, and on what: once, before any of them starts.
+"""Prepares the data and models of an experiment once, before any arm starts.
 
 `python -m node.inputs --request request.json --out DIR` writes data.parquet, model/ and, last, inputs.json.
 """
@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +28,30 @@ _PACKAGES = ("datasets", "pyarrow", "tokenizers", "transformers", "torch")
 
 
 def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Write an experiment's data and model into `out`, and return what inputs.json says about them.
+    """Write an experiment's data and model into `out`; returns the content of inputs.json.
 
-    Everything is made in a temporary folder inside `out` and renamed; inputs.json comes last, so that an interrupted
-    run leaves nothing that looks finished. Raises `UserError` for what the request's author can mend.
+    Everything is written to a temporary folder inside `out` and renamed, inputs.json last, so that an interrupted run
+    never looks finished.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / "inputs.json").unlink(missing_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".making-", dir=out))
     try:
-        answer = _made(request, work)
-        for made in work.glob("*.parquet"):
-            made.replace(out / made.name)
-        if answer["model"]["path"] == "model":
+        content = _prepare(request, work)
+        for file in work.glob("*.parquet"):
+            file.replace(out / file.name)
+        if content["model"]["path"] == "model":
             shutil.rmtree(out / "model", ignore_errors=True)
             (work / "model").replace(out / "model")
-        write_json(out / "inputs.json", answer)
-        _progress(f"done: {answer['data']['rows']} prompts, {answer['model']['parameters']} parameters")
-        return answer
+        write_json(out / "inputs.json", content)
+        _progress(f"done: {content['data']['rows']} prompts, {content['model']['parameters']} parameters")
+        return content
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Write data and model into a folder, and return what inputs.json says of them."""
+def _prepare(request: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Write data and model into a folder; returns the content of inputs.json."""
     data, model = request["data"], request["model"]
     limit, max_response_length = int(request["max_prompt_length"]), int(request["max_response_length"])
     _progress(f"data: {data['source']}")
@@ -61,21 +61,21 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
     model_folder = prepare_model(model, conversations, work / "model")
     _progress(f"prompts: {len(examples)}")
     lengths = prompt_lengths(model_folder, conversations, limit, max_response_length)
-    kept = _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+    kept = _drop_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
     fitting = [length for length in lengths if length <= limit]
     _write_parquet(kept, work / "data.parquet")
     test = _test_examples(data, model_folder, limit, max_response_length)
     if test is not None:
         _write_parquet(test, work / "test.parquet")
-    models = {model_key(one): _reward_model(one) for one in request.get("reward_models") or ()}
+    models = {model_key(reward): _reward_model(reward) for reward in request.get("reward_models") or ()}
     return {
         **({"reward_models": models} if models else {}),
         "data": {
-            **_told(work / "data.parquet", kept, data["source"]),
+            **_file_entry(work / "data.parquet", kept, data["source"]),
             "dropped_too_long": len(examples) - len(kept),
             "revision": data.get("revision"),
         },
-        "test": None if test is None else _told(work / "test.parquet", test, data["test_source"]),
+        "test": None if test is None else _file_entry(work / "test.parquet", test, data["test_source"]),
         "model": {
             "path": "model" if model_folder == work / "model" else str(model_folder),
             "sha256": tree_sha256(model_folder),
@@ -84,13 +84,13 @@ def _made(request: dict[str, Any], work: Path) -> dict[str, Any]:
             "parameters": parameter_count(model_folder),
         },
         "prompt_tokens": {"min": min(fitting), "mean": sum(fitting) / len(fitting), "max": max(fitting)},
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
     }
 
 
-def _reward_model(asked: dict[str, Any]) -> dict[str, Any]:
-    """What inputs.json says of a reward model; `UserError` where its folder holds none, or nobody finds it."""
-    source, revision = str(asked["model"]), asked.get("revision")
+def _reward_model(reward: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a reward model in inputs.json; `UserError` if it is missing or not a reward model."""
+    source, revision = str(reward["model"]), reward.get("revision")
     _progress(f"reward model: {source}")
     try:
         is_local = source_kind(source) == "local"
@@ -100,31 +100,30 @@ def _reward_model(asked: dict[str, Any]) -> dict[str, Any]:
     if problem := reward_model_problem(folder):
         raise UserError(f"workload.rewards: {problem}; give a sequence classifier with one label")
     load_tokenizer(folder)
-    known = {"path": str(folder), "sha256": tree_sha256(folder), "parameters": parameter_count(folder)}
-    return {**known, "source": source, "revision": revision}
+    entry = {"path": str(folder), "sha256": tree_sha256(folder), "parameters": parameter_count(folder)}
+    return {**entry, "source": source, "revision": revision}
 
 
-def _told(file: Path, examples: list[dict[str, Any]], source: str) -> dict[str, Any]:
-    """What inputs.json says of a file of examples."""
+def _file_entry(file: Path, examples: list[dict[str, Any]], source: str) -> dict[str, Any]:
     return {"path": file.name, "sha256": file_sha256(file), "rows": len(examples), "source": source}
 
 
 def _test_examples(
     data: dict[str, Any], model_folder: Path, limit: int, max_response_length: int
 ) -> list[dict[str, Any]] | None:
-    """What is validated on, if it is not the training rows."""
+    """The validation examples, if they are not the training rows."""
     if not data.get("test_source"):
         return None
     _progress(f"test data: {data['test_source']}")
     try:
         examples = read_examples(data | {"source": data["test_source"], "rows": None, "split": "test"})
-        lengths = prompt_lengths(model_folder, [one["prompt"] for one in examples], limit, max_response_length)
-        return _without_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+        lengths = prompt_lengths(model_folder, [example["prompt"] for example in examples], limit, max_response_length)
+        return _drop_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
     except UserError as error:
         raise UserError(str(error).replace("workload.data.source", "workload.data.test_source")) from None
 
 
-def _without_too_long(
+def _drop_too_long(
     examples: list[dict[str, Any]], lengths: list[int], limit: int, too_long: str
 ) -> list[dict[str, Any]]:
     kept = [example for example, length in zip(examples, lengths, strict=True) if length <= limit]
@@ -137,7 +136,7 @@ def _without_too_long(
     if too_long == "error":
         raise UserError(f"{what}; raise it, or set workload.data.too_long to drop")
     if not kept:
-        raise UserError(f"{what}, so that dropping them would leave none; raise it")
+        raise UserError(f"{what}; dropping them would leave none; raise it")
     _progress(f"dropped: {what}")
     return kept
 
@@ -146,22 +145,18 @@ def _write_parquet(examples: list[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # The columns that verl reads; a fixed schema, so that the bytes depend on the rows alone.
+    # The columns that verl reads, with a fixed schema, so that the bytes depend only on the rows.
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    further = [("columns", pa.string())] if "columns" in examples[0]["extra_info"] else []
+    extra = [("columns", pa.string())] if "columns" in examples[0]["extra_info"] else []
     schema = pa.schema(
         [
             ("data_source", pa.string()),
             ("prompt", pa.list_(message)),
             ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), *further])),
+            ("extra_info", pa.struct([("index", pa.int64()), ("split", pa.string()), *extra])),
         ]
     )
     pq.write_table(pa.Table.from_pylist(examples, schema=schema), path)
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in _PACKAGES}}
 
 
 def _progress(message: str) -> None:
@@ -169,12 +164,12 @@ def _progress(message: str) -> None:
 
 
 def main() -> None:
-    """Prepare the inputs that the command line asks for."""
+    """Prepare the inputs of a request."""
     parser = argparse.ArgumentParser(prog="python -m node.inputs", description=__doc__)
     parser.add_argument("--request", type=Path, required=True, help="request.json")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     arguments = parser.parse_args()
-    # Both thread pools would make the order of merges or the speed of neighbours a matter of luck.
+    # Threads could change the tokenizer's merge order and slow down other jobs.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -1,8 +1,8 @@
-"""Calls a user's reward function, and bounds what a hang or a failure of it can cost a run.
+"""Calls a user's reward function in a separate process, and limits the cost of its hangs and failures.
 
-The run's specification holds the file's text: a change on the disk reaches no run that is planned. A process of its own
-loads and calls it (own_reward_process.py). Where a call fails, each response is scored alone; one that fails alone has
-no value (None), is counted, and stands in the log and in the attempt's reward_failures.jsonl.
+The run's spec contains the file's text, so changes on disk do not affect planned runs. own_reward_process.py loads and
+calls the function. If a call fails, each response is scored separately. A response that still fails has no value
+(None), is counted, and is written to the log and to reward_failures.jsonl.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from node.records import append_json_line
 LOAD_S = 300.0
 """A file may import torch from a slow disk."""
 CALL_S = 30.0
-"""Of one call."""
+"""Time limit of one call."""
 ALONE_S = 60.0
-"""Of all the responses that are scored alone after a failed call."""
+"""Time limit of scoring the responses separately after a failed call."""
 GRACE_S = 5.0
 MOST_FAILED = 32
-"""So many failures in a row end the run: it would train on nothing."""
-_SHOWN = 20
+"""This number of failures in a row ends the run."""
+_MOST_LOGGED = 20
 
 
 class RewardProgram:
-    """A user's function in its process, which is started again after a hang or a crash.
+    """A user's function in its process, which is restarted after a hang or a crash.
 
-    `reward` holds `source`, `code`, `function`, `options` and the data's `columns` that it may take. `NotLoaded` where
-    the file cannot be loaded.
+    `reward` has `source`, `code`, `function`, `options` and the data's `columns` for its parameters. `NotLoaded` if the
+    file cannot be loaded.
     """
 
     def __init__(
@@ -63,56 +63,56 @@ class RewardProgram:
         self._child: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._lock = threading.Lock()
-        self._in_a_row = self._shown = 0
+        self._failed_in_a_row = self._logged = 0
         self.missing: str | None = None
-        """The module that the file imports and this Python lacks, where loading failed for that."""
+        """The missing module, if loading failed for that reason."""
         self.takes: tuple[str, ...] = ()
         with self._lock:
-            problem = self._started()
+            problem = self._start()
         if problem:
             raise NotLoaded(f"workload.rewards: {problem}; correct the file", self.missing)
 
     def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
-        """One value for each response, and how many of them failed; `UserError` where all fail for long.
+        """One value for each response, and the number of failures; `UserError` after many failures in a row.
 
-        Of responses that are not `trained` on no failure is counted or written.
+        Failures of samples (not `trained` on) are not counted or written.
         """
         with self._lock:
             values, wrong = self._values(responses)
         if not trained:
             return values, len(wrong)
         for at, response in enumerate(responses):
-            self._in_a_row = self._in_a_row + 1 if at in wrong else 0
+            self._failed_in_a_row = self._failed_in_a_row + 1 if at in wrong else 0
             if at in wrong:
                 self._record(response, wrong[at])
-            if self._in_a_row >= MOST_FAILED:
+            if self._failed_in_a_row >= MOST_FAILED:
                 raise UserError(
-                    f"reward {self.name} failed on {MOST_FAILED} responses in a row, the last of them to "
-                    f"{_row_of(response)}: {wrong[at]}; correct the file, and start again: it is another run then"
+                    f"reward {self.name} failed on {MOST_FAILED} responses in a row, the last one to "
+                    f"{_row_of(response)}: {wrong[at]}; correct the file and start again, which makes a new run"
                 )
         return values, len(wrong)
 
     def call(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
-        """One value for each response of a call, and what is wrong with some; a `UserError` where the call failed."""
-        answer = self._asked(_given(responses, self.takes))
+        """One value for each response of one call, and the problems by position; `UserError` if the call fails."""
+        answer = self._ask(_arguments(responses, self.takes))
         if "problem" in answer:
             raise UserError(str(answer["problem"]))
         return answer["values"], {int(at): str(what) for at, what in answer["wrong"].items()}
 
     def _values(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
-        """The same; where the call fails, each response is scored alone."""
+        """As `call`; if that fails, each response is scored separately."""
         try:
             return self.call(responses)
         except UserError as error:
             if len(responses) == 1:
                 return [None], {0: str(error)}
-            print(f"reward {self.name}: {error}; scoring each response alone", file=sys.stderr, flush=True)
+            print(f"reward {self.name}: {error}; scoring each response separately", file=sys.stderr, flush=True)
         values: list[float | None] = []
         wrong: dict[int, str] = {}
         until = time.monotonic() + ALONE_S
         for at, response in enumerate(responses):
             if time.monotonic() > until:
-                value, problem = None, {0: f"{self.where}: not called, since the responses before took too long"}
+                value, problem = None, {0: f"{self.where}: not called, because earlier responses took too long"}
             else:
                 (value,), problem = self._values([response])
             values.append(value)
@@ -121,41 +121,41 @@ class RewardProgram:
         return values, wrong
 
     def _record(self, response: Response, problem: str) -> None:
-        self._shown += 1
-        if self._shown <= _SHOWN:
-            more = " (further ones are not shown)" if self._shown == _SHOWN else ""
-            said = f"reward {self.name}: no value for a response to {_row_of(response)}: {problem}{more}"
-            print(said, file=sys.stderr, flush=True)
+        self._logged += 1
+        if self._logged <= _MOST_LOGGED:
+            more = " (further ones are not logged)" if self._logged == _MOST_LOGGED else ""
+            message = f"reward {self.name}: no value for a response to {_row_of(response)}: {problem}{more}"
+            print(message, file=sys.stderr, flush=True)
         if self._failures is not None:
-            told = {"time": time.time(), "reward": self.name, "problem": problem, "row": dict(response.row)}
-            append_json_line(self._failures, {**told, "completion": response.text[:2000]})
+            line = {"time": time.time(), "reward": self.name, "problem": problem, "row": dict(response.row)}
+            append_json_line(self._failures, {**line, "completion": response.text[:2000]})
 
-    def _started(self) -> str | None:
-        """Start the process; what is wrong, if anything is."""
-        # By its path: it needs nothing of ours, and finds the stack's packages as this process does.
+    def _start(self) -> str | None:
+        """Start the process; returns the problem, if there is one."""
+        # By path: it needs only the stack's packages.
         command = [sys.executable, str(Path(__file__).with_name("own_reward_process.py"))]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._unread = b""
-        answer = self._exchanged(self._order)
+        answer = self._exchange(self._order)
         if "problem" in answer:
             self.missing = answer.get("missing")
-            self._end()
+            self._stop()
             return str(answer["problem"])
         self.takes = tuple(answer["takes"])
         return None
 
-    def _asked(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    def _ask(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         if self._child is None or self._child.poll() is not None:
-            self._end()
-            if problem := self._started():
+            self._stop()
+            if problem := self._start():
                 return {"problem": problem}
-        answer = self._exchanged({"given": given, "limit_s": self._call_s})
+        answer = self._exchange({"given": given, "limit_s": self._call_s})
         if answer.get("late"):
-            self._end()
+            self._stop()
         return answer
 
-    def _exchanged(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """An order's answer; where none comes, the process is ended and the answer says so."""
+    def _exchange(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Send an order and read its answer; without an answer the process is ended."""
         assert self._child is not None and self._child.stdin is not None
         with suppress(BrokenPipeError):
             self._child.stdin.write(json.dumps(order).encode() + b"\n")
@@ -165,13 +165,13 @@ class RewardProgram:
             answer: dict[str, Any] = json.loads(line)
             return answer
         code = self._child.poll()
-        self._end()
+        self._stop()
         if code is None:
             return {"problem": f"{self.where}: no answer within {order['limit_s']:g} s"}
         return {"problem": f"{self.where}: its process ended (exit code {code})"}
 
     def _line(self, limit_s: float) -> bytes | None:
-        """The next line that the process writes; None where it ends, or writes none in time."""
+        """The next line of the process; None if it ends or writes nothing in time."""
         assert self._child is not None and self._child.stdout is not None
         until, pipe = time.monotonic() + limit_s, self._child.stdout
         with selectors.DefaultSelector() as selector:
@@ -191,9 +191,9 @@ class RewardProgram:
     def close(self) -> None:
         """End the process."""
         with self._lock:
-            self._end()
+            self._stop()
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         child, self._child = self._child, None
         if child is None:
             return
@@ -206,25 +206,25 @@ class RewardProgram:
 
 
 class NotLoaded(UserError):
-    """A user's file that cannot be loaded; `missing` is the module that it imports and this Python lacks, if any."""
+    """A user's file cannot be loaded; `missing` is the module that this Python lacks, if any."""
 
     def __init__(self, message: str, missing: str | None) -> None:
         super().__init__(message)
         self.missing = missing
 
 
-def _given(responses: Sequence[Response], takes: Sequence[str]) -> dict[str, list[Any]]:
-    given = {
-        "completions": [one.text for one in responses],
-        "prompts": [one.prompt for one in responses],
-        "rows": [dict(one.row) for one in responses],
-        "token_ids": [list(map(int, one.tokens)) for one in responses],
-        "cut_off": [not one.complete for one in responses],
+def _arguments(responses: Sequence[Response], takes: Sequence[str]) -> dict[str, list[Any]]:
+    arguments = {
+        "completions": [r.text for r in responses],
+        "prompts": [r.prompt for r in responses],
+        "rows": [dict(r.row) for r in responses],
+        "token_ids": [list(map(int, r.tokens)) for r in responses],
+        "cut_off": [not r.complete for r in responses],
     }
-    assert tuple(given) == ARGUMENTS
-    # The number of responses is told by the first, also to a function that takes none of them.
-    known = {name: column for name, column in given.items() if name in takes or name == "completions"}
-    return known | {name: [one.row.get(name) for one in responses] for name in takes if name not in given}
+    assert tuple(arguments) == ARGUMENTS
+    # The first one is always sent: the process reads the number of responses from it.
+    sent = {name: column for name, column in arguments.items() if name in takes or name == "completions"}
+    return sent | {name: [r.row.get(name) for r in responses] for name in takes if name not in arguments}
 
 
 def _row_of(response: Response) -> str:

@@ -1,8 +1,8 @@
-"""Runs a user's reward function in a process of its own, which may be ended: `python own_reward_process.py`.
+"""Runs a user's reward function in a process that may be killed: `python own_reward_process.py`.
 
-Orders come by stdin as lines of JSON, answers go to stdout. First come `{source, code, function, options, columns,
-limit_s}`, answered by `{takes}`; then `{given, limit_s}` for some responses, answered by `{values, wrong}`. Where
-something is wrong, either answer is `{problem}`. What the user's code prints goes to stderr.
+It reads orders from stdin and writes answers to stdout, as JSON lines. The first order is `{source, code, function,
+options, columns, limit_s}` with the answer `{takes}`; further orders are `{given, limit_s}` with the answer `{values,
+wrong}`. An error gives `{problem}`. The user's prints go to stderr.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from types import CodeType
 from typing import Any
 
 ARGUMENTS = ("completions", "prompts", "rows", "token_ids", "cut_off")
-"""What a function is given, each a list with one entry for each response; it gets those that it has parameters for.
-So it is with the data's columns that the workload names."""
+"""The possible arguments, each a list with one entry per response. A function gets those for which it has parameters;
+likewise the columns that the workload names."""
 
 
 class _Source(importlib.abc.InspectLoader):
-    """Loads a module from its text; a traceback shows its lines though no file is there."""
+    """Loads a module from its text, so that tracebacks show its lines without a file."""
 
     def __init__(self, source: str, code: str) -> None:
         self.source, self.code = source, code
@@ -41,33 +41,33 @@ class _Source(importlib.abc.InspectLoader):
 
 
 class Problem(Exception):
-    """What is wrong with the user's file, in words."""
+    """An error in the user's file, as a message."""
 
 
 def load_function(source: str, code: str, function: str) -> Callable[..., Any]:
-    """The function of a module's text; a `Problem` where it cannot be had."""
+    """The function of a module's text; `Problem` if it cannot be loaded."""
     loader = _Source(source, code)
     name = f"own_reward_{Path(source).stem}"
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look it up
+    sys.modules[name] = module  # for dataclasses and pickle
     try:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise Problem(f"{source} cannot be imported: {describe_error(error, source)}") from error
-    made = getattr(module, function, None)
-    if not callable(made):
-        there = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
-        raise Problem(f"{source} has no function {function!r}; it has: {', '.join(there) or 'none'}")
-    return made  # type: ignore[no-any-return]
+    loaded = getattr(module, function, None)
+    if not callable(loaded):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
+        raise Problem(f"{source} has no function {function!r}; it has: {', '.join(known) or 'none'}")
+    return loaded  # type: ignore[no-any-return]
 
 
 def describe_error(error: BaseException, source: str) -> str:
-    """An exception in one line, with the line of the user's file where it was raised."""
+    """An exception in one line, with the line number in the user's file."""
     frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
-    at_fault = error.lineno if isinstance(error, SyntaxError) and error.filename == source else None
-    line = at_fault or (frames[-1] if frames else None)
+    syntax_line = error.lineno if isinstance(error, SyntaxError) and error.filename == source else None
+    line = syntax_line or (frames[-1] if frames else None)
     what = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return f"{type(error).__name__}: {what[:500]}" + (f" ({source}, line {line})" if line else f" ({source})")
 
@@ -75,43 +75,39 @@ def describe_error(error: BaseException, source: str) -> str:
 def accepted_arguments(
     function: Callable[..., Any], options: Mapping[str, Any], columns: Sequence[str], where: str
 ) -> list[str]:
-    """Which of `GIVEN` and of the columns it has parameters for; a `Problem` where it cannot be called with these."""
+    """The `ARGUMENTS` and columns that a function accepts; `Problem` if it cannot be called with them."""
     given = (*ARGUMENTS, *columns)
     if inspect.iscoroutinefunction(function):
         raise Problem(f"{where} is a coroutine (async def); write a plain function")
     parameters = inspect.signature(function).parameters.values()
-    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for option in options:
         if option in given:
-            what = "a column of the data" if option in columns else "what every function is given"
+            what = "a column of the data" if option in columns else "an argument of every function"
             raise Problem(f"{where}: option {option!r} has the name of {what}; rename it")
         if option not in names and not takes_all:
             raise Problem(f"{where} has no parameter for option {option!r}; its parameters: {', '.join(names)}")
-    lacking = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.name in names and one.name not in given and one.name not in options
-    ]
-    if lacking:
+    required = {p.name for p in parameters if p.default is p.empty}
+    if missing := [name for name in names if name in required and name not in given and name not in options]:
         raise Problem(
-            f"{where} has a parameter {lacking[0]!r} that is no option; functions are given {', '.join(given)} and the "
+            f"{where} has a parameter {missing[0]!r} that is no option; functions are given {', '.join(given)} and the "
             "columns that workload.data.columns names"
         )
     return [name for name in given if takes_all or name in names]
 
 
-def check_values(made: Any, count: int, where: str) -> tuple[list[float | None], dict[int, str]]:
-    """The values that a function returned, and what is wrong with some of them, which are None then."""
-    if hasattr(made, "tolist"):
-        made = made.tolist()
-    if not isinstance(made, Sequence) or isinstance(made, str | bytes):
-        raise Problem(f"{where} must return a list of {count}, one value for each completion (got {_shown(made)})")
-    if len(made) != count:
-        raise Problem(f"{where} must return one value for each completion (got {len(made)} values for {count})")
+def check_values(returned: Any, count: int, where: str) -> tuple[list[float | None], dict[int, str]]:
+    """The values that a function returned, and the problems by position; invalid values become None."""
+    if hasattr(returned, "tolist"):
+        returned = returned.tolist()
+    if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
+        raise Problem(f"{where} must return a list of {count}, one value for each completion (got {_shown(returned)})")
+    if len(returned) != count:
+        raise Problem(f"{where} must return one value for each completion (got {len(returned)} values for {count})")
     values: list[float | None] = []
     wrong = {}
-    for at, value in enumerate(made):
+    for at, value in enumerate(returned):
         try:
             number = None if value is None or isinstance(value, str | bytes) else float(value)
         except (TypeError, ValueError):
@@ -130,7 +126,7 @@ def _shown(value: Any) -> str:
 
 
 class Server:
-    """Answers one order after another; where one takes too long, the answer names the line, and the process ends."""
+    """Answers orders; if one exceeds its time limit, the answer names the current line, and the process ends."""
 
     def __init__(self, answers: Any) -> None:
         self._answers = answers
@@ -141,16 +137,16 @@ class Server:
         self._takes: list[str] = []
 
     def answer(self, order: Mapping[str, Any]) -> None:
-        """Load, or score."""
+        """Execute an order and write its answer."""
         if "code" in order:
             self._source, self._where = order["source"], f"{order['source']}: {order['function']}"
-        with self._ended_after(float(order["limit_s"])) as say:
+        with self._time_limit(float(order["limit_s"])) as reply:
             try:
-                say(self._load(order) if "code" in order else self._score(order["given"]))
+                reply(self._load(order) if "code" in order else self._score(order["given"]))
             except Problem as problem:
-                lacks = problem.__cause__
-                missing = lacks.name if isinstance(lacks, ModuleNotFoundError) else None
-                say({"problem": str(problem), "missing": missing})
+                cause = problem.__cause__
+                missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+                reply({"problem": str(problem), "missing": missing})
 
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
         self._options = dict(order["options"])
@@ -161,54 +157,54 @@ class Server:
     def _score(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         assert self._function is not None
         count = len(next(iter(given.values())))
-        kept = {name: value for name, value in given.items() if name in self._takes}
+        accepted = {name: value for name, value in given.items() if name in self._takes}
         try:
-            made = self._function(**kept, **self._options)
+            returned = self._function(**accepted, **self._options)
         except (Exception, SystemExit) as error:
             raise Problem(f"{self._where}: {describe_error(error, self._source)}") from None
-        values, wrong = check_values(made, count, self._where)
+        values, wrong = check_values(returned, count, self._where)
         return {"values": values, "wrong": wrong}
 
     @contextlib.contextmanager
-    def _ended_after(self, limit_s: float) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        said = False
-        working = threading.get_ident()
+    def _time_limit(self, limit_s: float) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        replied = False
+        thread = threading.get_ident()
 
-        def say(answer: Mapping[str, Any]) -> None:
-            nonlocal said
+        def reply(answer: Mapping[str, Any]) -> None:
+            nonlocal replied
             with self._lock:
-                if not said:
-                    said = True
+                if not replied:
+                    replied = True
                     print(json.dumps(answer), file=self._answers, flush=True)
 
         def too_late() -> None:
-            if said:
+            if replied:
                 return
-            line, frame = None, sys._current_frames().get(working)
+            line, frame = None, sys._current_frames().get(thread)
             while frame is not None and line is None:
                 line = frame.f_lineno if frame.f_code.co_filename == self._source else None
                 frame = frame.f_back
             place = f" ({self._source}, line {line})" if line else ""
-            say({"problem": f"{self._where}: no answer within {limit_s:g} s{place}", "late": True})
+            reply({"problem": f"{self._where}: no answer within {limit_s:g} s{place}", "late": True})
             os._exit(0)
 
         timer = threading.Timer(limit_s, too_late)
         timer.daemon = True
         timer.start()
         try:
-            yield say
+            yield reply
         finally:
             timer.cancel()
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Answer orders until stdin ends."""
     import signal
 
-    # Whoever stops a job may signal all its processes; this one ends with its parent.
+    # A stop signal may go to all processes of a job; this one ends with its parent.
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    # This file's folder is no place for the user's imports.
+    # The user must not import from this file's folder.
     sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
     orders, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

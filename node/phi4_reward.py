@@ -1,31 +1,27 @@
-"""Rewards a long chain of thought: the reward of Phi-4-reasoning-plus, as the verl article's script defines it.
+"""Computes the reward of Phi-4-reasoning-plus for a long chain of thought, as in the verl article's script.
 
     reward = 8/13 · accuracy + 1/13 · repetition
 
-    accuracy    -0.5                                              incomplete: the response was cut at its limit
+    accuracy    -0.5                                              incomplete: cut at the length limit
                 -1.0                                              not `<think>…</think>` followed by an answer
                 0.5 + 0.25 · (1 + cos(π · min(1, max(0, L - P) / (M - P))))    correct: 1.0 up to P, 0.5 at M
                 -0.5 - 0.25 · (1 + cos(π · min(1, L / N)))                     wrong: -1.0 at once, -0.5 from N on
-    repetition  -max(frequent / different 5-grams, how often the most frequent one / (L / 5)), no less than -1;
-                0 where none occurs more than 5 times
+    repetition  -max(frequent / different 5-grams, count of the most frequent one / (L / 5)), at least -1;
+                0 if none occurs more than 5 times
 
-L is the response's length, M the longest allowed (31744), P = 25600 and N = 3702, all in tokens; with another M the
-others keep their share of it. n-grams are of tokens, too, so that a text without spaces has them.
+L is the response's length, M the maximum (31744), P = 25600 and N = 3702, all in tokens; P and N scale with M. n-grams
+are of tokens, so that they exist without spaces.
 
-What the script does, and this does not:
-- It loads a tokenizer from the hub when it is imported. Here the run's own ids or tokenizer count.
-- It sets signal.alarm, which only a main thread may, around the parser alone. See equality.py.
-- It parses with lark, falls back to comparing text in silence if that is missing, lower-cases LaTeX and drops spaces
-  (`\\Delta` is `\\delta`, and `\\sin x` a name), and takes two empty parses for equal. Here math_verify compares; an
-  empty answer, or a ground truth that is missing (there the text "None"), equals nothing.
-- It looks for `\\boxed` everywhere, so that a draft inside the thought counts as the answer, and takes a brace behind a
-  line break (`\\\\}`) for an escaped one. Here the answer is what follows the thought.
-- It accepts text before the thought, several thoughts, and tags left open; and it looks for the format first, so that a
-  response which was cut within its thought, as most are, gets -1.0 and never -0.5.
-- It counts a complete response of M - 1 tokens and the end token as cut.
-- It divides the number of different frequent n-grams by that of all that occur, and bounds nothing: one word without
-  end gives -5.
-- It prints every completion, and holds code that nothing calls (`_SOLUTION_CLIP_CHARS`).
+Differences from the script:
+- The script loads a tokenizer from the hub; here the run's token ids count.
+- The script limits only the parser's time, with signal.alarm, in the main thread only; see equality.py.
+- The script parses with lark, or silently compares text without lark. It lower-cases LaTeX, drops spaces and accepts
+  two empty parses. Here math_verify compares, and an empty answer or ground truth is never equal.
+- The script accepts `\\boxed` inside the thought, and misreads a brace after a line break (`\\\\}`). Here the answer
+  follows the thought.
+- The script accepts text before the thought, several thoughts and open tags. It checks the format first, so a response
+  that was cut within its thought gets -1.0 instead of -0.5. It also treats M - 1 tokens and an end token as cut.
+- The script's repetition has no bound: one endlessly repeated word gives -5.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ _BOXED = re.compile(r"\\boxed\s*\{")
 
 @dataclass(frozen=True)
 class Phi4:
-    """The reward with its constants, in tokens; those that are None keep their share of `max_response_length`."""
+    """The reward with its constants in tokens; None: scaled with `max_response_length`."""
 
     max_response_length: int = MAX_RESPONSE
     positive_from: float | None = None
@@ -70,24 +66,24 @@ class Phi4:
 
     @property
     def long_from(self) -> float:
-        """The length in tokens from which on a correct response loses."""
+        """The length in tokens from which a correct response gets less."""
         share = self.max_response_length * POSITIVE_FROM / MAX_RESPONSE
         return share if self.positive_from is None else self.positive_from
 
     @property
     def short_to(self) -> float:
-        """The length in tokens up to which a wrong response loses."""
+        """The length in tokens up to which a wrong response gets less than -0.5."""
         share = self.max_response_length * NEGATIVE_TO / MAX_RESPONSE
         return share if self.negative_to is None else self.negative_to
 
     def score(self, text: str, tokens: Sequence[Hashable], ground_truth: object, *, complete: bool) -> float:
-        """The reward of a response, from -9/13 to 8/13; `tokens` are its own, `complete` says that it ended itself."""
+        """The reward of a response, from -9/13 to 8/13; `complete`: it was not cut off."""
         return ACCURACY_WEIGHT * self.accuracy(text, len(tokens), ground_truth, complete=complete) + (
             REPETITION_WEIGHT * self.repetition(tokens)
         )
 
     def accuracy(self, text: str, length: int, ground_truth: object, *, complete: bool) -> float:
-        """The part for the answer, scaled by the length: from -1 to 1."""
+        """The accuracy part, scaled by the length: from -1 to 1."""
         if not complete:
             return INCOMPLETE
         answer = answer_part(text)
@@ -99,7 +95,7 @@ class Phi4:
         return half_cosine(-1.0, -0.5, min(1.0, length / self.short_to))
 
     def repetition(self, tokens: Sequence[Hashable]) -> float:
-        """The part for repeated n-grams: from -1 to 0."""
+        """The repetition part: from -1 to 0."""
         n = int(self.ngram)  # an option comes as a float
         counts = Counter(tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1))
         frequent = [count for count in counts.values() if count > self.ngram_threshold]
@@ -108,13 +104,13 @@ class Phi4:
         return -min(1.0, max(len(frequent) / len(counts), max(frequent) / (len(tokens) / n)))
 
 
-def half_cosine(start: float, end: float, way: float) -> float:
-    """From `start` to `end` along half a cosine; `way` is from 0 to 1."""
-    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * way))
+def half_cosine(start: float, end: float, share: float) -> float:
+    """From `start` to `end` along half a cosine; `share` is from 0 to 1."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * share))
 
 
 def answer_part(text: str) -> str | None:
-    """What follows the thought; None unless there is one thought, at the beginning, and each tag once."""
+    """The text after the thought; None unless the response starts with one thought and has each tag once."""
     if text.count("<think>") != 1 or text.count("</think>") != 1:
         return None
     found = _THOUGHT.fullmatch(text)
@@ -122,9 +118,9 @@ def answer_part(text: str) -> str | None:
 
 
 def is_correct(answer: str, ground_truth: object) -> bool:
-    """Whether the last `\\boxed{…}` of an answer equals the ground truth, as mathematics or to the letter."""
+    """Whether the last `\\boxed{…}` of an answer equals the ground truth, as mathematics or as text."""
     if ground_truth is None or not str(ground_truth).strip():
-        raise UserError("reward phi4: a row has no ground truth; mend the data (workload.data.answer_column)")
+        raise UserError("reward phi4: a row has no ground truth; correct the data (workload.data.answer_column)")
     truth, boxed = str(ground_truth).strip(), last_boxed(answer).strip()
     if not boxed:
         return False
@@ -132,7 +128,7 @@ def is_correct(answer: str, ground_truth: object) -> bool:
 
 
 def last_boxed(text: str) -> str:
-    """What the last `\\boxed{…}` that is closed holds; empty if there is none."""
+    """The content of the last closed `\\boxed{…}`; empty if there is none."""
     for found in reversed(list(_BOXED.finditer(text))):
         depth, at = 1, found.end()
         while at < len(text):

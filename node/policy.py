@@ -1,4 +1,4 @@
-"""Gets a workload's policy, and checks that it can hold the workload's prompts."""
+"""Prepares a workload's policy, and checks that its context is long enough for the prompts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
 
 
 def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, str]]], folder: Path) -> Path:
-    """The folder of a model section's policy: made in `folder`, the user's own, or the hub cache's.
+    """The policy's folder: `folder` for a built-in model, the user's own, or the hub cache's.
 
-    `conversations` are what a built-in model's tokenizer is trained on. Raises `UserError` for a folder that
-    holds no model, or a hub that cannot be reached.
+    A built-in model's tokenizer is trained on `conversations`. Raises `UserError` for a folder without a model, and for
+    hub errors.
     """
     source = str(model["source"])
     kind = source_kind(source)
@@ -38,15 +38,15 @@ def prepare_model(model: dict[str, Any], conversations: Sequence[list[dict[str, 
     else:
         path = hub_snapshot(source, str(model["revision"]))
     if missing := missing_parts(path):
-        raise UserError(f"workload.model.source {source!r} is no model: it lacks {' and '.join(missing)}")
+        raise UserError(f"workload.model.source {source!r} is not a model: it lacks {' and '.join(missing)}")
     return path
 
 
 def hub_snapshot(source: str, revision: str) -> Path:
-    """The folder in the hub's cache that holds a model, downloaded if it is not there."""
+    """A model's folder in the hub's cache; downloads it if necessary."""
     from transformers.utils.hub import snapshot_download
 
-    # Weights in other frameworks' formats would double the download.
+    # Weights in the formats of other frameworks would double the download.
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
@@ -55,7 +55,7 @@ def hub_snapshot(source: str, revision: str) -> Path:
 
 
 def missing_parts(path: Path) -> list[str]:
-    """What a folder lacks of a model, in words."""
+    """The missing parts of a model folder, for messages."""
     missing = []
     if not (path / "config.json").is_file():
         missing.append("config.json")
@@ -67,7 +67,7 @@ def missing_parts(path: Path) -> list[str]:
 
 
 def parameter_count(folder: Path) -> int | None:
-    """The number of parameters in a folder's safetensors files, from their headers; null where there are none.
+    """The number of parameters, from the headers of a folder's safetensors files; None without such files.
 
     A file begins with the length of its header (8 bytes, little-endian), then the header: JSON, name to shape.
     """
@@ -82,10 +82,9 @@ def parameter_count(folder: Path) -> int | None:
 def prompt_lengths(
     folder: Path, conversations: Sequence[list[dict[str, str]]], max_prompt_length: int, max_response_length: int
 ) -> list[int]:
-    """The prompts' lengths in tokens, with the model's own tokenizer and chat template, as the trainer will see them.
+    """The prompts' lengths in tokens, with the model's tokenizer and chat template.
 
-    Raises `UserError` if the tokenizer has no chat template, or prompt and response together exceed the model's
-    context.
+    Raises `UserError` if the tokenizer has no chat template, or if prompt and response exceed the model's context.
     """
     with importing():
         from transformers import AutoTokenizer
@@ -96,8 +95,8 @@ def prompt_lengths(
         raise UserError(f"the tokenizer in {folder} cannot be loaded: {one_line(error)}") from error
     if not tokenizer.chat_template:
         raise UserError(
-            f"the tokenizer in {folder} has no chat template, and the prompts are conversations; use an instruct "
-            f"model, or a local copy with a chat_template.jinja"
+            f"the tokenizer in {folder} has no chat template, but the prompts are conversations; use an instruct "
+            "model, or a local copy with a chat_template.jinja"
         )
     context = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
     wanted = max_prompt_length + max_response_length

@@ -1,4 +1,4 @@
-"""Scores completions with a workload's rewards: built-in ones by name, functions of a user's file, reward models."""
+"""Scores completions with a workload's rewards: built-in functions, the user's functions and reward models."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from node.reward_model import OWN_PROCESS, Classifier, model_key
 from node.scorer import RemoteClassifier
 
 FAILED = "_failed"
-"""Ends the name under which verl is told whether a user's function failed on a response."""
+"""Suffix of verl's column that reports whether a user's function failed on a response."""
 
 Completion = str | Sequence[Mapping[str, Any]]
 
 
 def completion_text(completion: Completion) -> str:
-    """The text of a completion, be it a string or a conversation of `{role, content}`."""
+    """The text of a completion, which is a string or a conversation of `{role, content}`."""
     if isinstance(completion, str):
         return completion
     return "".join(str(message.get("content") or "") for message in completion)
 
 
 class RewardFunction:
-    """One reward of a workload, as TRL calls it and as verl's `compute_score` does.
+    """One reward of a workload, callable by TRL and by verl's `compute_score`.
 
-    `__name__` is the name under which trainers log it (`rewards/<name>/mean`). `end_ids` are the tokenizer's end
-    tokens: the last one of a completion is no part of its tokens, and tells that it ended by itself.
+    Trainers log it as `rewards/<__name__>/mean`. `end_ids` are the tokenizer's end tokens: a completion's last one is
+    not part of its tokens, and shows that it is complete.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RewardFunction:
         self.takes = frozenset(takes)
         self.end_ids: frozenset[int] = frozenset()
         self.callers = 1
-        """Processes that each score a part of a batch with it: a trainer logs the mean over them."""
+        """Number of processes that each score a part of a batch; trainers log the mean over them."""
         self._score, self._longest = score, longest
 
     def __call__(
@@ -53,9 +53,9 @@ class RewardFunction:
         trained: bool = True,
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """One value for each completion; None where a function of the user's or a reward model gives none for it.
+        """One value for each completion; None if a user's function or a reward model fails on it.
 
-        Samples of the report are not `trained` on: a failure there is no event of the run.
+        The report's samples are not `trained` on: their failures are not counted.
         """
         count = len(completions)
         ids = completion_ids or [()] * count
@@ -73,16 +73,16 @@ class RewardFunction:
         if not isinstance(self._score, RewardProgram | Classifier):
             return [self._score(response) for response in responses]
         values, failed = self._score.score(responses, trained=trained)
-        counted = {"failed": failed}
+        counts = {"failed": failed}
         if isinstance(self._score, Classifier):
-            counted["truncated"] = self._score.truncated
+            counts["truncated"] = self._score.truncated
         if log_metric is not None:
-            for what, number in counted.items():
-                log_metric(f"rewards/{self.__name__}/{what}", float(number * self.callers))
+            for name, count in counts.items():
+                log_metric(f"rewards/{self.__name__}/{name}", float(count * self.callers))
         return values
 
     def ready(self, device: Any) -> None:
-        """Load a reward model, beside a trainer on that device: not in the first step's time."""
+        """Load a reward model onto the trainer's device, before the first step."""
         if isinstance(self._score, Classifier):
             self._score.ready(device)
 
@@ -100,16 +100,16 @@ class RewardFunction:
 
 
 def _is_column(value: Any, count: int) -> bool:
-    """TRL hands over its own state and loggers beside the data's columns."""
+    """TRL also passes its state and loggers as columns."""
     return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
 
 
 def _row(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the prepared data as rewards see it: what every row has, and the workload's further columns."""
+    """A row of the prepared data for rewards: the common values and the workload's extra columns."""
     nested = {**(columns.get("extra_info") or {}), **(columns.get("reward_model") or {})}
     nested.pop("style", None)
-    further: dict[str, Any] = json.loads(nested.pop("columns", None) or "{}")
-    return {**{name: value for name, value in columns.items() if name == "data_source"}, **nested, **further}
+    extra: dict[str, Any] = json.loads(nested.pop("columns", None) or "{}")
+    return {**{name: value for name, value in columns.items() if name == "data_source"}, **nested, **extra}
 
 
 def reward_functions(
@@ -119,39 +119,38 @@ def reward_functions(
     failures: Path | None = None,
     models: Mapping[str, Path] | None = None,
 ) -> list[RewardFunction]:
-    """The functions, in order, for a workload's rewards: `{name, weight, options}`, one of the user's own, or a model.
+    """The functions of a workload's rewards, in order.
 
-    `max_response_length` is the workload's: a reward that has such an option uses it where the option is not given.
-    `failures` is the file that tells of each completion on which a user's function fails, `models` the folders of
-    reward models. Raises `UserError` for a file or a model that cannot be loaded.
+    `max_response_length` is the default of rewards with that option. `failures` is the file for completions on which a
+    user's function fails, `models` the folders of reward models. `UserError` if a file or model cannot be loaded.
     """
-    made = []
+    functions = []
     for reward in rewards:
         if "source" in reward:
             own = RewardProgram(reward, failures)
-            made.append(RewardFunction(str(reward["function"]), own, max_response_length, takes=own.takes))
+            functions.append(RewardFunction(str(reward["function"]), own, max_response_length, takes=own.takes))
         elif "model" in reward:
-            made.append(_of_a_model(reward, max_response_length, models or {}))
+            functions.append(_model_reward(reward, max_response_length, models or {}))
         else:
-            made.append(_built_in(reward, max_response_length))
-    return made
+            functions.append(_built_in(reward, max_response_length))
+    return functions
 
 
 def _built_in(reward: Mapping[str, Any], longest: int | None) -> RewardFunction:
     name, options = str(reward["name"]), dict(reward.get("options") or {})
-    found = BUILT_IN[name]
-    if longest is not None and "max_response_length" in found.options:
+    built_in = BUILT_IN[name]
+    if longest is not None and "max_response_length" in built_in.options:
         options.setdefault("max_response_length", longest)
-    # phi4 alone has a longest response of its own: the article's.
-    limit = int(options.get("max_response_length") or found.longest or longest or 0) or None
-    return RewardFunction(name, found.make(options), limit, takes=("token_ids",) if found.counts_tokens else ())
+    # Only phi4 has its own longest response, from the article.
+    limit = int(options.get("max_response_length") or built_in.longest or longest or 0) or None
+    return RewardFunction(name, built_in.make(options), limit, takes=("token_ids",) if built_in.counts_tokens else ())
 
 
-def _of_a_model(reward: Mapping[str, Any], longest: int | None, models: Mapping[str, Path]) -> RewardFunction:
+def _model_reward(reward: Mapping[str, Any], longest: int | None, models: Mapping[str, Path]) -> RewardFunction:
     if model_key(reward) not in models:
         raise UserError(
             f"workload.rewards: the reward model {reward['model']} is not among the prepared inputs; start snakemake "
-            "again, which prepares them"
+            "again to prepare them"
         )
     folder = models[model_key(reward)]
     model = Classifier(reward, folder) if reward.get("device") != OWN_PROCESS else RemoteClassifier(reward, folder)

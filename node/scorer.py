@@ -1,8 +1,8 @@
-"""Scores with reward models in a process of its own, `python -m node.scorer ATTEMPT --host HOST --port PORT`, and asks
-it from the trainer.
+"""Scores with reward models in a separate process, `python -m node.scorer ATTEMPT --host HOST --port PORT`, and
+contains the trainer's client.
 
-GET /health answers 200 once the models are loaded. POST /score takes `{reward, trained, responses: [[text, prompt]]}`
-with the job's secret, and answers `{values, failed, truncated}`, or `{problem}`: plain JSON, over loopback.
+GET /health returns 200 after the models are loaded. POST /score with the job's secret takes `{reward, trained,
+responses: [[text, prompt]]}` and returns `{values, failed, truncated}` or `{problem}`, as JSON over loopback.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ from node.hardware import importing
 from node.reward_model import Classifier, model_key, scorer_rewards
 
 ANSWER_S = 1800.0
-"""Patience with one call; a process that has died is noticed at once."""
+"""Time limit of one call; a dead process is detected at once."""
 
 
 class RemoteClassifier(Classifier):
-    """A reward model that lies in the scorer's process: the same values."""
+    """A reward model in the scorer's process; it returns the same values."""
 
     def ready(self, device: Any) -> None:
-        """Nothing: the trainer starts when the scorer answers."""
+        """Nothing to do: the trainer starts after the scorer is ready."""
 
     def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
-        """As in one's own process; `UserError` also where the scorer does not answer."""
-        asked = [[response.text, response.prompt] for response in responses]
-        answer = _answer({"reward": self.name, "trained": trained, "responses": asked})
+        """As `Classifier.score`; `UserError` also if the scorer does not answer."""
+        pairs = [[response.text, response.prompt] for response in responses]
+        answer = _ask_scorer({"reward": self.name, "trained": trained, "responses": pairs})
         if "problem" in answer:
             raise UserError(str(answer["problem"]))
         self.truncated = int(answer["truncated"])
         return answer["values"], int(answer["failed"])
 
 
-def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
+def _ask_scorer(question: Mapping[str, Any]) -> dict[str, Any]:
     at = urlsplit(os.environ.get(SCORER, ""))
     if not at.port:
-        raise UserError(f"a reward model's device is own, and no scorer runs: {SCORER} is not set; the job sets it")
+        raise UserError(
+            f"a reward model's device is own, but {SCORER} is not set: the job starts the scorer and sets it"
+        )
     connection = HTTPConnection(str(at.hostname), at.port, timeout=ANSWER_S)
     try:
         connection.request("POST", "/score", json.dumps(question), {"Authorization": os.environ.get(SECRET, "")})
@@ -66,10 +68,10 @@ def _answer(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Scorer(ThreadingTCPServer):
-    """Answers for reward models, one call after another: `server_bind` finds a port in use, then `serve`."""
+    """The scorer's server, one call at a time; `server_bind` detects a port in use before the models load."""
 
     daemon_threads = True
-    request_queue_size = 128  # all of a node's processes ask at once
+    request_queue_size = 128  # all processes of a node call at the same time
 
     def __init__(self, host: str, port: int, secret: str) -> None:
         super().__init__((host, port), _Handler, bind_and_activate=False)
@@ -78,13 +80,13 @@ class Scorer(ThreadingTCPServer):
         self._lock = threading.Lock()
 
     def serve(self, models: Sequence[Classifier]) -> None:
-        """Answer until the process is ended. Until then a connection is refused, and nobody waits for it."""
+        """Serve until the process ends; before, connections are refused."""
         self._models = {model.name: model for model in models}
         self.server_activate()
         self.serve_forever()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """The scores of a question."""
+        """The answer to a POST /score."""
         name = str(question["reward"])
         responses = [Response(text=text, prompt=prompt) for text, prompt in question["responses"]]
         try:
@@ -103,25 +105,25 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60.0  # of a connection that says nothing
 
     def do_GET(self) -> None:
-        self._say(200 if self.path == "/health" else 404, {})
+        self._reply(200 if self.path == "/health" else 404, {})
 
     def do_POST(self) -> None:
         if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), self.server.secret):
-            return self._say(403, {"problem": "another job's scorer was asked: the secret is wrong"})
+            return self._reply(403, {"problem": "another job's scorer was asked: the secret is wrong"})
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self._say(200, self.server.answer(question))
+        self._reply(200, self.server.answer(question))
 
-    def _say(self, status: int, answer: Mapping[str, Any]) -> None:
+    def _reply(self, status: int, answer: Mapping[str, Any]) -> None:
         self.send_response(status)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the trainer's steps say when it was asked."""
+        """No log: the trainer's steps show the calls."""
 
 
 def main() -> None:
-    """Load the reward models that the command line's attempt has for this process, a GPU each, and score."""
+    """Load the reward models of the command line's attempt, each on its own GPU, and serve."""
     order = read_server_order("node.scorer", "scorer")
     scorer = Scorer(order.host, order.port, os.environ[SECRET])
     scorer.server_bind()
@@ -133,7 +135,7 @@ def main() -> None:
     rewards = scorer_rewards(spec["workload"]["rewards"])
     gpus, seen = int(spec["scorer"]["gpus"]), torch.cuda.device_count()
     if gpus > seen:
-        raise UserError(f"the reward models need GPUs of their own ({gpus}), and torch sees {seen}; look at the node")
+        raise UserError(f"the reward models need GPUs of their own ({gpus}), and torch sees {seen}; check the node")
     models = [Classifier(reward, folders[model_key(reward)]) for reward in rewards]
     for at, model in enumerate(models):
         model.ready(f"cuda:{at}" if gpus else "cpu")

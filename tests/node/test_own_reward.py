@@ -151,7 +151,7 @@ def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.Captu
     with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
         reward.call([Response("a"), Response("b")])
     assert reward.score([Response("a"), Response("b")]) == ([1.0, 1.0], 0)
-    assert "got 1 values for 2); scoring each response alone" in capfd.readouterr().err
+    assert "got 1 values for 2); scoring each response separately" in capfd.readouterr().err
     reward.close()
 
 
