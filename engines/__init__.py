@@ -1,4 +1,4 @@
-"""The engines, a folder each. Runs in the stacks, too: the standard library alone."""
+"""Lists the engines, one folder each. Standard library only, because it also runs in the stacks."""
 
 from engines.engine import Engine
 from engines.lmdeploy import LMDEPLOY
@@ -8,19 +8,19 @@ from engines.vllm import VLLM
 
 __all__ = ["Engine", "engine_named", "engines", "register"]
 
-_ENGINES: dict[str, Engine] = {one.name: one for one in (VLLM, SGLANG, LMDEPLOY, TRANSFORMERS)}
+_ENGINES: dict[str, Engine] = {engine.name: engine for engine in (VLLM, SGLANG, LMDEPLOY, TRANSFORMERS)}
 
 
 def register(engine: Engine) -> None:
-    """Add an engine, or replace the one of that name."""
+    """Add an engine, or replace the one with its name."""
     _ENGINES[engine.name] = engine
 
 
 def engines() -> tuple[Engine, ...]:
-    """All engines that are known here."""
+    """All known engines."""
     return tuple(_ENGINES.values())
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of that name; of one that is unknown here no more than its name."""
+    """The engine with this name; an unknown engine has only its name."""
     return _ENGINES.get(name) or Engine(name, name)

@@ -1,4 +1,4 @@
-"""Defines what is asked of an engine."""
+"""Defines an engine's facts, and the interface of a replayed engine."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Engine:
-    """A rollout engine; one that is known by its name alone has all defaults."""
+    """A rollout engine; an unknown engine has only a name and defaults."""
 
     name: str
     label: str
-    """As people write it."""
+    """Its name in text."""
     aliases: tuple[str, ...] = ()
-    """Further names in configurations and tables."""
+    """Other names in configurations and tables."""
     in_trainer: bool = False
-    """Whether the trainer's own process and model generate: there is no second copy of the weights."""
+    """Whether the trainer's own process and model generate, without a second copy of the weights."""
     number_bytes: int | None = None
-    """Bytes of a weight where nobody names a number format; None where that is the checkpoint's."""
+    """Bytes per weight with the default number format; None: the checkpoint's format."""
     max_sequences_option: str = ""
-    """Its own option for the most sequences that it decodes at once."""
+    """Its option for the maximum number of sequences that it decodes at the same time."""
     unmodelled_options: Mapping[str, str] = field(default_factory=dict)
-    """Its own options with which an iteration writes several tokens or reads other bytes, and what they do."""
+    """Options that change the tokens or bytes of an iteration, so that the floor is wrong; with their effect."""
 
 
 class ReplayEngine(Protocol):
-    """An engine alone: `engines.<name>.replay` has `build(model, policy, settings, threads)`, which gives one.
+    """An engine without a trainer; `engines.<name>.replay.build(model, policy, settings, threads)` returns one.
 
-    `model` is the policy's folder, `policy` its model of transformers, `settings` a replay's (trainers/replay). With
-    `STARTS_ITS_SHARDS` one process builds a tensor parallel engine, else each of its processes builds its shard.
+    `model` is the policy's folder, `policy` its transformers model, `settings` those of trainers/replay. With
+    `STARTS_ITS_SHARDS` one process builds a tensor parallel engine, otherwise each process builds its shard.
     """
 
     sleeps: bool
-    """Whether it gives its memory back between steps."""
+    """Whether it frees its memory between steps."""
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
-        """One completion for each prompt, each of its own length in tokens, whatever the model would end with."""
+        """One completion for each prompt with the given length in tokens; end tokens are ignored."""
 
     def update(self, weights: Iterable[tuple[str, Any]]) -> None:
-        """Take all weights anew, as after a training step; (name, tensor)."""
+        """Load all weights, as after a training step."""
 
     def sleep(self) -> None:
-        """Give memory back."""
+        """Free memory."""
 
     def wake(self) -> None:
-        """Take it again."""
+        """Allocate it again."""
 
     def settings(self) -> dict[str, Any]:
-        """The settings that it finally holds."""
+        """Its final settings."""
 
     def close(self) -> None:
         """End its processes."""

@@ -1,6 +1,6 @@
-"""Begins SGLang's own processes: with the stand-ins, and deaf to the job's stop signals.
+"""Starts SGLang's processes with the stand-ins, and makes them ignore the job's stop signals.
 
-To be imported by name in a process that SGLang spawns: it is loaded there before anything of SGLang's.
+A process that SGLang spawns imports this module by name before it imports SGLang.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from engines.sglang import standins
 from node.exit_codes import STOP_SIGNALS
 from node.hardware import importing
 
-if "__mp_main__" in sys.modules:  # multiprocessing's name of the main module in a process that it spawned
-    # Slurm signals all processes of a job. The trainer finishes its step, for which it needs its engine.
+if "__mp_main__" in sys.modules:  # the main module in a spawned process
+    # Slurm signals all processes of a job, but the trainer needs its engine to finish the step.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-# "Only CUDA supports …", of many kernels.
+# Many kernels warn "Only CUDA supports …".
 warnings.filterwarnings("ignore", category=UserWarning, module=r"sglang\.")
 standins.install()
 
 
 def scheduler(*args: Any, **kwargs: Any) -> None:
-    """SGLang's process that holds the weights and generates."""
+    """SGLang's process with the weights, which generates."""
     with importing():
         from sglang.srt.managers.scheduler import run_scheduler_process
         from sglang.srt.model_loader import weight_utils
 
-    weight_utils.tqdm = weight_utils.DisabledTqdm  # its bar would be in the job's log
+    weight_utils.tqdm = weight_utils.DisabledTqdm  # keeps its progress bar out of the job's log
     run_scheduler_process(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""SGLang alone, on completions of given lengths: on a CPU as trainer trl has it, on a GPU as it is released."""
+"""Replays completions of given lengths with SGLang: on a CPU as in trainer trl, on a GPU as released."""
 
 from __future__ import annotations
 
@@ -12,42 +12,31 @@ if TYPE_CHECKING:
     from engines.sglang.colocate import Sglang
 
 STARTS_ITS_SHARDS = True
-"""The first process of a tensor parallel engine has it, the others leave it their GPUs, as verl has it."""
-_OF_THE_WORKLOAD = ("model_path", "dtype", "random_seed", "tp_size", "dp_size", "pp_size", "device")
+"""The first process of a tensor parallel engine starts it on the GPUs of all, as in verl."""
+_WORKLOAD_SETTINGS = ("model_path", "dtype", "random_seed", "tp_size", "dp_size", "pp_size", "device")
 
 
 class SglangReplay:
-    """SGLang's scheduler in a process of its own; it sleeps between steps with `enable_memory_saver`, on a GPU."""
+    """An SGLang engine; on a GPU with `enable_memory_saver` it sleeps between steps."""
 
     def __init__(self, engine: Sglang, settings: Mapping[str, Any]) -> None:
         self._engine, self.sleeps = engine, engine.sleeps
-        self._words = {key: settings[key] for key in ("temperature", "top_p")}
-        self.update = engine.update_weights
-        self.settings = engine.settings
-        self.close = engine.close
+        self._sampling = {key: settings[key] for key in ("temperature", "top_p")}
+        self.update, self.settings, self.close = engine.update_weights, engine.settings, engine.close
+        self.sleep, self.wake = engine.sleep, engine.wake
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
-        words = {"temperature": 0.0} if greedy else self._words
-        return self._engine.tokens(
-            prompts, [{**words, "max_new_tokens": length, "ignore_eos": True} for length in lengths]
-        )
-
-    def sleep(self) -> None:
-        """Give memory back; on a CPU it never sleeps."""
-        self._engine.sleep()
-
-    def wake(self) -> None:
-        """Take it again."""
-        self._engine.wake()
+        sampling = {"temperature": 0.0} if greedy else self._sampling
+        return self._engine.tokens(prompts, [{**sampling, "max_new_tokens": n, "ignore_eos": True} for n in lengths])
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> SglangReplay:
-    """`UserError` for a setting of SGLang that the workload has a word for, and with SGLang's words for a wrong one."""
+    """Build the engine; `UserError` for settings that the workload decides, and for settings that SGLang rejects."""
     import torch
 
     for name in settings["engine"]:
-        if name in _OF_THE_WORKLOAD:
-            raise UserError(f"options.engine.{name} of a replay follows from its other words; take it out")
+        if name in _WORKLOAD_SETTINGS:
+            raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
     longest = settings["max_prompt_length"] + settings["max_response_length"]
     own = settings["engine"]
     engine: Sglang
@@ -60,9 +49,9 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -
         else:
             from engines.sglang.colocate import Sglang
 
-            # As trainer trl has it: room for all sequences of a step and as many again, so that none waits.
-            room = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
-            engine = Sglang(model, settings["dtype"], settings["seed"], {**room, **own})
+            # As in trainer trl: cache for twice the sequences of a step, so that none waits.
+            cache = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
+            engine = Sglang(model, settings["dtype"], settings["seed"], {**cache, **own})
     except (TypeError, ValueError) as error:
-        raise UserError(f"SGLang refuses the settings (options.engine): {str(error).splitlines()[0]}") from error
+        raise UserError(f"SGLang rejects the settings (options.engine): {str(error).splitlines()[0]}") from error
     return SglangReplay(engine, settings)

@@ -1,7 +1,7 @@
-"""Stands in for what SGLang imports and this stack lacks: CUDA's `sgl_kernel`, and torchvision.
+"""Replaces packages that SGLang imports and this stack lacks: CUDA's `sgl_kernel`, and torchvision.
 
-SGLang 0.5.23 imports both on a CPU, too, and calls one function of them for text: a row's slots in the cache. All other
-names raise when they are called. The real torchvision is linked to CUDA's torch and does not load beside a CPU's.
+SGLang 0.5.23 also imports both on a CPU. For text it calls only one of their functions, which assigns cache slots; all
+other names raise when called. The real torchvision needs CUDA's torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from common.errors import UserError
 
 VERSION = "rolloutbench's stand-in"
-"""Where a version of theirs is asked for."""
+"""The version of the stand-ins."""
 
 _OF_CUDA_KERNELS = (
     "merge_state_v2",
@@ -33,15 +33,12 @@ _OF_CUDA_KERNELS = (
 
 
 def install() -> None:
-    """Put the stand-ins among the loaded modules, in place of what is not installed, before SGLang is imported.
-
-    SGLang's own processes need it too.
-    """
+    """Load stand-ins for missing packages, before SGLang is imported; also needed in SGLang's own processes."""
     if importlib.util.find_spec("sgl_kernel") is None:
         kernels = _module("sgl_kernel", _OF_CUDA_KERNELS)
         kernels.assign_req_to_token_pool_cpu = assign_slots  # type: ignore[attr-defined]
     if importlib.util.find_spec("torchvision") is None:
-        # transformers looks for the package itself, and must go on without it.
+        # transformers checks for torchvision, and must not find the stand-in.
         processors = importlib.import_module("transformers.models.auto.image_processing_auto")
         sys.modules["transformers"].AutoImageProcessor = processors.AutoImageProcessor  # type: ignore[attr-defined]
         _module("torchvision", ())
@@ -50,14 +47,14 @@ def install() -> None:
 
 
 def installed() -> dict[str, str]:
-    """The stand-ins in force, by the name of what they replace."""
+    """The installed stand-ins, by the name of the replaced package."""
     return {name: VERSION for name in ("sgl_kernel", "torchvision") if _is_ours(sys.modules.get(name))}
 
 
 def assign_slots(rows: Any, table: Any, starts: Any, ends: Any, slots: Any, width: int) -> None:
-    """Write each row's own part of `slots` into `table[row, start:end]`, one row's after the other's.
+    """Write each row's part of `slots` into `table[row, start:end]`, in order.
 
-    `table`: (rows, `width`) of slots in the cache; the others are vectors, one entry a row, and `slots` one a token.
+    `table` has the cache slots, shape (rows, `width`); `slots` has one entry per token, the others one per row.
     """
     taken = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
@@ -70,8 +67,8 @@ def _module(name: str, absent: Iterable[str]) -> ModuleType:
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []
     module.__version__ = VERSION  # type: ignore[attr-defined]
-    for one in absent:
-        setattr(module, one, _absent(f"{name}.{one}"))
+    for attribute in absent:
+        setattr(module, attribute, _absent(f"{name}.{attribute}"))
     sys.modules[name] = module
     return module
 
@@ -79,7 +76,7 @@ def _module(name: str, absent: Iterable[str]) -> ModuleType:
 def _absent(name: str) -> Callable[..., Any]:
     def absent(*_: Any, **__: Any) -> Any:
         raise UserError(
-            f"SGLang calls {name}, of which this stack has a stand-in only; take out the option that needs it, or run "
+            f"SGLang calls {name}, of which this stack has a stand-in only; remove the option that needs it, or run "
             "this arm on a GPU"
         )
 

@@ -1,4 +1,4 @@
-"""transformers' own generation, in the trainer's process."""
+"""transformers' generation in the trainer's process."""
 
 from engines.engine import Engine
 

@@ -1,4 +1,4 @@
-"""transformers' own generation alone, on completions of given lengths: the batch runs on until the longest is done."""
+"""Replays completions of given lengths with transformers; a batch runs until its longest completion ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STARTS_ITS_SHARDS = False
 
 
 class _OwnLengths(StoppingCriteria):  # type: ignore[misc]
-    """Each row is done at its own length; what it writes beyond is cut off."""
+    """Each row ends at its own length; further tokens are cut off."""
 
     def __init__(self, start: int, lengths: Sequence[int], device: Any) -> None:
         self._ends = start + torch.tensor(list(lengths), device=device)
@@ -25,44 +25,44 @@ class _OwnLengths(StoppingCriteria):  # type: ignore[misc]
 
 
 class TransformersReplay:
-    """The policy itself generates: there is no second copy of the weights, and nothing to hand over."""
+    """The policy itself generates, without a second copy of the weights."""
 
     sleeps = False
 
     def __init__(self, policy: Any, settings: Mapping[str, Any]) -> None:
         if settings["engine"]:
             raise UserError(
-                f"options.engine of a replay with transformers has no settings (got {', '.join(settings['engine'])})"
+                f"options.engine must be empty for transformers (got {', '.join(settings['engine'])}); remove it"
             )
         self._policy = policy
-        self._words = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
+        self._sampling = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         self._pad = policy.config.eos_token_id
         self._pad = self._pad[0] if isinstance(self._pad, list) else self._pad or 0
-        # Nothing of the checkpoint's: its end of text would end a completion early.
+        # Without the checkpoint's settings: its end token would end completions early.
         policy.generation_config = GenerationConfig(pad_token_id=self._pad)
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
         start, device = max(map(len, prompts)), self._policy.device
         rows = [[self._pad] * (start - len(ids)) + ids for ids in prompts]
-        seen = [[0] * (start - len(ids)) + [1] * len(ids) for ids in prompts]
-        sampling = {"do_sample": False} if greedy else {"do_sample": True, **self._words}
+        mask = [[0] * (start - len(ids)) + [1] * len(ids) for ids in prompts]
+        sampling = {"do_sample": False} if greedy else {"do_sample": True, **self._sampling}
         with torch.no_grad():
-            made = self._policy.generate(
+            output = self._policy.generate(
                 torch.tensor(rows, device=device),
-                attention_mask=torch.tensor(seen, device=device),
+                attention_mask=torch.tensor(mask, device=device),
                 generation_config=GenerationConfig(pad_token_id=self._pad, max_new_tokens=max(lengths), **sampling),
                 stopping_criteria=StoppingCriteriaList([_OwnLengths(start, lengths, device)]),
             )
-        return [row[start : start + length].tolist() for row, length in zip(made, lengths, strict=True)]
+        return [row[start : start + length].tolist() for row, length in zip(output, lengths, strict=True)]
 
     def update(self, weights: Iterable[tuple[str, Any]]) -> None:
-        """Nothing: the policy is the engine."""
+        """Nothing to do: the policy is the engine."""
 
     def sleep(self) -> None:
-        """Nothing: it has no memory of its own."""
+        """Nothing to do: it has no own memory."""
 
     def wake(self) -> None:
-        """Nothing: it has no memory of its own."""
+        """Nothing to do: it has no own memory."""
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -72,7 +72,7 @@ class TransformersReplay:
         }
 
     def close(self) -> None:
-        """Nothing: it has no processes."""
+        """Nothing to do: it has no processes."""
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> TransformersReplay:

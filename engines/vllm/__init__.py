@@ -1,16 +1,16 @@
-"""vLLM: what is asked of it."""
+"""vLLM's facts."""
 
 from engines.engine import Engine
 
 VLLM = Engine(
     name="vllm",
     label="vLLM",
-    # "auto" is float16 or bfloat16, whatever the checkpoint has.
+    # "auto" is float16 or bfloat16, as in the checkpoint.
     number_bytes=2,
     max_sequences_option="max_num_seqs",
     unmodelled_options={
         "quantization": "the rollout's weights are quantised",
-        "kv_cache_dtype": "keys and values have a number format of their own",
+        "kv_cache_dtype": "keys and values have their own number format",
         "speculative_config": "several tokens are written in one iteration",
     },
 )

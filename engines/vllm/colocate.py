@@ -1,4 +1,4 @@
-"""Gives the engine inside the trainer the run's seed and the workload's number format, which TRL 1.16 does not pass."""
+"""Passes the run's seed and number format to vLLM in the trainer's process, and reads vLLM's settings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from node.hardware import importing
 
 
 def pass_seed_and_dtype(seed: int, dtype: str) -> None:
-    """Make TRL build its colocated vLLM with the run's seed and the workload's dtype.
+    """Make TRL 1.16 build its colocated vLLM with the run's seed and the workload's dtype.
 
-    trl/generation/vllm_generation.py builds `LLM(seed=rank // tensor_parallel_size, ...)`: whatever the run's seed,
-    vLLM then reseeds the process's global generators with it, from which its CPU sampler draws. The rank is kept as
-    an offset, so that ranks differ. No seed per request: it would make a prompt's completions alike.
+    trl/generation/vllm_generation.py builds `LLM(seed=rank // tensor_parallel_size, ...)` for every run, and vLLM
+    reseeds the process's global generators with it, which its CPU sampler uses. Here that number is added to the run's
+    seed, so that ranks differ. A seed per request would make all completions of a prompt equal.
 
-    The dtype is left at vLLM's "auto", which loads a float32 checkpoint as bfloat16 (vllm/config/model.py,
-    `_resolve_auto_dtype`), while transformers would generate in float32.
+    TRL keeps vLLM's dtype "auto", which loads a float32 checkpoint as bfloat16 (vllm/config/model.py,
+    `_resolve_auto_dtype`), unlike transformers.
     """
     with importing():
         from trl.generation import vllm_generation
@@ -32,21 +32,18 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
 
 
 def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
-    """The settings that a colocated `LLMEngine` finally holds, for done.json.
-
-    Raises `UserError` if its dtype is not the workload's.
-    """
+    """The final settings of a colocated `LLMEngine`, for done.json; `UserError` if its dtype is not the workload's."""
     config = engine.vllm_config
     compilation = config.compilation_config
-    held = str(config.model_config.dtype).removeprefix("torch.")
-    if held != dtype:
+    actual = str(config.model_config.dtype).removeprefix("torch.")
+    if actual != dtype:
         raise UserError(
-            f"vLLM generates in {held}, but workload.dtype is {dtype}; choose a dtype that the model and the device "
-            f"know"
+            f"vLLM generates in {actual}, but workload.dtype is {dtype}; choose a dtype that the model and the device "
+            "support"
         )
     return {
         "name": "vllm",
-        "dtype": held,
+        "dtype": actual,
         "seed": config.model_config.seed,
         "max_model_len": config.model_config.max_model_len,
         "enforce_eager": config.model_config.enforce_eager,

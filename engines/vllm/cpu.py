@@ -1,4 +1,4 @@
-"""Mends vLLM on a CPU: how new weights reach it, and how many threads the training keeps."""
+"""Fixes vLLM on a CPU: weight updates, and the number of training threads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ def is_cpu_platform() -> bool:
 
 
 def sync_through_reload() -> None:
-    """Make TRL's colocated weight sync go through vLLM's own `reload_weights`.
+    """Make TRL's colocated weight sync use vLLM's `reload_weights`.
 
-    vLLM's CPU build packs linear weights for its kernels as it loads them, and the packed parameter has no
-    `weight_loader`: TRL 1.16, which calls `model.load_weights` for every parameter, fails there. `reload_weights`
-    unpacks, loads and packs again (vllm/v1/worker/gpu_model_runner.py), except for an output layer that is tied to
-    the embedding: nothing is loaded under its name, so vLLM 0.31 keeps its old packed copy (with a warning "Failed to
-    load weights"), and every token would be drawn with stale logits.
+    vLLM's CPU build packs linear weights while loading, and packed parameters have no `weight_loader`. TRL 1.16 calls
+    `model.load_weights` for every parameter and fails. `reload_weights` unpacks, loads and packs again
+    (vllm/v1/worker/gpu_model_runner.py), except an output layer that is tied to the embedding: nothing is loaded under
+    its name, so vLLM 0.31 keeps the old packed copy (warning "Failed to load weights") and samples from stale logits.
     """
     from trl.generation.vllm_generation import VLLMGeneration
 
@@ -38,18 +37,18 @@ def sync_through_reload() -> None:
 
 
 def reload_weights(engine: Any, weights: Iterable[tuple[str, Any]]) -> None:
-    """Give an `LLMEngine` in this process new weights, by name, on a CPU."""
-    # Its warning is about the layer that is mended below, and would come at every step.
+    """Load new weights into an `LLMEngine` of this process, on a CPU."""
+    # Its warning, at every step, is about the layer that is repacked below.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     runner = engine.model_executor.driver_worker.model_runner
     runner.reload_weights(weights_iterator=weights)
     repack_tied_output_layers(runner.get_model())
-    # Cached prefixes hold keys and values of the old weights.
+    # Cached prefixes have keys and values of the old weights.
     engine.reset_prefix_cache()
 
 
 def repack_tied_output_layers(model: Any) -> None:
-    """Pack an output layer that is tied to the embedding again: nothing is loaded under its own name."""
+    """Repack an output layer that is tied to the embedding: nothing is loaded under its name."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     layers = list(model.modules())
@@ -65,10 +64,9 @@ def repack_tied_output_layers(model: Any) -> None:
 
 @contextmanager
 def keep_threads(threads: int) -> Iterator[None]:
-    """Training's threads as they were before an engine was built inside the block.
+    """Restore the training's number of threads after an engine was built inside the block.
 
-    vLLM's CPU worker replaces `torch.set_num_threads` by a function that does nothing (vllm/v1/worker/cpu_worker.py),
-    so that nobody can change the count after it; the real one is put back, and the count set again.
+    vLLM's CPU worker replaces `torch.set_num_threads` with a function that does nothing (vllm/v1/worker/cpu_worker.py).
     """
     import torch
 

@@ -1,7 +1,6 @@
-"""Hands new weights to a vLLM server through a file where vLLM's own way needs NCCL: on a CPU. Loaded by its worker.
+"""Sends new weights to a vLLM server through a file on a CPU, where NCCL is not available. vLLM's worker loads it.
 
-vLLM's server takes a way of ours as it takes its own (`--weight-transfer-config`); its endpoints and its reload stay as
-they are.
+`--weight-transfer-config` of vLLM's server selects it; the server's endpoints and its reload are unchanged.
 """
 
 from __future__ import annotations
@@ -25,34 +24,33 @@ from engines.vllm.server import TRANSFER
 
 @dataclass
 class _Init(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing is agreed upon."""
+    """Nothing to initialize."""
 
 
 @dataclass
 class _Update(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Where the weights lie."""
+    """The path of the weights."""
 
     path: str
 
 
 class FileTransfer(WeightTransferEngine):  # type: ignore[misc]
-    """Reads all weights from a file, and packs them for the CPU's kernels again."""
+    """Reads all weights from a file, and packs them for the CPU kernels."""
 
     init_info_cls, update_info_cls = _Init, _Update
 
     def init_transfer_engine(self, init_info: _Init) -> None:
-        """Nothing: each update says where its file is."""
+        """Nothing to do: each update has the path of its file."""
 
     def start_weight_update(self) -> None:
-        """Unpack the model's layers as they are loaded."""
+        """Start to unpack the model's layers."""
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Take new weights; vLLM's own would wait for a GPU afterwards."""
+        """Load new weights; vLLM's own method would then wait for a GPU."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: _Update) -> None:
-        """Load them."""
         with torch.no_grad():
             self.model.load_weights(load_file(update_info.path).items())
 
@@ -62,11 +60,11 @@ class FileTransfer(WeightTransferEngine):  # type: ignore[misc]
         repack_tied_output_layers(self.model)
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 WeightTransferEngineFactory.register_engine(TRANSFER, FileTransfer)
 
 
 class Registered:
-    """A worker's extension that adds nothing: for its sake vLLM's worker loads this module before the model."""
+    """An empty worker extension, which makes vLLM's worker import this module before the model."""

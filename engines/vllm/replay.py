@@ -1,4 +1,4 @@
-"""vLLM alone, in this process, on completions of given lengths."""
+"""Replays completions of given lengths with vLLM in this process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
 from node.hardware import importing
 
 STARTS_ITS_SHARDS = False
-"""Each process of a tensor parallel engine builds it and asks it the same, as TRL and verl have it."""
-_OF_THE_WORKLOAD = ("model", "dtype", "seed", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
+"""Each process of a tensor parallel engine builds it and sends it the same requests, as in TRL and verl."""
+_WORKLOAD_SETTINGS = ("model", "dtype", "seed", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
 
 
 class VllmReplay:
-    """An `LLM` whose engine lives in this process, as TRL's colocated one does."""
+    """An `LLM` with its engine in this process, like TRL's colocated one."""
 
     def __init__(self, llm: Any, settings: Mapping[str, Any], warm_up_s: list[float]) -> None:
         self._llm, self._settings, self._warm_up_s = llm, settings, warm_up_s
@@ -29,17 +29,17 @@ class VllmReplay:
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
         from vllm import SamplingParams
 
-        words = {"temperature": 0.0} if greedy else {key: self._settings[key] for key in ("temperature", "top_p")}
-        sampling = [SamplingParams(**words, max_tokens=length, ignore_eos=True, detokenize=False) for length in lengths]
-        asked = [{"prompt_token_ids": ids} for ids in prompts]
-        made = self._llm.generate(asked, sampling, use_tqdm=False)
-        return [list(one.outputs[0].token_ids) for one in made]
+        options = {"temperature": 0.0} if greedy else {key: self._settings[key] for key in ("temperature", "top_p")}
+        sampling = [SamplingParams(**options, max_tokens=n, ignore_eos=True, detokenize=False) for n in lengths]
+        requests = [{"prompt_token_ids": ids} for ids in prompts]
+        results = self._llm.generate(requests, sampling, use_tqdm=False)
+        return [list(result.outputs[0].token_ids) for result in results]
 
     def update(self, weights: Iterable[tuple[str, Any]]) -> None:
         if is_cpu_platform():
             reload_weights(self._llm.llm_engine, weights)
             return
-        # As TRL 1.16 does in one process (trl/generation/vllm_generation.py, sync_weights).
+        # As TRL 1.16 in one process (trl/generation/vllm_generation.py, sync_weights).
         self._llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(weights)
         self._llm.reset_prefix_cache()
 
@@ -50,22 +50,22 @@ class VllmReplay:
         self._llm.wake_up()
 
     def settings(self) -> dict[str, Any]:
-        once = {"warm_up_s": sum(self._warm_up_s)} if self._warm_up_s else {}
-        return {**engine_settings(self._llm.llm_engine, self._settings["dtype"]), **once}
+        warm_up = {"warm_up_s": sum(self._warm_up_s)} if self._warm_up_s else {}
+        return {**engine_settings(self._llm.llm_engine, self._settings["dtype"]), **warm_up}
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> VllmReplay:
-    """`UserError` for a setting of vLLM that the workload has a word for, and with vLLM's own words for a wrong one."""
+    """Build the engine; `UserError` for settings that the workload decides, and for settings that vLLM rejects."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     with importing():
         from vllm import LLM
 
     for name in settings["engine"]:
-        if name in _OF_THE_WORKLOAD:
-            raise UserError(f"options.engine.{name} of a replay follows from its other words; take it out")
+        if name in _WORKLOAD_SETTINGS:
+            raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
     shards = int(settings.get("tensor_parallel", 1))
     split = {"tensor_parallel_size": shards, "distributed_executor_backend": "external_launcher"} if shards > 1 else {}
     try:
@@ -79,29 +79,29 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -
                 **settings["engine"],
             )
     except (TypeError, ValueError) as error:
-        raise UserError(f"vLLM refuses the settings (options.engine): {str(error).splitlines()[0]}") from error
+        raise UserError(f"vLLM rejects the settings (options.engine): {str(error).splitlines()[0]}") from error
     return VllmReplay(llm, settings, warm_up_s)
 
 
 @contextmanager
 def _warm_up_timed() -> Iterator[list[float]]:
-    """The seconds that this worker compiles, warms up and captures graphs; on a CPU there are none to capture."""
+    """Collects the seconds of compilation, warm-up and graph capture of a GPU worker; empty on a CPU."""
     if is_cpu_platform():
         yield []
         return
     from vllm.v1.worker.gpu_worker import Worker
 
-    original, taken = Worker.compile_or_warm_up_model, []
+    original, seconds = Worker.compile_or_warm_up_model, []
 
     def timed(worker: Any) -> Any:
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             return original(worker)
         finally:
-            taken.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - started)
 
     Worker.compile_or_warm_up_model = timed
     try:
-        yield taken
+        yield seconds
     finally:
         Worker.compile_or_warm_up_model = original

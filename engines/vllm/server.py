@@ -1,6 +1,6 @@
-"""Starts vLLM's own server for a trainer on other GPUs or nodes, with the run's seed and number format.
+"""Starts vLLM's server for a trainer on other GPUs or nodes, with the run's seed and number format.
 
-`python -m engines.vllm.server` is that server, and takes its options.
+`python -m engines.vllm.server` is that server, with vLLM's options.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engines.vllm.cpu import is_cpu_platform
 from node.hardware import importing
 
 VARIABLES = {"VLLM_SERVER_DEV_MODE": "1"}
-"""The endpoints for new weights and for the prefix cache are there in this mode alone."""
+"""Only this mode has the endpoints for new weights and for the prefix cache."""
 OWNED = frozenset(
     {
         *("model", "host", "port", "served_model_name", "seed", "dtype", "tensor_parallel_size", "data_parallel_size"),
@@ -24,35 +24,37 @@ OWNED = frozenset(
         *("logprobs_mode", "max_logprobs", "api_key", "api_server_count"),
     }
 )
-"""Options that follow from the workload, from the trainer's own words, or from the job."""
+"""Options that the workload, the trainer's settings or the job decide."""
 TRANSFER = "rolloutbench-file"
-"""The way that new weights take where there is no NCCL (engines/vllm/file_transfer.py)."""
+"""The weight transfer without NCCL (engines/vllm/file_transfer.py)."""
 
 
-def server_command(model: Path, host: str, port: int, words: Mapping[str, Any], more: Mapping[str, Any]) -> list[str]:
-    """The command line of vLLM's server: as TRL 1.16 starts it (trl/scripts/vllm_serve.py), and `more` options.
+def server_command(
+    model: Path, host: str, port: int, workload: Mapping[str, Any], more: Mapping[str, Any]
+) -> list[str]:
+    """The command line of vLLM's server, as in TRL 1.16 (trl/scripts/vllm_serve.py), with `more` options.
 
-    `words` are vLLM's own of the workload. A `UserError` for an option among `more` that is not free.
+    `workload` are vLLM's options for the workload. `UserError` if `more` has an option of `OWNED`.
     """
     for name in more:
         if name.replace("-", "_") in OWNED:
-            raise UserError(f"vllm_server_args.{name} follows from the workload, the trainer or the job; take it out")
+            raise UserError(f"vllm_server_args.{name} follows from the workload, the trainer or the job; remove it")
     transfer: dict[str, Any] = {"weight_transfer_config": json.dumps({"backend": "nccl"})}
     if is_cpu_platform():
         transfer = {
             "weight_transfer_config": json.dumps({"backend": TRANSFER}),
             "worker_extension_cls": "engines.vllm.file_transfer.Registered",
         }
-    told = {
+    options = {
         **{"host": host, "port": port, "uvicorn_log_level": "warning"},
-        # As the trainer's own sampling has them; -1: as many as are asked for.
+        # As in the trainer's own sampling; -1: no limit.
         **{"logprobs_mode": "processed_logprobs", "max_logprobs": -1},
         **transfer,
-        **words,
+        **workload,
         **more,
     }
-    options = [part for name, value in told.items() for part in _option(name, value)]
-    return [sys.executable, "-m", "engines.vllm.server", f"--model={model}", *options]
+    arguments = [part for name, value in options.items() for part in _option(name, value)]
+    return [sys.executable, "-m", "engines.vllm.server", f"--model={model}", *arguments]
 
 
 def _option(name: str, value: Any) -> list[str]:
@@ -65,19 +67,16 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 def server_settings(client: Any, dtype: str) -> dict[str, Any]:
-    """The settings that the server finally holds, for done.json, asked for by TRL's client.
-
-    Raises `UserError` if its dtype is not the workload's.
-    """
+    """The server's final settings from TRL's client, for done.json; `UserError` if its dtype is not the workload's."""
     config = client.get_server_info()
-    found = str(config["model_config"]["dtype"]).removeprefix("torch.")
-    if found != dtype:
-        raise UserError(f"vLLM's server generates in {found}, but workload.dtype is {dtype}")
+    actual = str(config["model_config"]["dtype"]).removeprefix("torch.")
+    if actual != dtype:
+        raise UserError(f"vLLM's server generates in {actual}, but workload.dtype is {dtype}")
     model, scheduler, cache = config["model_config"], config["scheduler_config"], config["cache_config"]
     return {
         "name": "vllm",
         "mode": "server",
-        "dtype": found,
+        "dtype": actual,
         "seed": model["seed"],
         "max_model_len": model["max_model_len"],
         "enforce_eager": model["enforce_eager"],
@@ -90,10 +89,9 @@ def server_settings(client: Any, dtype: str) -> dict[str, Any]:
 
 
 def transfer_through_file(folder: Path) -> None:
-    """Make TRL's client hand new weights over as a file in a folder that the server sees, too.
+    """Make TRL's client send new weights as a file in a folder that the server can read.
 
-    TRL 1.16's refuses any device but CUDA's before it asks the server (trl/generation/vllm_client.py,
-    `init_communicator`).
+    TRL 1.16's client rejects all devices but CUDA (trl/generation/vllm_client.py, `init_communicator`).
     """
     from safetensors.torch import save_file
     from trl.generation.vllm_client import VLLMClient
@@ -103,7 +101,7 @@ def transfer_through_file(folder: Path) -> None:
 
     def update_named_params(client: Any, metadata: Any, named_params: Iterable[tuple[str, Any]]) -> None:
         path = folder / "weights.safetensors"
-        # Two names may share a tensor's memory, for which the format has no word.
+        # The format does not support tensors that share memory.
         save_file({name: tensor.detach().clone().contiguous() for name, tensor in named_params}, path)
         client._start_weight_update()
         client._post(f"{client.base_url}/update_weights", json={"update_info": {"path": str(path)}})
@@ -115,10 +113,10 @@ def transfer_through_file(folder: Path) -> None:
 
 
 def main() -> None:
-    """Be vLLM's server until it is ended, in a stack that has no pip.
+    """Run vLLM's server in a stack without pip.
 
-    TRL's client first asks for /server_info, for which vLLM 0.31 lists the installed packages by pip
-    (vllm/collect_env.py, `get_pip_packages`): without one it answers with an error.
+    TRL's client requests /server_info, for which vLLM 0.31 calls pip (vllm/collect_env.py, `get_pip_packages`) and
+    fails without it.
     """
     with importing():
         from vllm import collect_env

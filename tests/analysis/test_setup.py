@@ -135,7 +135,7 @@ def test_an_imported_configuration_tells_what_was_not_declared() -> None:
         ({f"{ROLLOUT}.quantization": "fp8"}, "quantised"),
         ({f"{ROLLOUT}.multi_turn.enable": True}, "tools' answers"),
         ({f"{ROLLOUT}.engine_kwargs.vllm.speculative_config": {"method": "ngram"}}, "several tokens"),
-        ({f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype": "fp8"}, "number format of their own"),
+        ({f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype": "fp8"}, "their own number format"),
     ],
 )
 def test_what_the_roofline_does_not_hold_for_is_said(settings: dict[str, Any], word: str) -> None:
