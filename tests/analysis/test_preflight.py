@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -304,7 +305,7 @@ def test_the_preflights_own_words_are_read(folder):
 
     finding = Finding("unequal", "x", ("vllm",), "what", "why", "source", "change")
     row = LedgerRow("a", {"vllm": "1"}, "different", "why", "source")
-    raw = {"experiment": "case", "findings": [finding.as_dict()], "ledger": [row.as_dict()], "unverifiable": []}
+    raw = {"experiment": "case", "findings": [finding.as_dict()], "ledger": [asdict(row)], "unverifiable": []}
     (folder / "preflight.json").write_text(json.dumps(raw))
     found = content(folder).preflight
     assert found.findings[0].arms == ("vllm",) and found.ledger[0].values == {"vllm": "1"}

@@ -111,7 +111,8 @@ def test_a_stack_that_was_verified_without_its_run_time_environment_is_refused(p
     done = run_python(tmp_path / "env" / "bin" / "python", "-c", CHECK, tmp_path, TRANSFORMERS)
     assert done.returncode == 2
     assert (
-        f"run `python -m workflow.stacks build {TRANSFORMERS}`, which verifies it again" in done.stderr.splitlines()[-1]
+        f"run `python -m workflow.stacks build {TRANSFORMERS}`, which only verifies it again"
+        in done.stderr.splitlines()[-1]
     )
 
 

@@ -165,7 +165,7 @@ def test_cpus_are_bounded_by_what_is_allowed() -> None:
     assert told == f"[{first}] [{first}]\n"
     with pytest.raises(UserError, match=r"asks for 100000 CPUs, but \d+ may be used"):
         pin_cpus(100000)
-    with pytest.raises(UserError, match="at least 1, got 0"):
+    with pytest.raises(UserError, match=r"at least 1 \(got 0\)"):
         pin_cpus(0)
     with pytest.raises(UserError, match="has 1 CPUs of this node for 2 processes"):
         pin_cpus(1, 1, 2)

@@ -58,7 +58,7 @@ def test_half_precision_is_near_and_logs_its_counts(told: dict[str, Any]) -> Non
 def test_what_cannot_score_is_told(told: dict[str, Any]) -> None:
     assert "liked gives no finite number for any of 7 completions in float32" in told["none_finite"]
     assert told["none_finite_of_samples"] == [[None] * 7, 7]
-    assert "lack score.weight: its scores would be random" in told["without_head"]
+    assert "lack score.weight, so its scores would be random" in told["without_head"]
     assert "has 2 labels, and a reward model has one" in told["two_labels"]
     assert "the tokenizer of the reward model" in told["broken_tokenizer"]
     assert "elsewhere is not among the prepared inputs" in told["not_prepared"]

@@ -69,8 +69,10 @@ def test_its_content_is_among_what_a_run_was_trained_with() -> None:
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
-    "no sequence classifier: its architecture is Qwen2ForCausalLM": {"architectures": ["Qwen2ForCausalLM"]},
-    "its architecture is none": {"architectures": None},
+    "not a sequence classifier: its architecture must end with ForSequenceClassification (got Qwen2ForCausalLM)": {
+        "architectures": ["Qwen2ForCausalLM"]
+    },
+    "(got none)": {"architectures": None},
     "has 2 labels, and a reward model has one": {"id2label": {"0": "bad", "1": "good"}},
     "has 2 labels": {"id2label": None},
 }

@@ -366,7 +366,7 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         str(unverified): ["no-such-stack/verify.py gave no verdict on this node"],
         order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean learning_rate?"],
         order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
-        order("logging", logging_steps=5): ["trainer_args.logging_steps is set by the job to 1, got 5"],
+        order("logging", logging_steps=5): ["trainer_args.logging_steps is set by the job to 1 (got 5)"],
         order("groups", num_generations=3): ["TRL refuses the settings", "must be divisible by num_generations"],
         order("value", save_strategy="sometimes"): ["TRL refuses the settings", "sometimes"],
         str(stale): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
