@@ -17,7 +17,7 @@ import pytest
 from common.errors import UserError
 from workflow.cli import main
 from workflow.cluster.site import read_site
-from workflow.doctor import DoctorCheck, Found, file_checks, machine_checks, passed, slurm_checks, stack_checks
+from workflow.doctor import DoctorCheck, Outcome, file_checks, machine_checks, passed, slurm_checks, stack_checks
 from workflow.doctor.diagnosis import lines_of, run_checks
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.doctor.stack_checks import Gpus
@@ -123,8 +123,8 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
             "a100, cpu",
         ),
         ("sinfo", PARTITIONS.replace("h100|up", "h100|down"), "partitions", "failed", "h100 is down", "another one"),
-        ("sinfo", PARTITIONS.replace("h100:8", "h100:4"), "resources", "failed", "largest has 4", "lower gres"),
-        ("sinfo", PARTITIONS.replace("h100:8", "a100:8"), "resources", "failed", "the nodes have a100", "mend gres"),
+        ("sinfo", PARTITIONS.replace("h100:8", "h100:4"), "resources", "failed", "largest node has 4", "lower gres"),
+        ("sinfo", PARTITIONS.replace("h100:8", "a100:8"), "resources", "failed", "the nodes have a100", "fix gres"),
         ("sinfo", PARTITIONS.replace("192", "64"), "resources", "failed", "180 CPUs", "lower cpus_per_task"),
         ("sinfo", PARTITIONS.replace("2000000", "500000"), "resources", "failed", "MB of memory", "lower mem_mb"),
         ("sinfo", PARTITIONS.replace("2-00:00:00", "12:00:00"), "resources", "failed", "allows 720", "lower runtime"),
@@ -181,7 +181,7 @@ def test_without_slurm_one_line_says_where_runs_train(fake: FakeProgram) -> None
     (one,) = run_checks(slurm_checks.slurm_checks(site()))
     assert one.level == "passed" and "profiles/local" in one.found
     fake("squeue")
-    assert slurm_checks.answers(site())[0] == "failed" and "sbatch" in slurm_checks.answers(site())[1]
+    assert slurm_checks.slurmctld(site())[0] == "failed" and "sbatch" in slurm_checks.slurmctld(site())[1]
 
 
 def test_a_profile_that_asks_for_what_there_is(slurm: FakeProgram, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_the_package_index_is_asked_as_pip_would(tmp_path: Path) -> None:
         file.writestr("packaging-1.0.dist-info/RECORD", "")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
 
-    def asked(url: str, *arguments: str) -> Found:
+    def asked(url: str, *arguments: str) -> Outcome:
         return machine_checks.package_index(Uv(find_uv(), {**environ, "UV_DEFAULT_INDEX": url}, arguments))
 
     assert asked((tmp_path / "simple").as_uri())[0] == "passed"
@@ -286,7 +286,7 @@ def test_the_package_index_is_asked_as_pip_would(tmp_path: Path) -> None:
 
 
 def test_tokens_are_there_or_not_and_never_shown(tmp_path: Path) -> None:
-    def tokens(**environ: str) -> list[Found]:
+    def tokens(**environ: str) -> list[Outcome]:
         return [check.action() for check in machine_checks.token_checks({"HOME": str(tmp_path), **environ})]
 
     assert [one[:2] for one in tokens()] == [("passed", "none"), ("passed", "none")]
@@ -316,10 +316,10 @@ def test_locks_renames_and_who_sees_the_files(tmp_path: Path, monkeypatch: pytes
 def test_a_check_that_fails_or_hangs_stops_no_other() -> None:
     never = threading.Event()
 
-    def broken() -> Found:
+    def broken() -> Outcome:
         raise UserError("no such thing")
 
-    def hanging() -> Found:
+    def hanging() -> Outcome:
         never.wait()
         return passed("")
 
@@ -331,8 +331,8 @@ def test_a_check_that_fails_or_hangs_stops_no_other() -> None:
     results = list(run_checks(checks, patience_s=0.3))
     never.set()
     assert [one.level for one in results] == ["warning", "warning", "passed"]
-    assert results[0].found == "could not look: no such thing"
-    assert results[1].found == "could not look: no answer within 0.3 s"
+    assert results[0].found == "could not check: no such thing"
+    assert results[1].found == "could not check: no answer within 0.3 s"
     plain, coloured = list(lines_of(results)), list(lines_of(results, colour=True))
     assert plain[-1] == "1 passed, 2 warnings, 0 failed" and max(map(len, "\n".join(plain).splitlines())) <= 80
     assert "\x1b" not in "\n".join(plain) and "\x1b[33m" in "\n".join(coloured)

@@ -195,7 +195,7 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
     assert finished.returncode == 0, finished.stdout + finished.stderr
     other = "vllm-s1" if killed == "transformers-s1" else "transformers-s1"
     assert [site.attempts(run) for run in ("transformers-s0", "vllm-s0", killed, other)] == [[1], [1], [1, 2], [1]]
-    assert "goes on from a checkpoint" in finished.stderr
+    assert "resumes from a checkpoint" in finished.stderr
     steps = pd.read_parquet(runs / killed / "steps.parquet")
     whole = steps[(steps.kind == "phase") & (steps.name == "step")].sort_values("step")
     assert list(whole.step) == [1, 2, 3, 4]

@@ -81,13 +81,13 @@ def test_a_wrong_configuration_file_is_one_line(
 
 def test_a_profile_that_is_not_there_is_one_line(program: Path, tmp_path: Path) -> None:
     code, said = said_by(program, tmp_path, "--profile", "profiles/locl", "--dry-run")
-    brought = f"(did you mean {ROOT}/profiles/local?); there are {ROOT}/profiles/local, {ROOT}/profiles/slurm\n"
+    brought = f"(did you mean {ROOT}/profiles/local?); known: {ROOT}/profiles/local, {ROOT}/profiles/slurm\n"
     assert code == 1 and said.startswith("error: no such profile: profiles/locl") and said.endswith(brought), said
     (tmp_path / "profiles" / "mine").mkdir(parents=True)
     (tmp_path / "profiles" / "empty").mkdir()
     (tmp_path / "profiles" / "mine" / "config.yaml").write_text("cores: 1\n")
     code, said = said_by(program, tmp_path, "--profile", "profiles/min", "--dry-run")
-    assert code == 1 and said.count("\n") == 1 and said.endswith("there are profiles/mine\n"), said
+    assert code == 1 and said.count("\n") == 1 and said.endswith("known: profiles/mine\n"), said
 
 
 def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:

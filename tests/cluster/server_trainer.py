@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from workflow.cluster.server import answers
+from workflow.cluster.server import is_healthy
 
 SEEN = (
     "ROLLOUTBENCH_SERVER",
@@ -27,5 +27,5 @@ try:
 finally:
     if os.environ.get("RANK", "0") == "0":
         seen = {name: os.environ.get(name) for name in SEEN}
-        told = {**seen, "answered": answers(os.environ["ROLLOUTBENCH_SERVER"])}
+        told = {**seen, "answered": is_healthy(os.environ["ROLLOUTBENCH_SERVER"])}
         (folder / "trainer.json").write_text(json.dumps(told))

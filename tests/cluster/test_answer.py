@@ -15,7 +15,7 @@ from workflow.cluster import slurm
 from workflow.cluster import slurm_answer as subject
 from workflow.cluster.ends import end_from_slurm, kind_of_state
 from workflow.cluster.slurm import EndedJob, SlurmError
-from workflow.cluster.slurm_answer import Answer, ask, read, want
+from workflow.cluster.slurm_answer import Answer, ask, read, request_details
 
 from ..patience import ended
 from .make_runs import MadeRun, write
@@ -156,7 +156,7 @@ def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake: Callable[[str
     calls = fake("sacct", sacct(f"9|TIMEOUT|0:0|gpu1|{NAME}"))
     ask(tmp_path, fresh=True)
     assert not calls.exists()
-    want(tmp_path, "9")
+    request_details(tmp_path, "9")
     assert ask(tmp_path, fresh=True).ended["9"].state == "TIMEOUT"
     assert "--jobs=9" in calls.read_text()
     ask(tmp_path, fresh=True)
@@ -182,7 +182,7 @@ def test_no_job_is_lost_on_squeues_word_alone(fake: Callable[[str, str], Path], 
     fake("sacct", sacct())
     calls = fake("scontrol", scontrol())
     assert not ask(tmp_path, fresh=True).jobs and not calls.exists(), "nobody has doubted it yet"
-    want(tmp_path, "7")
+    request_details(tmp_path, "7")
     for _ in range(2):
         [found] = ask(tmp_path, fresh=True).jobs_named(NAME)
         assert (found.job_id, found.state, found.reason, found.partition) == ("7", "PENDING", "Priority", "h100")
@@ -203,7 +203,7 @@ def test_what_scontrol_does_not_have_alive_squeue_need_not_have(
     fake("squeue", squeue())
     fake("sacct", sacct())
     fake("scontrol", script)
-    want(tmp_path, "7")
+    request_details(tmp_path, "7")
     answered = ask(tmp_path, fresh=True)
     assert answered.error is None and not answered.jobs
 

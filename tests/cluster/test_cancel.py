@@ -40,7 +40,7 @@ def experiment_of(bench: RunBench) -> Experiment:
 
 
 def state_of(experiment: Experiment) -> str:
-    return run_states(experiment)[0][0].words
+    return run_states(experiment)[0][0].label
 
 
 def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: RunBench) -> None:
@@ -49,15 +49,15 @@ def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: Ru
     bench.wait_for_step(3)
     assert state_of(experiment) == "running"
     assert cancel(experiment, []) == [
-        "arm-s0: told to stop after its step, with a checkpoint",
-        "experiment is cancelled: nothing more is submitted until snakemake is started again",
+        "arm-s0: asked to stop after its step, with a checkpoint",
+        "experiment is cancelled: nothing is submitted until snakemake is started again",
     ]
     assert f"was cancelled by {ME}; start again" in bench.ended(head)
     assert state_of(experiment) == f"cancelled by {ME}"
     assert bench.read("attempts", "1", "exit.json")["cause"] == "asked"
     refused = bench.launch()
     assert refused.returncode == 1
-    assert f"{ME} cancelled the experiment meanwhile; start snakemake again to go on" in refused.stderr
+    assert f"{ME} cancelled the experiment meanwhile; start snakemake again to continue" in refused.stderr
     assert cancel(experiment, [])[0] == "1 run had nothing to cancel"
 
 
@@ -65,7 +65,7 @@ def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench: 
     experiment = experiment_of(bench)
     head = bench.start()
     bench.wait_for_step(3)
-    assert cancel(experiment, ["arm-s0"], now=True) == ["arm-s0: told to stop at once"]
+    assert cancel(experiment, ["arm-s0"], now=True) == ["arm-s0: asked to stop at once"]
     bench.ended(head)
     assert cancel(experiment, ["arm-s0"]) == [f"arm-s0: nothing to cancel: cancelled by {ME} before"]
     assert not experiment.cancelled.exists()
@@ -89,7 +89,7 @@ def test_what_a_submission_on_its_way_becomes_is_waited_for(bench: RunBench) -> 
 
 def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
-    assert cancel(experiment, []) == ["nothing of mine was started: there is nothing to cancel"]
+    assert cancel(experiment, []) == ["no run of mine was started: there is nothing to cancel"]
     with pytest.raises(
         UserError, match=r"unknown run 'vlm-s0' \(did you mean vllm-s0\?\); known: .*; nothing was cancel"
     ):
@@ -100,10 +100,10 @@ def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
 
 def test_a_head_that_may_submit_is_told(tmp_path: Path) -> None:
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
-    lock = try_lock(MadeRun(experiment.folder, "vllm-s0").paths.head_lock)
+    lock = try_lock(MadeRun(experiment.folder, "vllm-s0").paths.launcher_lock)
     assert lock is not None
     with lock:
-        assert "a head that may submit one; to stop that, cancel the whole" in cancel(experiment, ["vllm-s0"])[0]
+        assert "a launcher that may submit one; to stop that, cancel the whole" in cancel(experiment, ["vllm-s0"])[0]
 
 
 def test_another_users_experiment_is_looked_at_and_let_alone(
@@ -114,7 +114,7 @@ def test_another_users_experiment_is_looked_at_and_let_alone(
     for module in (canceller, submissions):
         monkeypatch.setattr(module, "owner_of", lambda path: os.getuid() + 1 if path.exists() else os.getuid())
         monkeypatch.setattr(module, "user_name", lambda uid=None: "alice" if uid else ME)
-    with pytest.raises(UserError, match=rf"mine belongs to alice, who alone can cancel .*\(you are {ME}\)"):
+    with pytest.raises(UserError, match=rf"mine belongs to alice, and only alice can cancel its jobs \(you are {ME}\)"):
         cancel(experiment, [])
     assert not experiment.cancelled.exists()
     show_status(lambda: experiment, None)

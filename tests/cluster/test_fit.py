@@ -49,14 +49,17 @@ def test_what_fits(gres: str, gpus: int) -> None:
 @pytest.mark.parametrize(
     ("order", "says"),
     [
-        (request("gpu:h100:4", gpus_per_node=8), r"wants 8 GPUs per node .* asks Slurm for 4 \(gres: 'gpu:h100:4'\)"),
-        (request("gpu", gpus_per_node=2), "asks Slurm for 1 "),
-        (request("", gpus_per_node=1), "wants 1 GPU per node .* asks Slurm for none"),
-        (request("license:8", gpus_per_node=8), "asks Slurm for none"),
-        (request("gpu:8", nodes=1, gpus_per_node=8, nodes_wanted=2), "wants 2 nodes per run .* asks Slurm for 1;"),
-        (request("gpu:8", nodes=2, gpus_per_node=8), "wants 1 node per run .* asks Slurm for 2; take `nodes` out"),
+        (
+            request("gpu:h100:4", gpus_per_node=8),
+            r"needs 8 GPUs per node .* requests 4 from Slurm \(gres: 'gpu:h100:4'\)",
+        ),
+        (request("gpu", gpus_per_node=2), "requests 1 from Slurm"),
+        (request("", gpus_per_node=1), "needs 1 GPU per node .* requests none from Slurm"),
+        (request("license:8", gpus_per_node=8), "requests none from Slurm"),
+        (request("gpu:8", nodes=1, gpus_per_node=8, nodes_wanted=2), "needs 2 nodes per run .* requests 1 from Slurm;"),
+        (request("gpu:8", nodes=2, gpus_per_node=8), "needs 1 node per run .* requests 2 from Slurm; remove `nodes`"),
         (request("gpu:8", nodes=2, ray=False, nodes_wanted=2), r"verl trains on one node \(got workload.nodes: 2\)"),
-        (request(cluster="local", nodes_wanted=2), "wants 2 nodes .* this machine is one; use --profile slurm"),
+        (request(cluster="local", nodes_wanted=2), "needs 2 nodes .* this is one machine; use --profile slurm"),
     ],
 )
 def test_what_contradicts_the_experiment_is_refused(order: dict[str, Any], says: str) -> None:
@@ -70,13 +73,13 @@ def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each() -> None:
     asked = request("gpu:8", nodes=2, ray=False)
     asked["spec"] |= {"spread": "torchrun", "workload": {"nodes": 2, "gpus_per_node": 8}}
     assert require_fit(asked) == ""
-    with pytest.raises(UserError, match="has a process for each GPU, 8 on each node, and the profile gives 7 CPUs"):
+    with pytest.raises(UserError, match="starts a process for each GPU, 8 on each node, but the profile gives 7 CPUs"):
         require_fit(asked | {"cpus": 7})
 
 
 def test_gpus_that_would_idle_are_told() -> None:
     remark = require_fit(request("gpu:h100:8", gpus_per_node=4))
-    assert remark == "asks Slurm for 8 GPUs per node (gres: 'gpu:h100:8') and uses 4 of them (workload.gpus_per_node)"
+    assert remark == "requests 8 GPUs per node from Slurm (gres: 'gpu:h100:8') and uses 4 (workload.gpus_per_node)"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
     assert local_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == (1, "CUDA_VISIBLE_DEVICES is '1'")
     assert local_gpus({"CUDA_VISIBLE_DEVICES": "0,1,2"})[0] == 2
     assert require_fit(request(cluster="local", gpus_per_node=2)) == ""
-    with pytest.raises(UserError, match=r"wants 4 GPUs .* this machine has 2 to use \(nvidia-smi -L: it lists 2\)"):
+    with pytest.raises(UserError, match=r"needs 4 GPUs .* this machine has 2 to use \(nvidia-smi -L: it lists 2\)"):
         require_fit(request(cluster="local", gpus_per_node=4))
     mine = request(cluster="local", gpus_per_node=2)
     mine["spec"]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}

@@ -18,12 +18,21 @@ from common.files import last_lines, write_text
 from common.messages import report_errors
 from common.retry import retry_io
 from workflow.cluster import jobstate, scheduler
-from workflow.cluster.jobstate import Evidence, JobVerdict, Life, Pulse, Watch, filesystem_now, job_state, pulse_at
+from workflow.cluster.jobstate import (
+    Evidence,
+    HeartbeatWatch,
+    JobVerdict,
+    Life,
+    Pulse,
+    filesystem_now,
+    job_state,
+    pulse_at,
+)
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.scheduler import LocalScheduler, SlurmScheduler
 from workflow.cluster.slurm import EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
-from workflow.cluster.submissions import Submission, identity, is_of, make_identity
+from workflow.cluster.submissions import Submission, belongs_to, identity, make_identity
 
 from .make_runs import MadeRun
 from .run_bench import ROOT
@@ -125,7 +134,7 @@ def test_the_page_has_every_state_and_no_other() -> None:
 def test_states_are_made_in_one_place_and_all_who_decide_ask_there() -> None:
     modules = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "workflow").rglob("*.py")}
     assert [name for name, text in modules.items() if re.search(r"(?<!class )\bJobState\(", text)] == ["jobstate"]
-    asks = {name for name, text in modules.items() if re.search(r"(?<!def )\b(?:job_state|state_of)\(", text)}
+    asks = {name for name, text in modules.items() if re.search(r"(?<!def )\b(?:job_state|state_of_job)\(", text)}
     # The head by way of the scheduler; status and plan by way of run_states.
     assert asks >= {"scheduler", "job", "state", "cancel"}
     assert all("run_states(" in modules[name] for name in ("status", "estimate"))
@@ -165,20 +174,20 @@ def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: 
     made = MadeRun(tmp_path, "a").job().attempt()
     beat = made.paths.attempt(1).heartbeat
     os.utime(beat, (9e9, 9e9))  # a clock that is far ahead
-    watch = Watch(lambda: made.paths.attempt(1))
-    assert watch.look().beats is None
+    watch = HeartbeatWatch(lambda: made.paths.attempt(1))
+    assert watch.check().beats is None
     now += 10
-    assert watch.look().beats is None
+    assert watch.check().beats is None
     now += 6
-    assert watch.look() == QUIET
+    assert watch.check() == QUIET
     os.utime(beat, (1.0, 1.0))
-    assert watch.look() == BEATS
+    assert watch.check() == BEATS
     now += 14
-    assert watch.look() == BEATS
+    assert watch.check() == BEATS
     now += 1
-    assert watch.look() == QUIET
+    assert watch.check() == QUIET
     made.paths.attempt(1).exit.write_text("{}")
-    assert watch.look().exited and watch.look().quiet
+    assert watch.check().exited and watch.check().quiet
 
 
 def test_files_that_cannot_be_read_are_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +200,12 @@ def test_files_that_cannot_be_read_are_no_silence(tmp_path: Path, monkeypatch: p
             raise OSError(errno.ESTALE, "Stale file handle")
         return made.paths.attempt(1)
 
-    watch = Watch(newest)
-    watch.look()
+    watch = HeartbeatWatch(newest)
+    watch.check()
     now, fails = now + 60, True
-    assert watch.look() == UNSURE
+    assert watch.check() == UNSURE
     fails = False
-    assert watch.look().beats is None, "the watch begins anew"
+    assert watch.check().beats is None, "the watch begins anew"
 
 
 def test_a_single_look_uses_the_file_systems_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +229,11 @@ def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path: Path) -> None
     assert identity(moved) == token
     shutil.copytree(moved.folder, tmp_path / "copy" / "a")
     copy = RunPaths(tmp_path / "copy" / "a")
-    assert identity(copy) is None and not is_of({"identity": token}, copy) and is_of({"identity": token}, moved)
+    assert (
+        identity(copy) is None and not belongs_to({"identity": token}, copy) and belongs_to({"identity": token}, moved)
+    )
     assert make_identity(copy) != token
-    assert is_of({"folder": str(moved.folder)}, moved) and not is_of({"folder": "/elsewhere"}, moved)
+    assert belongs_to({"folder": str(moved.folder)}, moved) and not belongs_to({"folder": "/elsewhere"}, moved)
 
 
 def test_what_the_file_system_refuses_is_tried_again_and_said_once(

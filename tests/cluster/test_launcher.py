@@ -148,7 +148,7 @@ def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[...
         job.kill()
     err = one.ended(head)
     assert head.returncode == 1
-    assert "vanished without a word" in err
+    assert "vanished without a report" in err
     one.wait(lambda: one.processes() == [])
 
 
@@ -157,7 +157,7 @@ def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[...
     [
         ("fail", "RuntimeError: the loss is not a number"),
         ("refuse", "error: options.foo is not a known setting"),
-        ("lie", "its last_step is 1, wanted 5"),
+        ("lie", "its last_step is 1, expected 5"),
     ],
 )
 def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBench], fault: str, says: str) -> None:
@@ -201,7 +201,7 @@ def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[
     os.killpg(head.pid, signal.SIGINT)  # as a terminal does: to the whole group
     err = one.ended(head)
     assert head.returncode == 1
-    assert "was stopped; start again and it goes on" in err
+    assert "was stopped; start again to resume" in err
     assert one.launch().returncode == 0
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
 
@@ -211,11 +211,11 @@ def test_ctrl_c_ends_a_head_that_only_waits_for_another(bench: Callable[..., Run
     first = one.start()
     one.wait_for_step(1)
     second = one.start()
-    one.wait_for_words(second, "another head cares for this run")
+    one.wait_for_words(second, "another launcher is responsible for this run")
     second.send_signal(signal.SIGINT)
     err = one.ended(second)
     assert second.returncode == 1
-    assert "stopped while it waited; nothing was started" in err
+    assert "stopped while waiting; nothing was started" in err
     one.go()
     err = one.ended(first)
     assert first.returncode == 0, err
@@ -241,7 +241,7 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callab
     head.kill()
     one.write_spec("e" * 64, steps=3)
     after = one.start()
-    one.wait_for_words(after, "job 1, of another configuration, is still there; waiting for it")
+    one.wait_for_words(after, "job 1, of another configuration, is still alive; waiting for it")
     one.go()
     said = one.ended(after)
     assert after.returncode == 0, said
@@ -264,7 +264,7 @@ def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpu
     one.spec["workload"]["gpus_per_node"] = 4
     refused = one.launch()
     assert refused.returncode == 1
-    assert "arm-s0: the experiment wants 4 GPUs" in refused.stderr and "this machine has 3 to use" in refused.stderr
+    assert "arm-s0: the experiment needs 4 GPUs" in refused.stderr and "this machine has 3 to use" in refused.stderr
     assert not list(one.run.glob("jobs/*"))
     one.spec["workload"]["gpus_per_node"] = 2
     result = one.launch()
@@ -292,4 +292,4 @@ def test_a_full_disk_starts_nothing(bench: Callable[..., RunBench], tmp_path: Pa
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
     assert result.returncode == 1
-    assert "free some and start again (nothing was started)" in result.stderr
+    assert "free some space and start again (nothing was started)" in result.stderr

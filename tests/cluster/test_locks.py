@@ -45,7 +45,7 @@ def test_results_that_are_no_folder_are_told(tmp_path: Path) -> None:
     refused = holder(tmp_path / "file")
     _, said = ended(refused, 60)
     assert refused.returncode == 1
-    assert said == f"error: {tmp_path / 'file'} cannot be written (File exists); it must be a folder of your own\n"
+    assert said == f"error: {tmp_path / 'file'} cannot be written (File exists); it must be a folder that you own\n"
 
 
 def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from .run_bench import ROOT, RunBench
 def told(tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str], live: bool = False) -> list[str]:
     """What is told of a run of so many steps where each step is seen by itself, as on a slow machine."""
     made = MadeRun(tmp_path, "arm-s0", steps=steps).job().attempt()
-    news = JobReporter(made.paths, "arm-s0", steps, made.paths.job(1), live)
-    news.tell()
+    reporter = JobReporter(made.paths, "arm-s0", steps, made.paths.job(1), live)
+    reporter.report()
     with made.paths.attempt(1).metrics.open("a") as metrics:
         for step in range(1, steps + 1):
             metrics.write(json.dumps({"step": step, "phases": {"step": 300.0}, "scalars": {}}) + "\n")
             metrics.flush()
-            news.tell(last=step == steps)
+            reporter.report(last=step == steps)
     return capsys.readouterr().err.splitlines()
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ import psutil
 import pytest
 
 from workflow.cluster import locks, rendezvous
-from workflow.cluster import ray_folder as subject
+from workflow.cluster import ray as subject
 from workflow.cluster.place import Place, expand_hosts, source_ip
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
-from workflow.cluster.ray import RayHead, RaySetup, RayWorker
-from workflow.cluster.rendezvous import RendezvousError
+from workflow.cluster.ray import RayHead, RayWorker
+from workflow.cluster.rendezvous import RendezvousError, TaskSetup
 
 from ..patience import run
 
@@ -37,15 +38,15 @@ TASK = """
 import json, os, select, sys, time
 from pathlib import Path
 from workflow.cluster.place import Place
-from workflow.cluster.rendezvous import RendezvousError
-from workflow.cluster.ray import RayHead, RayWorker, RaySetup
+from workflow.cluster.rendezvous import RendezvousError, TaskSetup
+from workflow.cluster.ray import RayHead, RayWorker
 told = json.loads(sys.argv[1])
 folder = Path(told.pop("folder"))
 python = Path(told.pop("python", sys.executable))
 place = Place.from_environment(os.environ)
-setup = RaySetup(
+setup = TaskSetup(
     place=place, folder=folder, python=python, environment=os.environ, cwd=folder.parent,
-    log=folder.parent / f"ray-{folder.name}-{place.rank}.log", object_store_bytes=80_000_000, **told,
+    log=folder.parent / f"ray-{folder.name}-{place.rank}.log", **told,
 )
 def say(**facts):
     print(json.dumps(facts), flush=True)
@@ -116,7 +117,13 @@ class Task:
     """A running task of a job."""
 
     def __init__(self, folder: Path, rank: int, told: dict[str, Any]) -> None:
-        env = {**os.environ, **SLURM, "SLURM_PROCID": str(rank), "CUDA_VISIBLE_DEVICES": "4,5"}
+        env = {
+            **os.environ,
+            **SLURM,
+            "SLURM_PROCID": str(rank),
+            "CUDA_VISIBLE_DEVICES": "4,5",
+            "SLURM_MEM_PER_NODE": "256",
+        }
         env |= {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "192.0.2.77:6379", "TMPDIR": told.pop("base")}
         self.process = subprocess.Popen(
             [sys.executable, "-c", TASK, json.dumps({"folder": str(folder), **told})],
@@ -330,11 +337,11 @@ def test_a_taken_port_is_no_end_but_a_ray_that_never_starts_is(
     assert head.hear("error") == said
 
 
-def setup_of(folder: Path, rank: int, python: Path, **more: Any) -> RaySetup:
+def setup_of(folder: Path, rank: int, python: Path, **more: Any) -> TaskSetup:
     """What a task of this process is told."""
     place = Place.from_environment({**SLURM, "SLURM_PROCID": str(rank)})
     inside = {"environment": {}, "cwd": folder.parent, "log": folder.parent / "log"}
-    return RaySetup(place=place, folder=folder, python=python, **inside, **more)
+    return TaskSetup(place=place, folder=folder, python=python, **inside, **more)
 
 
 def test_missing_ranks_are_named_when_the_time_is_up(
@@ -345,7 +352,7 @@ def test_missing_ranks_are_named_when_the_time_is_up(
     with RayHead(setup_of(tmp_path / "0", 0, stand_in)) as head:
         head.start()
         passed += 601
-        with pytest.raises(RendezvousError, match=r"after 600 s the Ray .* lacks 1 of 2 nodes: rank 1 \(nowhere2\)"):
+        with pytest.raises(RendezvousError, match=r"after 600 s 1 of 2 nodes are still missing: rank 1 \(nowhere2\)"):
             head.wait_for_nodes()
     with (
         RayWorker(setup_of(tmp_path / "0", 1, stand_in)) as late,
@@ -354,7 +361,7 @@ def test_missing_ranks_are_named_when_the_time_is_up(
         late.join()
     with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as alone:
         passed += 601
-        with pytest.raises(RendezvousError, match=r"nothing was heard of rank 0 \(nowhere1\) for 600 s"):
+        with pytest.raises(RendezvousError, match=r"rank 0 \(nowhere1\) has not written its status for 600 s"):
             alone.join()
 
 
@@ -397,14 +404,14 @@ def test_silence_is_noticed_and_an_earlier_life_is_not_joined(
     with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as worker:
         worker.join()
         assert worker.environment()["RAY_ADDRESS"] == head.hear("up") and head.hear("ready")
-        assert silence(worker, head) == "nothing was heard of rank 0 (nowhere1) for 120 s"
+        assert silence(worker, head) == "rank 0 (nowhere1) has not written its status for 120 s"
         assert head.hear("died") == "rank 1 (nowhere2) has left the job"
     other = start(tmp_path / "2", 1, python=str(stand_in))
     with RayHead(setup_of(tmp_path / "2", 0, stand_in)) as first:
         first.start()
         first.wait_for_nodes()
         assert other.hear("ready")["RAY_ADDRESS"] == first.address
-        assert silence(first, other) == "nothing was heard of rank 1 (nowhere2) for 120 s"
+        assert silence(first, other) == "rank 1 (nowhere2) has not written its status for 120 s"
         assert other.hear("over") is True
 
 
@@ -414,23 +421,24 @@ def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
     now = 1000.0
     monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now)
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
-    other = rendezvous.Other(tmp_path / "rank-1.json", "rank 1 (b)", stale_s=30)
-    assert other.trouble() is None
+    setup = replace(setup_of(tmp_path, 0, tmp_path / "none"), place=Place(0, ("a", "b"), 1, 0), stale_s=30)
+    other = rendezvous.PeerStatus(setup, 1)
+    assert other.problem() is None
     now += 3600  # the job was suspended
-    assert other.trouble() is None
+    assert other.problem() is None
     for _ in range(25):
         now += 1
-        assert other.trouble() is None
+        assert other.problem() is None
     now += 1
-    assert other.trouble() == "nothing was heard of rank 1 (b) for 30 s"
+    assert other.problem() == "rank 1 (b) has not written its status for 30 s"
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 2}))
     now += 1
-    assert other.trouble() is None
+    assert other.problem() is None
     # A file that is being replaced may be unreadable for a moment.
     (tmp_path / "rank-1.json").write_text("")
     now += 1
-    assert other.trouble() is None
-    assert other.look()["beat"] == 2
+    assert other.problem() is None
+    assert other.read()["beat"] == 2
 
 
 def test_the_place_in_the_job_is_as_slurm_tells_it() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from workflow.cluster.place import Place
 from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup
-from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, answers
+from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, is_healthy
 from workflow.cluster.torchrun import RanksWorker
 
 from .run_bench import RunBench
@@ -91,13 +91,13 @@ def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it
     assert tasks.head.command(["python", "-m", "trainer"]) == ["python", "-m", "trainer"], "one process, as it is"
     for number in (signal.SIGTERM, signal.SIGUSR2):
         os.kill(pid, number)
-    assert answers(url) and tasks.head.poll() is None
+    assert is_healthy(url) and tasks.head.poll() is None
     os.kill(pid, signal.SIGKILL)
     died = tasks.died()
     name = "rank 0 (gpu1)" if nodes == 1 else "rank 1 (gpu2)"
     assert died.startswith(f"the server on {name} was killed by SIGKILL (see ")
     assert tasks.head.culprit(1) == (died, -signal.SIGKILL), "the trainer lost its connection"
-    assert not answers(url)
+    assert not is_healthy(url)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -141,12 +141,12 @@ def test_an_engines_server_and_a_scorer_have_shares_of_their_own_and_the_scorer_
         seen = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("server", "scorer")]
         shares = [told["ROLLOUTBENCH_SHARE"], *(one["ROLLOUTBENCH_SHARE"] for one in seen)]
         assert shares == ["0,3,6", "3,2,6", "5,1,6"]
-        assert answers(told["ROLLOUTBENCH_SERVER"]) and answers(told["ROLLOUTBENCH_SCORER"])
+        assert is_healthy(told["ROLLOUTBENCH_SERVER"]) and is_healthy(told["ROLLOUTBENCH_SCORER"])
         os.kill(seen[1]["pid"], signal.SIGKILL)
         while (died := head.poll()) is None:
             time.sleep(0.05)
         assert died.startswith("the scorer on rank 0 (gpu1) was killed by SIGKILL") and "scorer.log" in died
-    assert not answers(told["ROLLOUTBENCH_SERVER"]), "nothing is left behind"
+    assert not is_healthy(told["ROLLOUTBENCH_SERVER"]), "nothing is left behind"
 
 
 def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_what_is_asked_for_where_the_profile_leaves_it_to_the_experiment() -> No
 
 
 def test_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no such profile: .*nowhere .*; there are profiles/local, profiles/slurm$"):
+    with pytest.raises(UserError, match=r"no such profile: .*nowhere .*; known: profiles/local, profiles/slurm$"):
         read_site(tmp_path / "nowhere")
     (tmp_path / "config.yaml").write_text("a: [")
     with pytest.raises(UserError, match="is not YAML"):

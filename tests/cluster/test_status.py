@@ -56,7 +56,7 @@ def was_asked(folder: Path) -> bool:
 def test_nothing_was_started(experiment: Path) -> None:
     lines = shown(experiment, "a-s0", "a-s1")
     assert row(lines, "a-s0") == "a-s0 not submitted 0/10"
-    assert lines[-2:] == ["2 not submitted of 2 runs of mine", "nothing of it was started yet"]
+    assert lines[-2:] == ["2 not submitted of 2 runs of mine", "no run was started yet"]
     assert not was_asked(experiment)
 
 
@@ -79,7 +79,7 @@ def test_local_runs_need_no_slurm(experiment: Path) -> None:
         f"failed: was killed by signal 9 (often: out of memory; see `dmesg`)\n  log: {experiment}/runs/failed" in text
     )
     assert "1 finished, 1 running, 1 stopped, 2 failed of 5 runs of mine" in text
-    assert "no head is running: start snakemake again" in lines[-1]
+    assert "no snakemake is running: start the same command again" in lines[-1]
     assert "(3 unfinished runs without a job)" in lines[-1]
     assert not was_asked(experiment)
 
@@ -112,7 +112,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     assert re.match(r"gone cancelled by \w+ 4 here 1 1/10", row(lines, "gone"))
     assert row(lines, "reused") == "reused unknown 5 0/10 is unknown to Slurm"
     assert row(lines, "young") == "young waiting 6 0/10 just submitted"
-    assert "Resources: no node is free that fits" in lines
+    assert "Resources: no suitable node is free" in lines
     assert not was_asked(experiment)
 
 
@@ -125,7 +125,7 @@ def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_reme
     answer(experiment, [{"job_id": str(n), "name": f"{name}.{'0' * 16}"} for n, name in ((1, "ghost"), (2, "well"))])
     lines = shown(experiment, "ghost", "well")
     assert row(lines, "ghost").startswith("ghost running 1 gpu1 1 4/10") and "last wrote at" in row(lines, "ghost")
-    assert row(lines, "ghost").endswith("`scontrol requeue 1` lets it go on")
+    assert row(lines, "ghost").endswith("`scontrol requeue 1` lets it continue")
     assert "last wrote" not in row(lines, "well")
 
 
@@ -149,7 +149,7 @@ def test_other_configurations_are_told(experiment: Path) -> None:
     lines = shown(experiment, "finished", "running")
     assert row(lines, "finished") == "finished not submitted 0/10 finished, of another configuration"
     assert row(lines, "running").endswith("of another configuration")
-    assert "unplanned, which this plan does not have, has a job, too: running 2" in lines
+    assert "unplanned, which is not in this plan, also has a job: running 2" in lines
 
 
 def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: P
     assert any(line.startswith("cancelled by alice at ") for line in shown(experiment, "runs"))
     with lock_experiment(str(experiment)):
         lines = shown(experiment, "runs")
-    assert lines[-1].startswith(f"snakemake sees to it: process {os.getpid()} on ")
+    assert lines[-1].startswith(f"snakemake is running: process {os.getpid()} on ")
     assert not any("alice" in line for line in lines)
     assert lines[-1] != shown(experiment, "runs")[-1]
     (experiment / ".head.lock").write_text("process 7 on login2")

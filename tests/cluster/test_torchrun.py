@@ -105,7 +105,7 @@ def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(
 
     monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + slept)
     monkeypatch.setattr(rendezvous.time, "sleep", sleep)
-    assert nodes.head.culprit(1) == ("nothing was heard of rank 1 (gpu2) for 120 s", None), "nobody polls it"
+    assert nodes.head.culprit(1) == ("rank 1 (gpu2) has not written its status for 120 s", None), "nobody polls it"
 
 
 def test_a_node_that_never_comes_is_named(tmp_path: Path) -> None:

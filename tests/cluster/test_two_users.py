@@ -85,7 +85,7 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path
         else:
             assert looked.returncode == 1 and "Permission denied" in looked.stderr
         cancelled = other(shared, "sys.exit(report_errors(lambda: print(cancel(experiment, []))))")
-        assert cancelled.returncode == 1 and "belongs to root, who alone can cancel" in cancelled.stderr
+        assert cancelled.returncode == 1 and "belongs to root, and only root can cancel" in cancelled.stderr
         one.go()
         assert one.ended(head) and head.returncode == 0
         assert one.journal() == [(1, step) for step in range(1, 6)]

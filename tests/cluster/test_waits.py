@@ -120,10 +120,10 @@ WAITS: dict[str, tuple[dict[str, str], dict[str, Any] | None, str]] = {
     "the same, of a head that trains here": ({"squeue": "HANG"}, {}, "hangs"),
     "an sbatch that hangs": ({"squeue": squeue(), "sbatch": "HANG"}, None, "hangs"),
     "a Slurm that is down": ({"squeue": squeue(), "sbatch": DOWN}, None, "trying again in"),
-    "a submission on its way": ({"squeue": squeue()}, {"job_id": None}, "may still be on its way; waiting"),
-    "a doubted job": ({"squeue": squeue(), "sacct": sacct()}, {}, "asking again before it is called lost"),
+    "a submission on its way": ({"squeue": squeue()}, {"job_id": None}, "may still be under way; waiting"),
+    "a doubted job": ({"squeue": squeue(), "sacct": sacct()}, {}, "asking again before it counts as lost"),
     "a job that waits": ({"squeue": PENDING}, {}, "waits: Priority"),
-    "another head": ({}, None, "another head cares for this run"),
+    "another head": ({}, None, "another launcher is responsible for this run"),
     "files": ({}, {}, "trying again for"),
 }
 

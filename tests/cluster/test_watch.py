@@ -23,7 +23,7 @@ from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 from workflow.cluster.state import RunState
 from workflow.cluster.status import row_of
-from workflow.cluster.watch import Look, changes, look, table_of
+from workflow.cluster.watch import Snapshot, changes, table_of, take_snapshot
 
 from ..late_signals import late_signals
 from ..patience import Patience, ended
@@ -99,7 +99,7 @@ def test_on_a_terminal_the_table_is_what_the_files_say_at_each_look(alive: MadeR
 def test_ctrl_c_ends_it_at_once_and_not_at_the_next_look(alive: MadeRun, tmp_path: Path) -> None:
     """Also one that comes just before the wait for it."""
     with terminal(tmp_path, every_s=600, **late_signals(tmp_path / "late")) as screen:
-        screen.until("Ctrl-C ends this")
+        screen.until("Ctrl-C ends the watch")
         screen.press(b"\x03")
         screen.until("\x1b[?25h")  # the cursor is back
         ended(screen.program, 60)
@@ -141,7 +141,7 @@ def finish(run: MadeRun) -> None:
     run.done().end("finished")
 
 
-def shown(found: Look, width: int = 80, height: int = 24) -> list[str]:
+def shown(found: Snapshot, width: int = 80, height: int = 24) -> list[str]:
     console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
     with console.capture() as captured:
         console.print(table_of(found, 2.0, width, height))
@@ -154,7 +154,7 @@ def test_a_table_of_more_runs_than_lines_shows_what_is_on_its_way(tmp_path: Path
         MadeRun(folder, f"done-{number:02}").job(cluster="local").attempt(steps=10).done().end("finished")
     MadeRun(folder, "broken").job(cluster="local").attempt(steps=2).end("killed", code=-9)
     runs = [*(f"done-{number:02}" for number in range(40)), "broken", "later"]
-    found = look(Experiment("mine", folder, [ExpectedRun(run, F, 10) for run in runs]))
+    found = take_snapshot(Experiment("mine", folder, [ExpectedRun(run, F, 10) for run in runs]))
     lines = shown(found, 100)
     assert len(lines) <= 24 and all(len(line) <= 100 for line in lines)
     assert [line.split()[0] for line in lines[1:4]] == ["broken", "later", "done-00"]
@@ -162,14 +162,14 @@ def test_a_table_of_more_runs_than_lines_shows_what_is_on_its_way(tmp_path: Path
     left = int(more.split()[1])
     assert more == f"and {left} more: {left} finished" and left > 25
     assert "40 finished, 1 failed, 1 not submitted of 42 runs of mine" in lines
-    assert re.match(r"as of \d\d:\d\d:\d\d; every 2 s; Ctrl-C ends this, and no run", lines[-1])
+    assert re.match(r"as of \d\d:\d\d:\d\d; every 2 s; Ctrl-C ends the watch, not the runs", lines[-1])
     assert any(line.startswith("broken: was killed by signal 9") for line in lines)
 
 
 def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
     state = RunState("sglang-lr0.001-s0", state="running", step=4, steps=100, attempt=1, node="gpu1", job_id="7")
     state = replace(state, step_s=400.0, walltime_left_s=3600.0, note="wrote 3 s ago")
-    found = Look("12:00:00", [state], [row_of(state)], ["", "1 running of 1 run of mine"])
+    found = Snapshot("12:00:00", [state], [row_of(state)], ["", "1 running of 1 run of mine"])
     assert shown(found, 100)[1].split("  ")[-1] == "wrote 3 s ago"
     for width in (60, 80):
         lines = shown(found, width)
@@ -180,6 +180,6 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
 
 def test_nothing_new_is_no_line(alive: MadeRun, tmp_path: Path) -> None:
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", F, 10)])
-    before = look(experiment)
+    before = take_snapshot(experiment)
     steps_done(alive, 5, 5)
-    assert list(changes(before, look(experiment))) == []
+    assert list(changes(before, take_snapshot(experiment))) == []

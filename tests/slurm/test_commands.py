@@ -136,9 +136,9 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
     assert re.match(r"transformers-s1 +failed +\d+ +gpu\d +1 +2/100 +0.05$", rows["transformers-s1"])
     assert re.match(r"vllm-s2 +not submitted", rows["vllm-s2"])
     assert "transformers-s1: failed: the trainer ended with exit code 1\n  log: results/mine/runs/" in rows[""]
-    assert "BeginTime: it was requeued and waits its two minutes" in rows[""]
+    assert "BeginTime: it was requeued and waits for two minutes" in rows[""]
     assert "1 finished, 1 running, 1 waiting, 1 requeued, 1 failed, 1 not submitted of 6 runs of mine" in rows[""]
-    assert "3 launchers see to it" in rows[""]
+    assert "3 launchers are running" in rows[""]
     assert all(len(line) <= 120 for run_id, line in rows.items() if run_id)
 
     planned = mine.type("plan", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"))
@@ -165,7 +165,7 @@ def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(
     assert "Slurm has not answered since " in rows[""]
     said = mine.type("cancel", "--experiment", "mine", "vllm-s0", code=1)
     assert said.startswith("error: Slurm does not answer: ")
-    assert "nothing was cancelled. There may be jobs of vllm-s0" in said
+    assert "nothing was cancelled. Jobs of vllm-s0" in said
     assert not (running.run / "jobs" / "1" / "cancelled.json").exists()
     cluster.start_daemon("slurmctld")
     cluster.wait_until_ready()
@@ -184,15 +184,15 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk: Callable[..., Desk
     said = mine.type("cancel", "mine.yaml")
     assert f"vllm-s0: cancelled Slurm job {running.job_id()} (running)" in said
     assert f"transformers-s0: cancelled Slurm job {waiting.job_id()} (pending)" in said
-    assert "mine is cancelled: nothing more is submitted until snakemake is started again" in said
+    assert "mine is cancelled: nothing is submitted until snakemake is started again" in said
     for one, head in zip((running, waiting), heads, strict=True):
         told = one.ended(head)
         assert head.returncode == 1
-        assert "was cancelled by root; start again and it goes on from its last checkpoint" in told
+        assert "was cancelled by root; start again to resume from its last checkpoint" in told
     running.wait(lambda: {job["id"] for job in cluster.jobs()} == {foreign, others.job_id()})
     rows = mine.status()
     assert "cancelled by root" in rows["vllm-s0"] and "cancelled by root" in rows["transformers-s0"]
-    assert "no head submits anything before snakemake is started again" in rows[""]
+    assert "nothing is submitted until snakemake is started again" in rows[""]
     assert "2 runs had nothing to cancel" in mine.type("cancel", "mine.yaml")
     refused = running.launch()
     assert refused.returncode == 1
@@ -212,7 +212,7 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], 
     assert f"cancelled Slurm job {true} (running)" in mine.type("cancel", "mine.yaml", "vllm-s0")
     one.wait(lambda: [job["id"] for job in cluster.jobs()] == [foreign])
     assert "vllm-s0: nothing to cancel" in mine.type("cancel", "mine.yaml", "vllm-s0")
-    assert "no head is running" in mine.status()[""]
+    assert "no snakemake is running" in mine.status()[""]
 
 
 def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: Cluster, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
     one.wait((tmp_path / "called").exists)
     os.killpg(head.pid, signal.SIGINT)
     said = one.ended(head)
-    assert "stopped while its job was being submitted, which goes on by itself" in said
+    assert "stopped while its job was being submitted; the submission continues" in said
     assert "is cancelled as soon as its submission comes back" in cancel(one)
     (tmp_path / "go").touch()
     one.wait(lambda: one.read("jobs", "1", "job.json")["job_id"])
@@ -382,7 +382,7 @@ def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancell
     head.kill()
     (tmp_path / "all lie").touch()
     again = one.start()
-    one.wait_for_words(again, "asking again before it is called lost")
+    one.wait_for_words(again, "asking again before it counts as lost")
     assert "should its job be there, it ends before it trains" in rolloutbench(
         one, "print(cancel(experiment, ['arm-s0']))"
     )

@@ -110,12 +110,13 @@ def test_gpus_are_the_experiments_or_nothing_is_submitted(run: MakeRun) -> None:
     refused = one.launch()
     assert refused.returncode == 1
     assert (
-        "arm-s0: the experiment wants 4 GPUs per node (workload.gpus_per_node), and the profile asks" in refused.stderr
+        "arm-s0: the experiment needs 4 GPUs per node (workload.gpus_per_node), but the profile requests"
+        in refused.stderr
     )
     assert not list(one.run.glob("jobs/*")) and one.jobs() == []
     one.spec["workload"]["gpus_per_node"] = 1
     said = one.finish(one.start())
-    assert "asks Slurm for 2 GPUs per node (gres: 'gpu:h100:2') and uses 1 of them" in said
+    assert "requests 2 GPUs per node from Slurm (gres: 'gpu:h100:2') and uses 1" in said
     assert len(one.done()["gpus"].split(",")) == 1, "the trainer sees those alone"
 
 
@@ -395,7 +396,7 @@ def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_a
     one.cluster.run("scancel", one.job_id())
     said = one.ended(head)
     assert head.returncode == 1
-    assert "arm-s0: was cancelled by root; start again and it goes on from its last checkpoint" in said
+    assert "arm-s0: was cancelled by root; start again to resume from its last checkpoint" in said
     one.cluster.run("scancel", "--user=root")
     one.wait(lambda: not one.jobs())
     one.go()
@@ -410,7 +411,7 @@ def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
     os.killpg(head.pid, signal.SIGINT)
     said = one.ended(head)
     assert head.returncode == 1
-    assert f"detached; Slurm job {one.job_id()} goes on without this head" in said
+    assert f"detached; Slurm job {one.job_id()} continues without this launcher" in said
     assert [job["state"] for job in one.jobs()] == ["RUNNING"]
     again = one.start()
     one.wait_for_words(again, f"attaching to Slurm job {one.job_id()}")
@@ -452,7 +453,7 @@ def test_a_head_killed_before_sbatch_costs_nothing(run: MakeRun, tmp_path: Path)
     kill_with_its_submission(head)
     one.head_env = {**one.head_env, "PATH": os.environ["PATH"]}
     said = one.finish(one.start())
-    assert "an earlier submission may still be on its way; waiting" in said
+    assert "an earlier submission may still be under way; waiting" in said
     one.assert_trained_once()
 
 
@@ -643,7 +644,7 @@ def test_a_head_that_waits_for_slurm_hears_a_ctrl_c(run: MakeRun) -> None:
     one.wait_for_words(head, "waiting")
     os.killpg(head.pid, signal.SIGINT)
     said = one.ended(head)
-    assert head.returncode == 1 and "stopped while it waited" in said
+    assert head.returncode == 1 and "stopped while waiting" in said
 
 
 def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:

@@ -70,7 +70,7 @@ def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(run: SlurmRun
     """With more it could put both nodes' parts onto one of them."""
     run.spec["workload"]["gpus_per_node"] = 4
     said = run.finish(run.start())
-    assert "asks Slurm for 8 GPUs per node (gres: 'gpu:h100:8') and uses 4 of them" in said
+    assert "requests 8 GPUs per node from Slurm (gres: 'gpu:h100:8') and uses 4" in said
     assert run.read("attempts", "1", "ray.json")["gpus"] == 8
     run.assert_trained_once()
 

@@ -17,7 +17,7 @@ from workflow.config.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRun:
-    """A run as a plan wants it; None is what the plan does not tell."""
+    """A run as a plan declares it; None is unknown."""
 
     run_id: str
     fingerprint: str
@@ -27,16 +27,16 @@ class ExpectedRun:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment that is looked at: its folder, and its runs in the plan's order."""
+    """An experiment: its folder, and its runs in the plan's order."""
 
     name: str
     folder: Path
     runs: list[ExpectedRun]
-    """Those that are trained."""
+    """The trained runs."""
     imports: list[ExpectedRun] = field(default_factory=list)
-    """Those that are read from what they logged elsewhere."""
+    """The runs that are imported from their logs elsewhere."""
     stacks: tuple[str, ...] = ()
-    """Of the arms that are trained."""
+    """The stacks of the trained arms."""
 
     def run(self, run_id: str) -> RunPaths:
         """A run's files."""
@@ -44,12 +44,12 @@ class Experiment:
 
     @property
     def cancelled(self) -> Path:
-        """Who cancelled all of it."""
+        """The file that says who cancelled the experiment."""
         return self.run("any").cancelled
 
 
 def planned_experiment(plan: Plan) -> Experiment:
-    """The experiment that a configuration means."""
+    """The experiment of a configuration."""
     inputs = {
         inputs_id: _prepared(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
     }
@@ -63,7 +63,7 @@ def planned_experiment(plan: Plan) -> Experiment:
 
 
 def named_experiment(name: str) -> Experiment:
-    """The experiment of a name, as its own plan.json has it."""
+    """The experiment of a name, from its plan.json."""
     folder = Path("results") / name
     if not (folder / "plan.json").is_file():
         known = sorted(file.parent.name for file in Path("results").glob("*/plan.json"))
@@ -71,19 +71,17 @@ def named_experiment(name: str) -> Experiment:
     plan = read_file(PlanFile, folder / "plan.json", "snakemake")
     try:
         fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
-        wanted = [ExpectedRun(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
-        runs = [want for want in wanted if want.run_id not in imported]
+        expected = [ExpectedRun(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
+        runs = [run for run in expected if run.run_id not in imported]
         stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan.get("arms", {}).values() if arm.get("stack")))
-        return Experiment(name, folder, runs, [want for want in wanted if want.run_id in imported], stacks)
+        return Experiment(name, folder, runs, [run for run in expected if run.run_id in imported], stacks)
     except (KeyError, TypeError):
-        raise UserError(
-            f"{folder / 'plan.json'} is damaged or too old; start snakemake, which writes it anew"
-        ) from None
+        raise UserError(f"{folder / 'plan.json'} is damaged or too old; start snakemake to rewrite it") from None
 
 
 def unplanned(experiment: Experiment) -> Experiment:
-    """The experiment's runs that have a folder and are not in the plan: of an earlier one."""
-    names = run_folders(experiment.folder) - {want.run_id for want in (*experiment.runs, *experiment.imports)}
+    """The experiment's runs that have a folder and are not in the plan: those of an earlier plan."""
+    names = run_folders(experiment.folder) - {run.run_id for run in (*experiment.runs, *experiment.imports)}
     return Experiment(experiment.name, experiment.folder, [ExpectedRun(name, "") for name in sorted(names)])
 
 
@@ -95,14 +93,14 @@ def run_folders(experiment: Path) -> set[str]:
         return set()
 
 
-def is_imported(experiment: Experiment, want: ExpectedRun) -> bool:
-    """Whether an imported run was read, as the plan wants it."""
-    file = experiment.run(want.run_id).folder / "imported.json"
-    return read_object(file).get("fingerprint") == want.fingerprint
+def is_imported(experiment: Experiment, run: ExpectedRun) -> bool:
+    """Whether a run was imported as the plan declares it."""
+    file = experiment.run(run.run_id).folder / "imported.json"
+    return read_object(file).get("fingerprint") == run.fingerprint
 
 
 def _prepared(inputs: Path) -> dict[str, str] | None:
-    """The prepared data's and model's hashes; None where they are not prepared yet."""
+    """The hashes of the prepared data and model; None until they are prepared."""
     try:
         return inputs_sha256(read_object(inputs))
     except (KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""Makes one state of a job out of its files, this machine's locks and Slurm's answer.
+"""Derives one state of a job from its files, this machine's locks and Slurm's answer.
 
-The launcher, the scheduler, the job on the node, status, cancel and plan all ask `job_state`; none of them decides by
-itself. docs/reliability.md has the table: the states, the evidence for each, and who may write which file.
+The launcher, the scheduler, the job on the node, status, cancel and plan all call `job_state`; none of them decides
+alone. docs/reliability.md has the table of states, the evidence for each, and who may write which file.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from workflow.cluster.submissions import Submission, ended_state, queued_job
 
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S
-"""How long a heartbeat must not move before its trainer counts as silent."""
-# Answers of Slurm's in a row that do not have a job alive: where accounting confirms its end, where accounting works
-# and does not know of an end (it is seconds late), and where there is none.
+"""A heartbeat that has not moved for this long is silent."""
+# How many of Slurm's answers in a row must lack a living job before it counts as ended: if accounting confirms its end,
+# if accounting works and knows no end (it is seconds late), and without accounting.
 _CONFIRMED, _UNCONFIRMED, _WITHOUT_ACCOUNTING = 2, 6, 3
-# Slurm ends a job with its node; the processes on a node that only lost its slurmd live on.
+# Slurm ends a job with its node; if only slurmd was lost, the job's processes are still alive.
 _NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})
 
 
 class JobVerdict(StrEnum):
-    """What the files say of a job, whatever Slurm says."""
+    """A job's status from its files alone."""
 
     OPEN = "open"
     FINISHED = "finished"
-    """An attempt's done.json proves that what the job computes is done."""
+    """An attempt's done.json proves that the run is finished."""
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
-    """Another submission of the run counts."""
+    """The run has a newer submission."""
     ENDED = "ended"
-    """end.json says how."""
+    """There is an end.json."""
 
 
 class Life(StrEnum):
-    """Whether a job is there, and what it does."""
+    """Whether a job exists, and what it does."""
 
     NONE = "none"
     SUBMITTING = "submitting"
@@ -55,9 +55,9 @@ class Life(StrEnum):
     ENDING = "ending"
     SUSPENDED = "suspended"
     ABANDONED = "abandoned"
-    """Slurm does not have it any more, and its trainer still writes."""
+    """Slurm has given it up, and its trainer still writes."""
     DOUBTED = "doubted"
-    """Slurm's last answer does not have it; that is not enough to call it dead."""
+    """Slurm's last answer lacks it; that does not prove its end."""
     SILENT = "silent"
     """Slurm does not answer."""
 
@@ -77,22 +77,22 @@ _LIVES = {
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a job's newest attempt shows: `beats` is None until it was watched for long enough."""
+    """The signs of life of a job's newest attempt; `beats` is None until it was watched for long enough."""
 
     began: bool = False
     exited: bool = False
-    """Its watcher saw the trainer's end and wrote exit.json."""
+    """exit.json exists: the job saw the trainer's end."""
     beats: bool | None = None
 
     @property
     def quiet(self) -> bool:
-        """Whether no trainer of the job can be at work."""
+        """Whether no trainer of the job can be running."""
         return self.exited or not self.began or self.beats is False
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of a job at one look; what was not looked at keeps its default."""
+    """All that is known about a job at one moment; what was not checked keeps its default."""
 
     job: Submission
     finished: bool = False
@@ -100,20 +100,20 @@ class Evidence:
     """The run's job.json names this submission."""
     cancelled_by: str | None = None
     submitting: bool = False
-    """A program that submits may still be at it."""
+    """Its submission may still be under way."""
     holds_lock: bool = False
     """The job holds its run's lock on this machine."""
     answer: Answer | None = None
     unavailable: str = ""
-    """Why Slurm's answer says nothing of now."""
+    """Why Slurm's answer does not describe the present; empty if it does."""
     answers_without: int = 0
-    """How many of Slurm's answers in a row did not have the job alive."""
+    """How many of Slurm's answers in a row lacked a living job."""
     pulse: Pulse = Pulse()
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What a job is: the files' verdict, and its life."""
+    """A job's verdict from the files, and its life."""
 
     verdict: JobVerdict
     life: Life
@@ -121,37 +121,38 @@ class JobState:
     queued: QueueJob | None = None
     ended: EndedJob | None = None
     slurm_state: str = ""
-    """Slurm's last word on a job that it has ended."""
+    """Slurm's last state of a job that has ended."""
 
     @property
     def alive(self) -> bool:
-        """Whether a job is there, or may be: no other may be submitted beside it."""
+        """Whether a job exists or may exist: no other may be submitted beside it."""
         return self.life is not Life.NONE
 
     @property
     def known(self) -> bool:
-        """Whether Slurm's answer settles it."""
+        """Whether Slurm's answer is conclusive."""
         return self.life not in (Life.DOUBTED, Life.SILENT, Life.SUBMITTING)
 
 
 def job_state(seen: Evidence) -> JobState:
-    """The state of a job, from all that is known of it."""
+    """The state of a job from all evidence."""
     verdict = _verdict(seen)
-    if not seen.job.record:  # nothing was submitted, or these results are a copy and the job is the original's
+    if not seen.job.record:  # nothing was submitted, or these results are a copy and the job belongs to the original
         return JobState(verdict, Life.NONE)
     if not seen.job.on_slurm:
         return JobState(verdict, _local_life(seen))
     if seen.job.end:
-        # Its word stands, but it does not end a trainer that Slurm has lost hold of.
+        # It is final, but a trainer that Slurm has given up may still run.
         if seen.pulse.quiet:
             return JobState(verdict, Life.NONE)
-        return JobState(verdict, *_unquiet(seen.pulse, "has ended for Slurm"))
+        return JobState(verdict, *_missing_life(seen.pulse, "has ended for Slurm"))
     return _slurm_state(seen, verdict)
 
 
-def _unquiet(pulse: Pulse, note: str) -> tuple[Life, str]:
-    """The life and the note of a job that Slurm does not have, while its trainer may be at work."""
-    return (Life.ABANDONED, f"{note}, but still writes") if pulse.beats else (Life.DOUBTED, note)
+def _missing_life(pulse: Pulse, note: str) -> tuple[Life, str]:
+    """The life and the note of a job that Slurm does not have: abandoned while its trainer writes, else doubted."""
+    writes = pulse.beats and not pulse.quiet
+    return (Life.ABANDONED, f"{note}, but still writes") if writes else (Life.DOUBTED, note)
 
 
 def _verdict(seen: Evidence) -> JobVerdict:
@@ -182,25 +183,20 @@ def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
     ended = seen.answer.ended.get(seen.job.job_id or "")
     ended = ended if ended and ended.name == seen.job.name else None
     state = ended_state(seen.job, seen.answer)
-    word = state or (ended.state if ended else "")
-    gone = JobState(verdict, Life.NONE, ended=ended, slurm_state=word)
+    last_state = state or (ended.state if ended else "")
+    none = JobState(verdict, Life.NONE, ended=ended, slurm_state=last_state)
     if seen.job.job_id is None:
         if seen.job.record.get("error") or not seen.submitting:
-            return gone
+            return none
         return JobState(verdict, Life.SUBMITTING, "is being submitted")
-    if state and ended and state == ended.state and word not in _NODE_LOST and seen.pulse.quiet:
-        return gone  # squeue, accounting and the job's own files agree
-    if seen.answers_without >= _answers_wanted(seen.answer, ended) and seen.pulse.quiet:
-        return gone
-    note = f"is {word.lower().replace('_', ' ')} for Slurm" if word else "is unknown to Slurm"
-    life, note = (Life.DOUBTED, note) if seen.pulse.quiet else _unquiet(seen.pulse, note)
-    return JobState(verdict, life, note, ended=ended, slurm_state=word)
-
-
-def _answers_wanted(answer: Answer, ended: EndedJob | None) -> int:
-    if ended is not None:
-        return _CONFIRMED
-    return _UNCONFIRMED if answer.accounting else _WITHOUT_ACCOUNTING
+    if state and ended and state == ended.state and last_state not in _NODE_LOST and seen.pulse.quiet:
+        return none  # squeue, accounting and the job's own files agree
+    unconfirmed = _UNCONFIRMED if seen.answer.accounting else _WITHOUT_ACCOUNTING
+    if seen.answers_without >= (unconfirmed if ended is None else _CONFIRMED) and seen.pulse.quiet:
+        return none
+    note = f"is {last_state.lower().replace('_', ' ')} for Slurm" if last_state else "is unknown to Slurm"
+    life, note = _missing_life(seen.pulse, note)
+    return JobState(verdict, life, note, ended=ended, slurm_state=last_state)
 
 
 def _queued_life(queued: QueueJob, pulse: Pulse) -> Life:
@@ -209,10 +205,10 @@ def _queued_life(queued: QueueJob, pulse: Pulse) -> Life:
     return _LIVES.get(queued.state, Life.RUNNING)
 
 
-class Watch:
-    """Follows an attempt's pulse over several looks, by its heartbeat's time compared with itself alone.
+class HeartbeatWatch:
+    """Follows an attempt's pulse over several checks, comparing its heartbeat's time only with itself.
 
-    Clocks of other hosts play no part: the time since the heartbeat moved is this process's own.
+    It does not depend on the clocks of other hosts: this process measures the time since the heartbeat moved.
     """
 
     def __init__(self, newest: Callable[[], AttemptPaths | None]) -> None:
@@ -221,8 +217,8 @@ class Watch:
         self._since: float | None = None
         self._moved = False
 
-    def look(self) -> Pulse:
-        """The newest attempt's pulse now; files that cannot be read are no silence: the watch begins anew."""
+    def check(self) -> Pulse:
+        """The newest attempt's pulse now; files that cannot be read are no silence, but restart the watch."""
         began = time.monotonic()
         try:
             if (attempt := self._newest()) is None:
@@ -233,7 +229,7 @@ class Watch:
             return Pulse(True)
         now = time.monotonic()
         if now - began > HEARTBEAT_S:
-            self._since, self._moved = None, False  # a file system that hung was not watched
+            self._since, self._moved = None, False  # the file system hung: nothing was watched meanwhile
         if self._since is None or beat != self._beat:
             self._moved = self._since is not None
             self._beat, self._since = beat, now
@@ -242,7 +238,7 @@ class Watch:
 
 
 def pulse_at(run: RunPaths, number: int, now: float) -> Pulse:
-    """The pulse of a job at a single look; `now` is the file system's (`filesystem_now`), as the files' times are."""
+    """The pulse of a job from a single check; `now` is the file system's time (`filesystem_now`), as in the files."""
     attempts = attempts_of_job(run, number)
     if not attempts:
         return Pulse()
@@ -250,13 +246,13 @@ def pulse_at(run: RunPaths, number: int, now: float) -> Pulse:
 
 
 def silence_s(attempt: AttemptPaths, now: float) -> float:
-    """Seconds since an attempt showed a sign of life; `now` is the file system's."""
+    """Seconds since an attempt's last sign of life; `now` is the file system's time."""
     signs = [modified(file) for file in (attempt.heartbeat, attempt.metrics, attempt.order)]
     return max(0.0, now - max((sign for sign in signs if sign is not None), default=0.0))
 
 
 def filesystem_now(folder: Path) -> float:
-    """The time by the clock that stamps the files of a folder; this host's where nothing can be written there."""
+    """The time of the clock that stamps a folder's files; this host's time if nothing can be written there."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_mtime
@@ -265,7 +261,7 @@ def filesystem_now(folder: Path) -> float:
 
 
 def modified(file: Path) -> float | None:
-    """When a file was last written, by the file system's clock; None if it is not there."""
+    """When a file was last written, by the file system's clock; None if it is missing."""
     try:
         return file.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):

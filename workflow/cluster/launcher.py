@@ -1,23 +1,23 @@
-"""Sees to it that one run is trained: submits or attaches, waits, verifies.
+"""Gets one run trained: submits a job or attaches to one, waits, and verifies the result.
 
     python -m workflow.cluster.launcher RUN_FOLDER --spec JSON --inputs inputs.json --stack verify.json --cpus N
         --cluster slurm --partition h100 ...
 
-Called by the `train` rule. What it promises:
-- a run that is finished (its fingerprint, its inputs) is never trained again, whatever became of Snakemake's own files;
-- at most one job of a run lives at a time: a second head waits, and a head that finds a live job attaches to it;
-- a job that Slurm took away is submitted again, and goes on from its last checkpoint;
-- success is the attempt's own done.json, never an exit code or a state of Slurm's alone;
-- nothing of an earlier attempt is deleted.
+The `train` rule calls it. Its guarantees:
+- a finished run (same fingerprint, same inputs) is never trained again, whatever happened to Snakemake's own files;
+- at most one job of a run is alive: a second launcher waits, and a launcher that finds a living job attaches to it;
+- a job that Slurm took away is submitted again, and resumes from its last checkpoint;
+- only the attempt's own done.json proves success, never an exit code or a Slurm state alone;
+- no file of an earlier attempt is deleted.
 
-Hundreds of these wait at once on a login node: what is heavy (submitit) runs in a short program of its own.
+Hundreds of launchers wait at once on a login node: heavy imports (submitit) run in a short program of their own.
 """
 
 from __future__ import annotations
 
 import signal
 
-# A Ctrl-C while the rest loads ends the head without a traceback: nothing is started yet.
+# A Ctrl-C during the imports ends the launcher without a traceback: nothing is started yet.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -34,7 +34,14 @@ from common.errors import UserError
 from common.files import DiskFull, read_json, write_json, write_text
 from common.messages import can_redraw, print_message, remedy, report_errors
 from workflow.cluster.ends import RETRIED, cancelled_by, end_from_slurm, explain, final_end, retry_reason
-from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, read_object, why_unfinished
+from workflow.cluster.history import (
+    attempts_of_job,
+    finished_attempt,
+    is_order_for,
+    log_of,
+    read_object,
+    why_unfinished,
+)
 from workflow.cluster.jobstate import JobState, JobVerdict, Life
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
@@ -45,16 +52,16 @@ from workflow.cluster.submitter import Submitter, log_tail
 from workflow.cluster.waiting import ASKING, NOTHING_STARTED, Detached, JobReporter, LauncherStop
 
 MOST_DUPLICATES = 3
-# How long a head waits for a file system that cannot be read; a quarter of an hour without such an error, and anew.
+# Limit for a file system that cannot be read; it restarts after a quarter of an hour without such an error.
 FILES_PATIENCE_S = 1800.0
-# Room on a disk is made by people, who must be told.
+# Only a person can free disk space, so the message must come soon.
 ROOM_PATIENCE_S = 30.0
-# Of a folder that never was this head's, these are an answer, not a fault that passes.
-_NOT_MINE = (errno.EACCES, errno.EPERM, errno.EROFS)
+# In a folder that this launcher never locked, these errors are final.
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Launcher:
-    """One head for one run."""
+    """The launcher of one run."""
 
     def __init__(self, run: RunPaths, request: dict[str, Any]) -> None:
         self.run, self.request = run, request
@@ -64,121 +71,123 @@ class Launcher:
         self._stop = LauncherStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
         self._leaves_at_once = self.scheduler.detaches
-        """Whether a Ctrl-C ends this head wherever it is."""
+        """A Ctrl-C ends this launcher at any point."""
         self._submitter = Submitter(run, request, self.scheduler, self._stop)
-        self._head_lock: Lock | None = None
-        self._was_head = False
-        self._news: dict[int, JobReporter] = {}
-        self._cares_for: JobPaths | None = None
-        """The job whose end decides what follows, also where the head begins anew meanwhile."""
+        self._lock: Lock | None = None
+        self._had_lock = False
+        self._reporters: dict[int, JobReporter] = {}
+        self._job: JobPaths | None = None
+        """The job whose end decides what follows; kept when the launcher starts over after a file error."""
         self._cancelled_at_first: dict[int, str | None] = {}
 
     def _scheduler(self, cluster: str) -> Scheduler:
         if cluster == "slurm":
-            return SlurmScheduler(self.run, self.run_id, self._stop.leave_if_told)
+            return SlurmScheduler(self.run, self.run_id, self._stop.leave_if_asked)
         return LocalScheduler(self.run)
 
-    def ensure_done(self) -> None:
-        """Return when the run is finished and its done.json stands; a `UserError` says why it cannot be.
+    def _print(self, message: str) -> None:
+        print_message(f"{self.run_id}: {message}")
 
-        Where the file system refuses a read, the head begins anew, as one that was killed: it finds what is there.
+    def ensure_done(self) -> None:
+        """Return when the run is finished and its done.json is written; raise a `UserError` if it cannot be.
+
+        If the file system refuses a read, start over like a launcher after a kill: all state is in the files.
         """
         failing_since = last = float("-inf")
         while True:
             try:
                 return self._ensure_done()
             except (OSError, DiskFull) as error:
-                if isinstance(error, OSError) and not self._was_head and error.errno in _NOT_MINE:
+                if isinstance(error, OSError) and not self._had_lock and error.errno in _NO_ACCESS:
                     raise UserError(
-                        f"{self.run_id}: {error}{remedy(error)} (nothing was started; an experiment of another name "
-                        "has a folder of its own)"
+                        f"{self.run_id}: {error}{remedy(error)} (nothing was started; an experiment with another name "
+                        "has its own folder)"
                     ) from None
                 now = time.monotonic()
                 limit_s = ROOM_PATIENCE_S if isinstance(error, DiskFull) else FILES_PATIENCE_S
                 if now - last > limit_s / 2:
                     failing_since = now
-                    print_message(f"{self.run_id}: {error}; trying again for {readable_duration(limit_s)}")
+                    self._print(f"{error}; trying again for {readable_duration(limit_s)}")
                 if not retry.is_transient(error) or now - failing_since > limit_s:
                     raise UserError(
-                        f"{self.run_id}: {error}. What was submitted goes on; mend this, then start the same command "
-                        "again to attach to it"
+                        f"{self.run_id}: {error}. Submitted jobs continue; fix this, then start the same command again "
+                        "to attach to them"
                     ) from None
                 last = now
-                self._stop.leave_if_told()
+                self._stop.leave_if_asked()
                 time.sleep(self.scheduler.poll_s)
 
     def _ensure_done(self) -> None:
-        with self._become_head() as self._head_lock:
-            self._was_head = True
+        with self._wait_for_lock() as self._lock:
+            self._had_lock = True
             try:
-                self._stop.leave_if_told()
+                self._stop.leave_if_asked()
                 write_json(self.run.spec, self.spec)
                 finished = self.finished_attempt()
                 if finished is not None:
-                    print_message(f"{self.run_id}: already finished (attempt {finished.number}); nothing to do")
+                    self._print(f"already finished (attempt {finished.number}); nothing to do")
                 else:
                     finished = self._train()
             finally:
-                self._head_lock = None  # what is left takes no time: a Ctrl-C from now on is too late
+                self._lock = None  # the rest is instant: a Ctrl-C comes too late
             write_text(self.run.done, finished.done.read_text(encoding="utf-8"))
 
-    def _become_head(self) -> Lock:
-        """The lock that makes this head the one that cares for the run, after any other head."""
+    def _wait_for_lock(self) -> Lock:
+        """The lock that makes this launcher responsible for the run, once no other one holds it."""
         waiting = False
-        while (lock := try_lock(self.run.head_lock)) is None:
+        while (lock := try_lock(self.run.launcher_lock)) is None:
             if not waiting:
-                print_message(f"{self.run_id}: another head cares for this run; waiting for it")
+                self._print("another launcher is responsible for this run; waiting for it")
                 waiting = True
-            self._stop.leave_if_told()
+            self._stop.leave_if_asked()
             time.sleep(self.scheduler.poll_s)
         return lock
 
     def finished_attempt(self) -> AttemptPaths | None:
-        """The newest attempt that finished this very run: same fingerprint, same data, same model, all steps."""
         return finished_attempt(self.run, self.fingerprint, self.steps, self.request["inputs_sha256"])
 
     def _train(self) -> AttemptPaths:
-        """Jobs, one after another, until one has finished the run."""
-        self._stop.means = ASKING
+        """Submit one job after another until one has finished the run."""
+        self._stop.message = ASKING
         self._require_one_cluster()
         barren = 0
         last, count_from = 0, None
         while True:
-            # Nothing is submitted beside a job that is there, whoever submitted it.
-            job = None if read_object(self.run.current).get("job") == last else self._cares_for or self._live_job()
+            # Never submit beside an existing job, whoever submitted it.
+            job = None if read_object(self.run.current).get("job") == last else self._job or self._live_job()
             if (finished := self.finished_attempt()) is not None and job is None:
                 return finished
-            assert self._head_lock is not None
-            self._cares_for = job or self._submitter.submit(self._head_lock, count_from)
-            end = self._end_of(self._cares_for)
+            assert self._lock is not None
+            self._job = job or self._submitter.submit(self._lock, count_from)
+            end = self._end_of(self._job)
             last = int(end["job"])
             job = self.run.job(last)
             if (finished := self.finished_attempt()) is not None:
                 self.scheduler.withdraw(job)
                 return finished
             if end["kind"] == "duplicate" and barren < MOST_DUPLICATES:
-                barren, last = barren + 1, 0  # another one has trained meanwhile: what became of that is asked first
-                self._cares_for = None
+                barren, last = barren + 1, 0  # another job trained meanwhile: first find out how that ended
+                self._job = None
                 continue
             if end["kind"] not in RETRIED or not self.scheduler.retries:
                 raise self._failure(job, end)
-            # A job counts its attempts without a new step; here are counted the jobs that made no attempt at all.
+            # A job counts its attempts without a new step; this counts the jobs without any attempt.
             barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
             if barren > self.request["limits"]["restarts"]:
                 detail = f"{barren} jobs in a row ended before they began (the last one {retry_reason(end)})"
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
-            print_message(f"{self.run_id}: {self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
+            self._print(f"{self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
             count_from = read_json(job.order)["count_from"]
-            self._cares_for = None
+            self._job = None
 
     def _require_one_cluster(self) -> None:
-        """Refuse a run that still lives where the other profile submits to: attaching is that profile's matter."""
+        """Refuse a run that still has a job where the other profile submits to: only that profile can attach to it."""
         job = self.run.job(int(read_object(self.run.current).get("job") or 0))
         where = read_object(job.record).get("cluster")
         if where in (None, self.request["cluster"]):
             return
         there = self._scheduler(where)
-        # Nothing is started yet: a head of this machine need not wait for a Slurm that is silent to hear a Ctrl-C.
+        # Nothing is started yet: a Ctrl-C may end a local launcher while Slurm does not answer.
         self._leaves_at_once = True
         try:
             live = there.live_job()
@@ -187,13 +196,13 @@ class Launcher:
         if live is not None and live[1].alive:
             raise UserError(
                 f"{self.run_id}: {there.label(live[0])} ({where}) still trains this run; start with the profile that "
-                "submitted it to go on with it, or end it with `rolloutbench cancel` (nothing was started)"
+                "submitted it to continue it, or end it with `rolloutbench cancel` (nothing was started)"
             )
 
     def _live_job(self) -> JobPaths | None:
-        """The job of this very run that is alive, after those of other configurations have ended.
+        """The living job of this configuration, once those of other configurations have ended.
 
-        Raises `UserError` where the last one was cancelled after this head had begun, however it ended.
+        Raises `UserError` if the last job was cancelled after this launcher had started, however it ended.
         """
         last = self.run.job(int(read_object(self.run.current).get("job") or 0))
         before = self._cancelled_at_first.setdefault(last.number, cancelled_by(last))
@@ -212,65 +221,63 @@ class Launcher:
                 self._wait_out(job)
                 return None
             order = read_json(job.order)
-            if computes(order, self.fingerprint, self.request["inputs_sha256"]):
-                print_message(f"{self.run_id}: attaching to {self.scheduler.label(job)}{self._other_settings(order)}")
+            if is_order_for(order, self.fingerprint, self.request["inputs_sha256"]):
+                self._print(f"attaching to {self.scheduler.label(job)}{self._other_settings(order)}")
                 return job
-            print_message(
-                f"{self.run_id}: {self.scheduler.label(job)}, of another configuration, is still there; waiting for it"
-            )
+            self._print(f"{self.scheduler.label(job)}, of another configuration, is still alive; waiting for it")
             self._end_of(job)
         return None
 
     def _wait_out(self, job: JobPaths) -> None:
-        """Leave a trainer alone that Slurm has lost hold of: it may finish the run, or fall silent."""
-        said = None
+        """Wait while a trainer that Slurm has given up still writes: it may finish the run, or become silent."""
+        reported = False
         while (state := self.scheduler.look(job)).alive:
-            if state.life is Life.ABANDONED and said is None:
-                said = remark(state)
-                print_message(f"{self.run_id}: {self.scheduler.label(job)} {said}; `rolloutbench cancel` ends it")
-            self._stop.leave_if_told()
+            if state.life is Life.ABANDONED and not reported:
+                self._print(f"{self.scheduler.label(job)} {remark(state)}; `rolloutbench cancel` ends it")
+                reported = True
+            self._stop.leave_if_asked()
             time.sleep(self.scheduler.poll_s)
 
     def _other_settings(self, order: dict[str, Any]) -> str:
-        """What a job was submitted with that the profile now says otherwise: attaching does not change it."""
+        """A note on settings of the job that differ from the profile's; attaching does not change them."""
         then = {**order["site"], **order["limits"], "cpus": order["cpus"]}
         now = {**self.request["site"], **self.request["limits"], "cpus": self.request["cpus"]}
         differing = [f"{key} {then.get(key)!r}, now {now[key]!r}" for key in now if then.get(key) != now[key]]
         if not differing:
             return ""
         return (
-            f", which keeps what it was submitted with ({'; '.join(differing)}); to change that, "
-            f"`rolloutbench cancel` it and start again"
+            f", which keeps the settings it was submitted with ({'; '.join(differing)}); to change them, "
+            "`rolloutbench cancel` it and start again"
         )
 
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
-        """How a job ended, when it has; until then its news are told."""
-        # Runs on this machine follow one another; bars of many heads would draw over one another.
+        """Wait for a job's end and report its progress; the end, with the job's number."""
+        # Only local runs follow one another; the bars of several launchers would overwrite each other.
         live = not self.scheduler.detaches and can_redraw(sys.stderr)
-        news = self._news.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job, live))
-        self._stop.means = (
-            f"detached; {self.scheduler.label(job)} goes on without this head. Start the same command again to attach "
-            "to it; `rolloutbench cancel` ends it"
+        reporter = self._reporters.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job, live))
+        self._stop.message = (
+            f"detached; {self.scheduler.label(job)} continues without this launcher. Start the same command again to "
+            "attach to it; `rolloutbench cancel` ends it"
         )
-        said = ""
+        last_remark = ""
         while not retry.exists(job.end):
             state = self.scheduler.look(job)
-            news.tell()
+            reporter.report()
             if not state.alive:
                 self._note_end(job, state)
                 break
-            if (words := remark(state)) and words != said:
-                said = words
-                print_message(f"{self.run_id}: {self.scheduler.label(job)} {words}")
+            if (text := remark(state)) and text != last_remark:
+                last_remark = text
+                self._print(f"{self.scheduler.label(job)} {text}")
             if self._stop.requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)
-        news.tell(last=True)
-        self._stop.means = ASKING
+        reporter.report(last=True)
+        self._stop.message = ASKING
         return {**final_end(job, read_json(job.end)), "job": job.number}
 
     def _note_end(self, job: JobPaths, state: JobState) -> None:
-        """Write the end of a job that did not do it itself, for whoever looks later."""
+        """Write end.json for a job that did not write it itself."""
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
             end = end_from_slurm(self.run, job, state.ended, state.slurm_state)
@@ -278,35 +285,32 @@ class Launcher:
             write_json(job.end, {**end, "time": time.time()})
 
     def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
-        """How a job ended that did not finish the run, with its log's last lines and what to do."""
-        mine = attempts_of_job(self.run, job.number)
+        """The error for a job that did not finish the run: its end, what to do, and the last lines of its log."""
+        attempts = attempts_of_job(self.run, job.number)
         log = log_of(self.run, job)
         reason = explain(end)
-        if end["kind"] == "finished" and mine:
+        if end["kind"] == "finished" and attempts:
             problem = "there is none"
-            if mine[-1].done.is_file():
-                problem = why_unfinished(mine[-1], self.fingerprint, self.steps, self.request["inputs_sha256"])
-            reason = f"its job ended well, but its done.json does not prove it: {problem}"
+            if attempts[-1].done.is_file():
+                problem = why_unfinished(attempts[-1], self.fingerprint, self.steps, self.request["inputs_sha256"])
+            reason = f"its job ended without an error, but its done.json does not prove that it finished: {problem}"
         text = f"{self.run_id}: {reason}"
         return UserError(text if log is None else f"{text}\nlog: {log}\n{log_tail(log)}".rstrip())
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler. On a cluster the head leaves at once, whatever it waits for, and its job stays."""
+        """Signal handler; on a cluster the launcher leaves at once, and its job continues."""
         self._stop.requests += 1
-        if self._leaves_at_once and self._head_lock is not None:
-            self._stop.leave_if_told()
+        if self._leaves_at_once and self._lock is not None:
+            self._stop.leave_if_asked()
 
     def _pass_stop_on(self, job: JobPaths) -> None:
-        """Stop the job of this machine: after the step, then at once; one in Slurm goes on."""
+        """Stop a local job after its step, at a second request at once; a job in Slurm continues."""
         if self.scheduler.detaches:
-            self._stop.leave_if_told()
+            self._stop.leave_if_asked()
         wanted = "soon" if self._stop.requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:
-            print_message(
-                f"{self.run_id}: stopping after the current step (once more to stop at once)"
-                if wanted == "soon"
-                else f"{self.run_id}: stopping at once"
-            )
+            when = "after the current step (once more to stop at once)" if wanted == "soon" else "at once"
+            self._print(f"stopping {when}")
             write_text(job.stop, wanted)
 
 

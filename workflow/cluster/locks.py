@@ -15,11 +15,11 @@ from common.errors import UserError
 
 
 class Lock:
-    """A held lock; leaving the `with` block lets go of it."""
+    """A held lock; leaving the `with` block releases it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        """Whoever inherits it keeps the lock, too."""
+        """A process that inherits it holds the lock, too."""
 
     def __enter__(self) -> Lock:
         return self
@@ -27,13 +27,16 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
         os.close(self.descriptor)
 
 
 def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None:
-    """The lock on a file, with a note for whoever finds it taken; None if somebody else keeps it.
+    """The lock on a file, with a note for other processes; None if another process holds it.
 
-    `patience_s` outlasts those who only look (`holder_note` takes it for microseconds).
+    `patience_s` outlasts readers of the note: `holder_note` takes the lock for microseconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -46,8 +49,8 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
             if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
                 os.close(descriptor)
                 raise UserError(
-                    f"{path}: this file system has no locks ({error.strerror}); have it mounted with them (Lustre: "
-                    "flock), or work in a folder on another one"
+                    f"{path}: this file system has no locks ({error.strerror}); ask for a mount with locks (Lustre: "
+                    "flock), or work on another file system"
                 ) from None
             if not isinstance(error, BlockingIOError):
                 os.close(descriptor)
@@ -62,7 +65,7 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
 
 
 def holder_note(path: Path) -> str | None:
-    """The note of a lock's holder (empty if it has just taken it); None if nobody holds it."""
+    """The note of a lock's holder, empty if it has just taken the lock; None if the lock is free."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,19 +80,19 @@ def holder_note(path: Path) -> str | None:
 
 
 def lock_experiment(results: str) -> Lock:
-    """The lock on an experiment's results, kept until this process ends; the process ends here if it is taken."""
+    """The lock on an experiment's results, held until this process ends; exits if another process holds it."""
     path = Path(results) / ".head.lock"
     try:
         lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
     except UserError as error:
         sys.exit(f"error: {error}")
     except OSError as error:
-        sys.exit(f"error: {results} cannot be written ({error.strerror}); it must be a folder of your own")
+        sys.exit(f"error: {results} cannot be written ({error.strerror}); it must be a folder that you own")
     if lock is None:
         sys.exit(
             f"error: another snakemake works on {results} ({holder_note(path)}); "
-            "wait for it, end it, or give your experiment a name of its own"
+            "wait for it, end it, or give your experiment another name"
         )
-    # Whoever starts it again takes back what `rolloutbench cancel` said.
+    # A new start revokes `rolloutbench cancel`.
     path.with_name("cancelled.json").unlink(missing_ok=True)
     return lock

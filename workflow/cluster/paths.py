@@ -1,6 +1,6 @@
-"""Knows where a run's files lie: one object, used by the launcher, by the job and by those who look on (docs/files.md).
+"""Defines the paths of a run's files, for the launcher, the job and all commands (docs/files.md).
 
-A *job* is one submission; it lives one or several *attempts*, since a job that is requeued begins another.
+A *job* is one submission. It has one or several *attempts*: a requeued job begins another one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from common.files import user_name
 
 
 class _File:
-    """A file or folder by its name, below the folder of the object that has it."""
+    """A file or folder with a fixed name in the owner's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,7 +29,7 @@ class _Folder:
 
     @property
     def number(self) -> int:
-        """That of a folder which is called by a number."""
+        """The number that is the folder's name."""
         return int(self.folder.name)
 
 
@@ -39,22 +39,22 @@ class JobPaths(_Folder):
     __slots__ = ()
 
     order = _File("order.json")
-    """What the job is to do, written before it is submitted."""
+    """The job's order, written before it is submitted."""
     record = _File("job.json")
-    """Its name and id in the scheduler; written before it is submitted, without an id, and after."""
+    """Its name and id in the scheduler; written before the submission without an id, and again after it."""
     end = _File("end.json")
-    """How the job finally ended: written once, by the job itself or by a head that found it gone."""
+    """How the job finally ended: written once, by the job itself or by a launcher that found it gone."""
     stop = _File("stop")
     """A request to end: `soon` (after the step, with a checkpoint) or `now`."""
     cancelled = _File("cancelled.json")
-    """Who asked for the job to be cancelled, where it was asked through us."""
+    """Who cancelled the job with `rolloutbench cancel`."""
     submitit = _File("submitit")
-    """submitit's own files: the script, the job's own output."""
+    """submitit's own files: the script and the job's output."""
     setup_log = _File("setup.log")
-    """What the site's setup script said in the job's last life (workflow/cluster/set_up.sh)."""
+    """Output of the site's setup script in the job's last life (workflow/cluster/set_up.sh)."""
 
     def nodes(self, life: str) -> Path:
-        """Where the tasks of one life of a job on several nodes meet."""
+        """The rendezvous folder of one life of a job on several nodes."""
         return self.folder / "nodes" / life
 
 
@@ -65,12 +65,12 @@ class AttemptPaths(_Folder):
 
     order = _File("attempt.json")
     spec = _File("spec.json")
-    """What this attempt was told to run; the run's own spec.json may have moved on."""
+    """The spec of this attempt; the run's own spec.json may be newer."""
     log = _File("log")
     metrics = _File("metrics.jsonl")
     done = _File("done.json")
     exit = _File("exit.json")
-    """How the trainer's process ended, written by the job that watched it."""
+    """How the trainer's process ended; written by the job that watched it."""
     heartbeat = _File("heartbeat")
     """Touched every few seconds by the job that watches the trainer."""
 
@@ -83,15 +83,15 @@ class RunPaths(_Folder):
     spec = _File("spec.json")
     done = _File("done.json")
     current = _File("job.json")
-    """Which submission counts: {"job": k}."""
+    """The submission that counts: {"job": k}."""
     identity = _File("identity.json")
-    """Which folder this is, by whatever path it is reached (workflow/cluster/submissions.py)."""
+    """The folder's identity, independent of its path (workflow/cluster/submissions.py)."""
     life = _File("life.json")
-    """Which life of which job trains this run: written by one that Slurm has begun; another one's ends by it."""
-    head_lock = _File(".head.lock")
-    """Held by the launcher that cares for this run: two heads take turns."""
+    """The life that trains this run: a life that Slurm starts writes it, and any earlier life ends when it reads it."""
+    launcher_lock = _File(".head.lock")
+    """Held by the launcher that is responsible for this run; a second launcher waits for it."""
     live_lock = _File(".live.lock")
-    """Held by the job that trains this run, for as long as it lives; the kernel lets go of it when it dies."""
+    """Held by the job that trains this run; the kernel releases it when the job dies."""
 
     @property
     def experiment(self) -> Path:
@@ -99,16 +99,16 @@ class RunPaths(_Folder):
 
     @property
     def cancelled(self) -> Path:
-        """Who cancelled the whole experiment; removed when snakemake is started again."""
+        """Who cancelled the whole experiment; removed when snakemake starts again."""
         return self.experiment / "cancelled.json"
 
     @property
     def slurm(self) -> Path:
-        """What Slurm last said, shared by all of a user's heads of this checkout."""
+        """Slurm's last answer, shared by all of a user's launchers of this checkout."""
         return slurm_folder(self.experiment.parent, user_name())
 
     def checkpoints(self, fingerprint: str, inputs_sha256: dict[str, str]) -> Path:
-        """Shared by the attempts that compute the same: a spec on other data or another model must not resume here."""
+        """Shared by attempts of the same spec and inputs: other data or another model must not resume from it."""
         inputs = hashlib.sha256(json.dumps(inputs_sha256, sort_keys=True).encode()).hexdigest()
         return self.folder / "checkpoints" / f"{fingerprint[:12]}-{inputs[:8]}"
 
@@ -120,7 +120,7 @@ class RunPaths(_Folder):
         return [self.job(number) for number in _numbers(self.folder / "jobs")]
 
     def new_job(self) -> JobPaths:
-        """The folder of another submission; two that ask at once get two."""
+        """The folder of a new submission; concurrent callers get different ones."""
         return self.job(_new_number(self.folder / "jobs"))
 
     def attempt(self, number: int) -> AttemptPaths:
@@ -131,12 +131,12 @@ class RunPaths(_Folder):
         return [self.attempt(number) for number in _numbers(self.folder / "attempts")]
 
     def new_attempt(self) -> AttemptPaths:
-        """The folder of another attempt; two that ask at once get two."""
+        """The folder of a new attempt; concurrent callers get different ones."""
         return self.attempt(_new_number(self.folder / "attempts"))
 
 
 def slurm_folder(results: Path, user: str) -> Path:
-    """Where one user's answers of Slurm lie: they hold that user's jobs only."""
+    """The folder of Slurm's answers for one user: each answer contains only that user's jobs."""
     return results / ".slurm" / user
 
 

@@ -1,4 +1,4 @@
-"""Reads a task's place in its Slurm job: nodes, rank, CPUs and GPUs; finds the addresses by which nodes meet."""
+"""Reads a task's place in its Slurm job (nodes, rank, CPUs, GPUs), and finds the address of a node."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NO_GPU = {"", "-1", "NoDevFiles"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One task's place in its Slurm job, and what it may use there."""
+    """One task's place in its Slurm job, and its resources there."""
 
     rank: int
     hosts: tuple[str, ...]
-    """The nodes in the order of their ranks, by Slurm's names."""
+    """Slurm's names of the nodes, in the order of their ranks."""
     cpus: int
     gpus: int
     memory_bytes: int | None = None
@@ -33,28 +33,30 @@ class Place:
         return self.hosts[self.rank]
 
     def name(self, rank: int) -> str:
-        """How a rank is called in messages."""
+        """A rank's name in messages."""
         return f"rank {rank} ({self.hosts[rank]})"
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cpus: int | None = None) -> Place:
-        """As Slurm's variables tell it; outside Slurm, the only task on this machine, with so many CPUs (None: all)."""
+        """The place from Slurm's variables; outside Slurm one task on this machine, with `cpus` CPUs (None: all)."""
         rank = int(env.get("SLURM_PROCID", "0"))
         nodes = int(env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1")
         hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
         if len(hosts) != nodes:
             hosts = ["unknown host"] * nodes
             hosts[rank] = env.get("SLURMD_NODENAME") or socket.gethostname()
-        told = env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE")
-        cpus = int(told) if told else cpus or len(os.sched_getaffinity(0))
+        granted = env.get("SLURM_CPUS_PER_TASK") or env.get("SLURM_CPUS_ON_NODE")
+        cpus = int(granted) if granted else cpus or len(os.sched_getaffinity(0))
         visible = visible_gpus(env)
         if visible is None:
             visible = int(env.get("SLURM_GPUS_ON_NODE") or "0")
-        return cls(rank, tuple(hosts), cpus, visible, _memory(env, cpus))
+        # Slurm counts memory in MiB, and 0 means all of the node's.
+        memory = int(env.get("SLURM_MEM_PER_NODE") or "0") or int(env.get("SLURM_MEM_PER_CPU") or "0") * cpus
+        return cls(rank, tuple(hosts), cpus, visible, memory * 2**20 or None)
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The names in Slurm's short form: `gpu[1-2,07],login` means gpu1, gpu2, gpu07, login."""
+    """The host names of Slurm's short form: `gpu[1-2,07],login` means gpu1, gpu2, gpu07, login."""
     return [name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for name in _expand_host(part)]
 
 
@@ -80,22 +82,16 @@ def visible_gpus(env: Mapping[str, str]) -> int | None:
     return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
 
 
-def _memory(env: Mapping[str, str], cpus: int) -> int | None:
-    """What Slurm granted on this node; it counts in MiB, and 0 means all there is."""
-    granted = int(env.get("SLURM_MEM_PER_NODE") or "0") or int(env.get("SLURM_MEM_PER_CPU") or "0") * cpus
-    return granted * 2**20 or None
-
-
 def own_ip(place: Place) -> str:
-    """The address by which the job's other nodes reach this one."""
-    named = _resolve(place.host)
-    if named is not None and _is_ours(named):
-        return named
+    """The address at which the job's other nodes reach this one."""
+    resolved = _resolve(place.host)
+    if resolved is not None and _is_ours(resolved):
+        return resolved
     others = [ip for rank, host in enumerate(place.hosts) if rank != place.rank and (ip := _resolve(host))]
-    for target in (*others, "198.51.100.1"):  # the last is nobody's: it asks for the default route
+    for target in (*others, "198.51.100.1"):  # the last is reserved for documentation: it selects the default route
         if ip := source_ip(target):
             return ip
-    return "127.0.0.1"  # no network at all, so all ranks must be on this machine; the others check that
+    return "127.0.0.1"  # no network: all ranks must be on this machine, and the other ranks check that
 
 
 def _resolve(host: str) -> str | None:
@@ -117,7 +113,7 @@ def _is_ours(ip: str) -> bool:
 
 
 def source_ip(target: str) -> str | None:
-    """Our address on the way to another one; nothing is sent."""
+    """Our address on the route to another one; sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))
@@ -134,7 +130,7 @@ def unreachable(ip: str, port: int) -> str | None:
     return None
 
 
-def free_port() -> int:
+def ephemeral_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

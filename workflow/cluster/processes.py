@@ -1,4 +1,4 @@
-"""Ends a run's own processes on this node, never by name: other users have trainers and Rays here, too."""
+"""Starts and ends a run's own processes on this node, never by name: other users have trainers and Rays here, too."""
 
 from __future__ import annotations
 
@@ -21,23 +21,33 @@ LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
 """Marks the processes that one task of one life of a job has started."""
 
 GRACE_S = 5.0
-_REAPED_S = 10.0  # a process in a driver's hands may not even die by SIGKILL
+_REAP_TIMEOUT_S = 10.0  # a process blocked in a driver may not die even by SIGKILL
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def start_in_session(
-    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], token: str, log: Path | BinaryIO, deaf: bool = False
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    token: str,
+    log: Path | BinaryIO,
+    ignore_sigterm: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that leads a session of its own, carries a life's token, never outlives this one and adds to a
-    log, which may be open; a `deaf` one, and what it starts, does not end at SIGTERM."""
+    """Start a process that leads its own session, carries a life's token, dies with this one and appends to a log.
+
+    With `ignore_sigterm` neither the process nor its children end at SIGTERM.
+    """
     prepare = die_with_this_process()
 
-    def deafened() -> None:
+    def block_sigterm() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         prepare()
 
-    with _opened(log) if isinstance(log, Path) else nullcontext(log) as output:
+    if isinstance(log, Path):
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") if isinstance(log, Path) else nullcontext(log) as output:
         return subprocess.Popen(
             command,
             cwd=cwd,
@@ -46,32 +56,27 @@ def start_in_session(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=deafened if deaf else prepare,
+            preexec_fn=block_sigterm if ignore_sigterm else prepare,
         )
 
 
-def _opened(log: Path) -> BinaryIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return log.open("ab")
-
-
 def end_session(process: subprocess.Popen[bytes] | None, token: str) -> None:
-    """End at once what `start_in_session` has started, if it has, and all that carries the token."""
+    """End at once a process of `start_in_session` and all processes that carry the token; nothing if it is None."""
     if process is not None:
         end_processes_of(token, grace_s=0, sessions=[process.pid])
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_REAPED_S)
+            process.wait(_REAP_TIMEOUT_S)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever descendant loses its own, so that it can still be found and ended."""
+    """Become the parent of every descendant that loses its own, so that it can still be found and ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans() -> None:
-    """Take note of the ends of adopted processes, which would fill the process table else.
+    """Reap adopted processes that have ended, which would otherwise fill the process table.
 
-    Whatever this process itself starts is in its own session or leads one, and is waited for by who started it.
+    Processes that this one starts are in its own session or lead one; their starter waits for them.
     """
     for process in _own_children(ended=True):
         with suppress(ProcessLookupError, ChildProcessError):
@@ -79,8 +84,8 @@ def reap_orphans() -> None:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def children() -> set[int]:
-    """This process's own living children, adopted ones included."""
+def living_children() -> set[int]:
+    """This process's living children, including adopted ones."""
     return {process.pid for process in _own_children(ended=False)}
 
 
@@ -94,11 +99,10 @@ def _own_children(ended: bool) -> Iterator[psutil.Process]:
 def end_processes_of(
     token: str, grace_s: float = GRACE_S, sessions: Collection[int] = (), orphans: Collection[int] = ()
 ) -> list[int]:
-    """End our processes on this node that carry a life's token, their descendants and the sessions they opened.
+    """End this user's processes on this node that carry a life's token, their descendants and their sessions.
 
-    `sessions` names sessions to end even if no process in them carries the token any more: some overwrite their
-    environment; `orphans` names adopted processes to end. Whoever does not heed SIGTERM is killed after `grace_s`.
-    Returns those that even so did not end.
+    `sessions`: further sessions to end, since some processes overwrite their environment. `orphans`: adopted processes
+    to end. A process that ignores SIGTERM is killed after `grace_s`. Returns the processes that did not end.
     """
     kill_at = time.monotonic() + grace_s
     known = {process for process in _living(token) if process.pid in orphans}
@@ -124,7 +128,7 @@ class _Facts:
     parent: int
     session: int
     own: bool
-    """It is this user's."""
+    """It belongs to this user."""
     marked: bool
     """It carries the token."""
 
@@ -132,21 +136,21 @@ class _Facts:
 def _found(
     living: Mapping[psutil.Process, _Facts], known: set[psutil.Process], sessions: Collection[int]
 ) -> set[psutil.Process]:
-    # psutil compares processes by number and start: a known one is the very same, not one with its number.
+    # psutil compares processes by pid and start time: a known process is never another one with its pid.
     recalled = known & living.keys()
     by_pid = {process.pid: process for process in living}
-    # A session's number may be another's by now, if its leader lives and is not one of ours.
+    # The kernel may have reused a session's number, if its leader lives and is not one of ours.
     foreign = {pid for pid, leader in by_pid.items() if leader not in recalled and not living[leader].marked}
     open_sessions = set(sessions) - foreign
-    found = recalled | {one for one, facts in living.items() if facts.marked or facts.session in open_sessions}
+    found = recalled | {process for process, facts in living.items() if facts.marked or facts.session in open_sessions}
     pids = {process.pid for process in found}
-    while children := {one for one, facts in living.items() if facts.parent in pids} - found:
+    while children := {process for process, facts in living.items() if facts.parent in pids} - found:
         found |= children
         pids |= {process.pid for process in children}
-    ourselves = by_pid.get(os.getpid())
-    while ourselves is not None:
-        found.discard(ourselves)
-        ourselves = by_pid.get(living[ourselves].parent)
+    ancestor = by_pid.get(os.getpid())
+    while ancestor is not None:
+        found.discard(ancestor)
+        ancestor = by_pid.get(living[ancestor].parent)
     return {process for process in found if living[process].own}
 
 
@@ -158,7 +162,7 @@ def _living(token: str) -> dict[psutil.Process, _Facts]:
             if process.status() in _ENDED:
                 continue
             own, marked = process.uids().effective == os.getuid(), False
-            with suppress(psutil.AccessDenied):  # a program with rights of its own
+            with suppress(psutil.AccessDenied):  # a setuid program
                 marked = own and process.environ().get(LIFE_VARIABLE) == token
             found[process] = _Facts(process.ppid(), os.getsid(process.pid), own, marked)
     return found

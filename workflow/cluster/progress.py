@@ -11,29 +11,29 @@ from pathlib import Path
 
 # A line holds a step's samples, too: thousands of characters.
 _TAIL_BYTES = 2**18
-# What is told of a run: a line after its first step, then one for each part.
+# A run's progress is reported after its first step, then once for each part.
 STEPS_OF_A_PART, MOST_PARTS = 20, 10
 _BAR_WIDTH = 24
 
 
 class StepReader:
-    """Follows one attempt's metrics.jsonl, from its start or from an offset on."""
+    """Reads the new steps of one attempt's metrics.jsonl, from an offset on."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         self._offset = offset
 
     def new_steps(self) -> list[tuple[int, float]]:
-        """(step, seconds) of the steps finished since the last call, with the time between steps.
+        """(step, seconds) of the steps finished since the last call; seconds include the time between steps.
 
-        A line that is still being written waits for the next call. Raises OSError where the file is there and cannot
-        be read: its steps are not none.
+        An incomplete line waits for the next call. Raises OSError if the file exists and cannot be read: that does not
+        mean zero steps.
         """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:  # not there yet
+        except FileNotFoundError:  # not written yet
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -42,27 +42,27 @@ class StepReader:
             try:
                 row = json.loads(line)
                 seconds = float(row["phases"]["step"]) + float(row["scalars"].get("between_steps_s") or 0.0)
-                # A step whose time makes no sense was a step all the same.
+                # A step with an invalid time still counts as a step.
                 steps.append((int(row["step"]), seconds if math.isfinite(seconds) else 0.0))
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # the collector says what is wrong with a line; progress only looks
+                continue  # the collector reports invalid lines
         return steps
 
 
 class Progress:
-    """Tells people how far an attempt is."""
+    """Describes the progress of an attempt."""
 
     def __init__(self, metrics: Path, steps: int) -> None:
         self._reader = StepReader(metrics)
         self._steps = steps
-        # The median of the recent steps: the first ones of an engine are slow and would mislead.
+        # Only recent steps: an engine's first ones are slow.
         self._recent: deque[float] = deque(maxlen=10)
         self.last_step: int | None = None
 
     def poll(self) -> str | None:
-        """The newest finished step, its time and what is left; None if nothing was finished since the last call."""
+        """The newest step, its time and the time left; None without a new step since the last call."""
         new: list[tuple[int, float]] = []
-        with suppress(OSError):  # nobody decides by what people are told
+        with suppress(OSError):  # no decision depends on this report
             new = self._reader.new_steps()
         if not new:
             return None
@@ -73,11 +73,11 @@ class Progress:
 
     @property
     def part(self) -> int:
-        """In which part the run is (`part_of`)."""
+        """The current part of the run (`part_of`)."""
         return part_of(self.last_step or 0, self._steps)
 
     def bar(self, filled: str = "█", empty: str = "░") -> str:
-        """How far the run is, drawn; its seconds per step and what is left."""
+        """A progress bar with the seconds per step and the time left."""
         done = round(_BAR_WIDTH * (self.last_step or 0) / self._steps)
         drawn = filled * done + empty * (_BAR_WIDTH - done)
         left = f"{readable_duration(self.left_s)} left" if self.last_step != self._steps else "done"
@@ -90,33 +90,33 @@ class Progress:
 
     @property
     def left_s(self) -> float:
-        """How long the remaining steps will take at the recent pace; 0 before the first."""
+        """Duration of the remaining steps at the recent pace; 0 before the first step."""
         return (self.seconds_per_step or 0.0) * (self._steps - (self.last_step or 0))
 
 
 def last_step(metrics: Path) -> int:
-    """The highest step in an attempt's metrics.jsonl; 0 if it finished none."""
+    """The highest step in an attempt's metrics.jsonl; 0 without a step."""
     return max((step for step, _ in StepReader(metrics).new_steps()), default=0)
 
 
 def recent_steps(metrics: Path) -> list[tuple[int, float]]:
-    """(step, seconds) of an attempt's newest steps, at least the last ten as a rule, without reading the whole file."""
+    """(step, seconds) of an attempt's newest steps, usually ten or more, without reading the whole file."""
     try:
         size = metrics.stat().st_size
-    except FileNotFoundError:  # not there yet
+    except FileNotFoundError:  # not written yet
         return []
     return StepReader(metrics, offset=max(0, size - _TAIL_BYTES)).new_steps()
 
 
 def median(values: Iterable[float]) -> float:
-    """As statistics.median, whose import would cost every waiting head half a megabyte."""
+    """Like statistics.median, whose import would cost every waiting launcher half a megabyte."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def part_of(step: int, steps: int) -> int:
-    """In which part a run is: 0 before its first step, then 1 and on, at most `MOST_PARTS` + 1 after its last."""
+    """The part that a run has reached: 0 before its first step, then from 1 to at most `MOST_PARTS` + 1."""
     if not step or not steps:
         return 0
     parts = max(1, min(MOST_PARTS, steps // STEPS_OF_A_PART))

@@ -1,4 +1,4 @@
-"""Brings the tasks of one life of a job together: each keeps a file of its own, and reads those of others."""
+"""Lets the tasks of one life of a job find and watch each other: each writes a status file and reads the others'."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from common.files import read_json, write_json
 from workflow.cluster.place import Place, machine_id
 
 POLL_S = 0.2
-_LOOK_S = 0.5  # no file on the shared file system is read more often
+_READ_EVERY_S = 0.5  # no file on the shared file system is read more often
 
 
 class RendezvousError(Exception):
-    """The nodes of a job do not come together, or one is lost; the message is a sentence for the job's record."""
+    """The nodes of a job do not all join, or one is lost; the message is a sentence for the job's record."""
 
 
 class NoServerError(RendezvousError):
-    """An engine's server does not answer; `again` where another life may have more luck."""
+    """An engine's server does not answer; `again`: another life may succeed."""
 
     def __init__(self, sentence: str, again: bool = False) -> None:
         super().__init__(sentence)
         self.again = again
 
 
-class Sign:
-    """A task's own file in the folder where they meet."""
+class OwnStatus:
+    """This task's status file in the rendezvous folder."""
 
     def __init__(self, path: Path, host: str, every_s: float) -> None:
         self._path, self._every_s = path, every_s
         self._content: dict[str, Any] = {"host": host, "state": "starting", "beat": 0}
-        self._last = float("-inf")
+        self._written = float("-inf")
 
-    def tell(self, state: str, **facts: str) -> None:
-        if self._content["state"] != "failed":  # the reason is worth more than what follows from it
+    def set(self, state: str, **facts: str) -> None:
+        if self._content["state"] != "failed":  # keep the first failure: later states only follow from it
             self._content |= {"state": state, **facts}
         self._write()
 
     def beat(self) -> None:
-        if time.monotonic() - self._last >= self._every_s:
+        if time.monotonic() - self._written >= self._every_s:
             self._content["beat"] += 1
             self._write()
 
     def _write(self) -> None:
-        self._last = time.monotonic()
+        self._written = time.monotonic()
         try:
             write_json(self._path, self._content)
         except (OSError, UserError):
-            return  # a full or faltering file system: the others bear a few beats missing
+            return  # a full or faulty file system: the other tasks tolerate a few missing beats
 
 
-class Other:
-    """Another task's file, and how long it has been silent."""
+class PeerStatus:
+    """Another task's status file, and how long it has not changed."""
 
-    def __init__(self, path: Path, name: str, stale_s: float) -> None:
-        self.name = name
-        self._path = path
-        self._stale_s = stale_s
+    def __init__(self, setup: TaskSetup, rank: int) -> None:
+        self.name = setup.place.name(rank)
+        self._path = setup.folder / status_file(rank)
+        self._stale_s = setup.stale_s
         self._content: dict[str, Any] = {}
         self._silent_s = 0.0
-        self._looked = float("-inf")
+        self._read_at = float("-inf")
 
-    def look(self) -> dict[str, Any]:
-        """What it last said; nothing before it first did."""
+    def read(self) -> dict[str, Any]:
+        """The last status; empty before the first."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_S:
+        if now - self._read_at < _READ_EVERY_S:
             return self._content
-        self._silent_s += min(now - self._looked, 5.0)  # while we did not look ourselves, we cannot have heard it
-        self._looked = now
+        self._silent_s += min(now - self._read_at, 5.0)  # a pause of this process is not a silence of the other
+        self._read_at = now
         try:
             content = read_json(self._path)
         except (OSError, ValueError):
@@ -84,49 +84,57 @@ class Other:
             self._content, self._silent_s = content, 0.0
         return self._content
 
-    def trouble(self) -> str | None:
-        """A sentence when it failed, left or fell silent."""
-        match self.look():
+    def problem(self) -> str | None:
+        """A sentence if the task failed, left or is silent."""
+        match self.read():
             case {"state": "failed", "error": str(error)}:
                 return error
             case {"state": "ended"}:
                 return f"{self.name} has left the job"
             case {"state": str()} if self._silent_s > self._stale_s:
-                return f"nothing was heard of {self.name} for {self._stale_s:.0f} s"
+                return f"{self.name} has not written its status for {self._stale_s:.0f} s"
         return None
+
+    def raise_problem(self) -> None:
+        if (problem := self.problem()) is not None:
+            raise RendezvousError(problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSetup:
-    """What a task needs to know to take part in its job."""
+    """What a task needs to take part in its job."""
 
     place: Place
     folder: Path
-    """Where the tasks of this life meet, on the shared file system; new for every life."""
+    """The rendezvous folder on the shared file system; new for every life."""
     python: Path
-    """The stack's interpreter, not ours."""
+    """The stack's interpreter, not the controller's."""
     environment: Mapping[str, str]
-    """The trainer's, which what is started on this node inherits."""
+    """The trainer's environment; every process that the task starts inherits it."""
     cwd: Path
     log: Path
-    """Where its own output goes; one file per task."""
+    """The task's own output; one file per task."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Marks this task's processes; never the same for two tasks."""
+    """Marks this task's processes; unique per task."""
     deadline_s: float = 600.0
-    """For all nodes to be there."""
+    """Limit until all nodes have joined."""
     beat_s: float = 5.0
     stale_s: float = 120.0
-    """Silence that means death; network file systems may show a file a minute late."""
+    """A longer silence means that the task is dead; network file systems may show a file a minute late."""
     give_up: Callable[[], str | None] = lambda: None
-    """Asked while waiting: a reason to wait no longer."""
+    """Called while waiting: returns a reason to stop waiting, or None."""
+
+
+def status_file(rank: int) -> str:
+    return f"rank-{rank}.json" if rank else "head.json"
 
 
 class Task(ABC):
-    """A task's part in its job, which `close` ends."""
+    """A task's part in its job; `close` ends it."""
 
-    def __init__(self, setup: TaskSetup, file: str) -> None:
-        self._sign = Sign(setup.folder / file, setup.place.host, setup.beat_s)
-        self._task = setup
+    def __init__(self, setup: TaskSetup) -> None:
+        self._status = OwnStatus(setup.folder / status_file(setup.place.rank), setup.place.host, setup.beat_s)
+        self._setup = setup
         self._deadline = time.monotonic() + setup.deadline_s
 
     def __enter__(self) -> Self:
@@ -139,46 +147,92 @@ class Task(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what this task has started on this node, whatever its state; a second call does nothing."""
+        """End everything that this task started on this node; a second call does nothing."""
 
     @contextmanager
-    def _telling_failure(self, what: str) -> Iterator[None]:
-        """Whatever keeps this task from taking part is told to the others, too; `what` could not be started."""
+    def _reporting_failure(self, what: str) -> Iterator[None]:
+        """Write a failed start of `what` into the status file, for the other tasks."""
         try:
             yield
         except (OSError, RendezvousError) as error:
             sentence = f"{what} could not be started on {self._own_name()}: {error}"
             sentence = str(error) if isinstance(error, RendezvousError) else sentence
-            self._sign.tell("failed", error=sentence)
+            self._status.set("failed", error=sentence)
             raise RendezvousError(sentence) from error
 
     def _pause(self, too_late: str) -> None:
-        """Wait a little, telling that we live; a `RendezvousError` when it has been enough."""
-        self._sign.beat()
-        if (reason := self._task.give_up()) is not None:
+        """Wait a moment and beat; a `RendezvousError` after the deadline, or if this task should give up."""
+        self._status.beat()
+        if (reason := self._setup.give_up()) is not None:
             raise RendezvousError(reason)
         if time.monotonic() > self._deadline:
             raise RendezvousError(too_late)
         time.sleep(POLL_S)
 
-    def _await_head(self, head: Other) -> dict[str, Any]:
-        """What rank 0 tells when it is up; a `RendezvousError` when it fails, cannot be reached or the time is up."""
-        name = self._task.place.name(0)
-        while (told := head.look()).get("state") != "up":
-            if (trouble := head.trouble()) is not None:
-                raise RendezvousError(trouble)
-            self._pause(f"nothing was heard of {name} for {self._task.deadline_s:.0f} s")
-        if told["address"].startswith("127.") and told["machine"] != machine_id():
-            raise RendezvousError(f"{name} has no address by which {self._own_name()} could reach it")
-        return told
-
     def _own_name(self) -> str:
-        return self._task.place.name(self._task.place.rank)
+        return self._setup.place.name(self._setup.place.rank)
 
 
-def others_of(setup: TaskSetup) -> list[Other]:
-    """All tasks but the first, as that one hears of them."""
-    place = setup.place
-    return [
-        Other(setup.folder / f"rank-{rank}.json", place.name(rank), setup.stale_s) for rank in range(1, place.nodes)
-    ]
+class HeadTask(Task):
+    """Rank 0's part: `start`, then `wait_for_nodes`, then `poll` once a second, all within `with`."""
+
+    def __init__(self, setup: TaskSetup) -> None:
+        super().__init__(setup)
+        self._peers = [PeerStatus(setup, rank) for rank in range(1, setup.place.nodes)]
+
+    def wait_for_nodes(self) -> None:
+        """Return when all ranks have joined; a `RendezvousError` when one fails or the time is up."""
+        while missing := [peer.name for peer in self._peers if peer.read().get("state") != "joined"]:
+            if (problem := self.poll()) is not None:
+                raise RendezvousError(problem)
+            self._pause(
+                f"after {self._setup.deadline_s:.0f} s {len(missing)} of {self._setup.place.nodes} nodes are still "
+                f"missing: {', '.join(missing)}"
+            )
+
+    def poll(self) -> str | None:
+        """None while all is well; else a sentence that says what died. Call it about once a second."""
+        self._status.beat()
+        return self._local_problem() or next(filter(None, (peer.problem() for peer in self._peers)), None)
+
+    def _local_problem(self) -> str | None:
+        """A sentence if something on this node died."""
+        return None
+
+
+class WorkerTask(Task):
+    """Another rank's part: `join`, then `poll` once a second until `over`, all within `with`."""
+
+    def __init__(self, setup: TaskSetup) -> None:
+        super().__init__(setup)
+        self._head = PeerStatus(setup, 0)
+        self.over = False
+        """Rank 0 has ended the life: this task is done."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Wait for rank 0 and start this node's part."""
+
+    def poll(self) -> str | None:
+        """None while all is well or rank 0 has ended the life (`over`); else a sentence that says what died."""
+        self._status.beat()
+        self.over = self._head.read().get("state") == "ended"
+        if self.over:
+            return None
+        if (failure := self._failure()) is None:
+            return self._head.problem()
+        self._status.set("failed", **failure)
+        return failure["error"]
+
+    @abstractmethod
+    def _failure(self) -> dict[str, str] | None:
+        """What died on this node: `error`, a sentence, and further facts for rank 0; None while all is well."""
+
+    def _await_head(self) -> dict[str, Any]:
+        """Rank 0's status once it is up; a `RendezvousError` if it fails, cannot be reached or the time is up."""
+        while (status := self._head.read()).get("state") != "up":
+            self._head.raise_problem()
+            self._pause(f"{self._head.name} has not written its status for {self._setup.deadline_s:.0f} s")
+        if status["address"].startswith("127.") and status["machine"] != machine_id():
+            raise RendezvousError(f"{self._head.name} has no address that {self._own_name()} can reach")
+        return status

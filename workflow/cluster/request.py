@@ -1,4 +1,4 @@
-"""Reads what the `train` rule orders, and checks that a run gets the nodes, CPUs and GPUs that it wants."""
+"""Reads the `train` rule's command line, and checks that a run gets the nodes, CPUs and GPUs that it needs."""
 
 from __future__ import annotations
 
@@ -27,29 +27,31 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     """The launcher's command line."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folder", type=Path)
-    parser.add_argument("--spec", type=json.loads, required=True, help="what is to be run: the content of spec.json")
+    parser.add_argument(
+        "--spec", type=json.loads, required=True, help="the run's specification: the content of spec.json"
+    )
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
     parser.add_argument("--cpus", type=int, required=True, help="CPUs of each task, and threads of the trainer")
-    parser.add_argument("--log", type=Path, help="also write what is said here")
+    parser.add_argument("--log", type=Path, help="also write the error message to this file")
     parser.add_argument("--cluster", default="local", help="where submitit submits to: local or slurm")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--restarts", type=int, default=5, help="attempts without a new step before it is given up")
+    limits.add_argument("--restarts", type=int, default=5, help="attempts without a new step before the run fails")
     limits.add_argument("--stop-grace-s", type=int, default=120, help="seconds for a last step and its checkpoint")
     limits.add_argument("--hang-factor", type=float, default=10.0, help="times the median step; 0: no watchdog")
     limits.add_argument("--hang-min-s", type=float, default=600.0)
-    limits.add_argument("--first-step-s", type=float, default=7200.0, help="patience until an attempt's first step")
+    limits.add_argument("--first-step-s", type=float, default=7200.0, help="limit until an attempt's first step")
     site = parser.add_argument_group("site (Slurm)")
     for name in _SITE_TEXTS:
         site.add_argument(f"--{name}", default="")
     site.add_argument("--nodes", type=int, default=1)
-    site.add_argument("--mem-mb", type=int, default=0, help="per node; 0: what the partition gives")
+    site.add_argument("--mem-mb", type=int, default=0, help="per node; 0: the partition's default")
     site.add_argument("--runtime", type=int, default=0, help="minutes")
     return parser
 
 
 def request_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What the command line orders, as a submission takes it; a `UserError` where a profile's words make no sense."""
+    """The request for a submission, from the command line; a `UserError` if the profile's settings are invalid."""
     run_id = args.spec["run_id"]
     if args.cluster not in ("local", "slurm"):
         raise UserError(
@@ -65,7 +67,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
             )
         if site["runtime"] * 60 < 2 * args.stop_grace_s:
             raise UserError(
-                f"{run_id}: runtime must be at least twice stop_grace_s, or a job would be stopped as soon as it began "
+                f"{run_id}: runtime must be at least twice stop_grace_s, or a job would stop as soon as it begins "
                 f"(got {site['runtime']} min and {args.stop_grace_s} s); change them in the profile"
             )
         if site["setup"] and not (ROOT / site["setup"]).is_file():
@@ -93,7 +95,7 @@ def _prepared(inputs: Path) -> dict[str, str]:
 
 
 def require_fit(request: Mapping[str, Any]) -> str:
-    """A `UserError` if a run would lack nodes, CPUs or GPUs; otherwise a remark on GPUs that would idle, or nothing."""
+    """Raise a `UserError` if a run would lack nodes, CPUs or GPUs; a note on idle GPUs, or an empty string."""
     spec, site = request["spec"], request["site"]
     nodes, gpus = int(spec["workload"].get("nodes", 1)), int(spec["workload"].get("gpus_per_node", 0))
     spread = Spread.from_spec(spec)
@@ -106,27 +108,28 @@ def require_fit(request: Mapping[str, Any]) -> str:
         if not gpus and (beside := [f"a {name}" for name in SERVERS if name in spec]):
             each += f" and {' and '.join(beside)} beside it"
         raise _refusal(
-            f"{spec['trainer']} has {each}, and the profile gives {request['cpus']} CPUs",
+            f"{spec['trainer']} starts {each}, but the profile gives {request['cpus']} CPUs",
             f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",
         )
     cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
     if cpus < least:
         raise _refusal(
-            f"{spec['trainer']} reserves {least} CPUs with these settings and would wait for them for ever: the "
-            f"profile gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
+            f"{spec['trainer']} reserves {least} CPUs with these settings and would wait forever: the profile "
+            f"gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
             "raise cpus_per_task under set-resources: train: (on one machine set-threads: train) in the profile",
         )
     if request["cluster"] == "slurm":
         return _require_slurm(nodes, gpus, int(site["nodes"]), str(site["gres"]))
     if nodes > 1:
         raise _refusal(
-            f"the experiment wants {nodes} nodes (workload.nodes), and this machine is one", "use --profile slurm"
+            f"the experiment needs {nodes} nodes (workload.nodes), but this is one machine", "use --profile slurm"
         )
-    if gpus and (there := local_gpus({**os.environ, **spec["env"]}))[0] < gpus:
+    found, source = local_gpus({**os.environ, **spec["env"]}) if gpus else (0, "")
+    if found < gpus:
         raise _refusal(
-            f"the experiment wants {gpus} GPU{'s' * (gpus > 1)} (workload.gpus_per_node), and this machine has "
-            f"{there[0] or 'none'} to use ({there[1]})",
-            "use --profile slurm, or a machine that has them",
+            f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} (workload.gpus_per_node), but this machine has "
+            f"{found or 'none'} to use ({source})",
+            "use --profile slurm, or a machine with enough GPUs",
         )
     return ""
 
@@ -134,44 +137,44 @@ def require_fit(request: Mapping[str, Any]) -> str:
 def _require_slurm(nodes: int, gpus: int, asked_nodes: int, gres: str) -> str:
     if asked_nodes != nodes:
         raise _refusal(
-            f"the experiment wants {nodes} node{'s' * (nodes > 1)} per run (workload.nodes), and the profile asks "
-            f"Slurm for {asked_nodes}",
-            "take `nodes` out of set-resources: train: in the profile, or change one of the two",
+            f"the experiment needs {nodes} node{'s' * (nodes > 1)} per run (workload.nodes), but the profile requests "
+            f"{asked_nodes} from Slurm",
+            "remove `nodes` from set-resources: train: in the profile, or change one of the two",
         )
     asked = gpus_of_gres(gres)
     if asked is None:
-        return ""  # a site's own words: Slurm decides
+        return ""  # a site's own syntax: Slurm decides
     if asked < gpus:
         raise _refusal(
-            f"the experiment wants {gpus} GPU{'s' * (gpus > 1)} per node (workload.gpus_per_node), and the profile "
-            f"asks Slurm for {asked or 'none'} (gres: {gres!r})",
-            "correct gres under set-resources: train: in the profile, or take it out there",
+            f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} per node (workload.gpus_per_node), but the profile "
+            f"requests {asked or 'none'} from Slurm (gres: {gres!r})",
+            "correct or remove gres under set-resources: train: in the profile",
         )
     if gpus and asked > gpus:
-        return f"asks Slurm for {asked} GPUs per node (gres: {gres!r}) and uses {gpus} of them (workload.gpus_per_node)"
+        return f"requests {asked} GPUs per node from Slurm (gres: {gres!r}) and uses {gpus} (workload.gpus_per_node)"
     return ""
 
 
 def local_gpus(env: Mapping[str, str]) -> tuple[int, str]:
-    """How many of NVIDIA's GPUs a program with this environment could use on this machine, and how that is known."""
+    """The number of NVIDIA GPUs that a program with this environment can use on this machine, and the source."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False
         )
         found = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-        # With a driver that does not work there are GPUs, and none to use.
-        words = " ".join((listed.stderr or listed.stdout).split()) if listed.returncode else f"it lists {found}"
-        how = f"nvidia-smi -L: {words}"
+        # With a broken driver no GPU can be used.
+        output = " ".join((listed.stderr or listed.stdout).split()) if listed.returncode else f"it lists {found}"
+        source = f"nvidia-smi -L: {output}"
     except subprocess.TimeoutExpired:
-        found, how = 0, f"nvidia-smi -L did not answer within {_PATIENCE_S:.0f} s"
+        found, source = 0, f"nvidia-smi -L did not answer within {_PATIENCE_S:.0f} s"
     except OSError:
         found = len(list(Path("/dev").glob("nvidia[0-9]*")))
-        how = f"no nvidia-smi, and {found or 'no'} /dev/nvidia*"
+        source = f"no nvidia-smi, and {found or 'no'} /dev/nvidia*"
     visible = visible_gpus(env)
     if visible is None or visible >= found:
-        return found, how
+        return found, source
     return visible, f"CUDA_VISIBLE_DEVICES is {env['CUDA_VISIBLE_DEVICES']!r}"
 
 
-def _refusal(what: str, instead: str) -> UserError:
-    return UserError(f"{what}; {instead} (nothing was submitted)")
+def _refusal(problem: str, remedy: str) -> UserError:
+    return UserError(f"{problem}; {remedy} (nothing was submitted)")

@@ -1,4 +1,4 @@
-"""Starts an engine's server beside a trainer, in the same job, and waits until it answers; so with reward models'.
+"""Starts the servers beside a trainer (an engine's, reward models') in the same job, and waits until they answer.
 
 A server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
 stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
@@ -28,25 +28,25 @@ from trainers import SERVERS
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
-from workflow.cluster.rendezvous import NoServerError, Other, RendezvousError, Task, TaskSetup
+from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
 from workflow.cluster.torchrun import RanksHead
 
 _URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
-_ANSWER_S = 5.0
+_HEALTH_TIMEOUT_S = 5.0
 _REASON = re.compile(r"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
 _PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSetup:
-    """What a server is started with."""
+    """How a server is started."""
 
-    told: Mapping[str, Any]
-    """What the specification says of it: `module`, `gpus` and `patience_s`, for its first answer."""
+    spec: Mapping[str, Any]
+    """Its part of the specification: `module`, `gpus` and `patience_s`, the limit until its first answer."""
     environment: Mapping[str, str]
     log: Path
     name: str = SERVERS[0]
-    """Of `SERVERS`."""
+    """One of `SERVERS`."""
 
 
 class EngineServer:
@@ -55,84 +55,85 @@ class EngineServer:
     def __init__(self, setup: ServerSetup, task: TaskSetup, variables: Mapping[str, str] | None = None) -> None:
         self._setup, self._task, self._variables = setup, task, variables or {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_began = 0
+        self._log_start = 0
         self.url = ""
 
     def start(self, attempt: Path) -> None:
-        """Start it for an attempt, at a free port; on loopback where no other node needs it."""
+        """Start it for an attempt at a free port; on loopback if the job has one node."""
         setup, place = self._setup, self._task.place
         host, port = own_ip(place) if place.nodes > 1 else "127.0.0.1", free_port()
         self.url = f"http://{host}:{port}"
         with suppress(OSError):
-            self._log_began = setup.log.stat().st_size
+            self._log_start = setup.log.stat().st_size
         order = str(AttemptPaths(attempt).order)
         self._process = start_in_session(
-            [str(self._task.python), "-m", setup.told["module"], order, "--host", host, "--port", str(port)],
+            [str(self._task.python), "-m", setup.spec["module"], order, "--host", host, "--port", str(port)],
             cwd=self._task.cwd,
             env={**setup.environment, **self._variables},
             token=self._task.token,
             log=setup.log,
-            deaf=True,
+            ignore_sigterm=True,
         )
 
     def died(self) -> tuple[str, int] | None:
-        """How it ended, in words and as an exit code; None while it lives."""
+        """A sentence on its end, and its exit code; None while it lives."""
         code = None if self._process is None else self._process.poll()
         if code is None:
             return None
-        name, said = f"{self._setup.name} on {self._task.place.name(self._task.place.rank)}", self._said()
+        name, output = f"{self._setup.name} on {self._task.place.name(self._task.place.rank)}", self._output()
         if self.port_taken():
             return f"the {name} found its port in use ({self.url}; see {self._setup.log})", code
-        found = list(_REASON.finditer(said))
+        found = list(_REASON.finditer(output))
         reason = (found[-1]["ours"] or found[-1]["own"]).strip()[:300] if found else ""
         colon = f": {reason}" if reason else ""
         return f"the {name} {describe_exit(code)}{colon} (see {self._setup.log})", code
 
     def port_taken(self) -> bool:
-        """Whether it has ended since another program had its port."""
-        return self._process is not None and self._process.poll() is not None and bool(_PORT_TAKEN.search(self._said()))
+        """Whether it ended because another program had its port."""
+        ended = self._process is not None and self._process.poll() is not None
+        return ended and bool(_PORT_TAKEN.search(self._output()))
 
     def close(self) -> None:
-        """End it and what it has started."""
+        """End it and its children."""
         end_session(self._process, self._task.token)
 
-    def _said(self) -> str:
-        return tail(self._setup.log, self._log_began)
+    def _output(self) -> str:
+        return tail(self._setup.log, self._log_start)
 
 
 class ServerHead(RanksHead):
-    """Rank 0's part beside servers, its own or the one of the last node; the trainer has the nodes before it.
+    """Rank 0's part beside servers, on its own node or on the last one; the trainer has the nodes before that.
 
-    On one node each has its share of the CPUs, and whoever asks knows a secret.
+    On one node the trainer and each server have their share of the CPUs, and a secret authorizes the requests.
     """
 
     def __init__(self, setup: TaskSetup, each: int, *servers: ServerSetup) -> None:
         super().__init__(setup, each, nodes=max(1, setup.place.nodes - 1))
         self._servers = servers
-        widths = [max(1, int(one.told["gpus"])) for one in servers]
+        widths = [max(1, int(server.spec["gpus"])) for server in servers]
         parts, secret = each + sum(widths), {SECRET: secrets.token_hex(16)}
         shares = [f"{first},{width},{parts}" for first, width in zip(accumulate([each, *widths]), widths, strict=False)]
-        alone = setup.place.nodes == 1
-        self._variables = {SHARE: f"0,{each},{parts}", **secret} if alone else {}
+        one_node = setup.place.nodes == 1
+        self._variables = {SHARE: f"0,{each},{parts}", **secret} if one_node else {}
         self._own = [
-            EngineServer(one, setup, {SHARE: share, **secret})
-            for one, share in zip(servers, shares, strict=True)
-            if alone
+            EngineServer(server, setup, {SHARE: share, **secret})
+            for server, share in zip(servers, shares, strict=True)
+            if one_node
         ]
         self._urls: list[str] = []
 
     def start(self, attempt: Path) -> None:
-        """Choose where the processes meet, tell the others, and start the servers that are this node's."""
+        """Publish the rendezvous address, and start the servers of this node."""
         super().start(attempt)
         for own in self._own:
-            with self._telling_failure("The server"):
+            with self._reporting_failure("The server"):
                 own.start(attempt)
 
     def wait_for_nodes(self) -> None:
-        """Return when all nodes take part and the servers answer; a `NoServerError` when one ends or never does."""
+        """Return when all nodes have joined and the servers answer; a `NoServerError` if one does not."""
         try:
             super().wait_for_nodes()
-            self._urls = [own.url for own in self._own] or [str(self._others[-1].look()["url"])]
+            self._urls = [own.url for own in self._own] or [str(self._peers[-1].read()["url"])]
             for server, url in zip(self._servers, self._urls, strict=True):
                 self._wait_for_answer(server, url)
         except RendezvousError:
@@ -141,11 +142,11 @@ class ServerHead(RanksHead):
             raise
 
     def _wait_for_answer(self, server: ServerSetup, url: str) -> None:
-        patience_s, self._deadline = float(server.told["patience_s"]), float("inf")
+        patience_s, self._deadline = float(server.spec["patience_s"]), float("inf")
         until = time.monotonic() + patience_s
-        while not answers(url):
-            if (lost := self.poll()) is not None:
-                raise RendezvousError(lost)
+        while not is_healthy(url):
+            if (problem := self.poll()) is not None:
+                raise RendezvousError(problem)
             if time.monotonic() > until:
                 raise NoServerError(
                     f"the {server.name} at {url} did not answer within {patience_s:.0f} s (see {server.log})"
@@ -153,25 +154,26 @@ class ServerHead(RanksHead):
             self._pause("")
 
     def environment(self) -> dict[str, str]:
-        """Where the servers answer, which no proxy stands before, and where an engine's and the trainer meet."""
+        """The servers' URLs, outside any proxy, and the address at which trainer and engine exchange weights."""
         host = str(urlsplit(self._urls[0]).hostname)
         ip = self.address.rpartition(":")[0]
         proxies = {
-            name: ",".join(filter(None, (self._task.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
+            name: ",".join(filter(None, (self._setup.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
         }
         urls = {_URLS[server.name]: url for server, url in zip(self._servers, self._urls, strict=True)}
         return {**super().environment(), **proxies, **urls, MEET: f"{ip}:{free_port()}", **self._variables}
 
     def poll(self) -> str | None:
-        """None while all is well; else a sentence that says what died. To be called about once a second."""
-        return next((died[0] for died in [self._server_died()] if died), None) or super().poll()
+        if (died := self._server_died()) is not None:
+            return died[0]
+        return super().poll()
 
     def culprit(self, code: int) -> tuple[str, int | None]:
-        """The server, where it has died: the trainer lost its connection; else as without one."""
+        """The server if it died, since the trainer then lost its connection; else as without a server."""
         return self._server_died() or super().culprit(code)
 
     def close(self) -> None:
-        """Tell the others that it is over, and end the servers."""
+        """Publish the end, and end the servers."""
         super().close()
         for own in self._own:
             own.close()
@@ -179,53 +181,43 @@ class ServerHead(RanksHead):
     def _server_died(self) -> tuple[str, int] | None:
         if self._own:
             return next(filter(None, (own.died() for own in self._own)), None)
-        told = self._others[-1].look()
-        return (str(told["error"]), int(told["code"])) if told.get("state") == "failed" and "code" in told else None
+        status = self._peers[-1].read()
+        failed = status.get("state") == "failed" and "code" in status
+        return (str(status["error"]), int(status["code"])) if failed else None
 
     def _port_taken(self) -> bool:
         if self._own:
             return any(own.port_taken() for own in self._own)
-        return self._others[-1].look().get("port") == "taken"
+        return self._peers[-1].read().get("port") == "taken"
 
 
-class ServerWorker(Task):
-    """The part of the last node, whose GPUs the server has: `join`, then `poll` once a second until `over`."""
+class ServerWorker(WorkerTask):
+    """The part of the last node, whose GPUs the server has."""
 
     def __init__(self, setup: TaskSetup, server: ServerSetup) -> None:
-        super().__init__(setup, f"rank-{setup.place.rank}.json")
-        self._head = Other(setup.folder / "head.json", setup.place.name(0), setup.stale_s)
+        super().__init__(setup)
         self._server = EngineServer(server, setup)
-        self.over = False
-        """Rank 0 has ended the life: there is nothing left to do."""
 
     def join(self) -> None:
-        """Wait for rank 0's word, and start the server."""
-        with self._telling_failure("The server"):
-            self._server.start(Path(self._await_head(self._head)["attempt"]))
-        self._sign.tell("joined", url=self._server.url)
+        with self._reporting_failure("The server"):
+            self._server.start(Path(self._await_head()["attempt"]))
+        self._status.set("joined", url=self._server.url)
 
-    def poll(self) -> str | None:
-        """None while all is well or rank 0 has ended the life (`over`); else a sentence that says what died."""
-        self._sign.beat()
-        self.over = self._head.look().get("state") == "ended"
-        if self.over:
-            return None
+    def _failure(self) -> dict[str, str] | None:
         if (died := self._server.died()) is None:
-            return self._head.trouble()
-        port = "taken" if self._server.port_taken() else "its own"
-        self._sign.tell("failed", error=died[0], code=str(died[1]), port=port)
-        return died[0]
+            return None
+        return {"error": died[0], "code": str(died[1]), "port": "taken" if self._server.port_taken() else "its own"}
 
     def close(self) -> None:
         """End the server."""
-        self._sign.tell("ended")
+        self._status.set("ended")
         self._server.close()
 
 
-def answers(url: str) -> bool:
-    """Whether a server says that it is well; no proxy is asked."""
+def is_healthy(url: str) -> bool:
+    """Whether a server answers GET /health with 200, without any proxy."""
     at = urlsplit(url)
-    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=_ANSWER_S)
+    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=_HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == http.client.OK

@@ -1,9 +1,8 @@
-"""Runs Slurm's commands and turns their answers into Python objects; nothing is decided here.
+"""Runs Slurm's commands and parses their output; it makes no decisions.
 
-squeue is asked about all of the user's jobs at once, finished ones included for as long as slurmctld remembers them
-(MinJobAge, 5 minutes as a rule); sacct only about jobs that ended or that squeue has forgotten. Both are asked for a
-header, and squeue for a mark behind each record: an answer that is empty, cut or another command's is an error, never
-an empty queue.
+squeue lists all of the user's jobs at once, with ended ones while slurmctld remembers them (MinJobAge, usually 5
+minutes). sacct lists only jobs that ended or that squeue has forgotten. Both print a header, and squeue a mark after
+each record: an output that is empty, cut or from another command is an error, never an empty queue.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from common.retry import run_interruptible
 
 PATIENCE_S = 60.0  # for one command; slurmctld's own MessageTimeout is 10 s by default
 
-# In the words of a Slurm that is restarting, overloaded or not to be reached: the same question may do better later.
+# Messages of a Slurm that restarts, is overloaded or cannot be reached: the same command may succeed later.
 _TRANSIENT = (
     *("unable to contact", "did not answer", "timed out", "connection", "temporarily", "zero bytes", "try again"),
     *("communication", "not responding"),
 )
 
-# https://slurm.schedmd.com/squeue.html: the states in which a job can never again run by itself.
+# https://slurm.schedmd.com/squeue.html: the states of jobs that Slurm never runs again by itself.
 ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
         *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
     }
 )
-# Control characters, which no site puts into a reason; what people name themselves comes last. `--json` prints a
-# megabyte for a hundred jobs, and its fields change names between releases.
+# Control characters, which no site puts into a reason; user-chosen names come last. `--json` prints a megabyte for a
+# hundred jobs, and its field names change between releases.
 _SEPARATOR, _END = "\x1f", "\x1e"
 _FIELDS = ("%A", "%T", "%N", "%l", "%L", "%S", "%e", "%P", "%r", "%j")
 _HEADER = [
@@ -45,22 +44,22 @@ _ACCOUNTED = ["JobIDRaw", "State", "ExitCode", "NodeList", "JobName"]
 
 
 def may_pass(error: str) -> bool:
-    """Whether an error of Slurm's is one that waiting may cure; others (a wrong partition, no right) it will not."""
-    return any(words in error.lower() for words in _TRANSIENT)
+    """Whether an error of Slurm may pass by itself; a wrong partition or a missing right does not."""
+    return any(part in error.lower() for part in _TRANSIENT)
 
 
 def is_submit_limit(error: str) -> bool:
-    """Whether Slurm takes no more jobs of this user or account for now."""
-    return any(words in error.lower() for words in ("submit limit", "maxsubmit", "job limit"))
+    """Whether Slurm accepts no more jobs of this user or account for now."""
+    return any(part in error.lower() for part in ("submit limit", "maxsubmit", "job limit"))
 
 
 class SlurmError(Exception):
-    """A command of Slurm failed; the message is Slurm's own."""
+    """A Slurm command failed; the message is Slurm's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueJob:
-    """A job as squeue has it; times are seconds since the epoch, None where Slurm has none."""
+    """A job from squeue; times are seconds since the epoch, None if Slurm has none."""
 
     job_id: str
     state: str
@@ -76,7 +75,7 @@ class QueueJob:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job as accounting has it after its end; `by` is the user id that cancelled it."""
+    """An ended job from accounting; `by` is the id of the user who cancelled it."""
 
     job_id: str
     state: str
@@ -93,7 +92,7 @@ def queue() -> dict[str, QueueJob]:
         "squeue", "--all", f"--user={user_name()}", "--states=all", f"--format={_SEPARATOR.join(_FIELDS)}{_END}"
     )
     header, *records = [piece.strip("\n") for piece in text.split(_END)]
-    header = "".join(header.splitlines()[-1:])  # a site's wrapper may greet first
+    header = "".join(header.splitlines()[-1:])  # a site's wrapper may print a greeting first
     if header.split(_SEPARATOR) != _HEADER or not records or records.pop():
         raise SlurmError(f"squeue's answer cannot be read: {_excerpt(text)}")
     jobs = [_queue_job(record) for record in records]
@@ -101,11 +100,11 @@ def queue() -> dict[str, QueueJob]:
 
 
 def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
-    """Those of the jobs that accounting knows to have ended, by id; raises `SlurmError` without accounting."""
+    """The jobs that have ended according to accounting, by id; raises `SlurmError` without accounting."""
     text = command(
         "sacct",
         *("--allocations", "--parsable2", f"--delimiter={_SEPARATOR}", f"--jobs={','.join(sorted(ids))}"),
-        # Without a start time sacct looks at today only.
+        # Without a start time sacct lists only today's jobs.
         *("--starttime=1970-01-01", f"--format={','.join(_ACCOUNTED)}"),
     )
     header, *lines = text.splitlines() or [""]
@@ -120,40 +119,39 @@ def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
 
 
 def job_details(job_id: str) -> dict[str, str]:
-    """One job's fields as `scontrol show job` has them, by name; raises `SlurmError`."""
-    words = [word.split("=", 1) for word in show_job(job_id).split() if "=" in word]
-    # What people wrote (a comment) comes late in the line, and may hold an equals sign, too.
-    return {name: value for name, value in reversed(words)}
+    """One job's fields from `scontrol show job`, by name; raises `SlurmError`."""
+    fields = [word.split("=", 1) for word in show_job(job_id).split() if "=" in word]
+    # Text of users (a comment) comes late in the line and may contain an equals sign, too.
+    return {name: value for name, value in reversed(fields)}
 
 
 def living_job(job_id: str) -> QueueJob | None:
-    """A job as `scontrol show job` has it, while it has not ended; None where slurmctld does not know it any more.
+    """A job from `scontrol show job` until it ends; None if slurmctld no longer knows it.
 
-    Raises `SlurmError` where that cannot be known.
+    Raises `SlurmError` if slurmctld does not answer.
     """
     try:
-        told = job_details(job_id)
+        fields = job_details(job_id)
     except SlurmError as error:
         if "invalid job id" in str(error).lower():
             return None
         raise
-    if told.get("JobId") != job_id or not (state := told.get("JobState", "")):
-        raise SlurmError(f"scontrol's answer cannot be read: {_excerpt(str(told))}")
+    if fields.get("JobId") != job_id or not (state := fields.get("JobState", "")):
+        raise SlurmError(f"scontrol's answer cannot be read: {_excerpt(str(fields))}")
     if state in ENDED:
         return None
-    start, end = _epoch(told.get("StartTime", "")), _epoch(told.get("EndTime", ""))
-    nodes, limit, partition = told.get("NodeList", ""), told.get("TimeLimit", ""), told.get("Partition", "")
-    name, reason = told.get("JobName", ""), told.get("Reason", "")
-    return QueueJob(job_id, state, nodes, limit, "", start, end, partition, reason, name)
+    keys = ("NodeList", "TimeLimit", "StartTime", "EndTime", "Partition", "Reason", "JobName")
+    nodes, limit, start, end, partition, reason, name = (fields.get(key, "") for key in keys)
+    return QueueJob(job_id, state, nodes, limit, "", _epoch(start), _epoch(end), partition, reason, name)
 
 
 def show_job(job_id: str) -> str:
-    """One job's line as `scontrol show job` prints it; raises `SlurmError`."""
+    """The line that `scontrol show job` prints for one job; raises `SlurmError`."""
     return command("scontrol", "show", "job", "--oneliner", job_id)
 
 
 def seconds_of(limit: str) -> float | None:
-    """Slurm's times, such as `1-02:03:04` or `59:12`, in seconds; None for `UNLIMITED` and its like."""
+    """A duration of Slurm's, such as `1-02:03:04` or `59:12`, in seconds; None for `UNLIMITED` and similar."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
     if match is None:
         return None
@@ -162,24 +160,24 @@ def seconds_of(limit: str) -> float | None:
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """Cancel jobs; raises `SlurmError`. Jobs that have ended are no error."""
+    """Cancel jobs; raises `SlurmError`. An ended job is no error."""
     if ids:
         command("scancel", "--quiet", *ids)
 
 
 def requeue(job_id: str) -> None:
-    """Put a job back into the queue, unless it has ended or was cancelled; raises `SlurmError`.
+    """Put a job back into the queue unless it has ended or was cancelled; raises `SlurmError`.
 
-    `incomplete` has slurmctld itself look whether the job was cancelled: between a look of ours and a plain requeue
-    somebody may cancel it, and the requeue would bring it back.
+    With `incomplete` slurmctld itself checks for a cancellation: a plain requeue would revive a job that was cancelled
+    after a check of ours.
     """
     command("scontrol", "requeue", "incomplete", job_id)
 
 
 def command(*words: str) -> str:
-    """What a command of Slurm prints; raises `SlurmError` if it fails, does not answer, or is not there."""
+    """The output of a Slurm command; raises `SlurmError` if it fails, does not answer, or is missing."""
     try:
-        # A Ctrl-C at the terminal is for the head, which still wants its answer.
+        # A Ctrl-C at the terminal is for the launcher, which still needs the answer.
         done = run_interruptible(words, PATIENCE_S, errors="replace", env=_environment(), start_new_session=True)
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{words[0]} did not answer within {PATIENCE_S:.0f} s") from None
@@ -192,9 +190,9 @@ def command(*words: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what a person's shell says of how squeue and its kin shall answer (SQUEUE_PARTITION, ...)."""
-    told = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+    """Ours without a user's settings for Slurm's commands (SQUEUE_PARTITION, ...)."""
+    settings = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 

@@ -1,7 +1,7 @@
-"""Keeps Slurm's last answer for all who wait: whoever finds it too old asks for everybody.
+"""Shares Slurm's last answer between all waiting processes: a process that finds it too old asks for all of them.
 
-Hundreds of heads cost slurmctld one squeue per half-minute in all, and one sacct only when a job has ended. The answer
-is a file in the folder of all results, so that heads and `rolloutbench status` share it across login nodes.
+Hundreds of launchers cost slurmctld one squeue per half-minute in total, and one sacct only when a job has ended. The
+answer is a file in the results folder, so launchers and `rolloutbench status` share it across login nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workflow.cluster import slurm
 from workflow.cluster.locks import try_lock
 from workflow.cluster.slurm import ENDED, EndedJob, QueueJob, SlurmError
 
-# A site may want fewer questions, a test more.
+# A site may set it higher, a test lower.
 MAX_AGE_S = float(os.environ.get("ROLLOUTBENCH_SLURM_EVERY_S", "30"))
 _OUR_NAME = re.compile(r".+\.[0-9a-f]{16}")
 _FORGET_S = 7 * 86400.0
@@ -37,10 +37,9 @@ _NOT_WRITABLE = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES
 class Answer:
     """All of the user's jobs at one moment.
 
-    `asked` is when Slurm last answered (0: never), `tried` when it was last asked, and `error` why it did not answer
-    then; `accounting` is False where sacct did not answer although it was asked. The times are of whichever host asked:
-    they say how old an answer is, for people and for the next question. What must be known to be newer than an event
-    is told by `number`, which counts the questions of one `series`.
+    `asked`: when Slurm last answered (0: never). `tried`: when it was last asked. `error`: why it did not answer then.
+    `accounting`: False if sacct was asked and did not answer. The times are those of the host that asked; they only
+    give the answer's age. `number` counts the queries of one `series`: it orders answers and events.
     """
 
     series: str = ""
@@ -53,31 +52,31 @@ class Answer:
     ended: dict[str, EndedJob] = field(default_factory=dict)
 
     def jobs_named(self, name: str) -> list[QueueJob]:
-        """The jobs of a name that have not ended, oldest first."""
+        """The living jobs of a name, oldest first."""
         found = [job for job in self.jobs.values() if job.name == name and job.state not in ENDED]
         return sorted(found, key=lambda job: int(job.job_id))
 
     def may_be_older_than(self, mark: Sequence[Any] | None) -> bool:
-        """Whether this was perhaps asked before the moment at which an answer's `mark` was taken."""
-        # The question that was under way at that moment has the next number.
+        """Whether the query may have preceded the moment when `mark` was taken from an answer."""
+        # The query that was under way at that moment has the next number.
         return mark is not None and mark[0] == self.series and self.number < mark[1] + 2
 
     def is_newer_than(self, mark: Sequence[Any]) -> bool:
-        """Whether this was certainly asked after that moment: an answer of another series does not tell."""
+        """Whether the query certainly followed that moment; answers of another series cannot be compared."""
         return bool(self.series) and self.series == mark[0] and not self.may_be_older_than(mark)
 
     @property
     def mark(self) -> tuple[str, int]:
-        """What a later answer is compared with."""
+        """The position of this answer, to compare later ones with."""
         return self.series, self.number
 
 
 def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: bool = False) -> Answer:
-    """Slurm's answer, at most `max_age_s` old, or (`fresh`) asked after this call.
+    """Slurm's answer, at most `max_age_s` old or, with `fresh`, asked after this call.
 
-    While another process asks, the last answer is returned at once, unless a fresh one is wanted or the caller waits.
+    While another process asks, this returns the last answer at once, unless `fresh` or `wait` is set.
     """
-    # One who holds the lock for longer than its commands may take is stopped, or on a node that died with it.
+    # A process that holds the lock for longer than its commands may take is stopped, or on a dead node.
     give_up = time.monotonic() + 2 * slurm.PATIENCE_S + 5.0
     mark = read(folder).mark
     while True:
@@ -90,10 +89,10 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
-            return _refresh(folder, answer)  # for oneself: nothing can be shared
+            return _refresh(folder, answer)  # for this process only: nothing can be shared
         if lock is not None:
             with lock:
-                again = read(folder)  # somebody may have asked between our look and our lock
+                again = read(folder)  # another process may have asked before we got the lock
                 enough = again.is_newer_than(mark) if fresh else again.series and again.mark != answer.mark
                 return again if enough else _refresh(folder, again)
         if time.monotonic() > give_up:
@@ -104,11 +103,11 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
 
 
 def _share(folder: Path) -> None:
-    """Whoever may write results may have a folder of answers among them."""
+    """Give the folder of answers the permissions of the results folder."""
     folder.mkdir(parents=True, exist_ok=True)
     mode = stat.S_IMODE(folder.parent.stat().st_mode)
     if stat.S_IMODE(folder.stat().st_mode) != mode:
-        with contextlib.suppress(PermissionError):  # another user's, who made it
+        with contextlib.suppress(PermissionError):  # another user owns it
             folder.chmod(mode)
 
 
@@ -117,7 +116,7 @@ def _is_old(answer: Answer, max_age_s: float) -> bool:
 
 
 def read(folder: Path) -> Answer:
-    """The last answer as it lies there; an empty one if there is none, or if it cannot be read."""
+    """The last answer on disk; an empty one if it is missing or cannot be read."""
     try:
         raw = read_json(folder / "answer.json")
         jobs = {job_id: QueueJob(**job) for job_id, job in raw.pop("jobs").items()}
@@ -127,8 +126,8 @@ def read(folder: Path) -> Answer:
         return Answer()
 
 
-def want(folder: Path, job_id: str) -> None:
-    """Ask accounting and slurmctld about a job that squeue has forgotten, with the next question to Slurm."""
+def request_details(folder: Path, job_id: str) -> None:
+    """Have the next query ask accounting and slurmctld about a job that squeue has forgotten."""
     if job_id.isdigit():
         for name in ("wanted", "doubted"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -142,7 +141,7 @@ def _refresh(folder: Path, last: Answer) -> Answer:
         answer = _with_accounting(folder, last, slurm.queue(), tried)
     except SlurmError as error:
         answer = dataclasses.replace(last, tried=tried, error=str(error))
-    # On a full disk every head asks for itself until there is room again.
+    # On a full disk every process asks for itself until there is room again.
     with contextlib.suppress(OSError, UserError):
         write_text(folder / "answer.json", json.dumps(dataclasses.asdict(answer), separators=(",", ":")))
     return answer
@@ -153,14 +152,14 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
     wanted = _wanted(folder, tried)
     ours = {job.job_id for job in jobs.values() if job.state in ENDED and _OUR_NAME.fullmatch(job.name)}
     missing = (ours | {job_id for job_id in wanted if job_id not in jobs}) - set(last.ended)
-    # What squeue shows as alive has not ended, whatever accounting said before: it was requeued.
+    # A job that squeue shows as alive was requeued, even if accounting reported its end before.
     alive = {job_id for job_id, job in jobs.items() if job.state not in ENDED}
     ended = {job_id: job for job_id, job in last.ended.items() if job_id in (wanted | ours) - alive}
     accounting = last.accounting
     if missing:
         try:
             found = slurm.accounting(missing)
-            # For a second or two accounting calls every new job `allocation`; and a number may be another's job's.
+            # For a second or two accounting names every new job `allocation`; and an id may be another user's job.
             ended |= {job_id: job for job_id, job in found.items() if _OUR_NAME.fullmatch(job.name)}
             accounting = True
         except SlurmError:
@@ -171,9 +170,9 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
 
 
 def _left_out(folder: Path, jobs: dict[str, QueueJob]) -> dict[str, QueueJob]:
-    """The jobs that squeue leaves out and slurmctld still has: no job is lost on squeue's word alone.
+    """The jobs that slurmctld has and squeue omits: squeue alone never proves a job's end.
 
-    A job stays doubted until squeue has it, or slurmctld has it no more. Raises `SlurmError` where slurmctld is silent.
+    A job stays doubted until squeue lists it or slurmctld forgets it. Raises `SlurmError` if slurmctld does not answer.
     """
     found = {}
     for file in (folder / "doubted").glob("*"):
@@ -183,7 +182,7 @@ def _left_out(folder: Path, jobs: dict[str, QueueJob]) -> dict[str, QueueJob]:
             except SlurmError as error:
                 if slurm.may_pass(str(error)):
                     raise
-                break  # a site without scontrol: squeue's word must do
+                break  # a site without scontrol: squeue alone must suffice
             if job is not None:
                 found[file.name] = job
                 continue

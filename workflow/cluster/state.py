@@ -1,4 +1,4 @@
-"""Describes what a run is doing, by its files and by what Slurm last said; nothing is changed by looking."""
+"""Determines what each run is doing, from its files and Slurm's last answer; changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from typing import Any
 from common.retry import exists
 from workflow.cluster.ends import RETRIED, end_from_slurm, final_end, retry_reason
 from workflow.cluster.experiment import ExpectedRun, Experiment, run_folders
-from workflow.cluster.history import attempts_of_job, computes, finished_attempt, log_of, matching_attempts, read_object
+from workflow.cluster.history import (
+    attempts_of_job,
+    finished_attempt,
+    is_order_for,
+    log_of,
+    matching_attempts,
+    read_object,
+)
 from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at, silence_s
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
@@ -22,21 +29,26 @@ from workflow.cluster.slurm import seconds_of
 from workflow.cluster.submissions import SlurmReport, Submission, clock, last_submission, slurm_report
 
 _RECENT_STEPS = 10
-# As many answers as a head would want of Slurm: a look that decides nothing takes Slurm's word with the heartbeat's.
+# As many answers as a launcher would require: a single check trusts Slurm together with the heartbeat.
 _ENOUGH_ANSWERS = 6
-# A life may take minutes from its start in Slurm to its first word.
+# A life may take minutes from its start in Slurm to its first output.
 _UNHEARD_S = 600.0
-_WORDS = {Life.ABANDONED: "running", Life.DOUBTED: "unknown", Life.SILENT: "unknown", Life.SUBMITTING: "starting"}
+_LIFE_LABELS = {
+    Life.ABANDONED: "running",
+    Life.DOUBTED: "unknown",
+    Life.SILENT: "unknown",
+    Life.SUBMITTING: "starting",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run stands.
+    """The state of a run.
 
     `state` is one of: finished, running, starting, waiting, requeued, suspended, ending, stopped, failed, cancelled,
-    not submitted, unknown. `detail` is the kind of a failure, or who cancelled; `reason` is Slurm's word on why a job
-    waits. `live` is whether a job of the run is there, `other` whether that (or the last) job computes something else
-    than the plan wants. `step` is the last finished one of what the plan wants.
+    not submitted, unknown. `detail`: the kind of a failure, or who cancelled. `reason`: why Slurm lets a job wait.
+    `live`: the run has a living job. `other`: that (or the last) job is of another configuration than the plan's.
+    `step`: the last finished step of the planned configuration.
     """
 
     run_id: str
@@ -46,7 +58,7 @@ class RunState:
     reason: str = ""
     live: bool = False
     other: bool = False
-    head: bool = False
+    launcher: bool = False
     job: Submission | None = None
     job_id: str = ""
     node: str = ""
@@ -60,112 +72,113 @@ class RunState:
     log: Path | None = None
 
     @property
-    def words(self) -> str:
-        """The state for people."""
+    def label(self) -> str:
+        """The state with its detail."""
         if self.state == "failed":
             return "failed" if self.detail in ("", "failed") else f"failed: {self.detail}"
         return f"cancelled by {self.detail}" if self.state == "cancelled" and self.detail else self.state
 
     @property
     def left_s(self) -> float | None:
-        """How long the remaining steps will take at the recent pace; None where that is unknown."""
+        """Duration of the remaining steps at the recent pace; None if unknown."""
         if self.state == "finished" or self.steps is None or self.step_s is None:
             return None
         return (self.steps - self.step) * self.step_s
 
 
 def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmReport]:
-    """All runs of an experiment; Slurm is asked only where a job of theirs is in its hands."""
-    there = run_folders(experiment.folder)
-    runs = {want.run_id: experiment.run(want.run_id) for want in experiment.runs if want.run_id in there}
+    """The states of all runs of an experiment; Slurm is asked only if it has one of their jobs."""
+    present = run_folders(experiment.folder)
+    runs = {run.run_id: experiment.run(run.run_id) for run in experiment.runs if run.run_id in present}
     jobs = {run_id: last_submission(run) for run_id, run in runs.items()}
-    says = slurm_report(experiment.folder, [job for job in jobs.values() if job is not None])
+    report = slurm_report(experiment.folder, [job for job in jobs.values() if job is not None])
     now = filesystem_now(experiment.folder) if any(job and job.on_slurm for job in jobs.values()) else time.time()
     states = [
-        look(want, runs[want.run_id], jobs[want.run_id], says, now)
-        if want.run_id in there
-        else RunState(want.run_id, steps=want.steps)
-        for want in experiment.runs
+        _run_state(run, runs[run.run_id], jobs[run.run_id], report, now)
+        if run.run_id in present
+        else RunState(run.run_id, steps=run.steps)
+        for run in experiment.runs
     ]
-    return states, says
+    return states, report
 
 
-def look(want: ExpectedRun, run: RunPaths, job: Submission | None, says: SlurmReport, now: float) -> RunState:
-    """Where one run stands, at a time of the file system's."""
-    head = holder_note(run.head_lock) is not None
-    found = state_of(run, job, says, head, now) if job is not None else None
+def _run_state(
+    expected: ExpectedRun, run: RunPaths, job: Submission | None, report: SlurmReport, now: float
+) -> RunState:
+    """One run's state; `now` is the file system's time."""
+    has_launcher = holder_note(run.launcher_lock) is not None
+    found = state_of_job(run, job, report, has_launcher, now) if job is not None else None
     life = found if found is not None and found.alive else None
-    attempts = matching_attempts(run, want.fingerprint, want.inputs_sha256)
-    seen = RunState(
-        want.run_id,
+    attempts = matching_attempts(run, expected.fingerprint, expected.inputs_sha256)
+    state = RunState(
+        expected.run_id,
         live=life is not None,
-        other=job is not None and not computes(job.order, want.fingerprint, want.inputs_sha256),
-        head=head,
+        other=job is not None and not is_order_for(job.order, expected.fingerprint, expected.inputs_sha256),
+        launcher=has_launcher,
         job=job,
-        steps=want.steps or _steps(run, want, attempts),
+        steps=expected.steps or _steps(run, expected, attempts),
     )
-    # Its job may have ended well while the lines above were read: this comes last.
-    if finished := finished_attempt(run, want.fingerprint, want.steps, want.inputs_sha256):
-        note = f"{job.label} of another configuration is {_word(life)}" if job and life and seen.other else ""
-        job_id = job.slurm_id if job and not seen.other else ""
-        return replace(_with_progress(seen, [finished]), state="finished", note=note, job_id=job_id)
-    seen = _with_progress(seen, attempts)
+    # Check this last: the job may have finished while the lines above were read.
+    if finished := finished_attempt(run, expected.fingerprint, expected.steps, expected.inputs_sha256):
+        note = f"{job.label} of another configuration is {_life_label(life)}" if job and life and state.other else ""
+        job_id = job.slurm_id if job and not state.other else ""
+        return replace(_with_progress(state, [finished]), state="finished", note=note, job_id=job_id)
+    state = _with_progress(state, attempts)
     if job is not None and life is not None:
-        return _alive(seen, life, job, _unheard(run, job, life, now))
-    if seen.other or (job is None and not attempts):
-        return _never(seen, run)
-    return _over(seen, run, job, found)
+        return _alive(state, life, job, _unheard(run, job, life, now))
+    if state.other or (job is None and not attempts):
+        if any(exists(attempt.done) for attempt in run.attempts()):
+            return replace(state, note="finished, of another configuration")
+        return replace(state, note="its launcher is about to submit it" if has_launcher else "")
+    return _ended(state, run, job, found)
 
 
-def state_of(run: RunPaths, job: Submission, says: SlurmReport, head: bool, now: float) -> JobState:
-    """The state of a run's job at a single look; `head` is whether a launcher cares for the run."""
+def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launcher: bool, now: float) -> JobState:
+    """The state of a run's job from a single check."""
     if not job.on_slurm:
         holds = holder_note(run.live_lock) in (str(job.paths.number), "")
         young = time.time() - job.record.get("asked", 0.0) < START_PATIENCE_S
         pulse = Pulse(began=bool(attempts_of_job(run, job.paths.number)))
-        return job_state(Evidence(job, holds_lock=holds, submitting=head and young, pulse=pulse))
+        return job_state(Evidence(job, holds_lock=holds, submitting=has_launcher and young, pulse=pulse))
     pulse = pulse_at(run, job.paths.number, now)
+    # One check is enough for a job without attempts if accounting knows its end, or if there is no accounting.
+    settled = job.job_id in report.answer.ended or not report.answer.accounting
     return job_state(
         Evidence(
             job,
-            submitting=head,
-            answer=says.answer,
-            unavailable=says.unavailable and _last_sign(run, job, now),
-            answers_without=_ENOUGH_ANSWERS if pulse.began or job.end or _settled(job, says) else 1,
+            submitting=has_launcher,
+            answer=report.answer,
+            unavailable=report.unavailable and _last_sign(run, job, now),
+            answers_without=_ENOUGH_ANSWERS if pulse.began or job.end or settled else 1,
             pulse=pulse,
         )
     )
 
 
-def _settled(job: Submission, says: SlurmReport) -> bool:
-    """Whether one look is enough for a job that made no attempt: accounting has its end, or there is no accounting."""
-    return job.job_id in says.answer.ended or not says.answer.accounting
-
-
-def _steps(run: RunPaths, want: ExpectedRun, attempts: Sequence[AttemptPaths]) -> int | None:
+def _steps(run: RunPaths, expected: ExpectedRun, attempts: Sequence[AttemptPaths]) -> int | None:
     for file in (run.spec, *(attempt.spec for attempt in attempts[-1:])):
         spec = read_object(file)
-        if spec.get("fingerprint") == want.fingerprint:
+        if spec.get("fingerprint") == expected.fingerprint:
             return int(spec["workload"]["steps"])
     return None
 
 
-def _with_progress(seen: RunState, attempts: Sequence[AttemptPaths]) -> RunState:
-    """How far the newest attempt is; before its first step, how far those before it were."""
+def _with_progress(state: RunState, attempts: Sequence[AttemptPaths]) -> RunState:
+    """Adds the progress of the newest attempt, or before its first step that of the attempt before it."""
     if not attempts:
-        return seen
-    told = read_object(attempts[-1].order)
-    node = (told.get("slurm") or {}).get("nodes") or told.get("host") or ""
-    seen = replace(seen, attempt=attempts[-1].number, node=node)
+        return state
+    order = read_object(attempts[-1].order)
+    node = (order.get("slurm") or {}).get("nodes") or order.get("host") or ""
+    state = replace(state, attempt=attempts[-1].number, node=node)
     for attempt in reversed(attempts):
         if steps := recent_steps(attempt.metrics):
             seconds = [seconds for _, seconds in steps[-_RECENT_STEPS:]]
-            return replace(seen, step=steps[-1][0], step_s=statistics.median(seconds))
-    return seen
+            return replace(state, step=steps[-1][0], step_s=statistics.median(seconds))
+    return state
 
 
 def _last_sign(run: RunPaths, job: Submission, now: float) -> str:
-    """What the files tell of a job of which Slurm tells nothing."""
+    """The last sign of life in the files of a job."""
     attempts = attempts_of_job(run, job.paths.number)
     if not attempts:
         return "has not begun yet"
@@ -174,63 +187,56 @@ def _last_sign(run: RunPaths, job: Submission, now: float) -> str:
 
 
 def _unheard(run: RunPaths, job: Submission, life: JobState, now: float) -> str:
-    """What to do about a job that Slurm has running though it has not written for long; nothing where all is well.
+    """The remedy for a job that runs according to Slurm and has not written for long; empty if all is well.
 
-    A slurmctld that was killed while the job ended has it running again, and finds the truth after many minutes.
+    A slurmctld that was killed while the job ended shows it as running again, and corrects that only after minutes.
     """
     attempts = attempts_of_job(run, job.paths.number)
     if life.queued is None or life.queued.state != "RUNNING" or not attempts:
         return ""
     if silence_s(attempts[-1], now) < _UNHEARD_S:
         return ""
-    remedy = f"if its node has no process of it, `scontrol requeue {life.queued.job_id}` lets it go on"
+    remedy = f"if no process of it is on its node, `scontrol requeue {life.queued.job_id}` lets it continue"
     return f"runs for Slurm, but {_last_sign(run, job, now)}: {remedy}"
 
 
-def _word(state: JobState) -> str:
-    """A job's life for people."""
+def _life_label(state: JobState) -> str:
     if state.life is Life.RUNNING and state.queued is not None and state.queued.state != "RUNNING":
         return state.queued.state.lower().replace("_", " ")
-    return _WORDS.get(state.life, str(state.life))
+    return _LIFE_LABELS.get(state.life, str(state.life))
 
 
-def _alive(seen: RunState, life: JobState, job: Submission, unheard: str) -> RunState:
-    """The state of a run that has a job."""
-    note = "; ".join(filter(None, ("of another configuration" if seen.other else "", life.note, unheard)))
-    seen = replace(seen, state=_word(life), note=note, job_id=job.slurm_id)
+def _alive(state: RunState, life: JobState, job: Submission, unheard: str) -> RunState:
+    """The state of a run with a living job."""
+    note = "; ".join(filter(None, ("of another configuration" if state.other else "", life.note, unheard)))
+    state = replace(state, state=_life_label(life), note=note, job_id=job.slurm_id)
     if (queued := life.queued) is None:
-        return seen
-    seen = replace(seen, job_id=queued.job_id, node=queued.nodes)
+        return state
+    state = replace(state, job_id=queued.job_id, node=queued.nodes)
     if queued.state == "PENDING":
-        return replace(seen, reason=queued.reason.strip("()").split(",")[0], start=queued.start)
-    return replace(seen, walltime_left_s=seconds_of(queued.left))
+        return replace(state, reason=queued.reason.strip("()").split(",")[0], start=queued.start)
+    return replace(state, walltime_left_s=seconds_of(queued.left))
 
 
-def _over(seen: RunState, run: RunPaths, job: Submission | None, found: JobState | None) -> RunState:
+def _ended(state: RunState, run: RunPaths, job: Submission | None, found: JobState | None) -> RunState:
     """The state of a run whose last job has ended without finishing it."""
     if job is None or found is None:  # its attempts are older than the files of jobs
-        return replace(seen, state="stopped")
+        return replace(state, state="stopped")
     end = _end(run, job, found)
-    seen = replace(seen, job_id=job.slurm_id, end=end, log=log_of(run, job.paths))
+    state = replace(state, job_id=job.slurm_id, end=end, log=log_of(run, job.paths))
     if end["kind"] == "cancelled":
-        told = str(end.get("by") or "")
-        return replace(seen, state="cancelled", detail="" if told.startswith("somebody") else told)
+        by = str(end.get("by") or "")
+        return replace(state, state="cancelled", detail="" if by.startswith("somebody") else by)
     if end["kind"] not in RETRIED:
-        return replace(seen, state="failed", detail="no proof" if end["kind"] == "finished" else end["kind"])
+        return replace(state, state="failed", detail="no proof" if end["kind"] == "finished" else end["kind"])
     if not job.on_slurm:
-        return replace(seen, state="stopped")
-    return replace(seen, state="stopped", note=retry_reason(end) + ("; its head submits it again" if seen.head else ""))
-
-
-def _never(seen: RunState, run: RunPaths) -> RunState:
-    """The state of a run of which nothing was submitted, though something else may have been in its place."""
-    if any(exists(attempt.done) for attempt in run.attempts()):
-        return replace(seen, note="finished, of another configuration")
-    return replace(seen, note="its head is about to submit it" if seen.head else "")
+        return replace(state, state="stopped")
+    again = "; its launcher submits it again" if state.launcher else ""
+    return replace(state, state="stopped", note=retry_reason(end) + again)
 
 
 def _end(run: RunPaths, job: Submission, found: JobState) -> dict[str, Any]:
-    """end.json, or what a head would write into it."""
+    """end.json, or what a launcher would write into it."""
     if job.end:
         return final_end(job.paths, job.end)
     if job.record.get("error"):

@@ -1,9 +1,9 @@
-"""Submit one run's job through submitit; a short program, so that the head that waits stays small.
+"""Submits one run's job through submitit, as a short program: the waiting launcher stays small.
 
     python -m workflow.cluster.submit RUN_FOLDER < request.json
 
-It writes the order and the intent (jobs/<k>/job.json without an id) before it submits, and the id after: whoever dies
-in between, the next head knows by what name to ask Slurm. An error of Slurm's goes into job.json, too.
+It writes the order and a record without an id (jobs/<k>/job.json) before the submission, and the id after it: if it
+dies in between, the next launcher asks Slurm for the recorded name. job.json also records an error of Slurm.
 """
 
 from __future__ import annotations
@@ -37,35 +37,34 @@ from workflow.cluster.slurm import SlurmError
 from workflow.cluster.slurm_answer import read as read_answer
 from workflow.cluster.submissions import make_identity
 
-# submitit's local executor has a time limit; a run on this machine has none.
+# submitit's local executor needs a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365
 _SET_UP = Path(__file__).with_name("set_up.sh")
 
 
 def submit(run: RunPaths, request: dict[str, Any]) -> None:
-    """Submit a new job of a run; what became of it is in job.json.
+    """Submit a new job of a run; job.json has the result.
 
-    Files that cannot be read or written are waited for: a submission that is given up half way leaves a job that no
-    file tells of.
+    Waits for files that cannot be read or written: an aborted submission would leave a job without a record.
     """
     job = retry_io(run.new_job, FILES)
-    order, record = retry_io(lambda: _intend(run, request, job), FILES)
-    # After the intent: either `rolloutbench cancel` sees that a job is on its way, or this sees that it was cancelled.
+    order, record = retry_io(lambda: _write_order(run, request, job), FILES)
+    # Check after the record is written: either `rolloutbench cancel` sees the record, or this sees the cancellation.
     if retry_io(lambda: exists(run.cancelled), FILES):
         retry_io(lambda: write_json(job.record, {**record, "error": "the experiment was cancelled"}), FILES)
         return
-    told = _submitted(run, job, order)
-    retry_io(lambda: write_json(job.record, record | told), FILES)
+    result = _submitted(run, job, order)
+    retry_io(lambda: write_json(job.record, record | result), FILES)
     # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
-    if request["cluster"] != "slurm" or "job_id" not in told:
+    if request["cluster"] != "slurm" or "job_id" not in result:
         return
     if retry_io(lambda: exists(run.cancelled) or exists(job.cancelled), FILES):
-        with suppress(SlurmError):  # the job looks by itself when it begins
-            slurm.cancel([told["job_id"]])
+        with suppress(SlurmError):  # the job checks for it when it begins
+            slurm.cancel([result["job_id"]])
 
 
-def _intend(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Write what is to be submitted before it is: the order, and a record without an id."""
+def _write_order(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write the order and a record without an id before the submission."""
     order = {
         **request,
         "job": job.number,
@@ -92,47 +91,42 @@ def _intend(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict
 
 
 def _submitted(run: RunPaths, job: JobPaths, order: dict[str, Any]) -> dict[str, Any]:
-    """What becomes of the record when the job was submitted, or was not."""
+    """The additions to the record: the id of the submitted job, or the error."""
     try:
         executor = submitit.AutoExecutor(folder=job.submitit, cluster=order["cluster"])
         if order["cluster"] == "local":
             executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
         else:
             executor.update_parameters(**slurm_parameters(order, job))
-        # clean_env also takes away where Slurm's own configuration lies.
+        # clean_env also removes the path of Slurm's configuration.
         kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
         with clean_env(), _ignored(signal.SIGINT), warnings.catch_warnings():
             os.environ.update(kept)
-            # submitit warns of its own settings; a person can do nothing about it.
+            # submitit warns of its own settings, which the user cannot change.
             warnings.simplefilter("ignore")
             submitted = executor.submit(run_job, str(run.folder), job.number)
     except (FailedJobError, FailedSubmissionError) as error:
-        return {"error": _slurms_words(error)}
+        return {"error": _sbatch_error(error)}
     except OSError as error:
-        # "try again" is how a head knows errors that pass (workflow/cluster/slurm.py).
-        return {"error": _slurms_words(error) + ("; try again later" if is_transient(error) else "")}
+        # "try again" marks errors that may pass (workflow/cluster/slurm.py).
+        return {"error": _sbatch_error(error) + ("; try again later" if is_transient(error) else "")}
     return {"job_id": submitted.job_id, "submitted": time.time(), "answer": read_answer(run.slurm).mark}
 
 
 def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str]) -> str:
-    """The job's name in Slurm: readable, and the same for whatever computes the same into the same folder."""
-    what = [spec["fingerprint"], inputs_sha256, identity]
-    return f"{spec['run_id']}.{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]}"
+    """The job's name in Slurm: readable, and unique for a spec, its inputs and the run's folder."""
+    key = [spec["fingerprint"], inputs_sha256, identity]
+    return f"{spec['run_id']}.{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
-    """submitit's words for what a profile says of a run's job."""
+    """submitit's parameters for a run's job, from its order."""
     site = order["site"]
     optional = {
-        "slurm_account": site.get("account"),
-        "slurm_qos": site.get("qos"),
-        "slurm_gres": site.get("gres"),
-        "slurm_constraint": site.get("constraint"),
-        "slurm_nodelist": site.get("nodelist"),
-        "slurm_exclude": site.get("exclude"),
-        "slurm_mem": f"{site['mem_mb']}M" if site.get("mem_mb") else None,
-        "slurm_setup": [_named_by_the_job(job), *(_setup_lines(site["setup"], job) if site.get("setup") else [])],
+        f"slurm_{key}": site.get(key) for key in ("account", "qos", "gres", "constraint", "nodelist", "exclude")
     }
+    optional["slurm_mem"] = f"{site['mem_mb']}M" if site.get("mem_mb") else None
+    setup = _setup_lines(site["setup"], job) if site.get("setup") else []
     more = {"requeue": True, "reservation": site.get("reservation"), "comment": f"rolloutbench job={order['job']}"}
     return {
         "name": order["name"],
@@ -143,21 +137,22 @@ def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
         "slurm_partition": site["partition"],
         "slurm_signal_delay_s": order["limits"]["stop_grace_s"],
         "slurm_stderr_to_stdout": True,
-        # At most one job of a name runs at a time, whoever submitted it, through a requeue's delay too.
+        # At most one job of a name runs at a time, whoever submitted it, also during the delay of a requeue.
         "slurm_dependency": "singleton",
         "slurm_wckey": "",
         "slurm_additional_parameters": {key: value for key, value in more.items() if value},
         # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.
         "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1"],
+        "slurm_setup": [_pickle_link_line(job), *setup],
         **{key: value for key, value in optional.items() if value},
     }
 
 
-def _named_by_the_job(job: JobPaths) -> str:
-    """A line of a job's script: gives submitit's file of the submission the name by which the job looks for it.
+def _pickle_link_line(job: JobPaths) -> str:
+    """A line of a job's script that links submitit's pickle to the name that the job expects.
 
-    submitit gives it after sbatch has answered, and the job waits a minute for that. An answer may never come, and
-    whoever submits may die first. A second name, since submitit's own renaming must still find the first.
+    submitit renames the pickle once sbatch has answered, and the job waits a minute for that. The answer may never
+    come, and the submitter may die first. It is a link because submitit's own renaming must still find the old name.
     """
     folder = shlex.quote(str(job.submitit))
     name = f'{folder}/"$SLURM_JOB_ID"_submitted.pkl'
@@ -165,25 +160,25 @@ def _named_by_the_job(job: JobPaths) -> str:
 
 
 def _setup_lines(script: str, job: JobPaths) -> list[str]:
-    """The lines of a job's script that source the site's own; where that fails, they write end.json."""
-    told = {
+    """The lines of a job's script that source the site's script, and write end.json if it fails."""
+    variables = {
         "setup": script,
         "job": str(job.folder),
         "end": json.dumps({"kind": "setup failed", "detail": script, "told_by": "job"})[:-1],
     }
-    lines = [f"rolloutbench_{name}={shlex.quote(value)}" for name, value in told.items()]
+    lines = [f"rolloutbench_{name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*lines, f"source {shlex.quote(str(_SET_UP))}"]
 
 
-def _slurms_words(error: Exception) -> str:
-    """What sbatch said, without submitit's and subprocess's words around it."""
+def _sbatch_error(error: Exception) -> str:
+    """sbatch's message without those of submitit and subprocess around it."""
     lines = [line for line in str(error.__cause__ or error).splitlines() + str(error).splitlines() if "sbatch:" in line]
     return " ".join(dict.fromkeys(line.strip() for line in lines)) or " ".join(str(error).split())
 
 
 @contextmanager
 def _ignored(number: signal.Signals) -> Iterator[None]:
-    """A Ctrl-C is for the head, which passes it on: the job inherits that it does not hear of it."""
+    """Ignore a signal here and in the job, which inherits that: the launcher handles a Ctrl-C."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         yield
@@ -192,7 +187,7 @@ def _ignored(number: signal.Signals) -> Iterator[None]:
 
 
 def main() -> int:
-    """Submit what standard input orders."""
+    """Submit the request on standard input."""
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
     return report_errors(lambda: submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin)))
 

@@ -1,4 +1,4 @@
-"""Submits a run's job for its head, again and again while the scheduler is down."""
+"""Submits a run's job for its launcher, and retries while the scheduler is down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workflow.cluster.waiting import ASKING, SUBMITTING, LauncherStop
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
-# How long a head tries to reach a scheduler that does not answer, before it gives up; a restart takes a minute or two.
+# Limit for a scheduler that does not answer; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
 
 
@@ -38,7 +38,7 @@ class Submitter:
         self._steps = int(spec["workload"]["steps"])
 
     def submit(self, lock: Lock, count_from: int | None) -> JobPaths:
-        """Submit a new job; with a scheduler that is down, again and again."""
+        """Submit a new job; retry while the scheduler is down."""
         self._require_space()
         self._require_fit()
         attempts = self._run.attempts()
@@ -52,19 +52,19 @@ class Submitter:
             record = read_json(job.record)
             if record["job_id"] is not None:
                 break
-            # sbatch may have failed and have submitted: nothing is tried again before Slurm was asked.
-            error = record.get("error") or "the submission ended without a word"
+            # A failed sbatch may have submitted all the same: ask Slurm before every retry.
+            error = record.get("error") or "the submission ended without a result"
             if (found := self._scheduler.adopt(job)) is not None:
                 job = found
                 break
-            self._require_not_cancelled()  # it saw that, too
+            self._require_not_cancelled()  # the submission saw that, too
             if is_submit_limit(error):
-                give_up = time.monotonic() + SUBMIT_PATIENCE_S  # one's own other jobs will end
+                give_up = time.monotonic() + SUBMIT_PATIENCE_S  # the user's other jobs will end
             elif not may_pass(error) or time.monotonic() > give_up:
                 write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
                 raise UserError(
-                    f"{self._run_id}: its job was not taken: {error}\n"
-                    f"asked for: {json.dumps(self._request['site'])}; these come from set-resources in the profile"
+                    f"{self._run_id}: its job was not accepted: {error}\n"
+                    f"requested: {json.dumps(self._request['site'])}; change set-resources in the profile"
                 )
             print_message(f"{self._run_id}: {error}; trying again in {pause_s:.0f} s")
             self._stop.sleep(pause_s)
@@ -72,16 +72,16 @@ class Submitter:
             if (found := self._scheduler.adopt(job)) is not None:
                 job = found
                 break
-        goes_on = self._goes_on(attempts)
-        if goes_on or self._scheduler.detaches:  # on this machine its attempt begins at once, and says so
-            print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{goes_on}, {self._steps} steps")
+        resumes = self._resume_note(attempts)
+        if resumes or self._scheduler.detaches:  # a local attempt begins at once and is reported then
+            print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{resumes}, {self._steps} steps")
         return job
 
     def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:
-        """Run submitit in a program of its own; it outlives this head, and keeps its lock until it has finished."""
-        self._stop.means = SUBMITTING
+        """Run submitit in its own program, which outlives this launcher and keeps its lock until it has submitted."""
+        self._stop.message = SUBMITTING
         with (self._run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as order:
-            order.write(json.dumps(request).encode())  # whole before the program starts, whatever becomes of this head
+            order.write(json.dumps(request).encode())  # complete before the program starts, in case this launcher dies
             order.seek(0)
             program = subprocess.Popen(
                 [sys.executable, "-m", "workflow.cluster.submit", str(self._run.folder)],
@@ -92,28 +92,27 @@ class Submitter:
                 start_new_session=True,
                 pass_fds=[lock.descriptor],
             )
-            while program.poll() is None:  # `wait` would not hear a Ctrl-C that comes just before it
+            while program.poll() is None:  # `wait` would miss a Ctrl-C that comes just before it
                 time.sleep(0.1)
-        self._stop.means = ASKING
+        self._stop.message = ASKING
         if program.returncode != 0:
             tail = log_tail(self._run.folder / "submit.log")
             raise UserError(f"{self._run_id}: the submission failed\nlog: {self._run.folder / 'submit.log'}\n{tail}")
 
-    def _goes_on(self, attempts: list[AttemptPaths]) -> str:
+    def _resume_note(self, attempts: list[AttemptPaths]) -> str:
         if not attempts:
             return ""
         folder = self._run.checkpoints(self._fingerprint, self._request["inputs_sha256"])
-        there = folder.is_dir() and any(folder.iterdir())
-        return f" (after attempt {attempts[-1].number}; " + (
-            "goes on from a checkpoint)" if there else "from the start: no checkpoint)"
-        )
+        exists = folder.is_dir() and any(folder.iterdir())
+        start = "resumes from a checkpoint" if exists else "starts again: no checkpoint"
+        return f" (after attempt {attempts[-1].number}; {start})"
 
     def _require_space(self) -> None:
         free_gib = shutil.disk_usage(self._run.folder).free / 2**30
         if free_gib < MIN_FREE_GIB:
             raise UserError(
-                f"{self._run_id}: {free_gib:.2f} GiB free in {self._run.folder}, at least {MIN_FREE_GIB} GiB is needed "
-                "for logs and checkpoints; free some and start again (nothing was started)"
+                f"{self._run_id}: {free_gib:.2f} GiB free in {self._run.folder}, but logs and checkpoints need at "
+                f"least {MIN_FREE_GIB} GiB; free some space and start again (nothing was started)"
             )
 
     def _require_fit(self) -> None:
@@ -127,7 +126,9 @@ class Submitter:
     def _require_not_cancelled(self) -> None:
         with suppress(FileNotFoundError):
             by = read_json(self._run.cancelled)["by"]
-            raise UserError(f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to go on")
+            raise UserError(
+                f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to continue"
+            )
 
 
 def log_tail(log: Path) -> str:

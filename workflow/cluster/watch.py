@@ -1,4 +1,4 @@
-"""Watches an experiment: a live table on a terminal, and elsewhere a line for each change, until all is finished."""
+"""Watches an experiment until every run is finished: a live table on a terminal, else a line for each change."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 _COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "unknown": "red", "waiting": "yellow"}
-_SAID = {"node": "on", "note": ""}
-# The table's head, a line for the runs that are not shown, and the time below all.
+_CELL_LABELS = {"node": "on", "note": ""}
+# The table's header, the line on the hidden runs, and the last line with the time.
 _OTHER_LINES = 4
 _GAP = 2
-# A narrow terminal does without them, in this order; notes then stand below.
-_GIVE_WAY = ("note", "node", "attempt", "job", "limit in", "s/step")
+# A narrow terminal drops these columns, in this order; notes then follow below the table.
+_OPTIONAL_COLUMNS = ("note", "node", "attempt", "job", "limit in", "s/step")
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at an experiment found."""
+class Snapshot:
+    """An experiment's state at one moment."""
 
     time: str
     states: list[RunState]
     rows: list[tuple[str, ...]]
-    """Of each state, then of each imported run."""
+    """A row per state, then one per imported run."""
     notes: list[str]
 
     @property
@@ -45,61 +45,61 @@ class Look:
 
 
 def watch(find: Callable[[], Experiment], every_s: float = EVERY_S) -> None:
-    """Show an experiment's state until all of it is finished or Ctrl-C; Slurm is not asked more often for it."""
-    show = _table_shown if can_redraw(sys.stdout) else _changes_shown
+    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
+    show = _show_table if can_redraw(sys.stdout) else _show_changes
     try:
-        show(lambda: retry_io(lambda: look(find()), "the results", PATIENCE_S, for_others=False), every_s)
+        show(lambda: retry_io(lambda: take_snapshot(find()), "the results", PATIENCE_S, for_others=False), every_s)
     except KeyboardInterrupt:
         print()
 
 
-def look(experiment: Experiment) -> Look:
+def take_snapshot(experiment: Experiment) -> Snapshot:
     """An experiment's state now."""
-    states, says = run_states(experiment)
+    states, report = run_states(experiment)
     now = time.strftime("%H:%M:%S")
-    return Look(now, states, status_rows(experiment, states), notes(experiment, states, says))
+    return Snapshot(now, states, status_rows(experiment, states), notes(experiment, states, report))
 
 
-def _table_shown(look_again: Callable[[], Look], every_s: float) -> None:
+def _show_table(take: Callable[[], Snapshot], every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    # Drawn by us alone, at each look: nothing else needs a thread.
+    # Drawn only after each snapshot: no refresh thread is needed.
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            found = look_again()
-            live.update(table_of(found, every_s, console.width, console.height), refresh=True)
-            if found.finished:
+            snapshot = take()
+            live.update(table_of(snapshot, every_s, console.width, console.height), refresh=True)
+            if snapshot.finished:
                 return
             interruptible_sleep(every_s)
 
 
-def table_of(found: Look, every_s: float, width: int, height: int) -> Group:
-    """The live table: what is on its way first, as many runs as the terminal has lines for, and what stands below."""
+def table_of(snapshot: Snapshot, every_s: float, width: int, height: int) -> Group:
+    """The live table: unfinished runs first, as many as fit into the terminal, and the notes below it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    order = {state.run_id: ORDER.index(state.state) for state in found.states}
-    # The finished ones are least news.
-    rows = sorted(found.rows, key=lambda row: order.get(row[0], len(ORDER)) or len(ORDER))
+    order = {state.run_id: ORDER.index(state.state) for state in snapshot.states}
+    # Finished runs come last.
+    rows = sorted(snapshot.rows, key=lambda row: order.get(row[0], len(ORDER)) or len(ORDER))
     columns = _columns_for(rows, width)
-    below = [line for note in _notes_of(found, columns) for line in textwrap.wrap(note, width)]
+    below = [line for note in _notes_of(snapshot, columns) for line in textwrap.wrap(note, width)]
     shown = rows[: max(1, height - len(below) - _OTHER_LINES)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for number in columns:
         name = HEADER[number]
-        # A name may be cut, a number never.
+        # Only the run's name may be cut.
         least = None if number == 0 else _width(rows, number)
         table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True, min_width=least)
     for row in shown:
         colour = _COLOURS.get(row[1].partition(":")[0].split(" by ")[0], "")
         table.add_row(*(Text(row[number], style=colour if number == 1 else "") for number in columns))
-    more = [state for state in found.states if state.run_id not in {row[0] for row in shown}]
+    more = [state for state in snapshot.states if state.run_id not in {row[0] for row in shown}]
     lines = [f"and {len(rows) - len(shown)} more: {summary(more)}"] if len(shown) < len(rows) else []
-    end = "all is finished" if found.finished else f"every {every_s:g} s; Ctrl-C ends this, and no run"
-    lines += [*below, f"as of {found.time}; {end}"]
+    end = "all runs are finished" if snapshot.finished else f"every {every_s:g} s; Ctrl-C ends the watch, not the runs"
+    lines += [*below, f"as of {snapshot.time}; {end}"]
     return Group(table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
 
 
@@ -108,47 +108,47 @@ def _width(rows: Sequence[Sequence[str]], number: int) -> int:
 
 
 def _columns_for(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The columns that have content, without those that a narrow terminal has no room for."""
+    """The columns with content that fit into the terminal."""
     columns = [number for number in range(len(HEADER)) if any(row[number] for row in rows)]
-    for name in _GIVE_WAY:
+    for name in _OPTIONAL_COLUMNS:
         if sum(_width(rows, number) + _GAP for number in columns) - _GAP > width and HEADER.index(name) in columns:
             columns.remove(HEADER.index(name))
     return columns
 
 
-def _notes_of(found: Look, columns: Sequence[int]) -> list[str]:
-    """What stands below the table, with the rows' own notes where their column had no room."""
+def _notes_of(snapshot: Snapshot, columns: Sequence[int]) -> list[str]:
+    """The notes below the table, with the rows' own notes if their column is dropped."""
     note = HEADER.index("note")
-    of_rows = [f"{row[0]}: {row[note]}" for row in found.rows if row[note] and note not in columns]
-    return [*of_rows, *filter(None, found.notes)]
+    of_rows = [f"{row[0]}: {row[note]}" for row in snapshot.rows if row[note] and note not in columns]
+    return [*of_rows, *filter(None, snapshot.notes)]
 
 
-def _changes_shown(look_again: Callable[[], Look], every_s: float) -> None:
-    before: Look | None = None
+def _show_changes(take: Callable[[], Snapshot], every_s: float) -> None:
+    before: Snapshot | None = None
     while True:
-        found = look_again()
-        for line in changes(before, found):
-            print(f"{found.time} {line}", flush=True)
-        if found.finished:
+        now = take()
+        for line in changes(before, now):
+            print(f"{now.time} {line}", flush=True)
+        if now.finished:
             return
-        before = found
+        before = now
         interruptible_sleep(every_s)
 
 
-def changes(before: Look | None, found: Look) -> Iterator[str]:
-    """A line for each run whose state, job, node or attempt is another, or that is in its next part; then new notes."""
-    then = {} if before is None else dict(zip((row[0] for row in before.rows), _signs(before), strict=True))
-    for row, sign in zip(found.rows, _signs(found), strict=True):
-        if then.get(row[0]) != sign:
+def changes(before: Snapshot | None, now: Snapshot) -> Iterator[str]:
+    """A line for each run with a new state, job, node, attempt or part of its steps; then the new notes."""
+    old_signs = {} if before is None else dict(zip((row[0] for row in before.rows), _signs(before), strict=True))
+    for row, sign in zip(now.rows, _signs(now), strict=True):
+        if old_signs.get(row[0]) != sign:
             cells = zip(HEADER[2:], row[2:], strict=True)
-            told = [f"{_SAID.get(name, name)} {cell}".lstrip() for name, cell in cells if cell]
-            yield f"{row[0]}: {', '.join([row[1], *told])}"
+            facts = [f"{_CELL_LABELS.get(name, name)} {cell}".lstrip() for name, cell in cells if cell]
+            yield f"{row[0]}: {', '.join([row[1], *facts])}"
     known = set() if before is None else set(before.notes)
-    yield from (note for note in found.notes if note and note not in known)
+    yield from (note for note in now.notes if note and note not in known)
 
 
-def _signs(found: Look) -> Sequence[tuple[object, ...]]:
-    """What of each row is news when it changes: not the seconds, and not every step."""
-    parts = [part_of(state.step, state.steps or 0) for state in found.states]
-    parts += [0] * (len(found.rows) - len(parts))
-    return [(*row[1:5], part) for row, part in zip(found.rows, parts, strict=True)]
+def _signs(snapshot: Snapshot) -> Sequence[tuple[object, ...]]:
+    """The values of each row whose change is reported: not the seconds, and not every step."""
+    parts = [part_of(state.step, state.steps or 0) for state in snapshot.states]
+    parts += [0] * (len(snapshot.rows) - len(parts))
+    return [(*row[1:5], part) for row, part in zip(snapshot.rows, parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Watches whether a training still moves: how long it may be silent, and what it is doing when that ends."""
+"""Detects a training that hangs, and writes the stacks of its processes into the log."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import psutil
 
 from workflow.cluster.progress import StepReader
 
-# A process that was suspended (gang scheduling, a debugger) must not find that the trainer was silent meanwhile.
+# A suspension of this process (gang scheduling, a debugger) is not a silence of the trainer.
 _LONGEST_TICK_S = 1.0
 _DUMP_PATIENCE_S = 20.0
-_DUMPS_PATIENCE_S = 60.0  # for all of a trainer's processes: meanwhile nobody watches
-# Silent for a while before it is asked what it does: the trainer's own dump reaches the log through its own process.
+_DUMPS_PATIENCE_S = 60.0  # for all of a trainer's processes: nobody watches it meanwhile
+# Time for the trainer to write its own stacks into the log.
 _SIGNAL_PATIENCE_S = 2.0
 
 
 class Watchdog:
-    """Counts how long a trainer has been without a new step, and says when that is too long.
+    """Measures the time since a trainer's last step, and reports when it is too long.
 
     The limit is `hang_factor` times the median of its recent step times, at least `hang_min_s`; until its first step it
     is `first_step_s` (imports, weights, graphs, the first compilation). A factor of 0 turns the watchdog off.
@@ -40,7 +40,7 @@ class Watchdog:
         self._silent_s = 0.0
 
     def tick(self, elapsed_s: float) -> str | None:
-        """To be called every second or so; a sentence if the trainer has hung."""
+        """A sentence if the trainer hangs; call it about once a second."""
         with suppress(OSError):  # steps that cannot be read now are read later
             for step, seconds in self._reader.new_steps():
                 self._last_step = step
@@ -61,35 +61,32 @@ class Watchdog:
 
 
 def dump_stacks(pid: int, log: Path) -> None:
-    """Append to the log what every process of a trainer is doing: by py-spy, by the kernel, by the trainer itself.
+    """Append to the log what each process of a trainer is doing, from py-spy, the kernel and the trainer itself.
 
-    The trainer's process writes its own stacks on SIGUSR1 (Python's faulthandler). One that does not listen ends by it,
-    last of all; it was to be ended anyway.
+    The trainer's process writes its own stacks on SIGUSR1 (Python's faulthandler). A process without that handler ends
+    by the signal; it is about to be ended anyway.
     """
     with log.open("a", encoding="utf-8") as out:
         out.write("\n=== what the trainer's processes are doing ===\n")
         out.flush()
-        spy = _py_spy()
+        beside = Path(sys.executable).with_name("py-spy")
+        spy = str(beside) if beside.is_file() else shutil.which("py-spy")
+        family: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(pid)
+            family = [parent, *parent.children(recursive=True)]
         give_up = time.monotonic() + _DUMPS_PATIENCE_S
-        for process in _family(pid):
+        for process in family:
             _describe(process, out)
             if spy is not None and time.monotonic() < give_up:
                 _run_py_spy(spy, process.pid, out)
         if spy is None:
-            out.write("py-spy is not installed: only the trainer's own stacks follow, where it writes them\n")
+            out.write("py-spy is not installed: only the trainer's own stacks follow, if it writes them\n")
         out.flush()
     with suppress(psutil.TimeoutExpired, psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         parent.send_signal(signal.SIGUSR1)
         parent.wait(timeout=_SIGNAL_PATIENCE_S)
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def _describe(process: psutil.Process, out: Any) -> None:
@@ -99,11 +96,6 @@ def _describe(process: psutil.Process, out: Any) -> None:
         out.write(f"\nprocess {process.pid} ({process.status()}, in kernel: {waits or '-'}): {command}\n")
     except (OSError, psutil.Error):
         out.write(f"\nprocess {process.pid} has just ended\n")
-
-
-def _py_spy() -> str | None:
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
 def _run_py_spy(spy: str, pid: int, out: Any) -> None:
@@ -118,4 +110,4 @@ def _run_py_spy(spy: str, pid: int, out: Any) -> None:
             check=False,
         )
     except (subprocess.TimeoutExpired, OSError) as error:
-        out.write(f"py-spy could not look at {pid}: {error}\n")
+        out.write(f"py-spy could not read process {pid}: {error}\n")

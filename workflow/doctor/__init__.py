@@ -1,27 +1,26 @@
-"""The doctor: checks of this machine and this site. Here: what a check is, and what it says."""
+"""Checks this machine and this site; this module defines a check and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Found = tuple[str, str, str]
-"""Level (passed, warning, failed), what was found, and the remedy."""
-Action = Callable[[], Found]
+Outcome = tuple[str, str, str]
+"""The level (passed, warning, failed), what was found, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One question about this machine or this site."""
+    """One check of this machine or this site."""
 
     group: str
     name: str
-    action: Action
+    action: Callable[[], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found; `remedy` is empty where there is nothing to do."""
+    """The result of a check; `remedy` is empty if there is nothing to do."""
 
     group: str
     name: str
@@ -30,21 +29,21 @@ class CheckResult:
     remedy: str
 
 
-def passed(found: str, remedy: str = "") -> Found:
-    """All is well; a remedy is then a hint."""
+def passed(found: str, remedy: str = "") -> Outcome:
+    """All is well; the remedy is only a hint."""
     return "passed", found, remedy
 
 
-def warning(found: str, remedy: str) -> Found:
-    """It works, or may work, and not as well as it could."""
+def warning(found: str, remedy: str) -> Outcome:
+    """It works or may work, but not as well as it could."""
     return "warning", found, remedy
 
 
-def failed(found: str, remedy: str) -> Found:
+def failed(found: str, remedy: str) -> Outcome:
     """It will not work."""
     return "failed", found, remedy
 
 
-def failed_if(required: bool, found: str, remedy: str) -> Found:
-    """A failure where the experiment needs it, else a warning."""
+def failed_if(required: bool, found: str, remedy: str) -> Outcome:
+    """A failure if the experiment needs it, else a warning."""
     return failed(found, remedy) if required else warning(found, remedy)

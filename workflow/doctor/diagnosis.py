@@ -1,4 +1,4 @@
-"""Runs the doctor's checks side by side, each with a time limit, and prints what they found."""
+"""Runs the doctor's checks in parallel with a time limit, and prints their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workflow.cluster.estimate import default_profile
 from workflow.cluster.site import Site, read_site
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.doctor import Action, CheckResult, DoctorCheck, Found, warning
+from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning
 from workflow.doctor.file_checks import file_checks
 from workflow.doctor.machine_checks import machine_checks, token_checks
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
@@ -25,18 +25,18 @@ from workflow.doctor.stack_checks import stack_checks
 from workflow.stacks import load_stack, stack_names
 
 PATIENCE_S = 40.0
-"""For all checks together: they run side by side."""
+"""Limit for all checks together: they run in parallel."""
 _COLOURS = {"passed": "\x1b[32m", "warning": "\x1b[33m", "failed": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
 _WIDTH = 80
 _MOST = 400
-"""Characters of a check's line; --json has all of it."""
+"""Maximum characters of a check's result; --json has all of them."""
 
 
 def doctor(config: Path | None, profile: Path | None, across_nodes: bool, as_json: bool) -> None:
-    """Prints what every check found; `UserError` where one has failed.
+    """Print the result of every check; raise a `UserError` if one failed.
 
-    `config`: the experiment whose stacks this machine must carry; None: no stack must, and all are checked.
+    `config`: the experiment whose stacks must work on this machine; None: all stacks are checked, and none must work.
     """
     results = list(run_checks(checks_of(config, profile, across_nodes)))
     if as_json:
@@ -45,22 +45,22 @@ def doctor(config: Path | None, profile: Path | None, across_nodes: bool, as_jso
         print("\n".join(lines_of(results, colour_wanted())))
     failed = sum(result.level == "failed" for result in results)
     if failed:
-        raise UserError(f"{failed} of {len(results)} checks failed; the list names each remedy")
+        raise UserError(f"{failed} of {len(results)} checks failed; the list above has a remedy for each")
 
 
 def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = False) -> list[DoctorCheck]:
     """The checks of this machine, for an experiment or for none."""
-    asked: list[str] = []
+    names = stack_names()
     if config is not None:
-        # Its data may lie elsewhere: this is about the machine.
+        # The data may be elsewhere: only the machine is checked.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))
-        asked = list(dict.fromkeys(run.stack for run in plan.runs.values()))
+        names = list(dict.fromkeys(run.stack for run in plan.runs.values()))
         profile = profile or default_profile(plan)
     else:
         profile = profile or default_profile()
-    stacks = [load_stack(name) for name in (stack_names() if config is None else asked)]
-    asked_of = read_site(profile) if profile else Site()
-    site = SlurmSite(asked_of if asked_of.on_slurm else None)
+    stacks = [load_stack(name) for name in names]
+    request = read_site(profile) if profile else Site()
+    site = SlurmSite(request if request.on_slurm else None)
     return [
         *machine_checks(stacks, required=config is not None),
         *stack_checks(stacks, required=config is not None, on_cluster=site.is_here),
@@ -71,38 +71,35 @@ def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = Fa
 
 
 def run_checks(checks: Sequence[DoctorCheck], patience_s: float = PATIENCE_S) -> Iterator[CheckResult]:
-    """Each check's result, in their order; a check that fails itself, or takes too long, is a warning."""
-    answers: list[list[Found]] = [[] for _ in checks]
-    threads = []
-    for check, answer in zip(checks, answers, strict=True):
-        # A check that hangs on a dead file system must not keep the program.
-        thread = threading.Thread(target=_answer, args=(check.action, answer), daemon=True)
+    """Each check's result, in their order; a check that raises an error or takes too long is a warning."""
+    outcomes: dict[int, Outcome] = {}
+
+    def run_check(number: int) -> None:
+        try:
+            outcomes[number] = checks[number].action()
+        except Exception as error:  # the other checks continue after any error
+            why = " ".join(str(error).split()) or type(error).__name__
+            outcomes[number] = warning(f"could not check: {why}", "check by hand")
+
+    # Daemon threads: a check that hangs on a dead file system must not block the program's end.
+    threads = [threading.Thread(target=run_check, args=(number,), daemon=True) for number in range(len(checks))]
+    for thread in threads:
         thread.start()
-        threads.append(thread)
     give_up = time.monotonic() + patience_s
-    for check, thread, answer in zip(checks, threads, answers, strict=True):
+    for number, (check, thread) in enumerate(zip(checks, threads, strict=True)):
         thread.join(max(0.0, give_up - time.monotonic()))
-        late = warning(f"could not look: no answer within {patience_s:g} s", "try again, or look by hand")
-        level, found, remedy = answer[0] if answer else late
-        yield CheckResult(check.group, check.name, level, found, remedy)
-
-
-def _answer(action: Action, answer: list[Found]) -> None:
-    try:
-        answer.append(action())
-    except Exception as error:  # whatever it is, the other checks go on
-        why = " ".join(str(error).split()) or type(error).__name__
-        answer.append(warning(f"could not look: {why}", "look by hand"))
+        late = warning(f"could not check: no answer within {patience_s:g} s", "try again, or check by hand")
+        yield CheckResult(check.group, check.name, *outcomes.get(number, late))
 
 
 def as_dict(results: Sequence[CheckResult]) -> dict[str, object]:
-    """What `--json` prints: `checks`, each with group, name, level, found, remedy, and how many are of each level."""
+    """The output of `--json`: `checks`, each with group, name, level, found and remedy, and the count of each level."""
     counts: dict[str, object] = {level: sum(one.level == level for one in results) for level in _COLOURS}
     return {"checks": [asdict(result) for result in results], **counts}
 
 
 def lines_of(results: Sequence[CheckResult], colour: bool = False, width: int = _WIDTH) -> Iterator[str]:
-    """A line for each check, with its remedy below; the count of each level last."""
+    """A line for each check with its remedy below, then the count of each level."""
     group = ""
     for result in results:
         if result.group != group:

@@ -1,4 +1,4 @@
-"""Checks this machine: CPUs, memory, disk, the package index, and whether tokens are there."""
+"""Checks this machine: CPUs, memory, disk, the package index, and whether tokens are set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from common.files import ROOT, is_checkout
-from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
+from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
 from workflow.stacks import Stack, built_dir
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
 
@@ -31,7 +31,7 @@ _TOKENS = (
 
 
 def machine_checks(stacks: Sequence[Stack], required: bool) -> list[DoctorCheck]:
-    """The machine's own; `required`: the experiment trains in these stacks."""
+    """The checks of the machine; `required`: the experiment trains in these stacks."""
     return [
         DoctorCheck("machine", "Python", python_version),
         DoctorCheck("machine", "installation", lambda: installation(required)),
@@ -43,7 +43,7 @@ def machine_checks(stacks: Sequence[Stack], required: bool) -> list[DoctorCheck]
 
 
 def token_checks(environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
-    """Whether each token is there; its value is never read beyond that, nor shown."""
+    """Whether each token is set; its value is never shown."""
     home = Path(environ.get("HOME", "~")).expanduser()
     return [
         DoctorCheck("tokens", name, partial(token, variable, [home / one for one in files], why, environ))
@@ -51,44 +51,44 @@ def token_checks(environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
     ]
 
 
-def python_version(version: Sequence[Any] = tuple(sys.version_info)) -> Found:
-    """Of the controller."""
+def python_version(version: Sequence[Any] = tuple(sys.version_info)) -> Outcome:
+    """Whether the controller's Python is new enough."""
     shown = f"{'.'.join(map(str, version[:3]))} ({sys.prefix})"
     if tuple(version[:2]) >= (3, 11):
         return passed(shown)
     again = "run `make venv` with it" if is_checkout() else "install rolloutbench with it"
-    return failed(f"{shown}, and 3.11 is needed", f"install Python 3.11 or later and {again}")
+    return failed(f"{shown}, but 3.11 is needed", f"install Python 3.11 or later and {again}")
 
 
-def installation(required: bool, checkout: bool | None = None) -> Found:
-    """Whether this program is a checkout's: `compare`, `new` and `plan` need none, training does."""
+def installation(required: bool, checkout: bool | None = None) -> Outcome:
+    """Whether this program runs from a checkout: training needs one; `compare`, `new` and `plan` do not."""
     if is_checkout() if checkout is None else checkout:
         return passed(f"a checkout, {ROOT}")
     remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
-    return failed_if(required, "without a checkout: it compares, plans and checks, and cannot train", remedy)
+    return failed_if(required, "without a checkout: it compares, plans and checks, but cannot train", remedy)
 
 
-def cpus(count: int) -> Found:
-    """Those that this process may use."""
+def cpus(count: int) -> Outcome:
+    """Whether this process may use enough CPUs."""
     if count >= _LEAST_CPUS:
         return passed(f"{count}")
     return warning(
-        f"{count}, and the quickstart takes {_LEAST_CPUS}", "ask for more CPUs, or lower `train` in the profile"
+        f"{count}, but the quickstart needs {_LEAST_CPUS}", "request more CPUs, or lower `train` in the profile"
     )
 
 
-def memory(limit: Path = _CGROUP) -> Found:
-    """The machine's, or the limit of its control group."""
+def memory(limit: Path = _CGROUP) -> Outcome:
+    """Whether the machine, or the limit of its control group, has enough memory."""
     gib = psutil.virtual_memory().total / 2**30
     with contextlib.suppress(OSError, ValueError):  # without a limit
         gib = min(gib, int(limit.read_text()) / 2**30)
     if gib >= _LEAST_GIB * 0.97:  # a machine of 8 GiB shows a little less
         return passed(f"{gib:.0f} GiB")
-    return warning(f"{gib:.1f} GiB, and the quickstart takes {_LEAST_GIB:.0f}", "work on a node with more memory")
+    return warning(f"{gib:.1f} GiB, but the quickstart needs {_LEAST_GIB:.0f}", "work on a node with more memory")
 
 
-def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Found:
-    """Room for the stacks that are not built yet."""
+def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Outcome:
+    """Whether there is space for the stacks that are not built yet."""
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
     free_gib = shutil.disk_usage(there).free / 2**30
     missing = [one for one in stacks if not (built_dir(one.name, folder, one.folder.parent) / "verify.json").is_file()]
@@ -100,11 +100,11 @@ def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Foun
         return failed(f"{there} cannot be written", "work in a folder of your own")
     if free_gib >= need_gib:
         return passed(found)
-    return failed_if(required, found, "make room there, or link .stacks to a larger disk")
+    return failed_if(required, found, "free some space there, or link .stacks to a larger disk")
 
 
-def package_index(uv: Uv) -> Found:
-    """Whether the package sources of pip's own settings answer; only they are asked, for one package's versions."""
+def package_index(uv: Uv) -> Outcome:
+    """Whether the package sources of pip's settings answer a query for one package's versions."""
     sources = uv.sources
     if "--no-index" in uv.arguments:
         return passed(f"not asked, as pip's settings say: {sources}")
@@ -120,8 +120,8 @@ def package_index(uv: Uv) -> Found:
     )
 
 
-def token(variable: str, files: Sequence[Path], why: str, environ: Mapping[str, str]) -> Found:
-    """Whether a token is there, and whether only its owner may read its file."""
+def token(variable: str, files: Sequence[Path], why: str, environ: Mapping[str, str]) -> Outcome:
+    """Whether a token is set, and whether only its owner may read its file."""
     for file in files:
         if _holds(file, variable) and stat.S_IMODE(file.stat().st_mode) & 0o077:
             return warning(f"others may read {file}", f"chmod 600 {file}")

@@ -1,4 +1,4 @@
-"""Checks what each stack needs of this machine: Python, compilers, conda, the GPU and its driver."""
+"""Checks that this machine has what each stack needs: Python, compilers, conda, the GPU and its driver."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from functools import cached_property, partial
 
 from common.errors import UserError
 from node.hardware import driver_version
-from workflow.doctor import DoctorCheck, Found, failed, failed_if, passed, warning
+from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
 from workflow.stacks import Stack
 from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, find_conda
 from workflow.stacks.needs import find_python, missing_needs
 
 _PATIENCE_S = 15
-_LACK = re.compile(r"(.*\)|[^:]*): (.*)")  # what a program said about itself, in brackets, has colons of its own
+_LACK = re.compile(r"(.*\)|[^:]*): (.*)")  # a program's output, in brackets, may contain colons
 _LAYER = ", or build the stack with its conda layer (envs.backend: conda)"  # as envs/_needs.py says it
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html: CUDA's major release -> the
-# oldest driver that runs what was compiled with it.
+# oldest driver that runs code compiled with it.
 _LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 _ON_A_NODE = "run it on a GPU node: srun --partition=NAME --gres=gpu:1 rolloutbench doctor"
 
 
 class Gpus:
-    """What nvidia-smi says, asked once."""
+    """The output of nvidia-smi, read once."""
 
     @cached_property
     def rows(self) -> list[list[str]]:
-        """Name, memory in MiB, driver and compute capability of each GPU; `UserError` where it does not answer."""
+        """Name, memory in MiB, driver and compute capability of each GPU; a `UserError` if nvidia-smi fails."""
         command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap"]
         command += ["--format=csv,noheader,nounits"]
         try:
@@ -40,16 +40,16 @@ class Gpus:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"nvidia-smi does not answer ({error})") from None
         if done.returncode != 0:
-            said = " ".join((done.stdout or done.stderr).split())
-            raise UserError(f"nvidia-smi does not answer ({said[-160:]})")
+            output = " ".join((done.stdout or done.stderr).split())
+            raise UserError(f"nvidia-smi does not answer ({output[-160:]})")
         return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(done.stdout)) if len(row) == 4]
 
 
 def stack_checks(stacks: Sequence[Stack], required: bool, on_cluster: bool) -> list[DoctorCheck]:
-    """Of each stack; `required`: the experiment trains in it; `on_cluster`: GPUs may be on other nodes than this."""
+    """The checks of each stack; `required`: the experiment trains in it; `on_cluster`: the GPUs may be elsewhere."""
     gpus = Gpus()
     on_gpus = [stack for stack in stacks if stack.cuda]
-    # A job's needs are the compute node's: a login node may do without.
+    # Jobs run on compute nodes: a login node may lack what they need.
     here = required and not on_cluster
     found = [
         DoctorCheck("GPU", "GPU", lambda: gpu(gpus, on_gpus, here)),
@@ -63,8 +63,8 @@ def stack_checks(stacks: Sequence[Stack], required: bool, on_cluster: bool) -> l
     return sorted(found, key=lambda check: check.group, reverse=True)
 
 
-def conda(stacks: Sequence[Stack]) -> Found:
-    """Whether there is a conda for the stacks that have a layer of it."""
+def conda(stacks: Sequence[Stack]) -> Outcome:
+    """Whether there is a conda for the stacks with a conda layer."""
     if program := find_conda():
         return passed(program)
     layered = [stack.name for stack in stacks if stack.conda_lock]
@@ -73,8 +73,8 @@ def conda(stacks: Sequence[Stack]) -> Found:
     return warning(f"none; {', '.join(layered)} would get compilers and CUDA from it", HOW_TO_INSTALL_CONDA)
 
 
-def needs(stack: Stack, required: bool) -> Found:
-    """Python, and what stack.yaml declares of compilers, headers and libraries, as a build asks for it."""
+def needs(stack: Stack, required: bool) -> Outcome:
+    """Whether Python and stack.yaml's compilers, headers and libraries exist, as a build checks it."""
     if stack.conda_lock is not None and find_conda() is not None:
         return passed("Python and compilers come from its conda layer")
     lines = []
@@ -87,17 +87,17 @@ def needs(stack: Stack, required: bool) -> Found:
         return passed(", ".join([f"Python {stack.python}", *stack.run_needs]))
     parts = [_LACK.fullmatch(line.replace(_LAYER, "")) for line in dict.fromkeys(lines)]
     whats, remedies = zip(*(part.groups() for part in parts if part), strict=True)
-    # A stack with a conda layer says so once.
+    # Mention the conda layer only once.
     layered = _LAYER if any(_LAYER in line for line in lines) else ""
     return failed_if(required, "; ".join(whats), "; ".join(dict.fromkeys(remedies)) + layered)
 
 
-def gpu(gpus: Gpus, on_gpus: Sequence[Stack], required: bool) -> Found:
+def gpu(gpus: Gpus, on_gpus: Sequence[Stack], required: bool) -> Outcome:
     """The GPUs of this machine."""
     try:
         rows = gpus.rows
     except UserError as error:
-        return failed(str(error), "mend the driver: reboot after an update of it, or ask the administrator")
+        return failed(str(error), "repair the driver: reboot after its update, or ask the administrator")
     if rows:
         kinds = {(name, float(memory)): 0 for name, memory, _, _ in rows}
         for name, memory, _, _ in rows:
@@ -105,14 +105,14 @@ def gpu(gpus: Gpus, on_gpus: Sequence[Stack], required: bool) -> Found:
         shown = ", ".join(f"{count} x {name} ({mib / 1024:.0f} GiB)" for (name, mib), count in kinds.items())
         return passed(f"{shown}, driver {rows[0][2]}")
     if driver := driver_version():
-        return failed(f"driver {driver} is loaded, and there is no nvidia-smi", "put nvidia-smi on PATH")
+        return failed(f"driver {driver} is loaded, but there is no nvidia-smi", "put nvidia-smi on PATH")
     if not on_gpus:
         return passed("none, and these stacks need none")
     return failed_if(required, f"none here; {', '.join(stack.name for stack in on_gpus)} need one", _ON_A_NODE)
 
 
-def gpu_of_stack(gpus: Gpus, stack: Stack, required: bool) -> Found:
-    """Whether the driver and the GPUs are new enough for a stack's CUDA, and of the kind it is compiled for."""
+def gpu_of_stack(gpus: Gpus, stack: Stack, required: bool) -> Outcome:
+    """Whether the driver is new enough for a stack's CUDA, and the GPUs are those that it is compiled for."""
     assert stack.cuda is not None
     rows = gpus.rows
     if not rows:
@@ -128,7 +128,7 @@ def gpu_of_stack(gpus: Gpus, stack: Stack, required: bool) -> Found:
     if others:
         return failed_if(
             required,
-            f"it compiles for compute capability {built_for}, and the GPUs here have {', '.join(others)}",
+            f"it compiles for compute capability {built_for}, but the GPUs here have {', '.join(others)}",
             f"write {others[0]} into source_environment of {stack.folder.name}/stack.yaml, and build it again",
         )
     return passed(f"driver {driver} runs CUDA {stack.cuda}")

@@ -25,7 +25,7 @@ from trainers.timers.lookup import mode_of, tree_for
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.rendezvous import TaskSetup
-from workflow.cluster.server import ServerHead, ServerSetup, answers
+from workflow.cluster.server import ServerHead, ServerSetup, is_healthy
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -174,7 +174,7 @@ def served(beside: Beside) -> Served:
     said = beside.train("server", 1, STOPPED_AT)
     beside.train("server", 2)
     assert beside.head.poll() is None
-    patience.until(lambda: answers(beside.head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
+    patience.until(lambda: is_healthy(beside.head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
     return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), said, beside.log)
 
 

@@ -16,7 +16,7 @@ from node.phase_clock import PhaseClock
 from trainers.trl.driver.timers import TrlTimers
 from workflow.cluster.place import Place
 from workflow.cluster.rendezvous import TaskSetup
-from workflow.cluster.server import ServerHead, ServerSetup, answers
+from workflow.cluster.server import ServerHead, ServerSetup, is_healthy
 
 from ... import patience
 from ...attempts import ROOT, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
@@ -63,7 +63,7 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
             done = patience.run(command, 300, cwd=ROOT, env=environment, whom=os.getpid())
             assert done.returncode == 0, done.stderr + (folder / "server.log").read_text()
         assert head.poll() is None
-        patience.until(lambda: answers(head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
+        patience.until(lambda: is_healthy(head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
 
 

@@ -18,7 +18,8 @@ from trainers.protocol import StackFacts
 from trainers.verl import settings as verl
 from trainers.workload import Workload
 from workflow.cluster.place import Place
-from workflow.cluster.ray import RayHead, RaySetup
+from workflow.cluster.ray import RayHead
+from workflow.cluster.rendezvous import TaskSetup
 from workflow.config.model import Arm
 
 from ... import patience
@@ -135,14 +136,13 @@ class Bench:
 
 @contextmanager
 def ray_of(bench: Bench) -> Iterator[None]:
-    setup = RaySetup(
-        place=Place.from_environment({}, cpus=16),
+    setup = TaskSetup(
+        place=Place.from_environment({"SLURM_MEM_PER_NODE": "320"}, cpus=16),
         folder=bench.folder / "nodes",
         python=bench.python,
         environment=bench.environment(),
         cwd=ROOT,
         log=bench.folder / "ray.log",
-        object_store_bytes=100_000_000,
     )
     with RayHead(setup) as head:
         head.start()
