@@ -122,7 +122,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),
         ("--model qwen", "--model: must be ID@COMMIT of a hub, or the path of a folder, such as ./qwen (got 'qwen')"),
         ("--model ./qwen", "--model: must be an existing folder (got './qwen')"),
-        ("--model .", "is no model: it lacks config.json"),
+        ("--model .", "is no model: it has no config.json"),
         (
             "--model builtin:huge",
             "unknown source 'builtin:huge' (did you mean builtin:tiny-qwen2?); known: builtin:tiny-qwen2, ",

@@ -137,7 +137,7 @@ def makes_a_configuration(program: Path, folder: Path) -> None:
         ([program, "schema", "--write"], "error: schema --write writes into a checkout"),
         (
             [program.with_name("snakemake"), "--configfile", "my.yaml"],
-            "error: rolloutbench is installed without its rules",
+            "error: rolloutbench is installed without the rules that train",
         ),
     ):
         wrong = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -137,7 +137,7 @@ def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site, ch
     first, conda, _ = how("--backend", "conda")
     assert (first, how()[1]) == ("conda", conda)
     second, plain, said = how("--backend", "uv")
-    assert second == "uv" and plain.name == "env" and "without its conda layer (as asked for)" in said
+    assert second == "uv" and plain.name == "env" and "without its conda layer (as configured)" in said
     assert how()[1:] == (plain, "")  # auto takes what is there
     assert entries(plain.parent) == ["env", "verify.json"]
     asked = len(channel.asked)
@@ -177,7 +177,7 @@ def test_a_download_that_breaks_off_is_told_and_what_is_there_stays(layered: Sit
     unpacked = layered.stacks / ".conda-packages"
     channel.before_cut = lambda: patience.until(lambda: len([*unpacked.glob("*/info/index.json")]) == 3, os.getpid())
     failed = layered.build()
-    assert failed.returncode == 1 and "What was unpacked stays" in failed.stderr, failed.stderr
+    assert failed.returncode == 1 and "Unpacked packages stay" in failed.stderr, failed.stderr
     assert "channel_alias" in failed.stderr and layered.built() == []
     channel.cut = None
     channel.asked.clear()
@@ -219,7 +219,7 @@ def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path)
     built = layered.build(CUDA_HOME=str(tmp_path / "cuda"))
     assert built.returncode == 0, built.stderr
     wanted = (
-        "(none of micromamba, mamba, conda is here; `envs.backend: conda` takes it): Python and compilers are this "
+        "(no micromamba or mamba or conda found; `envs.backend: conda` builds with it): Python and compilers are this "
     )
     wanted += f"machine's own; nvcc is {tmp_path}/cuda/bin/nvcc"
     assert wanted in built.stderr

@@ -84,9 +84,9 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
             "wants gxx, which .* does not have; run `make locks STACK=s`",
         ),
         ("environment.yml", "libgcc >=13,<15", "libgcc =14.2.0 other_0", "wants libgcc =14.2.0 other_0"),
-        ("environment.yml", "libgcc >=13,<15", "pip: [torch]", "pip's packages belong in requirements.in"),
+        ("environment.yml", "libgcc >=13,<15", "pip: [torch]", "move pip packages to requirements.in"),
         ("environment.yml", "libgcc >=13,<15", "libgcc @ 3", "is not understood"),
-        ("environment.yml", "dependencies:", "depends:", "must hold `channels:` and `dependencies:`"),
+        ("environment.yml", "dependencies:", "depends:", "must have `channels:` and a list of `dependencies:`"),
         ("conda-lock.yml", "version: 3.11.11", "version: 3.12.1", "the file of python 3.12.1 is called python-3.11.11"),
         ("conda-lock.yml", ", sha256: ", ", sha1: ", "conda-lock.yml:5: python has no sha256"),
         ("conda-lock.yml", "sha256: 01", "sha256: 1", "python has no sha256 of the right form"),
@@ -94,10 +94,10 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
             "conda-lock.yml",
             "manager: conda",
             "manager: pip",
-            "python is a pip package; those belong in requirements.lock",
+            "python is a pip package; move it to requirements.lock",
         ),
         ("conda-lock.yml", "platform: linux-64", "platform: osx-64", "python is for osx-64; stacks are for linux-64"),
-        ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs openssl, which is not in it"),
+        ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs openssl, which the lock lacks"),
         ("conda-lock.yml", "- name: libgcc\n  version", "- version", "conda-lock.yml:13: 'name' is missing"),
         ("conda-lock.yml", "version: 1\n", "version: 6\n", "not a conda-lock file of format 1"),
         ("conda-lock.yml", "package:", "package: [", "not valid YAML"),
@@ -105,7 +105,7 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
             "stack.yaml",
             'python: "3.11"',
             'python: "3.12"',
-            "has to hold Python 3.12, as stack.yaml says; it has 3.11.11",
+            "must have Python 3.12, as in stack.yaml .got 3.11.11",
         ),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_package_twice_is_refused(folder: Path) -> None:
     lock = folder / "conda-lock.yml"
     lock.write_text(LOCK + LOCK[LOCK.index("- name: libgcc") :])
     assert len(parse_conda_lock(lock)) == 3
-    with pytest.raises(UserError, match=":20 names libgcc a second time"):
+    with pytest.raises(UserError, match=":20 lists libgcc twice"):
         check_conda_lock(load_stack("s", folder.parent))
 
 
@@ -155,5 +155,5 @@ def test_condas_version_wishes(wish: str, version: str, expected: bool) -> None:
 
 
 def test_a_wish_that_cannot_be_compared_is_told() -> None:
-    with pytest.raises(UserError, match="write the wish as"):
+    with pytest.raises(UserError, match="write the version as"):
         fits(">=9e", "9f")

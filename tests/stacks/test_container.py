@@ -14,7 +14,7 @@ import pytest
 
 from common.errors import UserError
 from workflow.stacks.definition import ENVS, load_stack, lock_id, stack_names
-from workflow.stacks.image import BUILDER, definition, wrapper
+from workflow.stacks.image import BUILDER, container_definition, wrapper
 from workflow.stacks.lockfile import parse_lock
 
 from .conftest import Site
@@ -30,8 +30,8 @@ def sections(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", stack_names())
 def test_every_pinned_thing_comes_from_a_lock(name: str) -> None:
-    text = definition(name)
-    assert text == definition(name)
+    text = container_definition(name)
+    assert text == container_definition(name)
     parts = sections(text)
     assert list(parts) == ["", "files", "post", "environment", "runscript", "labels", "help"]
     stack, present = load_stack(name), lock_id(name)
@@ -57,7 +57,7 @@ def test_every_pinned_thing_comes_from_a_lock(name: str) -> None:
 def test_a_shell_takes_the_scripts(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
-    parts = sections(definition("trl-transformers-cpu"))
+    parts = sections(container_definition("trl-transformers-cpu"))
     for name in ("post", "environment", "runscript"):
         done = subprocess.run([shell, "-n"], input=parts[name], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_a_shell_takes_the_scripts(shell: str) -> None:
 def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:
     # As in the image: the definition's folders, and of the site's packages only the builder's. The controller's
     # environment finds the repository itself, so each module's file is looked at.
-    for line in sections(definition("trl-transformers-cpu"))["files"].split("\n"):
+    for line in sections(container_definition("trl-transformers-cpu"))["files"].split("\n"):
         if line.strip():
             name, there = line.split()
             assert there == f"/opt/rolloutbench/{name}"
@@ -141,7 +141,7 @@ def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> Non
     assert refused.returncode == 1 and "requirements.lock:6: rbt-beta: expected 2.1, got 2.0" in refused.stderr
     assert tiny.built() == []
     missing = tiny.run("adopt", "tiny", "--image", "none.sif", "--stacks-dir", str(tiny.stacks))
-    assert missing.returncode == 1 and "none.sif is not there" in missing.stderr
+    assert missing.returncode == 1 and "none.sif does not exist" in missing.stderr
 
 
 def test_an_image_does_not_replace_what_was_built(tiny: Site, image: Path) -> None:
@@ -149,7 +149,7 @@ def test_an_image_does_not_replace_what_was_built(tiny: Site, image: Path) -> No
     before = (tiny.built()[0] / "verify.json").read_text()
     adopt = ("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
     refused = tiny.run(*adopt)
-    assert refused.returncode == 1 and "tiny is there already, and built" in refused.stderr
+    assert refused.returncode == 1 and "tiny already exists, built" in refused.stderr
     assert "remove that folder first" in refused.stderr and (tiny.built()[0] / "verify.json").read_text() == before
     shutil.rmtree(tiny.built()[0])
     assert tiny.run(*adopt).returncode == 0 and tiny.run(*adopt).returncode == 0
@@ -189,9 +189,9 @@ def test_an_unknown_cuda_wants_a_base(tiny: Site) -> None:
     shutil.copytree(ENVS / "controller", tiny.envs / "controller")
     stack = tiny.envs / "tiny" / "stack.yaml"
     stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "99.1"'))
-    with pytest.raises(UserError, match=r"asks for CUDA 99\.1, and base images are known for 12\.4, 13\.0"):
-        definition("tiny", tiny.envs)
-    assert "From: some/image:1\n" in definition("tiny", tiny.envs, "docker://some/image:1")
+    with pytest.raises(UserError, match=r"has CUDA 99\.1, and base images are known for 12\.4, 13\.0"):
+        container_definition("tiny", tiny.envs)
+    assert "From: some/image:1\n" in container_definition("tiny", tiny.envs, "docker://some/image:1")
     (tiny.envs / "controller" / "requirements.lock").write_text("")
     with pytest.raises(UserError, match=r"pins no packaging, pyyaml, uv"):
-        definition("tiny", tiny.envs, "docker://some/image:1")
+        container_definition("tiny", tiny.envs, "docker://some/image:1")

@@ -67,7 +67,7 @@ def test_what_is_missing_is_laid_over_it(tiny: Site, tmp_path: Path, wheels: dic
     before = contents(tmp_path / "base")
     done = registered(tiny, python)
     assert done.returncode == 0, done.stderr
-    assert "has 1 of 2 packages; 1 are laid over it" in done.stderr
+    assert "has 1 of 2 packages; installing 1 on top of it" in done.stderr
     told = verdict(tiny)
     assert told["ok"] and told["state"] == "registered, not built"
     assert told["packages"] == {"rbt-alpha": "1.0", "rbt-beta": "2.0"}
@@ -93,13 +93,13 @@ def test_each_difference_is_listed_and_refused(tiny: Site, tmp_path: Path, wheel
     python = interpreter(tmp_path / "base", wheels["rbt-beta==2.1"], wheels["rbt-gamma==7"])
     refused = registered(tiny, python)
     assert refused.returncode == 1 and "Traceback" not in refused.stderr
-    assert "  rbt-beta: the lock has 2.0, there is 2.1\n" in refused.stderr
+    assert "  rbt-beta: the lock has 2.0, installed is 2.1\n" in refused.stderr
     assert "  1 packages that the lock does not have: rbt-gamma 7\n" in refused.stderr
     assert '--accept "rbt-beta==2.1 :extra:"' in refused.stderr and '--overlay "rbt-beta"' in refused.stderr
     assert tiny.built() == []
     # Another version than the one that is there accepts nothing.
     refused = registered(tiny, python, "--accept", "rbt-beta==2.2, rbt-gamma")
-    assert refused.returncode == 1 and "rbt-beta: the lock has 2.0, there is 2.1" in refused.stderr
+    assert refused.returncode == 1 and "rbt-beta: the lock has 2.0, installed is 2.1" in refused.stderr
     assert "rbt-gamma" not in refused.stderr
 
 
@@ -135,7 +135,7 @@ def test_another_build_of_the_locks_version_is_accepted_and_not_laid_over(
     house.mkdir()
     over = ("--overlay", ":all:", "--find-links", str(house))
     refused = registered(tiny, python, *over)
-    assert refused.returncode == 1 and "  rbt-beta: the lock has 2.0, there is 2.0+cu130\n" in refused.stderr
+    assert refused.returncode == 1 and "  rbt-beta: the lock has 2.0, installed is 2.0+cu130\n" in refused.stderr
     assert '--accept "rbt-beta==2.0+cu130"' in refused.stderr and tiny.built() == []
     done = registered(tiny, python, *over, "--accept", "rbt-beta==2.0+cu130")
     assert done.returncode == 0, done.stderr
@@ -197,7 +197,7 @@ def test_another_python_is_a_difference_too(tiny: Site, tmp_path: Path, other_py
     python = interpreter(tmp_path / "base", below=other_python)
     release = ".".join(subprocess.check_output([python, "-V"], text=True).split()[1].split(".")[:2])
     refused = registered(tiny, python)
-    assert refused.returncode == 1 and f"  python: the lock has {PYTHON}, there is {release}\n" in refused.stderr
+    assert refused.returncode == 1 and f"  python: the lock has {PYTHON}, installed is {release}\n" in refused.stderr
     assert f'--accept "python=={release}"' in refused.stderr and "--overlay" not in refused.stderr
     done = registered(tiny, python, "--accept", f"python=={release}")
     assert done.returncode == 0, done.stderr
@@ -231,7 +231,7 @@ def test_what_is_no_interpreter_is_told(tiny: Site, tmp_path: Path) -> None:
     silent.write_text("#!/bin/sh\nexit 3\n")
     silent.chmod(0o755)
     refused = registered(tiny, silent)
-    assert refused.returncode == 1 and "silent does not answer as a Python does" in refused.stderr
+    assert refused.returncode == 1 and "silent does not answer like Python" in refused.stderr
     refused = registered(tiny, Path(sys.executable), "--accept", "torch=2.11")
     assert refused.returncode == 1 and "--accept: 'torch=2.11' is not understood" in refused.stderr
     assert "Traceback" not in refused.stderr and tiny.built() == []
@@ -253,15 +253,15 @@ def test_a_built_stack_is_not_replaced(tiny: Site, tmp_path: Path, wheels: dict[
     assert tiny.build().returncode == 0
     python = interpreter(tmp_path / "base", wheels["rbt-beta==2.0"])
     refused = registered(tiny, python)
-    assert refused.returncode == 1 and "tiny is there already, and built" in refused.stderr
+    assert refused.returncode == 1 and "tiny already exists, built" in refused.stderr
     assert verdict(tiny)["state"] == "built"
     # Nor one that today's checks have not seen yet, nor one whose verdict Snakemake has deleted.
     (folder,) = tiny.built()
     before = contents(folder / "env")
     change_checks(tiny)
-    assert "and built" in registered(tiny, python).stderr
+    assert "exists, built" in registered(tiny, python).stderr
     (folder / "verify.json").unlink()
-    assert "and built" in registered(tiny, python).stderr
+    assert "exists, built" in registered(tiny, python).stderr
     assert contents(folder / "env") == before
 
 
@@ -313,6 +313,6 @@ def test_a_start_refuses_a_stack_that_todays_checks_have_not_seen(tiny: Site) ->
     with pytest.raises(UserError, match=r"run `python -m workflow.stacks build tiny`, which verifies it again"):
         require_verified([("tiny", folder.name)], tiny.stacks, tiny.envs)
     again = tiny.build()
-    assert again.returncode == 0 and "verifying the environment that is there" in again.stderr
+    assert again.returncode == 0 and "verifying the existing environment" in again.stderr
     require_verified([("tiny", folder.name)], tiny.stacks, tiny.envs)
     assert verdict(tiny)["run"]["caches"] == {"TRITON_CACHE_DIR": "triton"} and contents(folder / "env") == before

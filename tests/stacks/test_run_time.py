@@ -155,12 +155,12 @@ def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path: Path) 
     own.mkdir(mode=0o777)
     own.chmod(0o777)
     with pytest.raises(
-        UserError, match=r"not a folder that only you can write to; remove it, or name a disk .*CACHE_DIR"
+        UserError, match=r"must be a folder that only you can write to; remove it, or set .*CACHE_DIR to a disk"
     ):
         cache_folder("s", {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)})
     own.rmdir()
     own.write_text("")
-    with pytest.raises(UserError, match=r"cannot lie in .*; name a disk"):
+    with pytest.raises(UserError, match=r"cannot be created in .*; set .*CACHE_DIR"):
         cache_folder("s", {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)})
 
 

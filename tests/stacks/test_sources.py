@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.uv import described, pip_settings, redacted, run, uv_arguments, uv_environment
+from workflow.stacks.uv import Uv, pip_settings, redacted, run, uv_arguments, uv_environment
 
 DEFAULTS = {
     "index_url": "https://main.invalid/simple",
@@ -77,7 +77,10 @@ def test_no_index_is_an_argument() -> None:
 
 def test_passwords_are_not_shown() -> None:
     environ = uv_environment(DEFAULTS | {"index_url": SECRET, "extra_index_urls": [SECRET]}, {})
-    assert described(environ, []) == "index https://***@mirror.invalid/simple, index https://***@mirror.invalid/simple"
+    assert (
+        Uv("uv", environ, ()).sources
+        == "index https://***@mirror.invalid/simple, index https://***@mirror.invalid/simple"
+    )
     assert redacted("see http://token@h/ and file:///x") == "see http://***@h/ and file:///x"
     assert "secret" not in redacted("https://me:p@secret@host/simple")
 

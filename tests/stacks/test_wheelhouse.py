@@ -23,7 +23,7 @@ from packaging.tags import sys_tags
 from common.errors import UserError
 from workflow.stacks import wheelhouse
 from workflow.stacks.definition import load_stack, lock_id
-from workflow.stacks.distfiles import DistFile, Target, chosen, fetched
+from workflow.stacks.distfiles import DistFile, Target, choose_files, download
 from workflow.stacks.lockfile import Pin, parse_lock
 from workflow.stacks.wheelhouse import Selection, parse_have
 
@@ -149,7 +149,7 @@ def test_a_damaged_part_is_refused_by_name(site: Site, parts: Path, damage: str)
         piece.write_bytes(content if damage == "changed" else content[:100])
     joined = join(parts, site.root / "joined")
     assert joined.returncode == 1 and "part-002: FAILED" in joined.stdout and "part-001" not in joined.stdout
-    assert "bring the parts that are named above over again" in joined.stderr
+    assert "copy the parts named above again" in joined.stderr
     assert not list((site.root / "joined").iterdir())
 
 
@@ -265,7 +265,7 @@ def test_each_target_gets_its_best_wheel() -> None:
     files = {"native": [DistFile(pin, f"native-1.0-{tag}.whl", "", None, "0" * 64) for tag in tags]}
 
     def found(python: str, platform: str) -> str:
-        return chosen([pin], files, Target(python, platform))[0].name
+        return choose_files([pin], files, Target(python, platform))[0].name
 
     assert found("3.12", "manylinux_2_39_x86_64") == f"native-1.0-{tags[1]}.whl"
     assert found("3.12", "manylinux_2_27_x86_64") == f"native-1.0-{tags[0]}.whl"
@@ -277,7 +277,7 @@ def test_each_target_gets_its_best_wheel() -> None:
     near = [DistFile(pin, f"native-1.0-cp31{n}-cp31{n}-macosx_11_0_arm64.whl", "", None, "0" * 64) for n in range(10)]
     near.append(DistFile(pin, "native-1.0-py3-none-manylinux_2_31_x86_64.whl", "", None, "0" * 64))
     with pytest.raises(UserError, match=r"there are wheels for py3-none-manylinux_2_31_x86_64, cp310-.* and 3 more"):
-        chosen([pin], {"native": near}, Target("3.12", "manylinux_2_28_x86_64"))
+        choose_files([pin], {"native": near}, Target("3.12", "manylinux_2_28_x86_64"))
     with pytest.raises(UserError, match="manylinux_2_<glibc"):
         found("3.12", "linux")
     with pytest.raises(UserError, match="feature release"):
@@ -321,7 +321,7 @@ def test_a_local_version_that_no_index_has_is_explained(site: Site, index: Index
     index.add(write_wheel(tmp_path / "made", "rbt-alpha", "1.0"))
     lock_by_hand(site, {"rbt-alpha==1.0+cu130": write_wheel(tmp_path / "made", "rbt-alpha", "1.0+cu130")})
     failed = collect(site)
-    assert failed.returncode == 1 and "rbt-alpha==1.0+cu130 is a build with a local version (+cu130)" in failed.stderr
+    assert failed.returncode == 1 and "rbt-alpha==1.0+cu130 has a local version (+cu130)" in failed.stderr
     assert "PIP_FIND_LINKS" in failed.stderr
 
 
@@ -352,7 +352,7 @@ def test_a_disk_that_fills_up_is_told(site: Site, index: Index, tmp_path: Path, 
     # A folder tells its sizes: then nothing is begun.
     local = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index.folder / "files")}
     told = site.run("wheelhouse", "tiny", "--out", str(small_disk / "other"), **local)
-    assert told.returncode == 1 and "4 MB are to be fetched, and" in told.stderr
+    assert told.returncode == 1 and "4 MB are to be downloaded, and" in told.stderr
     assert not list((small_disk / "other" / "wheels").iterdir())
 
 
@@ -407,7 +407,7 @@ def test_an_interrupted_file_is_gone_on_with(faltering: tuple[type[_Faltering], 
     server, address = faltering
     path = tmp_path / "half"
     path.write_bytes(server.content[:300])
-    assert list(fetched([(f"http://{address}/a.whl", path)])) == [0]
+    assert list(download([(f"http://{address}/a.whl", path)])) == [0]
     assert path.read_bytes() == server.content
     assert server.ranges == ["bytes=300-", "bytes=1300-", "bytes=2300-"]
 
@@ -417,8 +417,8 @@ def test_a_server_that_never_gets_on_is_told_and_its_half_kept(
 ) -> None:
     server, address = faltering
     server.content = os.urandom(9000)
-    with pytest.raises(UserError, match=r"could not be fetched: .*\nWhat was fetched stays"):
-        list(fetched([(f"http://{address}/a.whl", tmp_path / "half")]))
+    with pytest.raises(UserError, match=r"could not be downloaded: .*\nDownloaded data stays"):
+        list(download([(f"http://{address}/a.whl", tmp_path / "half")]))
     assert (tmp_path / "half").read_bytes() == server.content[:5000]
 
 
@@ -428,9 +428,9 @@ def test_pips_password_is_used_and_not_shown(
     server, address = faltering
     server.password = "secret"
     monkeypatch.setenv("PIP_INDEX_URL", f"http://me:secret@{address}/simple")
-    assert list(fetched([(f"http://{address}/simple/files/a.whl", tmp_path / "a")])) == [0]
+    assert list(download([(f"http://{address}/simple/files/a.whl", tmp_path / "a")])) == [0]
     monkeypatch.setenv("PIP_INDEX_URL", f"http://me:wrong@{address}/simple")
     monkeypatch.setenv("PIP_NO_INPUT", "1")
     with pytest.raises(UserError, match="401") as caught:
-        list(fetched([(f"http://me:wrong@{address}/simple/files/a.whl", tmp_path / "b")]))
+        list(download([(f"http://me:wrong@{address}/simple/files/a.whl", tmp_path / "b")]))
     assert "wrong" not in str(caught.value)

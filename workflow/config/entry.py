@@ -1,7 +1,7 @@
-"""Checks an experiment before anything is built or submitted: its files, stacks, data, sources and GPUs.
+"""Checks an experiment's files, stacks, data, sources and GPUs before anything is built or submitted.
 
-`main` is the `snakemake` program of the controller's environment. Snakemake reads the files of --configfile before our
-Snakefile, and answers one that cannot be read with a traceback: they are checked first.
+`main` is the `snakemake` program of the controller's environment. It checks the files of --configfile first: Snakemake
+reads them before our Snakefile runs, and shows a traceback for a file that it cannot read.
 """
 
 from __future__ import annotations
@@ -33,29 +33,26 @@ from workflow.config.reading import read_yaml
 from workflow.preflight import require_possible
 from workflow.start import loading
 
-# More are alike.
-SHOWN = 5
+_SHOWN_SOURCES = 5
 _SNAKEFILES = [Path(folder, name) for folder in ("", "workflow") for name in ("Snakefile", "snakefile")]
 _NEEDS_CHECKOUT = (
-    f"rolloutbench is installed without its rules ({ROOT}), and they train; clone the repository, run `make venv` "
-    "there, and start the snakemake of its .venv (nothing was started)"
+    f"rolloutbench is installed without the rules that train ({ROOT}); clone the repository, run `make venv` there, "
+    "and start the snakemake of its .venv (nothing was started)"
 )
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Snakemake's own program with its arguments; one message and exit code 1 where a configuration file is wrong."""
-    words = sys.argv[1:] if argv is None else argv
-    given = snakemake_options(words)
-    files = given.configfile
-    named = any(word.startswith(("-s", "--snakefile")) for word in words)
-    # Another workflow of the user's has a Snakefile.
-    if files and not (named or is_checkout() or any(one.is_file() for one in _SNAKEFILES)):
+    """Runs Snakemake with its arguments; exits with 1 and one message if a configuration file is wrong."""
+    arguments = sys.argv[1:] if argv is None else argv
+    options = snakemake_options(arguments)
+    own_snakefile = any(argument.startswith(("-s", "--snakefile")) for argument in arguments)
+    # A Snakefile here belongs to another workflow of the user.
+    if options.configfile and not (own_snakefile or is_checkout() or any(path.is_file() for path in _SNAKEFILES)):
         sys.exit(f"error: {_NEEDS_CHECKOUT}")
-    for file in files:
-        if file.is_fifo():
-            continue  # it can be read once
+    for file in options.configfile:
         with exit_on_user_error():
-            read_yaml(file)
+            if not file.is_fifo():  # a pipe can be read only once
+                read_yaml(file)
     with loading():
         from snakemake.cli import get_profile_dir
         from snakemake.cli import main as snakemake
@@ -63,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
         from workflow.config import calm
 
-    for profile in given.profile:
+    for profile in options.profile:
         with exit_on_user_error():
             if profile not in ("", "none") and get_profile_dir(profile) is None:
                 raise UserError(unknown_profile(profile))
@@ -73,19 +70,19 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def snakemake_options(argv: Sequence[str]) -> argparse.Namespace:
-    """`configfile` and `profile` of a command line of Snakemake; the last --configfile counts, as there."""
+    """`configfile` and `profile` of Snakemake's arguments; as in Snakemake, the last --configfile counts."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", type=Path, default=[])
     parser.add_argument("--profile", action="append", default=[])
     try:
         return parser.parse_known_args(list(argv))[0]
     except (argparse.ArgumentError, SystemExit):
-        return parser.parse_args([])  # Snakemake says what is wrong with its arguments
+        return parser.parse_args([])  # Snakemake reports wrong arguments itself
 
 
 @dataclass
 class _Handlers:
-    """A handler of the main Snakefile, and those of the experiments that are modules of it."""
+    """The main Snakefile's handler, and those of the experiments that it uses as modules."""
 
     main: Callable[[Any], None]
     of_modules: dict[str, Callable[[], None]]
@@ -97,39 +94,39 @@ class _Handlers:
 
 
 def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) -> None:
-    """Has Snakemake call our onstart and onerror, and follow the profile, as without a module.
+    """Makes Snakemake call our onstart and onerror and apply the profile when the Snakefile is used as a module.
 
-    Snakemake 9 calls the main Snakefile's handlers alone. It reads a module again for each `use rule`: handlers are one
-    pair a folder. A `UserError` where the declaration moves files: what Python reads and writes would not move.
+    Snakemake 9 calls only the main Snakefile's handlers. It reads a module again for each `use rule`, so each results
+    folder has one pair of handlers. UserError if the module statement moves files: files of our Python code would stay.
     """
     moved = workflow.modifier.path_modifier
     if moved.prefix or moved.modifies_prefixes:
         raise UserError(
-            f"module {workflow.modifier.namespace} has prefix or replace_prefix, which rolloutbench cannot follow; "
-            f"leave it out: the results are in {results}, and `experiment` in its configuration names that folder"
+            f"module {workflow.modifier.namespace} has prefix or replace_prefix, which rolloutbench does not support; "
+            f"remove it: the results are in {results}, and `experiment` in the configuration names that folder"
         )
     for event in ("onstart", "onerror"):
         main = getattr(workflow, f"_{event}")
         both = main if isinstance(main, _Handlers) else _Handlers(main, {})
         both.of_modules[results] = handlers[event]
         setattr(workflow, f"_{event}", both)
-    # set-resources and set-threads name the rules as they are here, and `use rule ... as` gives them other names.
+    # set-resources and set-threads use our rule names; `use rule ... as` renames the rules.
     settings, used = workflow.resource_settings, workflow.modifier.rule_whitelist
-    for said, parsed in (
+    for overwritten, parsed in (
         (settings.overwrite_resources, settings._parsed_overwrite_resources),
         (settings.overwrite_threads, settings._parsed_overwrite_threads),
     ):
-        for rule in said if used is None else used & set(said):
+        for rule in overwritten if used is None else used & set(overwritten):
             parsed.setdefault(workflow.modifier.modify_rulename(rule), parsed[rule])
 
 
 def require_startable(workflow: Any, plan: Plan) -> None:
-    """A `UserError` if the experiment could not run as it is; `workflow` is Snakemake's own."""
+    """UserError if the experiment cannot run; `workflow` is Snakemake's object."""
     if plan.runs:
         if not is_checkout():
             raise UserError(_NEEDS_CHECKOUT)
         require_partition(workflow)
-        # Not at the top: every parse of the Snakefile would load what builds stacks.
+        # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.verification import require_verified
 
         require_verified((run.stack, run.lock_id) for run in plan.runs.values())
@@ -140,29 +137,28 @@ def require_startable(workflow: Any, plan: Plan) -> None:
 
 
 def require_gpus_here(workflow: Any, plan: Plan) -> None:
-    """A `UserError` where Snakemake would train on this machine, and it has fewer GPUs than a run wants.
+    """UserError if Snakemake would train on this machine and it has fewer GPUs than a run needs.
 
-    `workflow` is Snakemake's own object. Not where targets were named (`--until stack` on a login node), nor for
-    runs that are finished. The launcher looks again.
+    Skips finished runs, and commands with targets (`--until stack` on a login node). The launcher checks again.
     """
     settings = workflow.dag_settings
     if getattr(workflow.executor_plugin, "name", "local") != "local" or settings.targets or settings.until:
         return
     waiting = [run for run in plan.runs.values() if not Path(plan.folder, "runs", run.run_id, "done.json").is_file()]
-    wanted = max((int(run.spec["workload"]["gpus_per_node"]) for run in waiting), default=0)
-    if not wanted:
+    needed = max((int(run.spec["workload"]["gpus_per_node"]) for run in waiting), default=0)
+    if not needed:
         return
-    found, how = local_gpus(os.environ)
-    if found < wanted:
+    found, source = local_gpus(os.environ)
+    if found < needed:
         raise UserError(
-            f"experiment {plan.config.experiment} trains on {wanted} GPU{'s' * (wanted > 1)} (workload.gpus_per_node), "
-            f"and this machine has {found or 'none'} to use ({how}); use --profile slurm, or a machine that has them "
-            "(nothing was built or downloaded). To build its stacks here all the same: --until stack"
+            f"experiment {plan.config.experiment} trains on {needed} GPU{'s' * (needed > 1)} (workload.gpus_per_node), "
+            f"and this machine has {found or 'none'} to use ({source}); use --profile slurm or another machine "
+            "(nothing was built or downloaded). To build its stacks on this machine: --until stack"
         )
 
 
 def require_readable(plan: Plan) -> None:
-    """A `UserError` for a data file without the columns that are asked for, or a folder that holds no model."""
+    """UserError for a data file without the configured columns, or a folder without a model."""
     for request in plan.inputs.values():
         data, model = request["data"], request["model"]
         for key in ("source", "test_source"):
@@ -177,37 +173,35 @@ def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise UserError(f"{where} {source!r} is not a file; give a .jsonl, .json or .parquet file")
     found = columns_of(where, path)
-    if found is None:
-        return
-    asked = [(name, data[name]) for name in ("prompt_column", "answer_column")]
-    for setting, column in [*asked, *(("columns", name) for name in data.get("columns") or ())]:
-        if column not in found:
+    configured = [(name, data[name]) for name in ("prompt_column", "answer_column")]
+    for setting, column in [*configured, *(("columns", name) for name in data.get("columns") or ())]:
+        if found is not None and column not in found:
             raise UserError(
                 f"workload.data.{setting} is {column!r}, but {source!r} has the columns "
-                f"{', '.join(found) or '(none)'}{did_you_mean(column, found)}; name one of them, or add it there"
+                f"{', '.join(found) or '(none)'}{did_you_mean(column, found)}; name one of them, or add it"
             )
 
 
 def columns_of(where: str, path: Path) -> list[str] | None:
-    """The columns of the first row, or nothing where only a whole reading would tell."""
+    """The columns of the first row; None if only reading the whole file would show them."""
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
         try:
-            # Open: pyarrow takes a path such as gs:my.parquet for a bucket's.
+            # An open file: pyarrow would read a path such as gs:my.parquet from a bucket.
             with path.open("rb") as file:
                 return list(pyarrow.parquet.read_schema(file).names)
         except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
             problem = " ".join(str(error).split())
             raise UserError(f"{where} {str(path)!r} cannot be read as parquet: {problem}") from None
     if path.suffix == ".jsonl":
-        # A later row may have a column that the first one lacks, which is refused in any case: a blank is no prompt.
+        # The first row must have all columns: a missing prompt is an error anyway.
         with path.open(encoding="utf-8", errors="replace") as file:
             first = next((line for line in file if line.strip()), "")
         try:
             row = json.loads(first)
         except ValueError:
-            return None  # the job names the line
+            return None  # the job reports the line
         return list(row) if isinstance(row, dict) else None
     return None
 
@@ -215,41 +209,44 @@ def columns_of(where: str, path: Path) -> list[str] | None:
 def _require_model(source: str) -> None:
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        raise UserError(f"workload.model.source {source!r} is not a folder; give the one that holds config.json")
+        raise UserError(f"workload.model.source {source!r} is not a folder; give the folder with config.json")
     if not (folder / "config.json").is_file():
         inside = sorted(path.name for path in folder.iterdir())
         raise UserError(
-            f"workload.model.source {source!r} is no model: it lacks config.json (in it: "
-            f"{', '.join(inside[:8]) or 'nothing'}{', ...' * (len(inside) > 8)}); give the folder that holds it"
+            f"workload.model.source {source!r} is no model: it has no config.json (got: "
+            f"{', '.join(inside[:8]) or 'nothing'}{', ...' * (len(inside) > 8)}); give the folder with config.json"
         )
 
 
 def require_sources(plan: Plan) -> None:
-    """A `UserError` that names every imported run whose sources cannot be its own, or cannot be read."""
-    wrong = []
+    """UserError that names every imported run whose sources cannot be read or belong to another run."""
+    problems = []
     for run in plan.imports.values():
         try:
-            _require(run, [list(one.source) for one in plan.config.imports[run.spec["arm"]].runs])
+            _require_source(run, [list(each.source) for each in plan.config.imports[run.spec["arm"]].runs])
         except UserError as error:
-            wrong.append(f"arms.{run.spec['arm']}.import: {error}")
-    # What is wrong with a table is wrong with every run in it.
-    wrong = list(dict.fromkeys(wrong))
-    if wrong:
-        more = [f"... and {count_of(len(wrong) - SHOWN, 'more imported run')}"] if len(wrong) > SHOWN else []
-        raise UserError("\n".join([*wrong[:SHOWN], *more]))
+            problems.append(f"arms.{run.spec['arm']}.import: {error}")
+    # Every run in a wrong table has the same problem.
+    problems = list(dict.fromkeys(problems))
+    if problems:
+        hidden = len(problems) - _SHOWN_SOURCES
+        more = [f"... and {count_of(hidden, 'more imported run')}"] if hidden > 0 else []
+        raise UserError("\n".join([*problems[:_SHOWN_SOURCES], *more]))
 
 
-def _require(run: PlannedRun, of_arm: Sequence[Sequence[str]]) -> None:
+def _require_source(run: PlannedRun, sources_of_arm: Sequence[Sequence[str]]) -> None:
     facts = run.spec["import"]
-    versioned = facts["version"] is not None
-    looks = [None if is_remote(one) else inspect_source(one, facts["format"], versioned) for one in facts["sources"]]
-    seen = [(source, look) for source, look in zip(facts["sources"], looks, strict=True) if look is not None]
-    require_of_arm(run.spec, seen)
-    # What tells no format at first sight is no table.
-    require_own_tree(run.spec, list(zip(facts["sources"], looks, strict=True)))
-    require_declared(run.spec, looks, of_arm)
-    tables = [source for source, look in seen if look.tree is not None]
-    if tables and all(local_path(table).stat().st_size <= INSPECTED_BYTES for table in tables):
+    has_version = facts["version"] is not None
+    looks = [
+        None if is_remote(path) else inspect_source(path, facts["format"], has_version) for path in facts["sources"]
+    ]
+    pairs = list(zip(facts["sources"], looks, strict=True))
+    local = [(source, look) for source, look in pairs if look is not None]
+    require_of_arm(run.spec, local)
+    require_own_tree(run.spec, pairs)
+    require_declared(run.spec, looks, sources_of_arm)
+    tables = [local_path(source) for source, look in local if look.tree is not None]
+    if tables and all(table.stat().st_size <= INSPECTED_BYTES for table in tables):
         names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
-        trees = [read_phases_csv(local_path(table), names).tree for table in tables]
+        trees = [read_phases_csv(table, names).tree for table in tables]
         own_tree(run.spec["trainer"], "", run.spec["engine"], trees)

@@ -1,6 +1,6 @@
 """Stacks: pinned environments, defined in `envs/`, locked with hashes, built under `.stacks/`.
 
-Snakemake imports this at every parse, so only `definition` and `environment` are loaded (standard library and yaml).
+Snakemake imports this at every parse, so it loads only `definition` and `environment` (standard library and yaml).
 """
 
 from workflow.stacks.definition import Stack, built_dir, load_stack, lock_id, stack_names, stack_python

@@ -1,4 +1,4 @@
-"""`python -m workflow.stacks`: build a stack, check or refresh a lock, print a stack's interpreter."""
+"""`python -m workflow.stacks`: builds stacks, checks and refreshes locks, prints a stack's interpreter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workflow.stacks.verification import verify_again
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; 0 when it is done, 1 for a mistake that the user can mend, 128+n after a signal."""
+    """Runs one command; exit code 0 on success, 1 for an error that the user can correct, 128+n after a signal."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, _stop)
@@ -46,16 +46,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _build(given: argparse.Namespace) -> None:
-    wheels = wheel_pairs(given.wheel, given.sha256)
-    how = {"expected": given.expect, "backend": given.backend, "wheels": wheels}
-    print(build(given.name, given.stacks_dir, given.envs, **how))
+    options = {"expected": given.expect, "backend": given.backend, "wheels": wheel_pairs(given.wheel, given.sha256)}
+    print(build(given.name, given.stacks_dir, given.envs, **options))
 
 
 def _python(given: argparse.Namespace) -> None:
     path = stack_python(given.name, given.stacks_dir, given.envs)
     if not path.exists():
         raise UserError(
-            f"{given.name} is not built for its present lock; "
+            f"{given.name} is not built for its current lock; "
             f"run `python -m workflow.stacks build {given.name} --stacks-dir {given.stacks_dir}`"
         )
     print(path)
@@ -67,7 +66,7 @@ def _verify(given: argparse.Namespace) -> None:
 
 def _check(given: argparse.Namespace) -> None:
     if given.all == bool(given.name):
-        raise UserError("name one environment, or give --all")
+        raise UserError("give the name of one environment, or --all")
     names = env_names(given.envs) if given.all else [given.name]
     if not names:
         raise UserError(f"no environment with a lock is in {given.envs}; give --envs a folder such as envs")
@@ -92,19 +91,19 @@ def _needs(given: argparse.Namespace) -> None:
 
 
 def _wheelhouse(given: argparse.Namespace) -> None:
-    if given.part_mb is not None and not given.part_mb > 0:  # before gigabytes are fetched
+    if given.part_mb is not None and not given.part_mb > 0:  # checked before gigabytes are downloaded
         raise UserError(f"--part-mb must be more than 0 (got {given.part_mb:g})")
     python = given.python or load_stack(given.name, given.envs).python
     target = Target(python, given.platform or wheelhouse.default_platform())
     selection = wheelhouse.select(given.name, target, given.have, given.envs)
     if given.list:
-        print(wheelhouse.listed(selection))
+        print(wheelhouse.file_list(selection))
     else:
         print(wheelhouse.collect(selection, given.out or Path("wheelhouse") / given.name, given.part_mb))
 
 
 def _container(given: argparse.Namespace) -> None:
-    text = image.definition(given.name, given.envs, given.base)
+    text = image.container_definition(given.name, given.envs, given.base)
     if given.out is None:
         print(text, end="")
     else:
@@ -118,9 +117,9 @@ def _adopt(given: argparse.Namespace) -> None:
 
 
 def _register(given: argparse.Namespace) -> None:
-    names = {key: getattr(given, key) for key in ("accept", "overlay", "leave_out", "find_links")}
-    wheels = wheel_pairs(given.wheel, given.sha256)
-    print(register(given.name, given.python, given.stacks_dir, given.envs, **names, wheels=wheels))
+    options = {key: getattr(given, key) for key in ("accept", "overlay", "leave_out", "find_links")}
+    options["wheels"] = wheel_pairs(given.wheel, given.sha256)
+    print(register(given.name, given.python, given.stacks_dir, given.envs, **options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,10 +127,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--envs", type=Path, default=ENVS, help="folder of the definitions (default: the repository's)")
     commands = parser.add_subparsers(dest="command", required=True)
     stacks, wheels = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
-    stacks.add_argument("--stacks-dir", type=Path, default=Path(".stacks"), help="where stacks lie (default: .stacks)")
+    stacks.add_argument(
+        "--stacks-dir", type=Path, default=Path(".stacks"), help="folder of the stacks (default: .stacks)"
+    )
     text = "install this wheel of a package in source_builds instead of compiling it; with --sha256"
     wheels.add_argument("--wheel", type=Path, action="append", default=[], metavar="FILE", help=text)
-    text = "of the --wheel, as its builder noted it"
+    text = "sha256 of the --wheel, from the machine that built it"
     wheels.add_argument("--sha256", action="append", default=[], metavar="HEX", help=text)
 
     def command(run: Any, text: str, *shared: argparse.ArgumentParser, names: str | None = None) -> Any:
@@ -140,52 +141,52 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub.add_argument
 
-    add = command(_build, "build and verify a stack, unless it is ready; print its folder", stacks, wheels)
-    add("--expect", metavar="LOCK_ID", help="refuse to build any other lock than this one")
-    text = "with the conda layer, without it, or with it where a conda program is (default)"
+    add = command(_build, "build and verify a stack unless it is ready; print its folder", stacks, wheels)
+    add("--expect", metavar="LOCK_ID", help="fail if the lock has another id")
+    text = "conda: with the conda layer, uv: without it, auto: with it if a conda program exists (default)"
     add("--backend", choices=BACKENDS, default="auto", help=text)
     command(_python, "print the interpreter of a built stack", stacks)
-    add = command(_verify, "run a built stack's checks again, here: on a compute node with --gpu", stacks)
-    add("--gpu", action="store_true", help="also what needs a GPU")
+    add = command(_verify, "run a built stack's checks on this machine; on a compute node with --gpu", stacks)
+    add("--gpu", action="store_true", help="also run the checks that need a GPU")
     add("--out", type=Path, required=True, help="file for the verdict")
-    add = command(_check, "check that a lock fulfils its requirements.in", names="?")
-    add("--all", action="store_true", help="every environment that has a lock")
-    add = command(_lock, "resolve requirements.in anew; pins that still fit stay")
+    add = command(_check, "check a lock against its requirements.in", names="?")
+    add("--all", action="store_true", help="check every environment with a lock")
+    add = command(_lock, "resolve requirements.in again; pins that still fit stay")
     add("--upgrade", action="store_true", help="take the newest versions that fit")
-    add = command(_needs, "what this machine lacks to run a stack, one line each, with its remedy")
-    add("--debian", action="store_true", help="only the names of Debian's packages")
-    add = command(_container, "an Apptainer definition that builds the stack from its lock")
+    add = command(_needs, "list what this machine lacks to run a stack, with remedies")
+    add("--debian", action="store_true", help="print only the names of Debian packages")
+    add = command(_container, "write an Apptainer definition that builds the stack from its lock")
     add("--out", type=Path, help="file to write (default: print it)")
-    add("--base", help="base image, as in docker://name@sha256:… (default: one with the stack's CUDA)")
-    add = command(_adopt, "use an Apptainer image of the stack in place of a build", stacks)
+    add("--base", help="base image, such as docker://name@sha256:… (default: one with the stack's CUDA)")
+    add = command(_adopt, "use an Apptainer image of the stack instead of a build", stacks)
     add("--image", type=Path, required=True, help="the image, a .sif file or a folder")
-    _add_wheelhouse(command(_wheelhouse, "collect a stack's wheels for a machine without a network"))
-    _add_register(command(_register, "use an interpreter that is there, and lay over what it lacks", stacks, wheels))
+    _add_wheelhouse(command(_wheelhouse, "download a stack's wheels for a machine without a network"))
+    _add_register(command(_register, "use an existing interpreter and install missing packages on top", stacks, wheels))
     return parser
 
 
 def _add_wheelhouse(add: Any) -> None:
     add("--out", type=Path, help="default: wheelhouse/<name>")
-    add("--part-mb", type=float, help="also make parts of at most so many MB (10^6 bytes)")
-    add("--python", help="feature release on the target (default: the stack's)")
-    add("--platform", help="of the target (default: manylinux_2_28 of this machine's processor)")
-    add("--have", help="what the target has: a `pip freeze` file, or name==version,…")
+    add("--part-mb", type=float, help="also write parts of at most this many MB (10^6 bytes)")
+    add("--python", help="Python's feature release on the target (default: the stack's)")
+    add("--platform", help="the target's platform (default: manylinux_2_28 of this machine's processor)")
+    add("--have", help="packages that the target has: a `pip freeze` file, or name==version,…")
     add("--list", action="store_true", help="only print the files and their sizes")
 
 
 def _add_register(add: Any) -> None:
-    add("--python", type=Path, required=True, help="the interpreter; it is never changed")
+    add("--python", type=Path, required=True, help="the interpreter; it never changes")
     for option, text in (
-        ("--accept", "keep what differs: names, name==version, :extra: for all that the lock does not have"),
-        ("--overlay", "install the lock's version over what differs: names, or :all:"),
-        ("--leave-out", "do not install these, though they are missing"),
+        ("--accept", "keep the installed version: names, name==version, :extra: for all packages that the lock lacks"),
+        ("--overlay", "install the lock's version on top: names, or :all:"),
+        ("--leave-out", "do not install these missing packages"),
     ):
         add(option, action="append", default=[], metavar="NAMES", help=text)
-    add("--find-links", type=Path, metavar="DIR", help="take what is missing from this folder alone")
+    add("--find-links", type=Path, metavar="DIR", help="install missing packages only from this folder")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # As an exception it passes through the code that removes a half-built environment.
+    # The exception lets the build remove its incomplete environment.
     raise SystemExit(128 + number)
 
 

@@ -1,11 +1,10 @@
-"""Shares compiled Python between environments that have one source file, by hard links as uv makes them.
+"""Shares bytecode between environments whose source files are hard links of one file, as uv makes them.
 
-Each new environment compiles what it imports first: for torch and transformers 12 s of CPU. Bytecode fits a source of
-the time and size that it names, and Python writes the source's present path into the code that it loads: one serves
-all environments whose source is one file, however its path begins.
+Without it every new environment compiles its imports: 12 s of CPU for torch and transformers. Python accepts bytecode
+by the source's time and size and updates the path when it loads it, so one file serves all these environments.
 
-The cache is a flat folder. `<inode>.py` is one more link of a source: while it lies there, no other file gets that
-inode. `<inode>.cpython-311.pyc` is one more link of its bytecode, which Python replaces and never writes in place.
+The cache is a flat folder. `<inode>.py` is another hard link of a source and reserves that inode.
+`<inode>.cpython-311.pyc` is a hard link of its bytecode, which Python replaces and never changes in place.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ FOLDER = "rolloutbench-bytecode"
 
 
 def cache_beside(uv_cache: Path | None, env: Path) -> Path | None:
-    """The folder of bytecode beside uv's cache, made if it is not there.
+    """Creates and returns the bytecode folder beside uv's cache.
 
-    None where it is on another disk than the environment, which no hard link reaches, or where others can write to it:
-    code is run from there.
+    None if it is on another file system than the environment, or if others can write to it: Python runs this code.
     """
     try:
         if uv_cache is None or uv_cache.parent.stat().st_dev != env.stat().st_dev:
@@ -38,47 +36,49 @@ def cache_beside(uv_cache: Path | None, env: Path) -> Path | None:
 
 
 def reuse(cache: Path | None, env: Path) -> int:
-    """Gives the environment the bytecode that is known for its sources; the number of files."""
+    """Links cached bytecode into the environment; returns the number of files."""
     if cache is None or not (known := _names(cache)):
         return 0
-    given = 0
+    linked = 0
     for folder, tag, sources in _modules(env):
         compiled = folder / "__pycache__"
         for module, inode in sources.items():
             if f"{inode}.{tag}.pyc" not in known:
                 continue
-            # What is there already stays, and what another builder dropped meanwhile is compiled.
+            # Existing bytecode stays; Python compiles what another builder has just removed from the cache.
             with contextlib.suppress(OSError):
-                # On a layered disk a folder may list other inodes than its files have.
+                # On overlay file systems a folder may list other inodes than its files have.
                 if (cache / f"{inode}.py").samefile(folder / f"{module}.py"):
                     compiled.mkdir(exist_ok=True)
                     os.link(cache / f"{inode}.{tag}.pyc", compiled / f"{module}.{tag}.pyc")
-                    given += 1
-    return given
+                    linked += 1
+    return linked
 
 
 def keep(cache: Path | None, env: Path) -> None:
-    """Adds the environment's bytecode, and drops that of sources which nobody else has any more.
+    """Adds the environment's bytecode to the cache, and removes bytecode of sources that no environment has.
 
-    The environment has to be on the disk already: no crash then leaves a link of half a file.
+    The environment must be on the disk already, so that a crash leaves no link to a partial file.
     """
     if cache is None:
         return
-    with contextlib.suppress(OSError):  # a full disk, or one without hard links: the next environment compiles
+    with contextlib.suppress(OSError):  # full disk or no hard links: the next environment compiles again
         _drop_unused(cache)
         known = _names(cache)
         for folder, tag, sources in _modules(env):
-            for module in sources.keys() & _compiled(folder / "__pycache__", tag):
+            suffix = f".{tag}.pyc"
+            compiled = {name.removesuffix(suffix) for name in _names(folder / "__pycache__") if name.endswith(suffix)}
+            for module in sources.keys() & compiled:
                 source = folder / f"{module}.py"
                 found = source.stat()
-                # A source of one link was copied or made here: no other environment has this file.
-                if found.st_nlink > 1 and f"{found.st_ino}.{tag}.pyc" not in known:
+                # A single link means that no other environment has this file.
+                if found.st_nlink > 1 and f"{found.st_ino}{suffix}" not in known:
                     _link(source, cache / f"{found.st_ino}.py")
-                    _link(folder / "__pycache__" / f"{module}.{tag}.pyc", cache / f"{found.st_ino}.{tag}.pyc")
+                    _link(folder / "__pycache__" / f"{module}{suffix}", cache / f"{found.st_ino}{suffix}")
 
 
 def _modules(env: Path) -> Iterator[tuple[Path, str, dict[str, int]]]:
-    """Each folder of packages, its Python's tag of bytecode, and its sources' inodes by module."""
+    """Each package folder with its bytecode tag and the inodes of its sources by module."""
     for packages in env.glob("lib/python*/site-packages"):
         tag = packages.parent.name.replace("python", "cpython-").replace(".", "")
         for folder, folders, _ in os.walk(packages):
@@ -88,13 +88,8 @@ def _modules(env: Path) -> Iterator[tuple[Path, str, dict[str, int]]]:
             yield Path(folder), tag, sources
 
 
-def _compiled(folder: Path, tag: str) -> set[str]:
-    """The modules whose bytecode lies there."""
-    return {name.removesuffix(f".{tag}.pyc") for name in _names(folder) if name.endswith(f".{tag}.pyc")}
-
-
 def _drop_unused(cache: Path) -> None:
-    """Removes what belongs to sources of one link, and what lies here by the name of another file: a copied cache."""
+    """Removes entries whose source has a single link or, in a copied cache, another inode."""
     names = _names(cache)
     used = set()
     for inode in {name.partition(".")[0] for name in names}:
@@ -102,7 +97,7 @@ def _drop_unused(cache: Path) -> None:
             found = (cache / f"{inode}.py").stat()
             if found.st_nlink > 1 and str(found.st_ino) == inode:
                 used.add(inode)
-    for name in sorted(names):  # bytecode first: its source is what says whose it is
+    for name in sorted(names):  # removes bytecode before the source that identifies it
         if name.partition(".")[0] not in used:
             (cache / name).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Installs a conda layer into a folder, and computes the variables that activating it sets."""
+"""Installs a conda layer into a folder, and computes the variables of its activation."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ import yaml
 
 from common.errors import UserError
 from common.files import file_sha256
-from workflow.stacks import conda_install
-from workflow.stacks import staging as place
+from workflow.stacks import conda_install, staging
 from workflow.stacks.condalock import CondaPackage
 from workflow.stacks.definition import ENVS, Stack
 from workflow.stacks.uv import NO_SPACE, Uv, end_of_output, redacted, run, uv_error
 
 PROGRAMS = ("micromamba", "mamba", "conda")
 HOW_TO_INSTALL_CONDA = (
-    "install micromamba, which is one file and needs no rights: "
-    '`"${SHELL}" <(curl -L micro.mamba.pm/install.sh)`, or load your site\'s module of conda'
+    "install micromamba, a single file that needs no special rights: "
+    '`"${SHELL}" <(curl -L micro.mamba.pm/install.sh)`, or load your site\'s conda module'
 )
 PUBLIC_ALIAS = "https://conda.anaconda.org/"
-"""conda's own default of `channel_alias`: what locks of the public channels name."""
+"""conda's default `channel_alias`, which locks of public channels contain."""
 INSTALLER_LOCK = ENVS / "conda-installer" / "requirements.lock"
 _MISMATCH = re.compile(r"hash mismatch when extracting (?P<url>\S+) to .*: expected \w+, got (?P<got>\w+)")
 
 
 def find_conda(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The first of micromamba, mamba and conda that is there, on PATH or named by MAMBA_EXE or CONDA_EXE."""
+    """The first of micromamba, mamba and conda on PATH or in MAMBA_EXE or CONDA_EXE; None without any."""
     named = [environ[key] for key in ("MAMBA_EXE", "CONDA_EXE") if environ.get(key)]
     for name in PROGRAMS:
         for candidate in (shutil.which(name, path=environ.get("PATH", "")), *named):
@@ -44,32 +43,32 @@ def find_conda(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def installer_library(folder: Path, uv: Uv) -> Path:
-    """The folder below `folder` that holds py-rattler as its lock says; installed there by uv if it is not."""
+    """The folder below `folder` with the locked py-rattler; uv installs it if it is missing."""
     library = folder / file_sha256(INSTALLER_LOCK)[:12]
     if not library.is_dir():
-        with place.building_folder(folder, library.name) as temporary:
+        with staging.building_folder(folder, library.name) as temporary:
             command = ["pip", "install", "--require-hashes", "--no-build", "--no-deps", "--python", sys.executable]
-            status, said = uv.run([*command, *uv.arguments, "--target", str(temporary), "-r", str(INSTALLER_LOCK)])
+            status, output = uv.run([*command, *uv.arguments, "--target", str(temporary), "-r", str(INSTALLER_LOCK)])
             if status != 0:
-                raise uv_error(said, "installing py-rattler, which installs conda packages", uv)
-            place.move_into_place(temporary, library)
+                raise uv_error(output, "installing py-rattler, which installs conda packages", uv)
+            staging.move_into_place(temporary, library)
     return library
 
 
 def create_prefix(
     stack: Stack, packages: list[CondaPackage], prefix: Path, stacks_dir: Path, uv: Uv, fds: tuple[int, ...]
 ) -> None:
-    """Fetches those packages, compares each file's sha256 with the lock's and installs them into the new folder.
+    """Downloads the packages, compares each file's sha256 with the lock's, and installs them into the new prefix.
 
-    What was unpacked stays in `.conda-packages` for the next build. UserError says what failed. Conda prefixes cannot
-    be moved afterwards.
+    Unpacked packages stay in `.conda-packages` for the next build. UserError reports what failed. A conda prefix cannot
+    be moved.
     """
-    with place.builder_lock(stacks_dir / ".conda-installer", f"{stack.name}: py-rattler"):
+    with staging.builder_lock(stacks_dir / ".conda-installer", f"{stack.name}: py-rattler"):
         library = installer_library(stacks_dir / ".conda-installer", uv)
     alias = channel_alias() or PUBLIC_ALIAS
     urls = [re.sub(f"^{re.escape(PUBLIC_ALIAS)}", lambda _: alias, package.url) for package in packages]
     channels = {redacted(url.rsplit("/", 2)[0]) for url in urls}
-    stack.say(f"{len(packages)} conda packages from {', '.join(sorted(channels))}")
+    stack.log(f"{len(packages)} conda packages from {', '.join(sorted(channels))}")
     given = {
         "library": str(library.absolute()),
         "prefix": str(prefix),
@@ -79,32 +78,31 @@ def create_prefix(
         ],
     }
     command = [sys.executable, "-I", conda_install.__file__]
-    status, said = run(command, uv.environ, stdin=json.dumps(given), fds=fds)
+    status, output = run(command, uv.environ, stdin=json.dumps(given), fds=fds)
     if status != 0:
-        raise _not_installed(stack, packages, said)
+        raise _not_installed(stack, packages, output)
 
 
-def _not_installed(stack: Stack, packages: list[CondaPackage], said: str) -> UserError:
-    if NO_SPACE.search(said):
+def _not_installed(stack: Stack, packages: list[CondaPackage], output: str) -> UserError:
+    if NO_SPACE.search(output):
         return UserError(f"{stack.name}: conda packages: the disk is full (or your quota is)")
-    if wrong := _MISMATCH.search(said):
-        package = next(package for package in packages if package.filename == Path(wrong["url"]).name)
+    if mismatch := _MISMATCH.search(output):
+        package = next(package for package in packages if package.filename == Path(mismatch["url"]).name)
         return UserError(
             f"{package.filename} is not the file that conda-lock.yml:{package.line} names: its sha256 is "
-            f"{wrong['got']}, and {package.sha256} was expected. Either the channel serves another build of that name, "
-            "or the file was changed; do not use it before you know which.\n"
-            f"It came from {redacted(wrong['url'])}."
+            f"{mismatch['got']}, and {package.sha256} was expected. Either the channel serves another build of that "
+            f"name, or the file was changed; find out which before you use it.\nSource: {redacted(mismatch['url'])}."
         )
     return UserError(
-        f"{stack.name}: the conda packages could not be installed; py-rattler said last:\n{end_of_output(said)}\n"
-        "Conda packages come from where conda-lock.yml says, or from the mirror that `channel_alias` names (.condarc, "
-        "or CONDA_CHANNEL_ALIAS). What was unpacked stays: run again to go on, or build without the conda layer "
+        f"{stack.name}: the conda packages could not be installed; py-rattler's output:\n{end_of_output(output)}\n"
+        "Conda packages come from the channels in conda-lock.yml, or from the mirror in `channel_alias` (.condarc or "
+        "CONDA_CHANNEL_ALIAS). Unpacked packages stay: run again to resume, or build without the conda layer "
         "(`envs.backend: uv`)."
     )
 
 
 def channel_alias(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The mirror that conda's own settings name instead of the public server, with `/` at its end; None without one."""
+    """The mirror in conda's settings that replaces the public server, with a final `/`; None without one."""
     home = Path(environ.get("HOME", "~")).expanduser()
     files = [Path(environ["CONDARC"])] if environ.get("CONDARC") else []
     files += [home / name for name in (".condarc", ".mambarc", ".conda/.condarc", ".config/conda/.condarc")]
@@ -116,13 +114,13 @@ def channel_alias(environ: Mapping[str, str] = os.environ) -> str | None:
         try:
             given = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError):
-            continue  # conda reports its own files
+            continue  # conda reports errors in its own files
         found = given.get("channel_alias") if isinstance(given, dict) else None
     return str(found).rstrip("/") + "/" if found else None
 
 
 def activation(prefix: Path) -> dict[str, str]:
-    """The variables, PATH left out, that activating the conda environment sets; empty for any other folder."""
+    """The variables except PATH that activating the conda environment sets; empty for other folders."""
     if not (prefix / "conda-meta").is_dir():
         return {}
     base = {"PATH": f"{prefix / 'bin'}{os.pathsep}{os.defpath}", "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
@@ -150,9 +148,7 @@ def activation(prefix: Path) -> dict[str, str]:
 
 
 def activated(prefix: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a process that runs as if the prefix were activated; unchanged where it is none of conda's."""
-    found = activation(prefix)
-    if not found:
+    """`environ` with the prefix activated; unchanged if it is not a conda prefix."""
+    if not (found := activation(prefix)):
         return dict(environ)
-    path = f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
-    return {**environ, **found, "PATH": path}
+    return {**environ, **found, "PATH": f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"}

@@ -1,7 +1,7 @@
-"""Installs conda packages into a new prefix with py-rattler, which compares each file's sha256 with the given one.
+"""Installs conda packages into a new prefix with py-rattler, which checks each file's sha256.
 
-Run as a file by the controller's Python, isolated, with JSON on stdin: `library` (the folder that holds py-rattler),
-`prefix`, `cache`, and `packages`, each with name, version, build, subdir, url, sha256 and needs.
+The controller's Python runs this file, isolated, with JSON on stdin: `library` (py-rattler's folder), `prefix`,
+`cache`, and `packages`, each with name, version, build, subdir, url, sha256 and needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def main() -> int:
-    """0 when all packages are installed; 1 otherwise, the reason on stderr."""
+    """Installs all packages; 0 on success, 1 with the reason on stderr otherwise."""
     given = json.load(sys.stdin)
     sys.path.insert(0, given["library"])
     try:
@@ -30,7 +30,7 @@ async def _install(given: dict[str, Any]) -> None:
     from rattler import install
     from rattler.package_cache import PackageCache, PackageCacheLayer, ValidationMode
 
-    # Of what an earlier build unpacked, contents count and not dates.
+    # Checks the contents, not the dates, of packages that an earlier build unpacked.
     layer = PackageCacheLayer(Path(given["cache"])).with_validation_mode(ValidationMode.full())
     await install(
         [_record(package) for package in given["packages"]],
@@ -63,4 +63,4 @@ def _record(package: dict[str, Any]) -> Any:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # py-rattler's threads may end an interpreter that finalizes
+    os._exit(status)  # py-rattler's threads may crash an interpreter that finalizes

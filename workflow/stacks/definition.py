@@ -1,4 +1,4 @@
-"""Reads a stack's definition, and tells which built environment belongs to it."""
+"""Reads a stack's definition, and computes the ids and paths of its built environment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from common.messages import unknown_name
 
 ENVS = ROOT / "envs"
 LAID_OVER = "_laid_over.pth"
-"""In site-packages of a registered stack: leads to the folders of the interpreter below it."""
+"""In site-packages of a registered stack: adds the package folders of the user's interpreter."""
 _ACCELERATORS = ("cpu", "cuda")
 SITE_PACKAGES = "{site-packages}"
-"""Stands in a path of stack.yaml for the folder of the environment's packages: NVIDIA's bring headers and libraries."""
+"""Placeholder in paths of stack.yaml for the environment's site-packages, where NVIDIA installs libraries."""
 BUILD_JOB = {"cpus_per_task": 4, "mem_mb": 16000, "runtime": 120}
-"""What a job asks for that builds a stack of wheels alone."""
+"""Slurm resources of the job that builds a stack, unless stack.yaml sets others."""
 RUN_NEEDS = ("nvcc", "c++", "cc", "ninja", "python-headers", "libnuma")
-"""What `run_needs` may name; envs/_needs.py looks for each."""
+"""The allowed `run_needs`; envs/_needs.py detects each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,35 +40,35 @@ class Stack:
     description: str
     trainer: str
     trainer_version: str
-    """The version that the lock pins the trainer at."""
+    """The trainer's version in the lock."""
     engine: str
     python: str
-    """Feature release of the interpreter, as in "3.11"."""
+    """Python's feature release, such as "3.11"."""
     accelerator: str
     """`cpu` or `cuda`."""
     disk_gib: float
-    """Free space asked for before a build, GiB: the environment and the downloads that uv keeps."""
+    """Free space that a build requires, in GiB: the environment and the downloads that uv keeps."""
     torch_backend: str | None = None
-    """uv's name of the PyTorch index to ask when no configured source has the torch wheel."""
+    """uv's name of the PyTorch index; used only if no configured source has the torch wheel."""
     cuda: str | None = None
-    """CUDA's release, as in "12.4": of the compiler and of the torch wheel. None on a CPU."""
+    """CUDA release of the compiler and the torch wheel, such as "12.4"; None for CPU stacks."""
     source_builds: tuple[str, ...] = ()
-    """Packages that have no wheel: built here from the lock's source archive, after all wheels."""
+    """Packages without a wheel: built from the lock's sdist after all wheels are installed."""
     source_environment: dict[str, str] = field(default_factory=dict)
-    """Variables that those builds see."""
+    """Environment variables of those builds."""
     build_job: dict[str, int] = field(default_factory=lambda: dict(BUILD_JOB))
-    """What a scheduler is asked for when a job builds it: `cpus_per_task`, `mem_mb`, `runtime` (minutes)."""
+    """Slurm resources of the job that builds the stack: `cpus_per_task`, `mem_mb`, `runtime` (minutes)."""
     run_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Lists of folders (LD_LIBRARY_PATH) that every process in the stack sees ahead of its own."""
+    """Path variables such as LD_LIBRARY_PATH: folders that every process in the stack gets in front of its own."""
     run_caches: dict[str, str] = field(default_factory=dict)
-    """Variables that name a folder of compiled code, and that folder's name below the stack's caches."""
+    """Variables that point to a cache of compiled code, with the folder's name below the stack's caches."""
     verify_code: tuple[Path, ...] = ()
-    """This repository's files that verify.py runs: when one changes, the stack is verified again."""
+    """Files of this repository that verify.py runs; a change makes the stack verify again."""
     run_needs: tuple[str, ...] = ()
-    """What processes in the stack need of the machine, of RUN_NEEDS."""
+    """What processes in the stack need from the machine; each is one of RUN_NEEDS."""
 
-    def say(self, text: str) -> None:
-        """One line about this stack to the person at the terminal."""
+    def log(self, text: str) -> None:
+        """Prints one line about this stack to stderr."""
         print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
     @property
@@ -77,12 +77,12 @@ class Stack:
 
     @property
     def environment(self) -> Path:
-        """What conda-lock.yml was made from."""
+        """The source of conda-lock.yml."""
         return self.folder / "environment.yml"
 
     @property
     def conda_lock(self) -> Path | None:
-        """The lock of the conda layer; None for a stack that has no such layer."""
+        """The lock of the conda layer; None without one."""
         path = self.folder / "conda-lock.yml"
         return path if path.is_file() else None
 
@@ -92,12 +92,12 @@ class Stack:
 
 
 def stack_names(envs: Path = ENVS) -> list[str]:
-    """Names of all stacks: the folders of `envs` that hold a stack.yaml, sorted."""
+    """The sorted names of all stacks: the folders of `envs` with a stack.yaml."""
     return sorted(path.parent.name for path in envs.glob("*/stack.yaml"))
 
 
 def load_stack(name: str, envs: Path = ENVS) -> Stack:
-    """The stack of that name; UserError when there is none, or its stack.yaml is not understood."""
+    """The stack of that name; UserError if it does not exist or its stack.yaml is wrong."""
     path = envs / name / "stack.yaml"
     if not path.is_file():
         raise UserError(f"{unknown_name('stack', name, stack_names(envs))} (folders of {envs})")
@@ -106,7 +106,7 @@ def load_stack(name: str, envs: Path = ENVS) -> Stack:
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(given, dict):
-        raise UserError(f"{path}: must hold keys and values (got {type(given).__name__})")
+        raise UserError(f"{path}: must be a mapping of keys to values (got {type(given).__name__})")
     return Stack(name=name, folder=path.parent, **_declared(path, given))
 
 
@@ -122,7 +122,7 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
         if given.get(setting.name) is None and optional:
             continue
         if setting.name not in given:
-            raise UserError(f"{path}: {setting.name} is missing (wanted: {', '.join(allowed)})")
+            raise UserError(f"{path}: {setting.name} is missing (allowed keys: {', '.join(allowed)})")
         value = given[setting.name]
         fits, wanted, convert = _KINDS.get(setting.name, _TEXT)
         if not fits(value):
@@ -135,9 +135,11 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
         if need not in RUN_NEEDS:
             raise UserError(f"{path}: {unknown_name('run_needs', need, RUN_NEEDS)}")
     if values["accelerator"] not in _ACCELERATORS:
-        raise UserError(f"{path}: {unknown_name('accelerator', values['accelerator'], list(_ACCELERATORS))}")
+        raise UserError(f"{path}: {unknown_name('accelerator', values['accelerator'], _ACCELERATORS)}")
     if (values["accelerator"] == "cuda") != ("cuda" in values):
-        raise UserError(f'{path}: `cuda: "12.4"`, CUDA\'s release, belongs to `accelerator: cuda` and only to it')
+        raise UserError(
+            f'{path}: `cuda`, CUDA\'s release such as "12.4", must be set for `accelerator: cuda` and only there'
+        )
     if "cuda" in values and not re.fullmatch(r"\d+\.\d+", values["cuda"]):
         raise UserError(f'{path}: cuda must be a release such as "12.4" (got "{values["cuda"]}")')
     return values
@@ -201,14 +203,14 @@ _KINDS: dict[str, _Kind] = {
         dict,
     ),
 }
-"""Of each key of stack.yaml that is not text: what it must be, in words, and what it becomes."""
+"""For each stack.yaml key that is not plain text: its check, the rule in words, and its conversion."""
 
 
 def lock_id(name: str, envs: Path = ENVS) -> str:
-    """12 hex digits of the sha256 over what decides the environment.
+    """12 hex digits of a sha256 over everything that defines the environment.
 
-    That is the pip lock and Python's release; the conda lock where there is one, whichever backend builds the
-    stack; and what is built from source and with which settings, where anything is.
+    These are Python's release, the pip lock, the conda lock if there is one (whichever backend builds the stack), and
+    the source builds with their settings.
     """
     stack = load_stack(name, envs)
     try:
@@ -225,9 +227,9 @@ def lock_id(name: str, envs: Path = ENVS) -> str:
 
 
 def verify_id(stack: Stack) -> str:
-    """12 hex digits of the sha256 over what decides the verdict: verify.py, the code that it runs, run-time settings.
+    """12 hex digits of a sha256 over verify.py, the code that it runs, and the run-time settings.
 
-    These are no part of the lock_id: an environment is checked again when they change, and no run is trained again.
+    They are not in the lock_id: a change verifies the environment again, and trains no run again.
     """
     digest = hashlib.sha256()
     for path in (stack.verify, *sorted(stack.folder.parent.glob("_*.py")), *stack.verify_code):
@@ -238,17 +240,17 @@ def verify_id(stack: Stack) -> str:
 
 
 def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
-    """Where the built environment of the stack's present lock lies, whether it exists or not."""
+    """The folder of the environment for the stack's current lock, whether it exists or not."""
     return stacks_dir / name / lock_id(name, envs)
 
 
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
-    """The interpreter of the built environment, absolute; it exists once the stack is built."""
+    """The absolute path of the environment's interpreter; it exists once the stack is built."""
     return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
 
 
 def site_folders(env: Path) -> list[Path]:
-    """Folders of an environment's packages, absolute: its own first, then those of the interpreter below it."""
+    """Absolute package folders of an environment: its own, then those of a registered interpreter."""
     own = sorted(env.absolute().glob("lib/python*/site-packages"))
     files = [folder / LAID_OVER for folder in own if (folder / LAID_OVER).is_file()]
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]

@@ -1,6 +1,6 @@
-"""Locates the files of a lock's pins, chooses those that suit a Python and a platform, and fetches them.
+"""Locates the files of a lock's pins, chooses those for a Python and a platform, and downloads them.
 
-They are fetched through pip's own session: its proxies, certificates, passwords and retries.
+Downloads use pip's own session, with its proxies, certificates, passwords and retries.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from common.messages import join_first
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, redacted, torch_arguments, uv_error
 
-# pip's session, made as `pip download` makes it. `pip download` itself runs an sdist's setup.py, and cannot go on
-# with half a file (docs/decisions.md).
+# Creates pip's session as `pip download` does. That command runs an sdist's setup.py, stops at the first missing file,
+# and starts a partial file again (docs/decisions.md).
 _ASK_PIP = """
 import json, os, sys
 from pip._internal.commands import create_command
@@ -44,22 +44,22 @@ def fetch(session, url, path):
     for _ in range(5):
         have = os.path.getsize(path) if os.path.exists(path) else 0
         answer = session.get(url, headers={**PLAIN, "Range": f"bytes={have}-"} if have else PLAIN, stream=True)
-        on = answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        resumed = answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         if answer.status_code not in {200, 206, 416}:
             return {"problem": f"{answer.status_code} {answer.reason}"}
-        if answer.status_code != 200 and not on:
+        if answer.status_code != 200 and not resumed:
             os.unlink(path)
             continue
         length = answer.headers.get("Content-Length")
-        whole = None if length is None else int(length) + (have if on else 0)
+        expected = None if length is None else int(length) + (have if resumed else 0)
         problem = "the connection ended early"
-        with open(path, "ab" if on else "wb") as file:
+        with open(path, "ab" if resumed else "wb") as file:
             try:
                 for block in iter(lambda: answer.raw.read(1 << 20), b""):
                     file.write(block)
             except (RequestException, HTTPError) as error:
-                problem, whole = str(error), whole or -1
-        if whole is None or os.path.getsize(path) == whole:
+                problem, expected = str(error), expected or -1
+        if expected is None or os.path.getsize(path) == expected:
             return {}
     return {"problem": problem}
 command = create_command("download")
@@ -83,25 +83,25 @@ _SHOWN_TAGS = 8
 
 @dataclass(frozen=True)
 class Target:
-    """The machine that the files are for: CPython's feature release and the newest manylinux it runs."""
+    """The machine that installs the files: CPython's feature release and the newest manylinux platform it supports."""
 
     python: str
     platform: str
 
     def __post_init__(self) -> None:
         if not _RELEASE.match(self.python):
-            raise UserError(f"a Python's feature release is wanted, as in 3.12 (got {self.python!r})")
+            raise UserError(f"--python must be a feature release such as 3.12 (got {self.python!r})")
         if not _PLATFORM.match(self.platform):
             raise UserError(
-                f"a platform is written manylinux_2_<glibc's minor version>_<x86_64 or aarch64>, as in "
-                f"manylinux_2_28_x86_64 (got {self.platform!r}); `ldd --version` on the target tells its glibc"
+                f"--platform must be manylinux_2_<glibc's minor version>_<x86_64 or aarch64>, such as "
+                f"manylinux_2_28_x86_64 (got {self.platform!r}); `ldd --version` on the target prints its glibc version"
             )
 
     def __str__(self) -> str:
         return f"for Python {self.python} on {self.platform}"
 
     def tags(self) -> list[Tag]:
-        """What pip on that machine would take, the best first."""
+        """The wheel tags that pip accepts on that machine, best first."""
         match = _PLATFORM.match(self.platform)
         release = (3, int(self.python.partition(".")[2]))
         assert match is not None
@@ -117,7 +117,7 @@ class Target:
 
 @dataclass(frozen=True)
 class DistFile:
-    """One file of a pin: its name, address, size in bytes and sha256, each None where the source does not tell."""
+    """One file of a pin. Size in bytes and sha256 are None where the source does not give them."""
 
     pin: Pin
     name: str
@@ -131,99 +131,92 @@ class DistFile:
 
     @property
     def hashes(self) -> list[str]:
-        """The sha256 that the file may have: the source's, which the lock names, or any of the lock's for its pin."""
+        """The accepted sha256 values: the source's if it gives one, else all that the lock has for the pin."""
         return [self.sha256] if self.sha256 else self.pin.hashes
 
 
-def located(pins: list[Pin], uv: Uv, python: str, torch_backend: str | None = None) -> dict[str, list[DistFile]]:
-    """All files that the configured sources have of each pin, by the pin's name; nothing is downloaded or built.
+def locate_files(pins: list[Pin], uv: Uv, python: str, torch_backend: str | None = None) -> dict[str, list[DistFile]]:
+    """All files that the configured sources have of each pin, by the pin's name; downloads and builds nothing.
 
-    uv resolves, since it knows PyTorch's own index and reads the project's sources as the build does. UserError
-    names the pin that no source has.
+    uv resolves them: it knows PyTorch's own index, and the build reads the same sources. UserError names a pin that no
+    source has.
     """
     torch = next((f"torch=={pin.version}" for pin in pins if pin.name == "torch"), None)
     backend = torch_arguments(uv, torch, torch_backend, python)
+    by_name = {pin.name: pin for pin in pins}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "pins.txt").write_text("".join(f"{pin.name}=={pin.version}\n" for pin in pins), encoding="utf-8")
-        # With its metadata told, uv asks the indexes for lists of files only, and runs no setup.py of an sdist.
-        (folder / "uv.toml").write_text(
-            "".join(
-                f'[[dependency-metadata]]\nname = "{pin.name}"\nversion = "{pin.version}"\nrequires-dist = []\n'
-                for pin in pins
-            ),
-            encoding="utf-8",
-        )
-        # --universal: every platform's files, so that a message can say for which ones there are wheels.
+        # With this metadata uv asks the indexes for file lists only, and does not run an sdist's setup.py.
+        metadata = '[[dependency-metadata]]\nname = "{}"\nversion = "{}"\nrequires-dist = []\n'
+        tables = "".join(metadata.format(pin.name, pin.version) for pin in pins)
+        (folder / "uv.toml").write_text(tables, encoding="utf-8")
+        # --universal lists the files of all platforms, so that an error can name the platforms that have wheels.
         command = ["pip", "compile", "pins.txt", "--no-deps", "--universal", "--python-version", python, "--no-header"]
         command += ["--quiet", "--output-file", "pylock.toml", *uv.arguments, *backend]
-        status, said = uv.run(command, cwd=folder)
+        status, output = uv.run(command, cwd=folder)
         if status != 0:
-            raise _not_located(said, pins, uv)
+            raise _not_located(output, pins, uv)
         pylock = tomllib.loads((folder / "pylock.toml").read_text(encoding="utf-8"))
-        by_name = {pin.name: pin for pin in pins}
-        return {
-            package["name"]: [
-                _dist_file(by_name[package["name"]], entry, folder)
-                for entry in [*package.get("wheels", []), package.get("sdist")]
-                if entry is not None
-            ]
-            for package in pylock["packages"]
-        }
+        located = {}
+        for package in pylock["packages"]:
+            entries = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
+            located[package["name"]] = [_dist_file(by_name[package["name"]], entry, folder) for entry in entries]
+        return located
 
 
-def chosen(
+def choose_files(
     pins: list[Pin], files: dict[str, list[DistFile]], target: Target, from_source: Iterable[str] = ()
 ) -> list[DistFile]:
-    """The one file of each pin that the target installs: its best wheel, or the sdist for `from_source`.
+    """One file for each pin: the target's best wheel, or the sdist of a package in `from_source`.
 
-    Only files whose hash the lock has are taken. UserError lists every pin that has none, and what there is.
+    Only files with a hash of the lock are chosen. UserError lists every pin without such a file, and the reason.
     """
     ranks = {tag: rank for rank, tag in enumerate(target.tags())}
-    outcomes = [_chosen_of(pin, files.get(pin.name, []), ranks, target, pin.name in from_source) for pin in pins]
-    if problems := [
-        f"  {pin.name}=={pin.version}: {why}" for pin, why in zip(pins, outcomes, strict=True) if isinstance(why, str)
-    ]:
+    chosen, problems = [], []
+    for pin in pins:
+        found = _choose(pin, files.get(pin.name, []), ranks, target, pin.name in from_source)
+        if isinstance(found, str):
+            problems.append(f"  {pin.name}=={pin.version}: {found}")
+        else:
+            chosen.append(found)
+    if problems:
         raise UserError(
             "\n".join([f"no file {target} of {len(problems)} of {len(pins)} packages:", *problems])
             + "\nA newer glibc on the target: --platform manylinux_2_<minor>_<machine>. Other sources: "
             f"{HOW_TO_SET_SOURCES}"
         )
-    return [file for file in outcomes if isinstance(file, DistFile)]
+    return chosen
 
 
-def _chosen_of(
+def _choose(
     pin: Pin, files: list[DistFile], ranks: dict[Tag, int], target: Target, from_source: bool
 ) -> DistFile | str:
-    """The pin's file, or why there is none."""
+    """The pin's file, or the reason why there is none."""
     locked = [file for file in files if file.sha256 is None or file.sha256 in pin.hashes]
     if from_source:
         sdist = next((file for file in locked if not file.is_wheel), None)
-        return sdist or "is built from source, and the sources have no sdist of it"
-    suitable = [(rank, file.name, file) for file in files if (rank := _rank(file, ranks)) is not None]
-    if wheels := sorted(entry for entry in suitable if entry[2] in locked):
+        return sdist or "is built from source, and no source has its sdist"
+    ranked = [(rank, file.name, file) for file in files if (rank := _rank(file, ranks)) is not None]
+    if wheels := sorted(entry for entry in ranked if entry[2] in locked):
         return wheels[0][2]
-    if suitable:
-        return f"{suitable[0][1]} is not a file that the lock names: its hash differs"
-    return _what_there_is(files, target)
+    if ranked:
+        return f"{ranked[0][1]} is not a file that the lock names: its hash differs"
+    tags = {"-".join(file.name.removesuffix(".whl").split("-")[-3:]) for file in files if file.is_wheel}
+    if not tags:
+        return "there is only its source; add it to `source_builds` of stack.yaml to build it on the target"
+    # Wheels that differ only in glibc or Python come first.
+    machine = target.platform.split("_", 3)[3]
+    near = sorted(tags, key=lambda tag: (not ("manylinux" in tag and tag.endswith(machine)), tag))
+    return f"there are wheels for {join_first(near, _SHOWN_TAGS)}"
 
 
 def _rank(file: DistFile, ranks: dict[Tag, int]) -> int | None:
     try:
         tags = parse_wheel_filename(file.name)[3]
-    except InvalidWheelFilename:  # an sdist's, too
+    except InvalidWheelFilename:  # an sdist
         return None
     return min((ranks[tag] for tag in tags if tag in ranks), default=None)
-
-
-def _what_there_is(files: list[DistFile], target: Target) -> str:
-    tags = {"-".join(file.name.removesuffix(".whl").split("-")[-3:]) for file in files if file.is_wheel}
-    if not tags:
-        return "there is only its source; add it to `source_builds` of stack.yaml to build it on the target"
-    machine = target.platform.split("_", 3)[3]
-    # Those that differ in the glibc or the Python only come first.
-    near = sorted(tags, key=lambda tag: (not ("manylinux" in tag and tag.endswith(machine)), tag))
-    return f"there are wheels for {join_first(near, _SHOWN_TAGS)}"
 
 
 def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:
@@ -235,40 +228,40 @@ def _dist_file(pin: Pin, entry: dict[str, Any], folder: Path) -> DistFile:
     return DistFile(pin, name, url, size, entry.get("hashes", {}).get("sha256"))
 
 
-def _not_located(said: str, pins: list[Pin], uv: Uv) -> UserError:
-    error = uv_error(said, "looking for the stack's files", uv)
-    if missing := _NO_VERSION.search(said):
+def _not_located(output: str, pins: list[Pin], uv: Uv) -> UserError:
+    error = uv_error(output, "looking for the stack's files", uv)
+    if missing := _NO_VERSION.search(output):
         name, _, version = (missing[1] or missing[2]).partition("==")
         pin = next((pin for pin in pins if pin.name == name and version in {"", pin.version}), None)
         if pin is not None and "+" in pin.version:
             return UserError(
-                f"{error}\n{pin.name}=={pin.version} is a build with a local version (+{pin.version.split('+')[1]}), "
-                "which common indexes do not carry: name its own index (PIP_EXTRA_INDEX_URL) or a folder with its "
-                "wheel (PIP_FIND_LINKS)."
+                f"{error}\n{pin.name}=={pin.version} has a local version (+{pin.version.split('+')[1]}), which common "
+                "indexes do not carry; name its own index (PIP_EXTRA_INDEX_URL) or a folder with its wheel "
+                "(PIP_FIND_LINKS)."
             )
     return error
 
 
-def sizes_of(urls: list[str]) -> list[int | None]:
-    """Size in bytes of what lies at each address, None where its server does not tell."""
-    return [outcome.get("size") for outcome in _ask_pip([(url, None) for url in urls])]
+def file_sizes(urls: list[str]) -> list[int | None]:
+    """The size in bytes of the file at each address; None where the server does not report it."""
+    return [result.get("size") for result in _ask_pip([(url, None) for url in urls])]
 
 
-def fetched(files: list[tuple[str, Path]]) -> Iterator[int]:
-    """Fetches each address to its path, going on with what is there; yields the number of each one that is whole.
+def download(files: list[tuple[str, Path]]) -> Iterator[int]:
+    """Downloads each address to its path and resumes partial files; yields the number of each complete file.
 
-    UserError names the one that could not be fetched, OSError says that the disk is full; those before it are there.
+    UserError names the file that failed, OSError reports a full disk. Earlier files stay.
     """
-    for outcome in _ask_pip([(url, str(path)) for url, path in files]):
-        if outcome.get("errno") in {errno.ENOSPC, errno.EDQUOT}:
-            raise OSError(outcome["errno"], outcome["problem"])
-        if "problem" in outcome:
+    for result in _ask_pip([(url, str(path)) for url, path in files]):
+        if result.get("errno") in {errno.ENOSPC, errno.EDQUOT}:
+            raise OSError(result["errno"], result["problem"])
+        if "problem" in result:
             raise UserError(
-                f"{redacted(files[outcome['number']][0])} could not be fetched: {redacted(outcome['problem'])}\n"
-                "What was fetched stays: run again to go on. Proxy, certificates and passwords are pip's own settings "
+                f"{redacted(files[result['number']][0])} could not be downloaded: {redacted(result['problem'])}\n"
+                "Downloaded data stays: run again to resume. Proxy, certificates and passwords are pip's own settings "
                 f"(`{sys.executable} -m pip config debug`)."
             )
-        yield outcome["number"]
+        yield result["number"]
 
 
 def _ask_pip(jobs: list[tuple[str, str | None]]) -> Iterator[dict[str, Any]]:
@@ -281,7 +274,7 @@ def _ask_pip(jobs: list[tuple[str, str | None]]) -> Iterator[dict[str, Any]]:
         )
         assert process.stdin is not None and process.stdout is not None
         try:
-            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit status and its output say why
+            with contextlib.suppress(BrokenPipeError):  # pip ended at once; its status and output give the reason
                 process.stdin.write(json.dumps(jobs))
                 process.stdin.close()
             for line in process.stdout:

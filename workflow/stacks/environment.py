@@ -1,4 +1,4 @@
-"""Computes the environment of a process in a built stack: activation, run-time paths and caches."""
+"""Computes the environment variables of a process in a built stack: activation, run-time paths and caches."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from common.files import ROOT
 from workflow.stacks.definition import SITE_PACKAGES, Stack
 
 CACHE_VARIABLE = "ROLLOUTBENCH_CACHE_DIR"
-"""The site's word for the disk of the caches: it has to lock files and to run code from them."""
+"""The site sets this to a disk for caches, which must support file locks and run code."""
 CONDA = "{conda}"
-"""Stands in `run_paths` for the prefix of the conda layer; without that layer such a path is left out."""
+"""Placeholder in `run_paths` for the conda prefix; without a conda layer the path is left out."""
 ENV = "{env}"
-"""Stands in verify.json for the environment's folder, which is renamed after its check."""
+"""Placeholder in verify.json for the environment's folder, which is renamed after its verification."""
 _PACKAGES_PROGRAM = "import json, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), *sys.path]))"
 
 
 def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of every process in a built stack.
+    """The environment variables of every process in a built stack, from its verify.json (`stack_file`).
 
-    `stack_file` is the stack's verify.json: its activation's variables, its run-time paths ahead of what `environ`
-    has, its caches (made here, private to this user and node), and its programs first on PATH.
+    Adds the activation's variables, the run-time paths in front of those of `environ`, the cache folders (created
+    here, private to this user and node), and the stack's programs first on PATH.
     """
     verdict = json.loads(stack_file.read_text(encoding="utf-8"))
     return environment_in((stack_file.parent / "env").absolute(), verdict, environ)
 
 
 def run_in_stack(stack_file: Path, module: str, *arguments: str | Path) -> bool:
-    """Whether `python -m module` succeeded with the stack whose verify.json is given; its output is shown."""
+    """Runs `python -m module` in the stack of that verify.json, with its output shown; True if it succeeded."""
     python = stack_file.parent / "env" / "bin" / "python"
     env = stack_environment(stack_file, os.environ) | {"PYTHONPATH": str(ROOT)}
     return subprocess.run([python, "-m", module, *arguments], env=env, check=False).returncode == 0
 
 
 def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """The same for the environment in the folder `env`, with the verdict's `environment` and `run`."""
+    """The variables of a process in the environment `env`, from the verdict's `environment` and `run`."""
     found = {**environ, **verdict.get("environment", {})}
     run = verdict.get("run", {})
     for variable, listed in {**run.get("paths", {}), "PATH": [f"{ENV}/bin"]}.items():
         paths = [path.replace(ENV, str(env)) for path in listed]
         before = found.get(variable, os.defpath if variable == "PATH" else "")
-        # An empty part means the working directory to the loader; a path that is there already stays once.
+        # Empty parts would mean the working directory; a path is listed once.
         rest = [part for part in before.split(os.pathsep) if part and part not in paths]
         found[variable] = os.pathsep.join([*paths, *rest])
     if caches := run.get("caches"):
@@ -58,12 +58,14 @@ def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, 
 
 
 def cache_folder(key: str, environ: Mapping[str, str]) -> Path:
-    """The folder for a stack's caches, `<base>/rolloutbench-<uid>/<node>/<key>`, made if it is not there.
+    """Creates and returns a stack's cache folder, `<base>/rolloutbench-<uid>/<node>/<key>`.
 
-    The base is ROLLOUTBENCH_CACHE_DIR, else the node's own temporary folder: compiled code of another node, another
-    user or another stack never meets it. UserError where the folder cannot be this user's alone.
+    The base is ROLLOUTBENCH_CACHE_DIR, else the node's temporary folder. No two nodes, users or stacks share compiled
+    code. UserError if other users can write to the folder.
     """
-    base = Path(environ.get(CACHE_VARIABLE) or _temporary_base(environ)).absolute()
+    temporary = (environ.get("SLURM_TMPDIR"), environ.get("TMPDIR"))
+    usable = next((path for path in temporary if path and os.access(path, os.W_OK | os.X_OK)), "/tmp")
+    base = Path(environ.get(CACHE_VARIABLE) or usable).absolute()
     own = base / f"rolloutbench-{os.getuid()}"
     folder = own / socket.gethostname() / key
     try:
@@ -71,27 +73,21 @@ def cache_folder(key: str, environ: Mapping[str, str]) -> Path:
         own.mkdir(mode=0o700, exist_ok=True)
         found = own.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            # Compiled code is loaded from there.
-            raise UserError(f"{own} is not a folder that only you can write to; remove it, or {_NAME_A_DISK}")
+            # Processes load compiled code from there.
+            raise UserError(f"{own} must be a folder that only you can write to; remove it, or {_SET_CACHE_DIR}")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"the caches of {key} cannot lie in {own}: {error.strerror}; {_NAME_A_DISK}") from None
+        raise UserError(f"the caches of {key} cannot be created in {own}: {error.strerror}; {_SET_CACHE_DIR}") from None
     return folder
 
 
-_NAME_A_DISK = f"name a disk that locks and runs code by {CACHE_VARIABLE} (on Slurm: in setup.sh)"
-
-
-def _temporary_base(environ: Mapping[str, str]) -> str:
-    named = (environ.get("SLURM_TMPDIR"), environ.get("TMPDIR"))
-    return next((path for path in named if path and os.access(path, os.W_OK | os.X_OK)), "/tmp")
+_SET_CACHE_DIR = f"set {CACHE_VARIABLE} to a disk with file locks that runs code (on Slurm: in setup.sh)"
 
 
 def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
-    """What verify.json's `run` holds: the stack's paths, caches and needs, resolved for the environment in `env`.
+    """The `run` section of verify.json: the stack's paths, caches and needs, resolved for the environment in `env`.
 
-    A path below `{site-packages}` is there once for every folder that the interpreter imports from and that has it: an
-    interpreter that lies over another one has several.
+    A path below `{site-packages}` is listed for every import folder that has it; a registered stack has several.
     """
     below_packages = any(SITE_PACKAGES in path for listed in stack.run_paths.values() for path in listed)
     packages = _package_folders(env) if below_packages else []
@@ -114,10 +110,10 @@ def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
 
 
 def _resolved(path: str, env: Path, packages: list[str]) -> list[str]:
-    """The path in each folder of packages that has it; where none has, in the first one, so that the check names it."""
+    """The path in each package folder that has it; if none has, in the first, which the verification then reports."""
     path = path.replace(CONDA, ENV)
     folders = packages if SITE_PACKAGES in path else [""]
-    # sys.path names the environment's own folder once more.
+    # sys.path lists the environment's own folder a second time.
     found = list(dict.fromkeys(path.replace(SITE_PACKAGES, folder) for folder in folders))
     return [each for each in found if Path(each.replace(ENV, str(env))).is_dir()] or found[:1]
 
@@ -128,7 +124,7 @@ def _package_folders(env: Path) -> list[str]:
     if done.returncode != 0:
         raise UserError(f"{python} does not run: {done.stderr.strip()[-500:]}")
     folders: list[str] = json.loads(done.stdout)
-    # Its own folders by the name that stays; those of an interpreter below it, and of an image, as they are.
+    # Own folders get the placeholder; folders of a registered interpreter or an image keep their paths.
     own = {str(env.absolute()), str(env.resolve())}
     return [
         next((ENV + folder[len(each) :] for each in own if folder.startswith(each.rstrip("/") + "/")), folder)

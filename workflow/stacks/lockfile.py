@@ -1,4 +1,4 @@
-"""Reads a requirements.lock, and checks that it fulfils its requirements.in with hashes and without addresses."""
+"""Reads a requirements.lock and checks it: it meets requirements.in, has hashes and no addresses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABSOLUTE_PATH = re.compile(r"(^|[\s=\"'])(~?/|[A-Za-z]:\\)\S")
 
 @dataclass(frozen=True)
 class Pin:
-    """One `name==version` of a lock, with the line that holds it (from 1) and its sha256 hashes."""
+    """One `name==version` of a lock, with its line (from 1) and sha256 hashes."""
 
     name: str
     version: str
@@ -35,32 +35,32 @@ class Pin:
 
     @property
     def requirement(self) -> str:
-        """The pin as a requirements file holds it, with its hashes."""
+        """The pin with its hashes, in the format of a requirements file."""
         return " \\\n    ".join([f"{self.name}=={self.version}", *(f"--hash=sha256:{x}" for x in self.hashes)]) + "\n"
 
 
 @dataclass(frozen=True)
 class WantedPackage:
-    """One requirement of a requirements.in, a constraint or an override, and where it stands."""
+    """A requirement, constraint or override, with its file and line."""
 
     requirement: Requirement
     source: str
 
 
 def env_names(envs: Path = ENVS) -> list[str]:
-    """Names of everything that has a lock: the stacks, the controller and the developer's tools."""
+    """Names of all environments with a lock: the stacks, the controller and the developers' tools."""
     return sorted(path.parent.name for path in envs.glob("*/requirements.in"))
 
 
 def env_folder(name: str, envs: Path = ENVS) -> Path:
-    """The folder of that environment; UserError when it has no requirements.in."""
+    """The folder of that environment; UserError if it has no requirements.in."""
     if not (envs / name / "requirements.in").is_file():
         raise UserError(f"{unknown_name('environment', name, env_names(envs))} (folders of {envs})")
     return envs / name
 
 
 def parse_lock(path: Path) -> list[Pin]:
-    """All pins of a lock in its order; UserError names the line that is neither pin, hash nor comment."""
+    """All pins of a lock, in order; UserError names a line that is no pin, hash or comment."""
     pins: list[Pin] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -69,8 +69,8 @@ def parse_lock(path: Path) -> list[Pin]:
     for number, line in enumerate(lines, start=1):
         if _ADDRESS.search(line) or _ABSOLUTE_PATH.search(line):
             raise UserError(
-                f"{path.name}:{number} of {path.parent.name} holds an address or a path; a lock holds names, "
-                f"versions and hashes only, and sources come from pip's settings. Make it anew: `{_make(path)}`"
+                f"{path.name}:{number} of {path.parent.name} has an address or a path; a lock has names, versions "
+                f"and hashes only, and pip's settings name the sources. Make it again: `{_make(path)}`"
             )
         text = line.split(" #")[0].rstrip() if not line.lstrip().startswith("#") else ""
         if not text:
@@ -78,21 +78,21 @@ def parse_lock(path: Path) -> list[Pin]:
         if pin := _PIN.match(text):
             marker = pin["marker"].strip() if pin["marker"] else None
             pins.append(Pin(canonicalize_name(pin["name"]), pin["version"], number, marker))
-        elif (found := _HASH.match(text)) and pins:
-            pins[-1].hashes.append(found["hex"])
+        elif (match := _HASH.match(text)) and pins:
+            pins[-1].hashes.append(match["hex"])
         else:
             raise UserError(
                 f"{path.name}:{number} of {path.parent.name} is not understood: {text!r}; wanted `name==version` "
-                f"or an indented `--hash=sha256:…`. Make it anew: `{_make(path)}`"
+                f"or an indented `--hash=sha256:…`. Make it again: `{_make(path)}`"
             )
     return pins
 
 
 def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[Pin]:
-    """The pins of the lock, once it fulfils the requirements, overrides and constraints beside it.
+    """Checks the lock against the requirements, overrides and constraints beside it and returns its pins.
 
-    `lock` stands in for requirements.lock, as a new one does before it replaces the old. UserError names the
-    requirement, the pin and the command that makes the lock anew.
+    `lock` replaces requirements.lock, to check a new lock before it is used. UserError names the requirement, the pin
+    and the command that makes the lock again.
     """
     folder = env_folder(name, envs)
     lock = lock or folder / "requirements.lock"
@@ -102,51 +102,51 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
         if not pin.hashes:
             raise UserError(f"{lock}:{pin.line}: {pin.name}=={pin.version} has no hash; run `{_make(lock)}`")
         if is_stack and pin.marker:
-            # One stack is one environment: verify.py counts on every pin being installed.
+            # verify.py expects every pin to be installed.
             raise UserError(f"{lock}:{pin.line}: {pin.name} depends on a marker; run `{_make(lock)}`")
     stack = load_stack(name, envs) if is_stack else None
     if stack is not None:
         _check_declared(stack, pins, lock)
-    environment = _environment(stack.python if stack else None)
+    environment: dict[str, str] = {key: str(value) for key, value in default_environment().items()}
+    if stack:
+        environment |= {"python_version": stack.python, "python_full_version": f"{stack.python}.0"}
     pinned = {pin.name: pin for pin in pins if not pin.marker or Marker(pin.marker).evaluate(environment)}
     wanted, constraints = _read(folder / "requirements.in")
     overrides = _read(folder / "overrides.txt")[0] if (folder / "overrides.txt").is_file() else []
     overridden = {canonicalize_name(item.requirement.name) for item in overrides}
-    wanted = [item for item in wanted if canonicalize_name(item.requirement.name) not in overridden]
-
-    for item in wanted:
+    for item in [item for item in wanted if canonicalize_name(item.requirement.name) not in overridden]:
         if _applies(item, environment):
             _require(item, pinned.get(canonicalize_name(item.requirement.name)), lock)
     for item in overrides + constraints:
-        if bound := pinned.get(canonicalize_name(item.requirement.name)):
+        if found := pinned.get(canonicalize_name(item.requirement.name)):
             if _applies(item, environment):
-                _require(item, bound, lock)
+                _require(item, found, lock)
             elif item in overrides:
                 raise UserError(
-                    f"{lock}:{bound.line} pins {bound.name}, which {item.source} leaves out; run `{_make(lock)}`"
+                    f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{_make(lock)}`"
                 )
     return pins
 
 
-def is_pinned(pinned: str, there: str) -> bool:
-    """Whether pip takes that version for the pinned one: a 2.11.0+cu130 is a 2.11.0, but not the other way round."""
+def is_pinned(pinned: str, installed: str) -> bool:
+    """True if pip accepts the installed version for the pin: 2.11.0+cu130 meets 2.11.0, but not the reverse."""
     try:
-        return SpecifierSet(f"=={pinned}").contains(Version(there), prereleases=True)
+        return SpecifierSet(f"=={pinned}").contains(Version(installed), prereleases=True)
     except InvalidVersion:
         return False
 
 
 def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:
-    """What stack.yaml says of packages is what the lock pins."""
+    """UserError if stack.yaml and the lock disagree about packages."""
     pinned = {pin.name: pin.version for pin in pins}
     if pinned.get(stack.trainer, stack.trainer_version) != stack.trainer_version:
         raise UserError(
-            f"{stack.folder / 'stack.yaml'} says trainer_version {stack.trainer_version}, and {lock} pins "
-            f"{stack.trainer}=={pinned[stack.trainer]}; make them agree"
+            f"{stack.folder / 'stack.yaml'} has trainer_version {stack.trainer_version}, but {lock} pins "
+            f"{stack.trainer}=={pinned[stack.trainer]}; correct one of them"
         )
     for package in stack.source_builds:
         if package not in pinned:
-            raise UserError(f"{stack.folder / 'stack.yaml'} builds {package} from source, which {lock} does not pin")
+            raise UserError(f"{stack.folder / 'stack.yaml'} builds {package} from source, but {lock} does not pin it")
 
 
 def _require(item: WantedPackage, pin: Pin | None, lock: Path) -> None:
@@ -167,15 +167,8 @@ def _applies(item: WantedPackage, environment: dict[str, str]) -> bool:
     return item.requirement.marker is None or item.requirement.marker.evaluate(environment)
 
 
-def _environment(python: str | None) -> dict[str, str]:
-    environment: dict[str, str] = {key: str(value) for key, value in default_environment().items()}
-    if python is not None:
-        environment |= {"python_version": python, "python_full_version": f"{python}.0"}
-    return environment
-
-
 def _read(path: Path) -> tuple[list[WantedPackage], list[WantedPackage]]:
-    """Requirements and constraints of a requirements.in, those of its -r and -c lines included."""
+    """The requirements and constraints of a requirements.in and of its -r and -c lines."""
     wanted: list[WantedPackage] = []
     constraints: list[WantedPackage] = []
     for number, text in _lines(path):
@@ -183,8 +176,7 @@ def _read(path: Path) -> tuple[list[WantedPackage], list[WantedPackage]]:
         option, _, rest = text.partition(" ")
         if option in {"-r", "--requirement"}:
             more, bounds = _read(path.parent / rest.strip())
-            wanted += more
-            constraints += bounds
+            wanted, constraints = wanted + more, constraints + bounds
         elif option in {"-c", "--constraint"}:
             constraints += _constraints(path.parent / rest.strip())
         else:

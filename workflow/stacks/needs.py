@@ -1,4 +1,4 @@
-"""Checks, before a stack is built, that this machine has what its build and its runs need."""
+"""Checks before a build that this machine has everything that the stack's build and runs need."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ LAYER = {
     "python-headers": "python",
     "libnuma": "libnuma",
 }
-"""The conda package that brings what is needed."""
+"""The conda package that provides each need."""
 
 
 def require_needs(stack: Stack, pins: Iterable[Pin], conda: list[CondaPackage] | None) -> list[str]:
-    """What this machine lacks of the run-time needs of a GPU stack, one line each: compute nodes have to have it.
+    """The run-time needs of a GPU stack that this machine lacks, one line each; compute nodes must have them.
 
-    UserError when its build, or the runs of a CPU stack, lack something. `conda`: the packages of the conda layer that
-    is about to be installed; None where there will be none.
+    UserError if the build, or the runs of a CPU stack, lack something. `conda` has the packages of the stack's conda
+    layer; None if it is built without one.
     """
     _require_for_build(stack, conda)
-    brought = {package.name for package in conda or []}
+    provided = {package.name for package in conda or []}
     locked = {pin.name for pin in pins}
-    asked = [need for need in stack.run_needs if LAYER[need] not in brought and need not in locked]
-    lines = [lack["line"] for lack in missing_needs(asked, stack)]
+    needs = [need for need in stack.run_needs if LAYER[need] not in provided and need not in locked]
+    lines = [lack["line"] for lack in missing_needs(needs, stack)]
     if lines and stack.cuda is None:
         raise UserError("\n".join([f"{stack.name} cannot run on this machine:", *(f"  {line}" for line in lines)]))
     return lines
@@ -47,31 +47,29 @@ def require_needs(stack: Stack, pins: Iterable[Pin], conda: list[CondaPackage] |
 def _require_for_build(stack: Stack, conda: list[CondaPackage] | None) -> None:
     if not stack.source_builds or stack.cuda is None:
         return
-    what = f"{stack.name} builds {', '.join(stack.source_builds)} from source for CUDA {stack.cuda}"
+    build = f"{stack.name} builds {', '.join(stack.source_builds)} from source for CUDA {stack.cuda}"
     if conda is None:
-        # Of that very release: torch refuses to compile with another.
+        # torch rejects a compiler of another CUDA release.
         if lines := [lack["line"] for lack in missing_needs(["nvcc", "c++"], stack, exact=True)]:
-            raise UserError(
-                "\n".join([f"{what}; this machine has not what it takes:", *(f"  {line}" for line in lines)])
-            )
+            raise UserError("\n".join([f"{build}; this machine lacks:", *(f"  {line}" for line in lines)]))
         return
-    has = {package.name: package.version for package in conda}
-    if not has.get("cuda-nvcc", "").startswith(f"{stack.cuda}."):
+    versions = {package.name: package.version for package in conda}
+    if not (nvcc := versions.get("cuda-nvcc", "none")).startswith(f"{stack.cuda}."):
         raise UserError(
-            f"{what}, and conda-lock.yml has cuda-nvcc {has.get('cuda-nvcc', 'not at all')}; mend environment.yml "
-            f"and run `make locks STACK={stack.name}`"
+            f"{build}, but the version of cuda-nvcc in conda-lock.yml is {nvcc}; correct environment.yml and run "
+            f"`make locks STACK={stack.name}`"
         )
-    if not any(name.startswith(("gxx_", "gxx")) for name in has):
-        raise UserError(f"{what}, and conda-lock.yml has no C++ compiler (gxx_linux-64)")
+    if not any(name.startswith("gxx") for name in versions):
+        raise UserError(f"{build}, but conda-lock.yml has no C++ compiler; add gxx_linux-64 to environment.yml")
 
 
 def missing_needs(needs: Iterable[str], stack: Stack, *, exact: bool = False) -> list[dict[str, Any]]:
-    """What this machine lacks of those needs, each with its `line` and `debian`, the package that brings it."""
+    """The needs that this machine lacks, each with its `line` and its Debian package (`debian`)."""
     asked = list(needs)
     if not asked:
         return []
     python = find_python(stack.python)
-    if python is None:  # without one the build says so, and its headers are of no interest
+    if python is None:  # the build reports a missing Python; headers do not matter then
         asked = [need for need in asked if need != "python-headers"]
     command = [python or sys.executable, "-I", str(_PROGRAM), *asked, *(["--exact"] if exact else [])]
     command += ["--layer"] if stack.conda_lock else []
@@ -84,14 +82,14 @@ def missing_needs(needs: Iterable[str], stack: Stack, *, exact: bool = False) ->
 
 
 def find_nvcc() -> str | None:
-    """CUDA's compiler as builds find it: CUDA_HOME's alone where it is set, else PATH's, else /usr/local/cuda's."""
+    """The nvcc that builds use: CUDA_HOME's if set, else the one on PATH, else the one in /usr/local/cuda."""
     if home := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return shutil.which("nvcc", path=f"{home}/bin")
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
 def find_python(release: str) -> str | None:
-    """This machine's Python of that release, which uv would build with."""
+    """The Python of that release on this machine that uv would build with; None without any."""
     command = [find_uv(), "python", "find", "--system", "--no-python-downloads", "--no-project", release]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,8 +1,7 @@
-"""Puts the programs of packages that lie in another interpreter into this environment's `bin`.
+"""Adds the programs of another interpreter's packages to this environment's `bin`.
 
-Run as a file by the environment's own Python, with `[package names, the other interpreter's bin]` as JSON on stdin. A
-console script becomes one of this environment, so that it sees the packages that are laid over the interpreter;
-any other program is linked. Standard library only.
+The environment's own Python runs this file, with `[package names, the other interpreter's bin]` as JSON on stdin. It
+writes console scripts anew, so that they import this environment's packages, and links all other programs.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib.metadata import Distribution, EntryPoint, distribution
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
-# Finds its Python beside itself, so that the environment can be renamed.
+# Finds Python in its own folder, so that the environment can be renamed.
 _SCRIPT = """\
 #!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
@@ -27,27 +26,23 @@ sys.exit({attribute}())
 
 
 def main() -> None:
-    names, there = json.load(sys.stdin)
+    names, other_bin = json.load(sys.stdin)
     for name in names:
-        _write(distribution(name), Path(sys.prefix) / "bin", Path(there))
+        _add_programs(distribution(name), Path(sys.prefix) / "bin", Path(other_bin))
 
 
-def _write(package: Distribution, here: Path, there: Path) -> None:
+def _add_programs(package: Distribution, own_bin: Path, other_bin: Path) -> None:
     scripts = {entry.name: entry for entry in package.entry_points if entry.group == "console_scripts"}
     for name, entry in scripts.items():
-        _add(here / name, entry)
+        if not (own_bin / name).exists():
+            first = entry.attr.split(".")[0]
+            text = _SCRIPT.format(module=entry.module, first=first, attribute=entry.attr)
+            (own_bin / name).write_text(text, encoding="utf-8")
+            (own_bin / name).chmod(0o755)
     for file in package.files or []:
         path = Path(os.path.normpath(str(package.locate_file(file))))
-        if path.parent == there and path.name not in scripts and not (here / path.name).exists():
-            (here / path.name).symlink_to(path)
-
-
-def _add(path: Path, entry: EntryPoint) -> None:
-    if path.exists():
-        return
-    first = entry.attr.split(".")[0]
-    path.write_text(_SCRIPT.format(module=entry.module, first=first, attribute=entry.attr), encoding="utf-8")
-    path.chmod(0o755)
+        if path.parent == other_bin and path.name not in scripts and not (own_bin / path.name).exists():
+            (own_bin / path.name).symlink_to(path)
 
 
 if __name__ == "__main__":

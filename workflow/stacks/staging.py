@@ -1,4 +1,4 @@
-"""Folders in which an environment grows, and the step that puts it at its final place whole or not at all."""
+"""Creates the folders in which environments are built, and moves each to its final path in one step."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from workflow.stacks.uv import redacted
 _PREFIX = ".building-"
 _PREFIX_NAME = re.compile(r"env-(?P<host>.+)-(?P<pid>\d+)-\d+(\.[a-z]+)?$")
 _FOREIGN_LEFTOVER_S = 24 * 3600
-"""A folder of another host's builder is left alone for a day: its lock may not reach this host."""
+"""Age at which leftovers of another host's builder are removed: its lock may be invisible here."""
 
 
 @contextlib.contextmanager
 def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
-    """Holds the folder's build lock, waiting for another builder; yields what uv must inherit to hold it too.
+    """Waits for the folder's build lock and holds it; yields the descriptors that uv must inherit to hold it too.
 
-    What killed builders left there is removed first.
+    Removes leftovers of killed builders.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            if not _taken(descriptor):
+            if not _lock(descriptor):
                 print(f"{name}: waiting for another builder", file=sys.stderr, flush=True)
-            while not _taken(descriptor):
+            while not _lock(descriptor):
                 interruptible_sleep(0.5)
         except OSError as error:
             if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:
                 raise
-            # Two builders then do the work twice; the rename still lets only whole environments appear.
+            # Two builders may then do the same work; the rename still shows only complete environments.
             print(f"{name}: {folder} has no file locks; building without", file=sys.stderr, flush=True)
         _remove_leftovers(folder)
         yield (descriptor,)
@@ -52,7 +52,7 @@ def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
 
 @contextlib.contextmanager
 def building_folder(folder: Path, lock_id: str) -> Iterator[Path]:
-    """A new folder beside the final one, on the same file system; removed at the end if it still lies there."""
+    """A new folder on the final one's file system; removed at the end unless it was moved."""
     temporary = folder / f"{_PREFIX}{lock_id}-{os.getpid()}@{socket.gethostname()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -64,10 +64,10 @@ def building_folder(folder: Path, lock_id: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def growing_prefix(final: Path) -> Iterator[Path]:
-    """The path, with nothing there yet, of a conda prefix in the final folder; removed if `env` does not lead to it.
+    """A path in the final folder for a new conda prefix; removed at the end unless the link `env` points to it.
 
-    Such an environment holds its own path in many of its files and cannot be renamed: it grows where it stays, and
-    counts only once the link `env` leads to it. One that replaces another grows beside it.
+    Files of a conda environment contain its path, so it cannot be renamed. It is built in place, beside the one that
+    it replaces, and counts only once `env` points to it.
     """
     prefix = final / f"env-{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 10**6}"
     made = not final.exists()
@@ -75,7 +75,7 @@ def growing_prefix(final: Path) -> Iterator[Path]:
     try:
         yield prefix
     finally:
-        if not _leads_to(final / "env", prefix):
+        if not _points_to(final / "env", prefix):
             shutil.rmtree(prefix, ignore_errors=True)
             if made:
                 with contextlib.suppress(OSError):
@@ -83,12 +83,12 @@ def growing_prefix(final: Path) -> Iterator[Path]:
 
 
 def link_into_place(prefix: Path, final: Path) -> None:
-    """Makes `env` of the final folder lead to the finished prefix, which is on the disk before it is visible."""
+    """Points the final folder's `env` to the finished prefix, after its files are on the disk."""
     _flush(prefix)
     env, link = final / "env", prefix.with_name(f"{prefix.name}.link")
     before = final / env.readlink() if env.is_symlink() else None
     if before is None and env.exists():
-        # An environment that uv made, which a link cannot replace in one step.
+        # A folder made by uv, which a link cannot replace in one step.
         before = prefix.with_name(f"{prefix.name}.replaced")
         env.rename(before)
     link.symlink_to(prefix.name)
@@ -103,16 +103,16 @@ def _remove_leftovers(folder: Path) -> None:
         rest, _, host = leftover.name.rpartition("@")
         _remove_unless_used(leftover, host, rest.rpartition("-")[2])
     for leftover in folder.glob("*/env-*"):
-        named = _PREFIX_NAME.match(leftover.name)
-        if named and not _leads_to(leftover.with_name("env"), leftover):
-            _remove_unless_used(leftover, named["host"], named["pid"])
+        match = _PREFIX_NAME.match(leftover.name)
+        if match and not _points_to(leftover.with_name("env"), leftover):
+            _remove_unless_used(leftover, match["host"], match["pid"])
 
 
 def move_into_place(temporary: Path, final: Path) -> None:
-    """Puts the finished folder at its final path, on the disk before it is visible."""
+    """Renames the finished folder to its final path, after its files are on the disk."""
     _flush(temporary)
     if final.exists():
-        # Snakemake makes a rule's output folder beforehand; anything else there is a broken environment.
+        # An empty output folder that Snakemake created, or a broken environment.
         final.rename(temporary.with_name(temporary.name.replace("@", "-replaced@")))
     temporary.rename(final)
     _flush(final.parent)
@@ -122,7 +122,7 @@ def move_into_place(temporary: Path, final: Path) -> None:
 
 @contextlib.contextmanager
 def explaining_disk(name: str, folder: Path, advice: str = "") -> Iterator[None]:
-    """An error of the file system in it becomes a UserError, which tells a disk that is full."""
+    """Turns file system errors into UserErrors, and reports a full disk."""
     try:
         yield
     except OSError as error:
@@ -132,7 +132,7 @@ def explaining_disk(name: str, folder: Path, advice: str = "") -> Iterator[None]
 
 
 def require_space(folder: Path, needed_gib: float, name: str) -> None:
-    """UserError when the file system has less free than that."""
+    """UserError if the file system has less free space than that."""
     free_gib = shutil.disk_usage(folder).free / 2**30
     if free_gib < needed_gib:
         raise UserError(
@@ -142,7 +142,7 @@ def require_space(folder: Path, needed_gib: float, name: str) -> None:
 
 
 def foreign_paths(folder: Path, needle: str) -> list[str]:
-    """Small files of env/bin that hold that text: programs that would break when the folder is renamed."""
+    """Names of small files in `folder` that contain `needle`, a path: these programs would break after a rename."""
     small = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink()]
     small = [path for path in small if path.stat().st_size < 2**20]
     return [path.name for path in small if needle.encode() in path.read_bytes()]
@@ -150,26 +150,24 @@ def foreign_paths(folder: Path, needle: str) -> list[str]:
 
 def _remove_unless_used(leftover: Path, host: str, pid: str) -> None:
     if host == socket.gethostname():
-        used = _alive(pid)
+        used = _is_alive(pid)
     else:
         used = time.time() - leftover.lstat().st_mtime < _FOREIGN_LEFTOVER_S
-    if used:
-        return
-    if leftover.is_symlink():
+    if leftover.is_symlink() and not used:
         leftover.unlink(missing_ok=True)
-    else:
+    elif not used:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _taken(descriptor: int) -> bool:
-    # Not a lock that is waited for: a Ctrl-C that comes just before it would be heard after it.
+def _lock(descriptor: int) -> bool:
+    # A blocking flock would delay a Ctrl-C that arrives just before it.
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
 
 
-def _alive(pid: str) -> bool:
+def _is_alive(pid: str) -> bool:
     if not pid.isdigit() or int(pid) == os.getpid():
         return False
     try:
@@ -177,14 +175,14 @@ def _alive(pid: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass  # another user's process
     return True
 
 
-def _leads_to(link: Path, prefix: Path) -> bool:
+def _points_to(link: Path, prefix: Path) -> bool:
     return link.is_symlink() and str(link.readlink()) == prefix.name
 
 
 def _flush(folder: Path) -> None:
-    """Writes that file system's dirty pages: a rename may reach the disk before the files that it shows."""
+    """Writes the file system's pending data to the disk: otherwise a rename may arrive before the files."""
     subprocess.run(["sync", "--file-system", folder], stderr=subprocess.DEVNULL, check=False)

@@ -1,4 +1,4 @@
-"""Asks pip for its own settings, runs uv with them, and says what uv's failures mean for the person who started it."""
+"""Reads pip's settings, runs uv with them, and explains uv's failures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from common.errors import UserError
 
-# pip merges its files, its environment variables and its per-command sections only inside its option parser:
-# `pip config list` of pip 26 prints one key once per file without saying which of them wins. The parser is that of
-# `pip install` without its other options, for which pip would load all that installs: twice the CPU time.
+# Only pip's option parser merges its files, environment variables and per-command sections: `pip config list` of
+# pip 26 prints a key once per file, and not which one wins. This parser has the options of `pip install` that matter
+# here; with all of them pip loads its installer, which doubles the CPU time.
 _ASK_PIP = """
 import json
 from pip._internal.cli import cmdoptions
@@ -31,14 +31,14 @@ names = ["index_url", "extra_index_urls", "find_links", "no_index", "trusted_hos
          "cert", "client_cert", "timeout", "retries", "proxy", "keyring_provider"]
 print(json.dumps({name: getattr(options, name, None) for name in names} | {"default_index": PyPI.simple_url}))
 """
-_PIP_TIMEOUT_S, _PIP_RETRIES = 15, 5  # pip's own defaults: not a setting that anybody made
+_PIP_TIMEOUT_S, _PIP_RETRIES = 15, 5  # pip's defaults, which are no user's setting
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 _QUIET = re.compile(
     r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$"
     r"|^(?:Resolved|Prepared|Installed|Uninstalled|Audited|Built|Downloading) |^ +(?:Built|Building|Downloaded) "
 )
-# Of a hundred packages the few that take minutes.
+# Shows only the few downloads that take minutes.
 _LARGE = re.compile(r"^Downloading .*\((?:[1-9][0-9]{2,}(?:\.[0-9]+)?MiB|[0-9.]+GiB)\)$")
 _MOST_DOWNLOADS = 4
 NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|os error (28|122)\b")
@@ -63,32 +63,29 @@ def redacted(text: str) -> str:
 
 
 def pip_settings(python: str = sys.executable) -> dict[str, Any]:
-    """pip's settings as that Python's pip would use them; empty when it has no pip.
-
-    UserError carries pip's own words when pip refuses its settings.
-    """
-    # -I keeps a folder named `pip` in the working directory out; pip reads PIP_* and its files all the same.
+    """The settings that this Python's pip uses; empty without pip. UserError quotes pip if it rejects its settings."""
+    # -I ignores a folder named `pip` in the working directory; pip still reads PIP_* and its files.
     done = subprocess.run([python, "-I", "-c", _ASK_PIP], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         settings: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return settings
-    said = redacted((done.stderr or done.stdout).strip())
-    if "No module named 'pip'" in said:
+    output = redacted((done.stderr or done.stdout).strip())
+    if "No module named 'pip'" in output:
         return {}
-    last = said.splitlines()[-1] if said else "no message"
+    last = output.splitlines()[-1] if output else "no message"
     raise UserError(
-        f"pip's settings cannot be read: {last}\nMend them (`{python} -m pip config debug` shows every file)."
+        f"pip's settings cannot be read: {last}\nCorrect them (`{python} -m pip config debug` shows every file)."
     )
 
 
 def uv_environment(
     settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ, *, main_index_first: bool = False
 ) -> dict[str, str]:
-    """The variables that make uv look where pip would; what the user set for uv (UV_*) stays as it is.
+    """The variables that make uv use pip's sources; the user's own UV_* variables win.
 
-    They are variables and not arguments because addresses may hold passwords, and arguments are public.
-    `main_index_first` settles a tie between indexes that have the same version: a mirror in front may hold only
-    some of a release's files, which is quick to install from and would leave hashes out of a lock.
+    They are variables, not arguments: addresses may hold passwords, and other users can read arguments.
+    `main_index_first` prefers the main index where several indexes have the same version. A mirror may hold only some
+    of a release's files: that suffices to install, but a lock would lack hashes.
     """
     found: dict[str, str] = {}
     extra = [str(url) for url in settings.get("extra_index_urls") or []]
@@ -110,7 +107,7 @@ def uv_environment(
         found["UV_HTTP_RETRIES"] = str(settings["retries"])
     if settings.get("keyring_provider") == "subprocess":
         found["UV_KEYRING_PROVIDER"] = "subprocess"
-    # pip takes the best version over all indexes; uv by itself stops at the first index that knows the name.
+    # pip takes the best version of all indexes; uv's default stops at the first index that has the package.
     found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     found = {key: value for key, value in found.items() if key not in environ}
 
@@ -124,33 +121,22 @@ def uv_environment(
 
 
 def uv_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """The one setting of pip's that uv takes as an argument only."""
+    """The one pip setting that uv accepts only as an argument."""
     return ["--no-index"] if settings.get("no_index") else []
 
 
-def described(environ: Mapping[str, str], arguments: list[str]) -> str:
-    """The configured sources in one line, without credentials."""
-    parts = ["no index" if "--no-index" in arguments else ""]
-    if "--no-index" not in arguments:
-        main = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
-        parts = [f"index {main}" if main else "the default index"]
-        parts += [f"index {url}" for key in ("UV_INDEX", "UV_EXTRA_INDEX_URL") for url in environ.get(key, "").split()]
-    parts += [f"folder or page {link}" for link in environ.get("UV_FIND_LINKS", "").split(",") if link]
-    return redacted(", ".join(part for part in parts if part))
-
-
 def _link(link: str) -> str | None:
-    """A link as uv takes it; None for a folder that is not there, which pip passes over, and at which uv stops."""
+    """A link in uv's form; None for a missing folder, which pip ignores and uv rejects."""
     if "://" in link and not link.startswith("file://"):
         return link
     path = Path(link.removeprefix("file://")) if "://" in link else Path(link).expanduser()
-    # uv also runs in a stack's folder; pip means the folder in which it was started.
+    # pip's relative paths start at the working directory; uv also runs in other folders.
     return str(path.absolute()) if path.exists() else None
 
 
 @dataclass(frozen=True)
 class Uv:
-    """uv, told to look where pip would look."""
+    """uv with pip's sources."""
 
     binary: str
     environ: dict[str, str]
@@ -159,19 +145,26 @@ class Uv:
     @property
     def sources(self) -> str:
         """The configured sources in one line, without credentials."""
-        return described(self.environ, list(self.arguments))
+        if "--no-index" in self.arguments:
+            parts = ["no index"]
+        else:
+            main = self.environ.get("UV_DEFAULT_INDEX") or self.environ.get("UV_INDEX_URL")
+            extra = [url for key in ("UV_INDEX", "UV_EXTRA_INDEX_URL") for url in self.environ.get(key, "").split()]
+            parts = [f"index {main}" if main else "the default index", *(f"index {url}" for url in extra)]
+        parts += [f"folder or page {link}" for link in self.environ.get("UV_FIND_LINKS", "").split(",") if link]
+        return redacted(", ".join(parts))
 
     @property
     def may_ask_elsewhere(self) -> bool:
-        """False where the user keeps uv off every index, or has chosen PyTorch's index for it."""
+        """False where the user's settings disable all indexes or choose PyTorch's index."""
         return not ("--no-index" in self.arguments or {"UV_OFFLINE", "UV_TORCH_BACKEND"} & set(self.environ))
 
-    def run(self, command: list[str], **how: Any) -> tuple[int, str]:
-        """Exit status and stderr of `uv <command>`, run as `run` does."""
-        return run([self.binary, *command], self.environ, **how)
+    def run(self, command: list[str], **options: Any) -> tuple[int, str]:
+        """Runs `uv <command>`; exit status and stderr. The options are those of `run`."""
+        return run([self.binary, *command], self.environ, **options)
 
     def cache(self) -> Path | None:
-        """The folder of uv's cache, absolute; None where uv knows none."""
+        """The absolute path of uv's cache; None if uv names none."""
         done = subprocess.run(
             [self.binary, "cache", "dir"], env=self.environ, capture_output=True, text=True, check=False
         )
@@ -187,9 +180,9 @@ def run(
     fds: tuple[int, ...] = (),
     show: bool = False,
 ) -> tuple[int, str]:
-    """Exit status and stderr, without passwords, of a program; `show` passes uv's progress on to our stderr.
+    """Runs a program; exit status and stderr without passwords. `show` copies uv's progress to our stderr.
 
-    It inherits `fds`: a file lock among them is held until it has ended too, even if this program is killed.
+    The program inherits `fds`: it keeps our file locks until it ends, even if this program is killed.
     """
     process = subprocess.Popen(
         command,
@@ -203,38 +196,38 @@ def run(
         stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
-    said: list[str] = []
+    lines: list[str] = []
     downloads = 0
     try:
         if stdin is not None and process.stdin is not None:
             process.stdin.write(stdin)
             process.stdin.close()
         for line in process.stderr:
-            said.append(redacted(line))
-            # From its first error on, uv's words belong to the message that `uv_error` makes of them.
+            lines.append(redacted(line))
+            # `uv_error` reports uv's error and all that follows.
             show = show and not line.startswith("error:")
             downloads += bool(large := _LARGE.match(line.rstrip()))
             if show and (downloads <= _MOST_DOWNLOADS if large else not _QUIET.match(line)):
-                sys.stderr.write("  " + said[-1])
-        return process.wait(), "".join(said)
+                sys.stderr.write("  " + lines[-1])
+        return process.wait(), "".join(lines)
     finally:
-        # Only an interruption finds it alive here; it must not write on while its folder is removed.
+        # After an interruption: the program must not write while its folder is removed.
         if process.poll() is None:
             process.terminate()
             process.wait()
         process.stderr.close()
 
 
-def end_of_output(said: str, count: int = 12) -> str:
-    """The end of what a program said, for a message."""
-    return "\n".join(f"  {line}" for line in said.strip().splitlines()[-count:])
+def end_of_output(output: str, count: int = 12) -> str:
+    """The last lines of a program's output, indented for a message."""
+    return "\n".join(f"  {line}" for line in output.strip().splitlines()[-count:])
 
 
 def configured_uv(*, main_index_first: bool = False) -> Uv:
-    """uv with the sources that pip would use."""
+    """uv with the sources that pip uses."""
     settings = pip_settings()
     translated = uv_environment(settings, main_index_first=main_index_first)
-    # Where COLUMNS is exported, uv breaks its messages into lines, which the patterns above would not know.
+    # If COLUMNS is set, uv wraps its messages, and the patterns above would not match.
     environ = {**os.environ, **translated, "UV_NO_WRAP": "1"}
     return Uv(find_uv(), environ, tuple(uv_arguments(settings)))
 
@@ -252,53 +245,53 @@ def find_uv() -> str:
 
 
 def torch_arguments(uv: Uv, requirement: str | None, backend: str | None, python: str) -> list[str]:
-    """What makes uv ask PyTorch's own index, only when no configured source has that torch.
+    """The arguments that make uv use PyTorch's own index; empty if a configured source has this torch.
 
-    `requirement` is the exact pin, as in `torch==2.13.0+cpu`; None where the environment has no torch.
+    `requirement` is the exact pin, such as `torch==2.13.0+cpu`; None for an environment without torch.
     """
     if requirement is None or backend is None or not uv.may_ask_elsewhere:
         return []
     probe = ["pip", "compile", "-", "--no-deps", "--no-build", "--no-header", "--python-version", python]
-    status, said = uv.run([*probe, *uv.arguments], stdin=requirement + "\n")
+    status, output = uv.run([*probe, *uv.arguments], stdin=requirement + "\n")
     if status == 0:
         return []
-    if _NOT_THERE.search(said):
+    if _NOT_THERE.search(output):
         return ["--torch-backend", backend]
-    raise uv_error(said, f"looking for {requirement}", uv)
+    raise uv_error(output, f"looking for {requirement}", uv)
 
 
-def uv_error(said: str, doing: str, uv: Uv) -> UserError:
-    """The error that tells what uv's failure means and what to do, with the last of uv's own words."""
-    if bad := _NO_HASH.search(said):
+def uv_error(output: str, doing: str, uv: Uv) -> UserError:
+    """The error for a failure of uv: its cause, the remedy, and the end of uv's output."""
+    if bad := _NO_HASH.search(output):
         what = (
             f"{bad[1]} is not the file that the lock names: its hash differs. Either the source serves another "
-            "build of that version, or the file was changed; do not use it before you know which.\n"
+            "build of that version, or the file was changed; find out which before you use it.\n"
             f"Sources: {uv.sources}."
         )
-    elif NO_SPACE.search(said):
+    elif NO_SPACE.search(output):
         what = (
             "the disk is full (or your quota is). uv needs space for its cache (UV_CACHE_DIR), for temporary files "
             "(TMPDIR) and for the environment itself."
         )
-    elif _NO_FOLDER.search(said) or _UNREACHABLE.search(said):
-        asked = _ADDRESS.search(said)
+    elif _NO_FOLDER.search(output) or _UNREACHABLE.search(output):
+        asked = _ADDRESS.search(output)
         what = (
             f"a package source could not be read: {asked[0] if asked else uv.sources}.\n{HOW_TO_SET_SOURCES} "
             "Behind a proxy: PIP_PROXY or HTTPS_PROXY."
         )
-        if "pytorch" in said:
+        if "pytorch" in output:
             what += (
-                "\nPyTorch's own index was asked because no configured source has the torch wheel: a folder that "
-                "holds it, in PIP_FIND_LINKS, will do."
+                "\nPyTorch's own index was asked, because no configured source has the torch wheel; you can also name "
+                "a folder that holds it in PIP_FIND_LINKS."
             )
-    elif missing := _NOT_THERE.search(said):
+    elif missing := _NOT_THERE.search(output):
         what = f"no configured source has it: {missing[1]}.\nSources: {uv.sources}.\n{HOW_TO_SET_SOURCES}"
-    elif broken := _NO_START.search(said):
+    elif broken := _NO_START.search(output):
         what = (
-            f"{broken[1]} is on PATH and does not start. pyenv's shims are there for every release that it has, and "
-            "start the chosen ones only: choose this one (`pyenv shell <release>`), or install Python (your system's "
-            "package, a module, or `uv python install <release>`)."
+            f"{broken[1]} is on PATH and does not start. pyenv has a shim for each of its releases, and only the "
+            "chosen ones start: choose this one (`pyenv shell <release>`), or install Python (your system's package, "
+            "a module, or `uv python install <release>`)."
         )
     else:
         what = "uv failed."
-    return UserError(f"{doing}: {what}\nuv said:\n{end_of_output(said)}")
+    return UserError(f"{doing}: {what}\nuv said:\n{end_of_output(output)}")

@@ -1,4 +1,4 @@
-"""Runs a stack's verify.py in its environment, and reads what verify.json records."""
+"""Runs a stack's verify.py in its environment, and reads verify.json."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from workflow.stacks.environment import environment_in, run_time
 from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
-"""In the environment's own folder, so that the two appear and go together: where it comes from."""
+"""File with the environment's origin; it lies in the environment's folder, so both appear and vanish together."""
 _VERIFY_LIMIT_S = 1800
 _GPU_VERIFY_LIMIT_S = 3600  # as for a job's check: FlashInfer and SGLang may compile for minutes
 _SHOWN_FAILURES = 8
 
 
 @dataclass(frozen=True)
-class Environment:
-    """What is to be verified."""
+class BuiltEnvironment:
+    """An environment to verify."""
 
     stack: Stack
     env: Path
     lock_id: str
     packages: Sequence[CondaPackage]
-    """Of its conda layer."""
+    """The packages of its conda layer."""
     origin: Mapping[str, Any]
-    """Where it comes from, as `origin_of` tells it."""
+    """Its origin, as returned by `origin_of`."""
     fds: tuple[int, ...] = ()
-    """Locks that verify.py holds, too."""
+    """Locks that verify.py holds too."""
 
 
 def built_by(final: Path) -> str:
-    """`conda` or `uv`: how the environment that lies there was built."""
+    """The backend that built the environment in that folder: `conda` or `uv`."""
     return "conda" if (final / "env" / "conda-meta").is_dir() else "uv"
 
 
 def verdict_of(final: Path) -> dict[str, Any]:
-    """What verify.json of a stack's folder says; empty where it is not there or is damaged."""
+    """The content of verify.json in a stack's folder; empty if it is missing or damaged."""
     try:
         verdict = json.loads((final / "verify.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,39 +57,39 @@ def verdict_of(final: Path) -> dict[str, Any]:
 
 
 def origin_of(final: Path) -> dict[str, Any]:
-    """Where the environment comes from: its state, accepted differences, given wheels; empty where it was built.
+    """The environment's origin: its state, accepted differences and given wheels; empty for a plain build.
 
-    Read from env/origin.json: Snakemake deletes verify.json before it runs a rule again.
+    It is read from env/origin.json: Snakemake deletes verify.json before it repeats a rule.
     """
     try:
         origin = json.loads((final / "env" / ORIGIN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # verified by a version that had it in verify.json only
+    except (OSError, ValueError):  # earlier versions recorded it in verify.json only
         origin = verdict_of(final).get("origin")
     return origin if isinstance(origin, dict) else {}
 
 
 def was_chosen(origin: Mapping[str, Any]) -> bool:
-    """Whether the user named this environment (registered or adopted it), so that no other may take its place."""
+    """True if the user registered or adopted this environment; a build must not replace it."""
     return bool(origin.get("state", "built") != "built")
 
 
 def require_free(stack: Stack, final: Path, state: str, doing: str) -> None:
-    """UserError if an environment lies there that is in another state, as in "adopted, not built"."""
-    there = origin_of(final).get("state", "built")
-    if os.path.lexists(final / "env") and there != state:
+    """UserError if the folder has an environment in another state, such as "adopted, not built"."""
+    present = origin_of(final).get("state", "built")
+    if os.path.lexists(final / "env") and present != state:
         raise UserError(
-            f"{stack.name} is there already, and {there}: {final}; it is used as it is. To {doing} in its place, "
-            "remove that folder first"
+            f"{stack.name} already exists, {present}: {final}; it stays in use. To {doing} instead, remove that folder "
+            "first"
         )
 
 
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
-    """One line for each of those stacks that is there and was not built: what it is instead."""
+    """One line for each of those stacks that is registered or adopted."""
     lines = []
     for name in dict.fromkeys(names):
         try:
             origin = origin_of(stacks_dir / name / lock_id(name, envs))
-        except UserError:  # an experiment of another day may name a stack that is gone
+        except UserError:  # an old experiment may name a stack that no longer exists
             continue
         if (state := origin.get("state", "built")) == "built":
             continue
@@ -100,6 +100,7 @@ def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: 
 
 
 def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
+    """True if the environment is built with the wanted backend and its verification is up to date."""
     verdict = verdict_of(final)
     return (
         verdict.get("ok") is True
@@ -111,56 +112,56 @@ def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
 
 
 def require_verified(stacks: Iterable[tuple[str, str]], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> None:
-    """UserError if one of those stacks (name, lock_id) is there, verified with other checks or settings than today's.
+    """UserError if one of those stacks (name, lock_id) was verified with other than the current checks or settings.
 
-    Snakemake does not see that: verify.json is there, and it asks for no more.
+    Snakemake only checks that verify.json exists.
     """
     for name, lock in dict.fromkeys(stacks):
         final = stacks_dir / name / lock
         if (final / "verify.json").exists() and not is_ready(load_stack(name, envs), final, "auto"):
             raise UserError(
-                f"the stack {name} was verified with other checks or run-time settings than it has now; run "
-                f"`python -m workflow.stacks build {name}`, which verifies it again (it builds only what does not "
-                "pass), and start again"
+                f"the checks or run-time settings of stack {name} changed after its verification; run "
+                f"`python -m workflow.stacks build {name}`, which verifies it again (and builds it only if that "
+                "fails), and start again"
             )
 
 
 def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, gpu: bool = False) -> Path:
-    """Runs the built stack's verify.py where this runs, `gpu`: with what needs one; the verdict is written to `out`.
+    """Runs the built stack's verify.py on this machine and writes the verdict to `out`; `gpu` adds the GPU checks.
 
-    UserError lists what failed. The stack's own verify.json stays as it is.
+    UserError lists the failed checks. The stack's own verify.json does not change.
     """
     stack = load_stack(name, envs)
     final = stacks_dir / name / lock_id(name, envs)
     if not is_ready(stack, final, "auto"):
-        raise UserError(f"{name} is not built for its present lock; run `python -m workflow.stacks build {name}`")
+        raise UserError(f"{name} is not built for its current lock; run `python -m workflow.stacks build {name}`")
     out.parent.mkdir(parents=True, exist_ok=True)
     packages = check_conda_lock(stack) if built_by(final) == "conda" else []
-    _run_verify(Environment(stack, final / "env", final.name, packages, origin_of(final)), out, gpu=gpu)
+    _run_verify(BuiltEnvironment(stack, final / "env", final.name, packages, origin_of(final)), out, gpu=gpu)
     return out
 
 
-def verify(found: Environment, folder: Path) -> None:
-    """Runs verify.py in that environment; leaves `env/origin.json` and `folder/verify.json` only when it passes."""
+def verify(found: BuiltEnvironment, folder: Path) -> None:
+    """Runs verify.py in that environment; writes `env/origin.json` and `folder/verify.json` only if it passes."""
     verdict_path = folder / ".verify.json"
     try:
         verdict = _run_verify(found, verdict_path)
     except UserError:
         verdict_path.unlink(missing_ok=True)
         raise
-    # What a process needs that runs in the stack without `conda activate`.
+    # Processes in the stack run without `conda activate` and need these variables.
     verdict["environment"] = activation(found.env.absolute())
     write_json(found.env / ORIGIN, dict(found.origin))
     write_json(folder / "verify.json", verdict)
     verdict_path.unlink()
 
 
-def _run_verify(found: Environment, out: Path, *, gpu: bool = False) -> dict[str, Any]:
-    """The verdict of verify.py in that environment, also written to `out`; UserError when it is not good."""
+def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dict[str, Any]:
+    """Runs verify.py, which writes its verdict to `out`; returns the verdict, or raises UserError if a check failed."""
     out.unlink(missing_ok=True)
     stack, env = found.stack, found.env.absolute()
     run = run_time(stack, found.lock_id, env)
-    # As every process in the stack has it: what passes here by another environment would fail in a job.
+    # Jobs run with the same variables, so that a passed check also holds there.
     environ = environment_in(env, {"environment": activation(env), "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     limit_s = _GPU_VERIFY_LIMIT_S if gpu else _VERIFY_LIMIT_S
@@ -180,7 +181,7 @@ def _run_verify(found: Environment, out: Path, *, gpu: bool = False) -> dict[str
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise UserError(f"{stack.name}: verify.py gave no answer in {limit_s} s") from None
+            raise UserError(f"{stack.name}: verify.py did not finish in {limit_s} s") from None
     try:
         verdict: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -190,10 +191,10 @@ def _run_verify(found: Environment, out: Path, *, gpu: bool = False) -> dict[str
     return verdict
 
 
-def _command(found: Environment, env: Path, out: Path, folder: Path) -> list[str]:
-    """The command that runs verify.py; what is too long for it lies in the folder."""
+def _command(found: BuiltEnvironment, env: Path, out: Path, folder: Path) -> list[str]:
+    """The command that runs verify.py; long arguments are files in `folder`."""
     stack, backend = found.stack, "conda" if (env / "conda-meta").is_dir() else "uv"
-    # -I: neither PYTHONPATH nor the user's own packages may stand in for what the stack lacks.
+    # -I ignores PYTHONPATH and the user's own packages, which would hide missing packages.
     command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute())]
     command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", found.lock_id]
     command += ["--python-version", stack.python, "--verify-id", verify_id(stack), "--backend", backend]
@@ -207,9 +208,9 @@ def _command(found: Environment, env: Path, out: Path, folder: Path) -> list[str
     return command
 
 
-def _no_verdict(stack: Stack, status: int, said: str) -> str:
+def _no_verdict(stack: Stack, status: int, output: str) -> str:
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    return f"{stack.name}: {stack.verify} {how} and gave no verdict; it said last:\n{end_of_output(said)}"
+    return f"{stack.name}: {stack.verify} {how} without a verdict; end of its output:\n{end_of_output(output)}"
 
 
 def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
@@ -220,4 +221,6 @@ def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
     ]
     if len(failed) > _SHOWN_FAILURES:
         lines.append(f"  and {len(failed) - _SHOWN_FAILURES} more")
-    return "\n".join([f"{stack.name} does not verify: {len(failed)} of {len(verdict['checks'])} checks failed", *lines])
+    return "\n".join(
+        [f"{stack.name} fails its verification: {len(failed)} of {len(verdict['checks'])} checks failed", *lines]
+    )

@@ -1,4 +1,4 @@
-"""Collects the files of a stack's lock for a machine without a network, also as parts of a given size."""
+"""Downloads the files of a stack's lock for a machine without a network, and can split them into parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from common.errors import UserError
 from common.files import file_sha256
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
-from workflow.stacks.distfiles import DistFile, Target, chosen, fetched, located, sizes_of
+from workflow.stacks.distfiles import DistFile, Target, choose_files, download, file_sizes, locate_files
 from workflow.stacks.lockfile import check_lock, is_pinned
 from workflow.stacks.staging import explaining_disk
 from workflow.stacks.uv import configured_uv, redacted
@@ -24,8 +24,7 @@ _LISTS = ("requirements.txt", "requirements-source.txt", "SHA256SUMS")
 _MB = 1_000_000
 _MOST_PARTS = 999
 _HAVE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*==\s*(?P<version>[^\s;#]+)")
-_NAMED_ONLY = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*@\s")
-
+_WITHOUT_VERSION = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*@\s")
 _JOIN = Path(__file__).with_name("join.sh")
 _BUILD = """\
 Build the stack from it, in the repository:
@@ -40,99 +39,104 @@ _INSTALL_SOURCES = "and then, from source: the same with --no-build-isolation an
 
 @dataclass(frozen=True)
 class Selection:
-    """What of a lock goes into the wheelhouse, and what does not."""
+    """The files of a lock that a wheelhouse holds, and the packages that it leaves out."""
 
     stack: Stack
     target: Target
     files: list[DistFile]
     left_out: dict[str, str]
-    """Versions of the packages that the target has, by name."""
+    """Versions of the packages that the target already has, by name."""
     different: dict[str, tuple[str, str]]
-    """The target's and the lock's version of packages that differ; these are collected."""
+    """The target's and the lock's version of packages that differ; the lock's are collected."""
 
-    def remarks(self) -> list[str]:
-        """What the user should know of the selection, a line each."""
+    def notes(self) -> list[str]:
+        """Notes on the selection for the user, one line each."""
         lines = []
         if self.left_out:
             names = ", ".join(f"{name} {version}" for name, version in self.left_out.items())
             lines.append(f"left out, since the target has them: {names}")
         lines += [
-            f"{name}: the target has {there}, the lock wants {version}, which is collected"
-            for name, (there, version) in self.different.items()
+            f"{name}: the target has {present}, the lock wants {version}, which is collected"
+            for name, (present, version) in self.different.items()
         ]
         if sdists := [file.name for file in self.files if not file.is_wheel]:
             lines.append(f"built from source on the target (compiler, CUDA toolkit): {', '.join(sdists)}")
         if self.target.python != self.stack.python:
             lines.append(
-                f"the lock was resolved for Python {self.stack.python}: `build` wants that one, and packages that "
-                f"only Python {self.target.python} needs are not in it"
+                f"the lock was resolved for Python {self.stack.python}: `build` needs that release, and packages that "
+                f"only Python {self.target.python} needs are missing here"
             )
         return lines
 
 
 def select(name: str, target: Target, have: str | None = None, envs: Path = ENVS) -> Selection:
-    """The files of the stack's lock for that target, located but not downloaded.
+    """Locates the files of the stack's lock for that target; downloads nothing.
 
-    `have`: a file as `pip freeze` writes it, or `name==version` with commas between: what the target has already.
+    `have` lists the packages that the target has: a `pip freeze` file, or `name==version` separated by commas.
     """
     stack = load_stack(name, envs)
     pins = check_lock(name, envs)
-    there, locked = parse_have(have) if have else {}, {pin.name: pin.version for pin in pins}
-    left_out = {name: has for name, pinned in locked.items() if (has := there.get(name)) and is_pinned(pinned, has)}
-    different = {
-        name: (there[name] or "an unknown version", version)
-        for name, version in locked.items()
-        if name in there and name not in left_out
-    }
+    present = parse_have(have) if have else {}
+    left_out: dict[str, str] = {}
+    different: dict[str, tuple[str, str]] = {}
+    for pin in pins:
+        if pin.name not in present:
+            continue
+        version = present[pin.name]
+        if version and is_pinned(pin.version, version):
+            left_out[pin.name] = version
+        else:
+            different[pin.name] = (version or "an unknown version", pin.version)
     wanted = [pin for pin in pins if pin.name not in left_out]
     uv = configured_uv(main_index_first=True)
-    stack.say(f"looking for {len(wanted)} of {len(pins)} packages in {uv.sources}")
-    files = located(wanted, uv, target.python, stack.torch_backend) if wanted else {}
-    return Selection(stack, target, chosen(wanted, files, target, stack.source_builds), left_out, different)
+    stack.log(f"looking for {len(wanted)} of {len(pins)} packages in {uv.sources}")
+    files = locate_files(wanted, uv, target.python, stack.torch_backend) if wanted else {}
+    return Selection(stack, target, choose_files(wanted, files, target, stack.source_builds), left_out, different)
 
 
-def listed(selection: Selection) -> str:
-    """The files and their sizes in MB as lines of text; servers are asked for sizes that the index does not give."""
+def file_list(selection: Selection) -> str:
+    """The files and their sizes in MB as text; asks the servers for sizes that the index does not give."""
     unsized = [file for file in selection.files if file.size is None]
-    asked = dict(zip([file.name for file in unsized], sizes_of([file.url for file in unsized]), strict=True))
+    asked = dict(zip([file.name for file in unsized], file_sizes([file.url for file in unsized]), strict=True))
     sizes = {file.name: asked.get(file.name, file.size) for file in selection.files}
     known = [size for size in sizes.values() if size is not None]
     lines = [f"{'?' if size is None else f'{size / _MB:.2f}':>9} MB  {name}" for name, size in sizes.items()]
     unknown = f" and {len(sizes) - len(known)} of unknown size" if len(known) < len(sizes) else ""
     lines += [f"{sum(known) / _MB:9.2f} MB  in {len(known)} files{unknown}, {selection.target}"]
-    return "\n".join([*lines, *selection.remarks()])
+    return "\n".join([*lines, *selection.notes()])
 
 
 def collect(selection: Selection, out: Path, part_mb: float | None = None) -> Path:
-    """`out`: every file in `out/wheels`, checked, lists of them, and `out/parts` of at most `part_mb` MB (10^6 bytes).
+    """Downloads every file to `out/wheels`, checks it and writes the lists; `part_mb` also writes `out/parts`.
 
-    A file that is there with the right hash is not fetched again, and one that came in half is gone on with.
+    A part has at most `part_mb` MB (10^6 bytes). A file with the right hash is not downloaded again, and a partial
+    file is resumed.
     """
     stack, wheels, parts = selection.stack, out / "wheels", out / "parts"
-    own = {"wheels", "parts", "manifest.json", *_LISTS}  # manifest.json: of earlier versions
-    if out.exists() and (strange := sorted(path.name for path in out.iterdir() if path.name not in own)):
-        # Old parts are removed below: only in a folder that is a wheelhouse's own.
-        raise UserError(f"{out} holds {strange[0]}, which is no part of a wheelhouse; give a new folder with --out")
-    advice = "; what is there stays: make room and run again, or collect elsewhere with --out"
+    own = {"wheels", "parts", "manifest.json", *_LISTS}  # earlier versions wrote manifest.json
+    if out.exists() and (foreign := sorted(path.name for path in out.iterdir() if path.name not in own)):
+        # `parts` is deleted below, so `out` must be a wheelhouse.
+        raise UserError(f"{out} holds {foreign[0]}, which is no part of a wheelhouse; give a new folder with --out")
+    advice = "; downloaded files stay: make room and run again, or collect elsewhere with --out"
     with explaining_disk(stack.name, out, advice):
         wheels.mkdir(parents=True, exist_ok=True)
-        digests = _fetch_missing(selection, wheels)
+        digests = _download_missing(selection, wheels)
         sizes = {name: (wheels / name).stat().st_size for name in digests}
         _write_lists(selection, out, digests)
         shutil.rmtree(parts, ignore_errors=True)
         if part_mb is not None:
             _write_parts(selection, out, list(sizes), round(part_mb * _MB))
     written = f" in {len(list(parts.glob('part-*')))} parts" if part_mb is not None else ""
-    stack.say(f"{len(sizes)} files, {sum(sizes.values()) / _MB:.1f} MB{written}, {selection.target}: {out}")
-    for remark in selection.remarks():
-        stack.say(remark)
+    stack.log(f"{len(sizes)} files, {sum(sizes.values()) / _MB:.1f} MB{written}, {selection.target}: {out}")
+    for note in selection.notes():
+        stack.log(note)
     return out
 
 
 def parse_have(text: str) -> dict[str, str | None]:
-    """Version by normalized name, None where the target does not give one (`name @ file://…` of pip freeze)."""
+    """Version by normalized name; None where the target gives no version (`name @ file://…` of pip freeze)."""
     path: Path | None = None
-    with contextlib.suppress(OSError):  # a list may be too long for a file's name
+    with contextlib.suppress(OSError):  # a long list is no valid file name
         path = Path(text) if Path(text).is_file() else None
     if path is None and "==" not in text:
         raise UserError(f"--have: {text!r} is neither a file nor a list such as torch==2.11.0,numpy==2.2.6")
@@ -141,54 +145,52 @@ def parse_have(text: str) -> dict[str, str | None]:
     for number, item in enumerate((item.strip() for item in items), start=1):
         if not item or item.startswith(("#", "-")):
             continue  # pip freeze writes editable packages as `-e …`
-        if given := _HAVE.match(item):
-            have[canonicalize_name(given["name"])] = given["version"]
-        elif given := _NAMED_ONLY.match(item):
-            have[canonicalize_name(given["name"])] = None
-        else:
+        match = _HAVE.match(item) or _WITHOUT_VERSION.match(item)
+        if match is None:
             where = f"{path}:{number}" if path else "--have"
             raise UserError(f"{where}: {item!r} is not understood; wanted name==version, as `pip freeze` prints it")
+        have[canonicalize_name(match["name"])] = match.groupdict().get("version")
     return have
 
 
 def default_platform() -> str:
-    """manylinux_2_28 of this machine's processor: what most clusters of today run."""
+    """manylinux_2_28 for this machine's processor: most clusters support it."""
     return f"manylinux_2_28_{os.uname().machine}"
 
 
-def _fetch_missing(selection: Selection, wheels: Path) -> dict[str, str]:
-    """sha256 of every file by its name, in the selection's order, once all are in the folder."""
+def _download_missing(selection: Selection, wheels: Path) -> dict[str, str]:
+    """Downloads the files that the folder lacks; the sha256 of every file by its name, in the selection's order."""
     digests = {file.name: file_sha256(wheels / file.name) for file in selection.files if (wheels / file.name).is_file()}
     missing = [file for file in selection.files if digests.get(file.name) not in file.hashes]
     needed = sum(file.size or 0 for file in missing)
     if needed > (free := shutil.disk_usage(wheels).free):
         raise UserError(
-            f"{selection.stack.name}: {needed / _MB:.0f} MB are to be fetched, and {wheels.resolve()} has "
+            f"{selection.stack.name}: {needed / _MB:.0f} MB are to be downloaded, and {wheels.resolve()} has "
             f"{free / _MB:.0f} MB free; make room, or collect elsewhere with --out"
         )
-    # The hash in the name: half a file of another build of the same version is not gone on with.
-    halves = [wheels / f".{file.name}.{file.hashes[0][:12]}.part" for file in missing]
-    addresses = [(file.url, half) for file, half in zip(missing, halves, strict=True)]
-    for count, number in enumerate(fetched(addresses), start=1):
-        file, half = missing[number], halves[number]
-        digest, size = file_sha256(half), half.stat().st_size
+    # The hash is in the name: a partial file of another build of the same version is not resumed.
+    partial = [wheels / f".{file.name}.{file.hashes[0][:12]}.part" for file in missing]
+    addresses = [(file.url, path) for file, path in zip(missing, partial, strict=True)]
+    for count, number in enumerate(download(addresses), start=1):
+        file, path = missing[number], partial[number]
+        digest, size = file_sha256(path), path.stat().st_size
         if digest not in file.hashes:
-            half.unlink()
+            path.unlink()
             raise UserError(
                 f"{file.name} from {redacted(file.url)} is not the file that the lock names "
                 f"({selection.stack.lock}:{file.pin.line}): its sha256 is {digest}. Either the source serves another "
                 "build of that version, or the file was changed; it was removed."
             )
-        half.replace(wheels / file.name)
+        path.replace(wheels / file.name)
         digests[file.name] = digest
-        selection.stack.say(f"{count}/{len(missing)} {file.name} {size / _MB:.1f} MB")
+        selection.stack.log(f"{count}/{len(missing)} {file.name} {size / _MB:.1f} MB")
     return {file.name: digests[file.name] for file in selection.files}
 
 
 def _write_lists(selection: Selection, out: Path, digests: dict[str, str]) -> None:
-    """SHA256SUMS, and what pip is given where `build` cannot be used: wheels and sdists apart."""
+    """Writes SHA256SUMS, and separate pip requirements for wheels and sdists, for targets that do not use `build`."""
     stack = selection.stack
-    head = [f"{stack.name}, lock {lock_id(stack.name, stack.folder.parent)}, {selection.target}", *selection.remarks()]
+    head = [f"{stack.name}, lock {lock_id(stack.name, stack.folder.parent)}, {selection.target}", *selection.notes()]
     for name, wheels in (("requirements.txt", True), ("requirements-source.txt", False)):
         files = [file for file in selection.files if file.is_wheel == wheels]
         lines = [f"{file.pin.name}=={file.pin.version} --hash=sha256:{digests[file.name]}" for file in files]
@@ -205,7 +207,7 @@ def _write_sums(folder: Path, digests: dict[str, str]) -> None:
 
 
 def _write_parts(selection: Selection, out: Path, names: list[str], limit: int) -> None:
-    """`tar | split`: equal contents give equal parts. SHA256SUMS and join.sh lie beside them."""
+    """Writes the parts with `tar | split`, and SHA256SUMS and join.sh beside them; equal files give equal parts."""
     contents = [*(name for name in _LISTS if (out / name).is_file()), *(f"wheels/{name}" for name in names)]
     needed, free = sum((out / name).stat().st_size for name in contents), shutil.disk_usage(out).free
     if needed > _MOST_PARTS * limit:
@@ -224,14 +226,11 @@ def _write_parts(selection: Selection, out: Path, names: list[str], limit: int) 
     if done.returncode != 0 or tar.returncode != 0:
         raise UserError(f"{selection.stack.name}: the parts could not be written to {parts}: {done.stderr.strip()}")
     _write_sums(parts, {path.name: file_sha256(path) for path in sorted(parts.iterdir())})
-    (parts / "join.sh").write_text(_join_script(selection), encoding="utf-8")
-
-
-def _join_script(selection: Selection) -> str:
-    name, after = selection.stack.name, _BUILD.format(name=selection.stack.name)
+    after = _BUILD.format(name=selection.stack.name)
     if selection.left_out:
         after = _INSTALL.format(lacks=len(selection.left_out))
         if any(not file.is_wheel for file in selection.files):
             after += f"\n{_INSTALL_SOURCES}"
-    text = _JOIN.read_text(encoding="utf-8")
-    return text.replace("@NAME@", name).replace("@COUNT@", str(len(selection.files))).replace("@NEXT@", after)
+    script = _JOIN.read_text(encoding="utf-8").replace("@NAME@", selection.stack.name)
+    script = script.replace("@COUNT@", str(len(selection.files))).replace("@NEXT@", after)
+    (parts / "join.sh").write_text(script, encoding="utf-8")
