@@ -116,7 +116,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("workload.data.source", "./no/such.jsonl", "no such file or folder: ./no/such.jsonl"),
         ("workload.data.source", "./readme.txt", "must be a local .jsonl, .json, .parquet file"),
         ("workload.model.source", "./no/such/model", "workload.model.source: no such file or folder"),
-        ("experiment", "../elsewhere", "experiment may hold letters"),
+        ("experiment", "../elsewhere", "experiment may contain letters"),
         ("description", "x" * 5001, "description: must have at most 5000 characters (got 5001)"),
         ("description", datetime.date(2020, 1, 1), "description: must be text (got the date 2020-01-01); quote it"),
         ("arms.vllm.env", {"A": 1}, "arms.vllm.env.A: must be text (got 1); quote it"),
@@ -159,12 +159,12 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("arms", [], "arms: must be a mapping of keys to values (got [])"),
         ("arms.vllm", "x", "arms.vllm: must be a mapping of keys to values (got 'x')"),
         ("arms", {}, "arms: must have at least 1 entry (got {})"),
-        ("arms", {"a b": {}}, "arms.a b may hold letters"),
-        ("arms", {"速い": {}}, "may hold letters (A-Z, a-z)"),
+        ("arms", {"a b": {}}, "arms.a b may contain letters"),
+        ("arms", {"速い": {}}, "may contain letters (A-Z, a-z)"),
         (
             "report",
             {"currency": "usd"},
-            "report.currency must be a currency's three capital letters, as in USD (got 'usd')",
+            "report.currency must be a currency's three capital letters, such as USD (got 'usd')",
         ),
     ],
 )
@@ -227,14 +227,18 @@ def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
 @pytest.mark.parametrize(
     ("arm", "chain", "says"),
     [
-        ("transformers", ["transformers-alone", "vllm-alone"], "is explained against a baseline that trains"),
+        (
+            "transformers",
+            ["transformers-alone", "vllm-alone"],
+            "must be an arm that trains and differs from the baseline",
+        ),
         ("vllm-alone", ["transformers-alone", "vllm-alone"], "arms that train: transformers, vllm"),
         ("nosuch", ["transformers-alone", "vllm-alone"], "report.explain.nosuch"),
         ("vllm", ["transformers-alone"], "report.explain.vllm"),
         ("vllm", ["transformers-alone", "vllm-alon"], "(got 'vllm-alon') (did you mean vllm-alone?)"),
         ("vllm", ["transformers-alone", "vllm"], "must list different arms of trainer replay"),
         ("vllm", ["transformers-alone", "vllm-4", "vllm-4"], "must list different arms of trainer replay"),
-        ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 replays engine vllm, and transformers has transformers"),
+        ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 has engine vllm and transformers has transformers"),
     ],
 )
 def test_what_cannot_explain_a_ratio_is_refused(arm: str, chain: list[str], says: str) -> None:
@@ -395,13 +399,13 @@ def test_overrides_are_read_as_yaml() -> None:
         (b"a: 1\nseeds: [0]\nb: 2\nseeds: [1]\n", "the key 'seeds' is given twice, in lines 2 and 4"),
         (b"arms:\n  x: {a: 1}\n  y: {}\n  x: {}\n", "the key 'x' is given twice, in lines 2 and 4"),
         (b"a: [{b: 1, b: 2}]\n", "the key 'b' is given twice, in lines 1 and 1"),
-        (b"experiment: \xff\xfe\n", "is not text in UTF-8 (byte 12 is 0xff)"),
+        (b"experiment: \xff\xfe\n", "is not UTF-8 text (byte 12 is 0xff)"),
         (b"a: [1\n", "wrong.yaml is not YAML: while parsing a flow sequence, expected ',' or ']'"),
         (b"a: [1\n", "(line 2, column 1)"),
         (b"a: " + b"[" * 5000, "nested too deeply"),
         (b"a: 2020-13-45\n", "is not YAML"),
-        (b"- a\n", "must hold a mapping of keys to values (got a list)"),
-        (b"", "must hold a mapping of keys to values (got nothing)"),
+        (b"- a\n", "must be a mapping of keys to values (got a list)"),
+        (b"", "must be a mapping of keys to values (got nothing)"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_message(

@@ -224,7 +224,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (LOGS | {"arms": {"vllm": {"trainer": "verl", "engine": "vllm"}}}, "arms.vllm: stack is missing"),
         (
             {**RAW, "workload": None, "arms": {**LOGS["arms"], "transformers": RAW["arms"]["transformers"]}},
-            "workload is missing: arm transformers is trained (imported arms need none)",
+            "workload is missing; trained arms need it: transformers",
         ),
         (
             RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "openrlhf"}}},
@@ -246,7 +246,10 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
             "runs.1.factors has temperature, and arms.vllm.import.runs.0.factors has workload.temprature (did you mean",
         ),
         (LOGS | {"sweep": {"workload.temperature": [1, 2]}}, "varies nothing: no arm is trained"),
-        (mixed(sweep={"arms.transformers.options.x": [1]}), "arm transformers is imported; say in factors"),
+        (
+            mixed(sweep={"arms.transformers.options.x": [1]}),
+            "arm transformers is imported; give each run's values as factors",
+        ),
         (
             mixed({"runs": [{"source": "a", "factors": {"workload.temprature": 1}}]}),
             "has no 'temprature' (did you mean temperature?)",
@@ -301,7 +304,7 @@ def test_a_repetition_of_imported_runs_has_sources_of_its_own() -> None:
     known = planned(raw).imports["again-s0"].spec["import"]
     assert (known["gpu"], known["version"], known["sources"]) == ("H100-80GB", "0.4.1", ["c.log"])
     raw["arms"]["again"] = {"same_as": "vllm"}
-    with pytest.raises(UserError, match="vllm is imported, and a repetition needs an import of its own"):
+    with pytest.raises(UserError, match="vllm is imported, so this arm needs its own import"):
         planned(raw)
 
 
@@ -320,15 +323,15 @@ def test_which_arm_repeats_another_is_in_the_plans_fingerprint() -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (repeated(engine="vllm"), "a repetition takes everything from vllm and gives nothing else (got engine)"),
-        (repeated(**{"import": "a.log"}), "vllm is trained, and so is its repetition"),
+        (repeated(engine="vllm"), "takes every setting from vllm and must have no other keys (got engine)"),
+        (repeated(**{"import": "a.log"}), "vllm is trained, so this arm is too"),
         (repeated(same_as="vlm"), "arms.again.same_as must be another arm: transformers, vllm (got 'vlm') (did you"),
         (repeated(same_as="again"), "must be another arm"),
         (repeated(same_as=3), "must be another arm"),
         (repeated() | {"sweep": {"arms.again.options.x": [1]}}, "arm again repeats vllm; vary arms.vllm"),
         (
             RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
-            "must be an arm that repeats no other (got 'b', which repeats 'vllm'); write same_as: vllm",
+            "must be an arm without same_as (got 'b', which repeats 'vllm'); write same_as: vllm",
         ),
         (RAW | {"arms": {**RAW["arms"], "b": RAW["arms"]["vllm"]}}, "of b only same_as: vllm"),
     ],

@@ -78,10 +78,10 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_told_with_what_is_in_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"lacks config\.json \(in it: nothing\)"):
+    with pytest.raises(UserError, match=r"has no config\.json \(got: nothing\)"):
         require_readable(planned(model=tmp_path))
     (tmp_path / "snapshots").mkdir()
-    with pytest.raises(UserError, match=r"lacks config\.json \(in it: snapshots\); give the folder that holds it"):
+    with pytest.raises(UserError, match=r"has no config\.json \(got: snapshots\); give the folder with config"):
         require_readable(planned(model=tmp_path))
     (tmp_path / "config.json").write_text("{}")
     require_readable(planned(model=tmp_path))

@@ -58,7 +58,7 @@ def test_the_text_is_in_the_specification_and_in_the_fingerprint(tmp_path: Path)
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (b"# \xff\n", "mine.py is not text in UTF-8 (byte 2)"),
+        (b"# \xff\n", "mine.py is not UTF-8 text (byte 2)"),
         ("#" * 40_001, "mine.py is too large: 40,001 bytes of at most 40,000"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The model of `import:`: runs that were trained elsewhere and are read from their logs."""
+"""The model of `import:`, which reads runs that were trained elsewhere from their logs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trainers.registry import trainers
 from trainers.section import SECTION, Count, PositiveInt, Seed
 
 WANDB = "wandb:"
-# No part begins with a dot: each becomes a folder of the cache (as analysis/sources/wandb_api.py has it).
+# Each part becomes a cache folder (analysis/sources/wandb_api.py), so none begins with a dot.
 _WANDB_PART = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"
 _WANDB_RUN = re.compile(rf"wandb:{_WANDB_PART}(/{_WANDB_PART}){{2}}")
 
-# The trainers' own formats and loops, and what is nobody's own. mypy takes no Literal of names that are computed.
+# The trainers' own formats and loops, and the common ones. mypy does not accept a Literal of computed names.
 if TYPE_CHECKING:
     Format = str
     Mode = str
@@ -32,12 +32,12 @@ else:
 
 
 def is_remote(source: str) -> bool:
-    """Whether a source lies with a service, and not on this machine."""
+    """True if the source is at wandb, not on this machine."""
     return source.startswith(WANDB)
 
 
 def local_path(source: str) -> Path:
-    """A local source as a path; `~name` of nobody stays as it is written."""
+    """A local source as a path; an unknown `~name` stays unchanged."""
     try:
         return Path(source).expanduser()
     except RuntimeError:
@@ -47,13 +47,13 @@ def local_path(source: str) -> Path:
 def _checked(source: str) -> str:
     check_text(source, "source")
     if not source.strip():
-        raise ValueError("is empty; give a file, a folder or wandb:entity/project/id")
+        raise ValueError("must not be empty; give a file, a folder or wandb:entity/project/id")
     if is_remote(source) and not _WANDB_RUN.fullmatch(source):
-        raise ValueError(
-            f"must be wandb:entity/project/id, as in the run's address at wandb (got {short_repr(source)})"
-        )
+        raise ValueError(f"must be wandb:entity/project/id, as in the run's wandb address (got {short_repr(source)})")
     if "://" in source:
-        raise ValueError(f"must be a file, a folder or wandb:entity/project/id, no address (got {short_repr(source)})")
+        raise ValueError(
+            f"must be a file, a folder or wandb:entity/project/id, not an address (got {short_repr(source)})"
+        )
     return source
 
 
@@ -61,7 +61,7 @@ Source = Annotated[str, Field(max_length=4096), AfterValidator(_checked)]
 
 
 class ImportedRun(BaseModel):
-    """One run that was trained elsewhere: what it logged, and which run of the comparison it is."""
+    """One run that was trained elsewhere: its logs, and its place in the comparison."""
 
     model_config = SECTION
 
@@ -72,12 +72,12 @@ class ImportedRun(BaseModel):
             lambda given: [given] if isinstance(given, str) else given, json_schema_input_type=str | list[str]
         ),
     ]
-    """A file or folder, or `wandb:entity/project/id`; or a list of those, which hold one and the same run and are
-    joined step by step."""
+    """A file, a folder or `wandb:entity/project/id`; or a list of those with logs of one run, which are joined step by
+    step."""
     seed: Seed | None = None
-    """Which run of its arm: runs of equal seed are compared step by step. Counted from 0 where it is not given."""
+    """The run's seed in its arm: runs of equal seed are compared step by step. Default: counted from 0."""
     factors: dict[str, Any] = {}
-    """Where the run lies in a sweep (`workload.temperature: 0.9`): runs of equal factors are compared."""
+    """The run's values in a sweep (`workload.temperature: 0.9`): runs of equal factors are compared."""
 
     @field_validator("factors")
     @classmethod
@@ -85,7 +85,7 @@ class ImportedRun(BaseModel):
         check_published(factors)
         if any(not all(path.split(".")) for path in factors):
             raise ValueError(
-                f"a factor's name is a path such as workload.temperature (got {short_repr(list(factors))})"
+                f"a factor's name must be a path such as workload.temperature (got {short_repr(list(factors))})"
             )
         return {path: as_number(value) for path, value in factors.items()}
 
@@ -96,7 +96,7 @@ def _published(text: str) -> str:
 
 
 def _release(version: str) -> str:
-    """A tag is its release."""
+    """The release of a version or tag."""
     return re.sub(r"^v(?=\d)", "", _published(version))
 
 
@@ -109,34 +109,33 @@ _Run = Annotated[
 
 
 class Import(BaseModel):
-    """Runs that were trained elsewhere: with this an arm is read from what they logged, and not trained."""
+    """Runs that were trained elsewhere: the arm is read from their logs and not trained."""
 
     model_config = SECTION
 
     version: Annotated[str, Field(max_length=40), AfterValidator(_release)] | None = None
-    """The trainer's version; null: as the stack pins it, if one is given, or as the source says itself."""
+    """The trainer's version; null: the stack's, if the arm has a stack, else the version in the source."""
     mode: Mode = ""
-    """The trainer's loop, which decides what its timers mean; empty: as the source or its timers say, else the
-    version's usual one. `sync` is verl's synchronous loop, said for certain; `native` are TRL's and ms-swift's own
-    timers."""
+    """The trainer's loop, which decides what its timers mean; empty: detected from the source or its timers, else the
+    version's usual loop. `sync` selects verl's synchronous loop; `native` selects TRL's and ms-swift's own timers."""
     format: Format | None = None
-    """How the source is written; null: told by its content."""
+    """The source's format; null: detected from its content."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
-    """The GPU that it ran on, such as `H100-80GB`; null: the workload's. What is not known is never guessed."""
+    """The GPU that the run used, such as `H100-80GB`; null: the workload's. An unknown GPU is never guessed."""
     nodes: PositiveInt | None = None
-    """Nodes that a run trained on; null: the workload's."""
+    """Nodes of a run; null: the workload's."""
     gpus_per_node: Count | None = None
     """GPUs of each node; null: the workload's."""
     tensor_parallel: PositiveInt | None = None
-    """GPUs of one engine; null: as the arm's options say."""
+    """GPUs of one engine; null: the value of the arm's options."""
     model: Annotated[str, Field(max_length=400), AfterValidator(_published)] | None = None
-    """The model by its hub id, or a local folder; null: the workload's."""
+    """The model's hub id or local folder; null: the workload's."""
     batch_size: PositiveInt | None = None
-    """Completions that one training step learned from; null: the workload's."""
+    """Completions per training step; null: the workload's."""
     max_response_length: PositiveInt | None = None
     """Longest completion, in tokens; null: the workload's."""
     runs: tuple[_Run, ...] = Field(min_length=1)
-    """The runs, one for each seed and combination of factors: a source alone, or a section."""
+    """The runs, one for each seed and combination of factors; each is a source or a section."""
 
     @field_validator("runs")
     @classmethod
@@ -154,35 +153,35 @@ class Import(BaseModel):
             if first != index:
                 with_factors = f" and factors {run.factors}" if run.factors else ""
                 raise ValueError(
-                    f"runs {first} and {index} have the same seed{with_factors} (got {run.seed}); give each a seed of "
-                    "its own, or, if they are files of one run, list both as its source"
+                    f"runs {first} and {index} have the same seed{with_factors} (got {run.seed}); give each its own "
+                    "seed, or, if they are files of one run, list both as its source"
                 )
             seeded.append(run)
         return tuple(seeded)
 
 
 def may_hold_several_runs(source: str) -> bool:
-    """Whether a source is a table, whose columns may tell several runs apart; by its name, as nothing is read here."""
+    """True if the source's name is a table's: its rows may belong to several runs."""
     return not is_remote(source) and local_path(source).suffix.lower() in (".csv", ".tsv")
 
 
 def run_point(factors: Mapping[str, Any]) -> str:
-    """A combination of factors as one text."""
+    """The text that identifies a combination of factors."""
     return json.dumps(factors, sort_keys=True)
 
 
 def normalize_import(given: Any) -> Any:
-    """An `import:` in its whole form, of whichever form it was given in."""
+    """An `import:` of any allowed form as a section."""
     if isinstance(given, str):
         return {"runs": [{"source": [given]}]}
     if isinstance(given, list | tuple):
-        for one in given:
-            if not isinstance(one, str):
+        for source in given:
+            if not isinstance(source, str):
                 raise ValueError(
-                    f"a list holds one source for each run (got {yaml_repr(one)}); for more than a source write "
+                    f"a list must have one source for each run (got {yaml_repr(source)}); for more settings write "
                     "import: {runs: [{source: [...], seed: 0}]}"
                 )
-        return {"runs": [{"source": [one]} for one in given]}
+        return {"runs": [{"source": [source]} for source in given]}
     if given is not None and not isinstance(given, Mapping | Import):
         raise ValueError(
             f"must be a file, a folder or wandb:entity/project/id, a list of those, or a section "
@@ -197,9 +196,9 @@ ImportField = Annotated[
 
 
 def sources_of(imports: Mapping[str, Import]) -> Iterator[tuple[str, str, str]]:
-    """Every source by arm: where it stands, as it is written, and a text that is the same for the same source."""
-    for arm, one in imports.items():
-        for index, run in enumerate(one.runs):
+    """Every source: its key in the configuration, its text, and an identity that is equal for the same source."""
+    for arm, imported in imports.items():
+        for index, run in enumerate(imported.runs):
             for source in run.source:
-                same = source if is_remote(source) else os.path.normpath(local_path(source).absolute())
-                yield f"arms.{arm}.import.runs.{index}", source, same
+                identity = source if is_remote(source) else os.path.normpath(local_path(source).absolute())
+                yield f"arms.{arm}.import.runs.{index}", source, identity

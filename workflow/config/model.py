@@ -1,8 +1,7 @@
-"""The model of an experiment's configuration.
+"""The model of an experiment's configuration, `config.yaml`.
 
-One frozen model of `config.yaml`: unknown keys are refused, every default is here, and the docstring under a field
-is its documentation (it becomes the JSON schema's description). Site facts (partitions, walltime, cores) are not
-here: they belong to a profile.
+It rejects unknown keys and has every default. The docstring under a field is its documentation and becomes the JSON
+schema's description. Site facts (partitions, walltime, cores) belong to a profile.
 """
 
 from __future__ import annotations
@@ -22,113 +21,113 @@ from workflow.config.imports import Import, ImportField, may_hold_several_runs, 
 
 
 class Shared(Section):
-    """What all arms of one trainer share; an arm's own words win."""
+    """Settings that all arms of one trainer share; an arm's own settings win."""
 
     options: Options = {}
-    """As an arm's `options`."""
+    """Like an arm's `options`."""
     env: Environment = {}
-    """As an arm's `env`."""
+    """Like an arm's `env`."""
 
 
 class Envs(Section):
-    """How the stacks are built. It changes where compilers and Python come from, not what is pinned."""
+    """How stacks are built: the source of compilers and Python. Pins do not change."""
 
     backend: Literal["auto", "conda", "uv"] = "auto"
-    """`conda`: Python, CUDA toolkit and compilers from conda-lock.yml; `uv`: only the pip packages, on a Python that
-    is there; `auto`: conda where the stack has such a lock and micromamba, mamba or conda is there."""
+    """`conda`: Python, CUDA toolkit and compilers from conda-lock.yml; `uv`: only the pip packages, with an existing
+    Python; `auto`: conda if the stack has such a lock and micromamba, mamba or conda is installed."""
 
 
-def _or_a_repetition(schema: dict[str, Any]) -> None:
-    """For editors: an arm that repeats another says no more than that."""
+def _allow_same_as(schema: dict[str, Any]) -> None:
+    """Tells editors that an arm with `same_as` needs no other key."""
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["same_as"]}]
 
 
-class Arm(TrainedArm, json_schema_extra=_or_a_repetition):
-    """What is compared: a trainer with an engine in a stack, and its own options. An arm is trained, or, with `import`,
-    read from what runs elsewhere have logged."""
+class Arm(TrainedArm, json_schema_extra=_allow_same_as):
+    """What is compared: a trainer with an engine in a stack, and its own options. An arm is trained or, with `import`,
+    read from logs of runs that were trained elsewhere."""
 
     import_: ImportField = Field(default=None, alias="import")
-    """Runs that exist already, instead of a training: a file, a folder or `wandb:entity/project/id`, a list of those
-    (one run each), or a section with what is known of the runs."""
+    """Existing runs to read instead of a training: a file, a folder or `wandb:entity/project/id`, a list of those (one
+    run each), or a section that describes the runs."""
     same_as: str | None = None
-    """An A/A arm: a repetition of the arm of that name, whose differences are noise. It takes everything from that arm
-    and gives nothing else itself; where that arm is imported, it gives an `import` of its own."""
+    """An A/A arm: repeats the named arm, so all differences are noise. It takes every setting from that arm and has no
+    other keys; if that arm is imported, it needs its own `import`."""
 
     @model_validator(mode="after")
     def _has_a_stack(self) -> Arm:
         if not self.stack and self.import_ is None:
-            raise ValueError("stack is missing; only an arm with import can do without")
+            raise ValueError("stack is missing; only an arm with import may omit it")
         return self
 
 
 class Report(Section):
-    """What the report adds to the times."""
+    """Additional content of the report."""
 
     price_per_gpu_hour: Annotated[Number, Field(gt=0)] | None = None
-    """What one GPU costs for an hour, for the cost of the GPU-hours used; null: there are GPU-hours alone."""
+    """The price of one GPU-hour, to report the cost of the GPU-hours used; null: no costs."""
     currency: Annotated[str, Field(pattern=CURRENCY_PATTERN)] = "USD"
-    """The price's currency, in its three letters."""
+    """The price's currency, as three letters."""
     to_steps: PositiveInt | None = None
-    """Tell the GPU-hours of so many training steps, and with a price their cost; null: only those of what was used."""
+    """Also report the GPU-hours of this many training steps, and with a price their cost; null: only those used."""
     explain: dict[Name, Annotated[tuple[Name, ...], Field(min_length=2)]] = {}
-    """Which arms' raw ratio is taken apart, and by which replays, in order: that of the baseline's engine, perhaps
-    others on the way, that of the arm's own engine (`sglang: [vllm-alone, sglang-alone]`)."""
+    """Arms whose raw ratio is explained, each with its replays in order: first one with the baseline's engine, then
+    optional others, last one with the arm's own engine (`sglang: [vllm-alone, sglang-alone]`)."""
     cpu_memory_gb_s: Annotated[Number, Field(gt=0)] | None = None
-    """The machine's measured memory bandwidth in GB/s: runs without a GPU have a decode floor by it; null: none."""
+    """The machine's measured memory bandwidth in GB/s, for the decode floor of runs without a GPU; null: no floor."""
 
     def as_json(self) -> dict[str, Any]:
-        """As plan.json has it: what came later stands there only where it is asked for, so that old plans stay."""
+        """The content for plan.json; newer settings are included only if set, so that old plans do not change."""
         return self.model_dump(mode="json", exclude={n for n in ("explain", "cpu_memory_gb_s") if not getattr(self, n)})
 
 
 class Config(Section):
-    """An experiment: the arms, the workload that they share, and what is varied."""
+    """An experiment: its arms, their common workload, and the sweep."""
 
     experiment: Name
-    """Name of the experiment; results lie in `results/<experiment>/`."""
+    """Name of the experiment; its results are in `results/<experiment>/`."""
     description: Annotated[str, Field(max_length=5_000)] = ""
     """One or two sentences for the report's reader."""
     arms: dict[Name, Arm] = Field(min_length=1)
-    """What is compared, by name: letters (A-Z, a-z), digits, `_`, `.` and single `-`, 40 at most."""
+    """The compared arms by name. A name has at most 40 letters (A-Z, a-z), digits, `_`, `.` and single `-`."""
     baseline: str
     """The arm that the others are compared with."""
     workload: Workload | None = None
-    """What every arm trains; required if any arm is trained."""
+    """The task that every arm trains; required if any arm is trained."""
     shared: dict[str, Shared] = {}
-    """What all arms of a trainer share, by the trainer's name."""
+    """Settings that all arms of a trainer share, by the trainer's name."""
     envs: Envs = Envs()
     """How the stacks are built."""
     sweep: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = {}
-    """Factors: a dotted path (`workload.temperature`, `arms.vllm.options.vllm_max_num_seqs`) to a list of values.
-    All combinations are run; an arm's own options multiply only that arm's runs."""
+    """Factors: a dotted path (`workload.temperature`, `arms.vllm.options.vllm_max_num_seqs`) with a list of values.
+    All combinations are run; a factor of one arm's options multiplies only that arm's runs."""
     seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
     """One run per arm, factor combination and seed."""
     warmup_steps: Count = 1
-    """Steps at the start of each run that are shown but not counted. Fixed here, before anything is measured;
-    fewer than `workload.steps`."""
+    """Steps at the start of each run that are shown but not counted, fixed before anything is measured. Must be less
+    than `workload.steps`."""
     report: Report = Report()
-    """What the report adds to the times; it changes no run."""
+    """Additional content of the report; it changes no run."""
 
     @model_validator(mode="before")
     @classmethod
-    def _repetitions_are_whole(cls, raw: Any) -> Any:
+    def _expand_same_as(cls, raw: Any) -> Any:
         arms = raw.get("arms") if isinstance(raw, Mapping) else None
         if not isinstance(arms, Mapping):
             return raw
-        return {**raw, "arms": {name: _repeated(name, arm, arms) for name, arm in arms.items()}}
+        return {**raw, "arms": {name: _expanded(name, arm, arms) for name, arm in arms.items()}}
 
     @field_validator("seeds")
     @classmethod
     def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) != len(seeds):
-            raise ValueError(f"seeds must differ from one another (got {list(seeds)})")
+            raise ValueError(f"seeds must differ (got {list(seeds)})")
         return seeds
 
     @field_validator("sweep")
     @classmethod
     def _sweep_can_be_published(cls, sweep: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
         for path, values in sweep.items():
-            # Here and not only in each run's arm, whose error would show the value.
+            # Checked here too: the error of a run's arm would show the value.
             keys = path.split(".")
             for key in keys[3:] if keys[0] == "arms" else ():
                 (check_variable if keys[2] == "env" else check_option_name)(key, path)
@@ -147,58 +146,58 @@ class Config(Section):
             )
         seen: dict[str, str] = {}
         for name, arm in self.arms.items():
-            same = seen.setdefault(arm.model_dump_json(), name)
-            if same != name:
+            first = seen.setdefault(arm.model_dump_json(), name)
+            if first != name:
                 raise ValueError(
-                    f"arms {same} and {name} are identical; change one's engine, stack or options, or leave it out "
-                    f"(to see the noise between equal runs, give more seeds, or of {name} only same_as: {same})"
+                    f"arms {first} and {name} are identical; change one's engine, stack or options, or remove it "
+                    f"(to measure the noise of equal runs, give more seeds, or write only same_as: {first} in {name})"
                 )
         return self
 
     @model_validator(mode="after")
     def _a_trained_arm_has_a_workload(self) -> Config:
         if self.trained and self.workload is None:
-            raise ValueError(f"workload is missing: {_these(self.trained)} trained (imported arms need none)")
+            raise ValueError(f"workload is missing; trained arms need it: {', '.join(self.trained)}")
         return self
 
     @model_validator(mode="after")
     def _sources_differ(self) -> Config:
         seen: dict[str, tuple[str, str]] = {}
-        for where, source, same in sources_of(self.imports):
-            if same in seen:
-                first, written = seen[same]
-                # The rows are told apart, or refused, where they are read.
+        for where, source, identity in sources_of(self.imports):
+            if identity in seen:
+                first, written = seen[identity]
+                # The reader of the table separates the runs, or rejects the rows.
                 if first != where and may_hold_several_runs(source):
                     continue
                 raise ValueError(
                     f"{first} and {where} have the same source ({short_repr(written)} and {short_repr(source)}): a run "
-                    "is counted once, so give each its own, or remove one"
+                    "counts once, so give each its own source, or remove one"
                 )
-            seen[same] = where, source
+            seen[identity] = where, source
         return self
 
     @model_validator(mode="after")
     def _replays_explain_trainings(self) -> Config:
         for name, chain in self.report.explain.items():
             where = f"report.explain.{name}"
-            trained = [one for one, arm in self.arms.items() if trainer_named(arm.trainer).trains]
+            trained = [arm for arm, settings in self.arms.items() if trainer_named(settings.trainer).trains]
             if name not in trained or self.baseline not in trained or name == self.baseline:
                 raise ValueError(
-                    f"{where}: an arm that trains is explained against a baseline that trains (the baseline is "
-                    f"{self.baseline}; arms that train: {', '.join(trained) or 'none'})"
+                    f"{where}: must be an arm that trains and differs from the baseline, which must train too (the "
+                    f"baseline is {self.baseline}; arms that train: {', '.join(trained) or 'none'})"
                 )
-            alone = [one for one in self.arms if one not in trained]
-            if wrong := [one for one in chain if one not in alone] or [o for o in chain if chain.count(o) > 1]:
+            replays = [arm for arm in self.arms if arm not in trained]
+            if wrong := [arm for arm in chain if arm not in replays or chain.count(arm) > 1]:
                 raise ValueError(
-                    f"{where} must list different arms of trainer replay: {', '.join(alone) or 'there is none'} (got "
-                    f"{wrong[0]!r}){did_you_mean(wrong[0], alone)}"
+                    f"{where} must list different arms of trainer replay: {', '.join(replays) or 'there is none'} (got "
+                    f"{wrong[0]!r}){did_you_mean(wrong[0], replays)}"
                 )
             for end, replay in ((self.baseline, chain[0]), (name, chain[-1])):
                 if self.arms[end].engine != self.arms[replay].engine:
                     raise ValueError(
-                        f"{where}: {replay} replays engine {self.arms[replay].engine}, and {end} has "
-                        f"{self.arms[end].engine}; the list begins with a replay of the baseline's engine and ends "
-                        "with one of the arm's"
+                        f"{where}: the list must begin with a replay of the baseline's engine and end with one of the "
+                        f"arm's, but {replay} has engine {self.arms[replay].engine} and {end} has "
+                        f"{self.arms[end].engine}"
                     )
         return self
 
@@ -209,71 +208,67 @@ class Config(Section):
             if trainer not in trainers:
                 raise ValueError(
                     f"shared.{trainer}: no arm has that trainer{did_you_mean(trainer, trainers)}; "
-                    f"the arms have: {', '.join(trainers)}"
+                    f"trainers of the arms: {', '.join(trainers)}"
                 )
         return self
 
     @property
     def imports(self) -> dict[str, Import]:
-        """What each imported arm is read from, by the arm's name."""
+        """The imports by arm name."""
         return {name: arm.import_ for name, arm in self.arms.items() if arm.import_ is not None}
 
     @property
     def trained(self) -> list[str]:
-        """The arms that are trained, by name."""
+        """The names of the trained arms."""
         return [name for name, arm in self.arms.items() if arm.import_ is None]
 
     def arm(self, name: str) -> Arm:
-        """An arm with what it shares with the others of its trainer."""
+        """An arm with its trainer's shared settings."""
         arm = self.arms[name]
         shared = self.shared.get(arm.trainer, Shared())
         options, env = merged(shared.options, arm.options), {**shared.env, **arm.env}
         return arm.model_copy(update={"options": options, "env": env})
 
 
-def _these(arms: list[str]) -> str:
-    return f"arm {arms[0]} is" if len(arms) == 1 else f"arms {', '.join(arms)} are"
-
-
-def _repeated(name: Any, arm: Any, arms: Mapping[Any, Any]) -> Any:
-    """An arm as it is written, one with `same_as` with what it takes from the other."""
+def _expanded(name: Any, arm: Any, arms: Mapping[Any, Any]) -> Any:
+    """The arm with the settings of the arm in its `same_as`; an arm without `same_as` does not change."""
     if not isinstance(arm, Mapping) or arm.get("same_as") is None:
         return arm
     where, other = f"arms.{name}.same_as", arm["same_as"]
-    one = arms.get(other) if isinstance(other, str) else None
+    original = arms.get(other) if isinstance(other, str) else None
     others = [str(known) for known in arms if known != name]
     if other == name or other not in arms:
         raise ValueError(
             f"{where} must be another arm: {', '.join(others) or 'there is none'} (got {short_repr(other)})"
             f"{did_you_mean(str(other), others)}"
         )
-    if not isinstance(one, Mapping):
+    if not isinstance(original, Mapping):
         return arm
-    if one.get("same_as") is not None:
+    if original.get("same_as") is not None:
         raise ValueError(
-            f"{where} must be an arm that repeats no other (got {other!r}, which repeats {one['same_as']!r}); "
-            f"write same_as: {one['same_as']}"
+            f"{where} must be an arm without same_as (got {other!r}, which repeats {original['same_as']!r}); "
+            f"write same_as: {original['same_as']}"
         )
     if more := [str(key) for key in arm if key not in ("same_as", "import")]:
         raise ValueError(
-            f"{where}: a repetition takes everything from {other} and gives nothing else (got {', '.join(more)}); "
+            f"{where}: the arm takes every setting from {other} and must have no other keys (got {', '.join(more)}); "
             "remove those, or same_as"
         )
-    if (one.get("import") is None) != (arm.get("import") is None):
+    if (original.get("import") is None) != (arm.get("import") is None):
         raise ValueError(
-            f"{where}: {other} is imported, and a repetition needs an import of its own"
+            f"{where}: {other} is imported, so this arm needs its own import"
             if arm.get("import") is None
-            else f"{where}: {other} is trained, and so is its repetition; remove import, or same_as"
+            else f"{where}: {other} is trained, so this arm is too; remove import, or same_as"
         )
-    whole = {**one, **arm}
+    expanded = {**original, **arm}
     if "import" in arm:
-        facts, own = normalize_import(one["import"]), normalize_import(arm["import"])
-        whole["import"] = {**facts, **own} if isinstance(facts, Mapping) and isinstance(own, Mapping) else own
-    return whole
+        facts, own = normalize_import(original["import"]), normalize_import(arm["import"])
+        expanded["import"] = {**facts, **own} if isinstance(facts, Mapping) and isinstance(own, Mapping) else own
+    return expanded
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested mappings as one; where both have a value, the second's."""
+    """Merges two nested mappings; values of the second win."""
     both = {
         key: merged(under[key], over[key])
         for key in under.keys() & over.keys()

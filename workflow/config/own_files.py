@@ -1,4 +1,4 @@
-"""Reads the users' own Python files, of rewards and of schedulers, whose text travels in each run's specification."""
+"""Reads the user's own Python files (rewards, schedulers); their text becomes part of each run's specification."""
 
 from __future__ import annotations
 
@@ -18,49 +18,47 @@ from trainers.workload import Workload
 from workflow.config.imports import local_path
 
 MOST_BYTES = 40_000
-"""A specification travels as one argument of a command, which may have 131,072 bytes."""
-# With one of these a module may have names that its text does not assign.
-_NAMES_AS_IT_RUNS = re.compile(r"import\s*\(?\s*\*|\b(__getattr__|exec|globals?|setattr|__dict__)\b")
+"""A specification is one argument of a command, and Linux allows 131,072 bytes."""
+# A module with one of these may define names at run time.
+_DYNAMIC_NAMES = re.compile(r"import\s*\(?\s*\*|\b(__getattr__|exec|globals?|setattr|__dict__)\b")
 Read = Callable[[str, str], str]
 
 
 def workload_json(workload: Workload, read: Read) -> dict[str, Any]:
-    """A workload as a specification has it: each own reward with its file's name, text and hash, and with the columns
-    of the data that it may take.
+    """A workload for a specification: each own reward has its file's name, text and hash, and the data's columns.
 
-    So a run's fingerprint is of what the function does, not of where it lies, and a change of the file on the disk
-    reaches no run that was planned before.
+    A run's fingerprint therefore depends on the function's code, not on its path, and a change of the file does not
+    affect runs that are already planned.
     """
-    found = workload.for_spec()
-    for reward, told in zip(workload.rewards, found["rewards"], strict=True):
+    spec = workload.for_spec()
+    for reward, entry in zip(workload.rewards, spec["rewards"], strict=True):
         if isinstance(reward, OwnReward):
-            told |= _told("workload.rewards", reward.source, "function", reward.function, read)
+            entry |= _file_json("workload.rewards", reward.source, "function", reward.function, read)
             if workload.data.columns:
-                told["columns"] = list(workload.data.columns)
-    return found
+                entry["columns"] = list(workload.data.columns)
+    return spec
 
 
 def options_json(options: Mapping[str, Any], read: Read) -> dict[str, Any]:
-    """An arm's options; one that is a class of the user's, `{source, class}`, with its file's name, text and hash."""
-    return {
-        name: value | _told(f"options.{name}", value["source"], "class", str(value["class"]), read)
-        if isinstance(value, dict) and value.keys() == {"source", "class"}
-        else value
-        for name, value in options.items()
-    }
+    """An arm's options for a specification; a user's class, `{source, class}`, has its file's name, text and hash."""
+    found = dict(options)
+    for name, value in options.items():
+        if isinstance(value, dict) and value.keys() == {"source", "class"}:
+            found[name] = value | _file_json(f"options.{name}", value["source"], "class", str(value["class"]), read)
+    return found
 
 
-def _told(setting: str, source: str, kind: str, name: str, read: Read) -> dict[str, str]:
+def _file_json(setting: str, source: str, kind: str, name: str, read: Read) -> dict[str, str]:
     code = read(setting, source)
     _require_name(f"{setting}: {Path(source).name}", kind, name, code)
     return {"source": Path(source).name, "sha256": hashlib.sha256(code.encode()).hexdigest(), "code": code}
 
 
 def read_own_file(setting: str, source: str) -> str:
-    """The text of a user's Python file; a `UserError` that names the setting where there is none."""
+    """The text of a user's Python file; UserError names the setting if it cannot be read."""
     where = f"{setting}: {source}"
     if not str(source).endswith(".py"):
-        raise UserError(f"{where} must be a Python file, whose name ends in .py")
+        raise UserError(f"{where} must be a Python file with a name that ends in .py")
     path = local_path(source)
     try:
         content = path.read_bytes()
@@ -72,24 +70,24 @@ def read_own_file(setting: str, source: str) -> str:
         raise UserError(f"{where} cannot be read: {error.strerror}; give the path of a Python file") from None
     if len(content) > MOST_BYTES:
         raise UserError(
-            f"{where} is too large: {len(content):,} bytes of at most {MOST_BYTES:,}, since its text travels in each "
-            "run's specification; put data and helpers into a package of the stack"
+            f"{where} is too large: {len(content):,} bytes of at most {MOST_BYTES:,}, because its text is part of each "
+            "run's specification; move data and helpers to a package of the stack"
         )
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
+        raise UserError(f"{where} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
 
 
 @cache
 def _require_name(where: str, kind: str, name: str, code: str) -> None:
-    """A `UserError` where a file's text has no such function or class; nothing of it is run."""
+    """UserError if the file's text defines no such function or class; does not run the file."""
     source = where.rpartition(": ")[2]
     try:
         symbols = symtable(code, source, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{where} cannot be imported: {describe_error(error, source)}; correct the file") from None
-    made = [one.get_name() for one in symbols if one.is_assigned()]
-    imported = [one.get_name() for one in symbols if one.is_imported()]
-    if name not in (*made, *imported) and not _NAMES_AS_IT_RUNS.search(code):
-        raise UserError(f"{where}: {unknown_name(kind, name, made)}")
+    assigned = [symbol.get_name() for symbol in symbols if symbol.is_assigned()]
+    imported = [symbol.get_name() for symbol in symbols if symbol.is_imported()]
+    if name not in (*assigned, *imported) and not _DYNAMIC_NAMES.search(code):
+        raise UserError(f"{where}: {unknown_name(kind, name, assigned)}")

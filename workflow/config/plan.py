@@ -1,6 +1,6 @@
 """Plans the runs of a configuration: arms x factors x seeds, each with a readable id and a fingerprint.
 
-Quick: Snakemake evaluates it again in every job, so nothing here reads data or imports pandas.
+Snakemake evaluates the plan again in every job, so this module reads no data and does not import pandas.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from workflow.config.sweep import factor_labels, imported_specs, points_of, requ
 
 SPEC_VERSION = 1
 _ID_LENGTH = 80
-# The configuration and each spec travel as one argument of a command, quoted, and Linux ends one at 131,072 bytes.
+# The configuration and each spec are one quoted argument of a command, and Linux allows 131,072 bytes.
 _ARGUMENT_LENGTH = 100_000
 _LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run: `spec` is the whole of spec.json. One that is imported has no lock and no inputs."""
+    """One run; `spec` is the content of spec.json. An imported run has no lock and no inputs."""
 
     run_id: str
     stack: str
@@ -50,24 +50,24 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of an experiment, in the order they are wanted, and what their inputs are made from."""
+    """All runs of an experiment in order, and the requests for their inputs."""
 
     config: Config
     runs: dict[str, PlannedRun]
-    """Those that are trained."""
+    """The trained runs."""
     imports: dict[str, PlannedRun]
-    """Those that exist already, and are read from what they logged."""
+    """The existing runs, which are read from their logs."""
     inputs: dict[str, dict[str, Any]]
-    """inputs_id -> request.json"""
+    """The content of each request.json by inputs_id."""
 
     @property
     def all_runs(self) -> dict[str, PlannedRun]:
-        """Every run that is compared."""
+        """All compared runs."""
         return {**self.runs, **self.imports}
 
     @property
     def fingerprint(self) -> str:
-        """One hash over all runs: it changes when any of them does, or a setting of the report."""
+        """A hash over all runs and the report's settings."""
         config = self.config
         settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.as_json()]
         settings.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
@@ -75,58 +75,58 @@ class Plan:
 
     @property
     def run_files(self) -> list[str]:
-        """What stands for each run's end, below the folder of runs."""
+        """The files that mark the end of each run, relative to the folder of runs."""
         ends = [*((run, "done.json") for run in self.runs), *((run, "imported.json") for run in self.imports)]
         return [f"{run}/{file}" for run, end in ends for file in (end, "steps.parquet")]
 
     @property
     def folder(self) -> str:
-        """Where the experiment's results lie, relative to the working directory."""
+        """The folder of the experiment's results, relative to the working directory."""
         return f"results/{self.config.experiment}"
 
     def stack_file(self, run_id: str) -> str:
-        """The file that stands for a run's built stack."""
+        """The file that marks a run's stack as built."""
         run = self.runs[run_id]
         return f".stacks/{run.stack}/{run.lock_id}/verify.json"
 
     def inputs_file(self, run_id: str) -> str:
-        """The file that stands for a run's prepared data and model."""
+        """The file that marks a run's data and model as prepared."""
         return f"{self.folder}/inputs/{self.runs[run_id].inputs_id}/inputs.json"
 
     def priority(self, run_id: str) -> int:
-        """Higher for runs that come earlier in the plan."""
-        return len(self.runs) - self._order[run_id]
+        """The run's priority for Snakemake, highest for the first run of the plan."""
+        return self._priorities[run_id]
 
     @cached_property
-    def _order(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.runs)}
+    def _priorities(self) -> dict[str, int]:
+        return {run_id: len(self.runs) - index for index, run_id in enumerate(self.runs)}
 
     @property
     def inputs_stack_file(self) -> str:
-        """The stack whose libraries prepare the inputs, once for all arms: the baseline's, if that is trained."""
+        """The verify.json of the stack that prepares the inputs of all arms: the baseline's, if it is trained."""
         arms = {run.spec["arm"]: run.run_id for run in reversed(self.runs.values())}
         return self.stack_file(arms.get(self.config.baseline) or next(iter(self.runs)))
 
     def local_files(self, inputs_id: str) -> list[str]:
-        """The local files that inputs are made from: the data's, and all of a model's folder but the hidden ones."""
+        """The local files of an inputs request: the data files, and the models' files except hidden ones."""
         request = self.inputs[inputs_id]
         data, model = (request[part]["source"] for part in ("data", "model"))
         test = request["data"]["test_source"]
         files = [str(local_path(source)) for source in (data, test) if source and source_kind(source) == "local"]
         folders = [model] if source_kind(model) == "local" else []
         for folder in [*folders, *_local_reward_models(request)]:
-            # As tree_sha256 reads them: a hidden file (.git, .cache) is no part of the model.
+            # Like tree_sha256: hidden files (.git, .cache) are not part of the model.
             files += _files_in(local_path(folder))
         return files
 
     def import_files(self, run_id: str) -> list[str]:
-        """The local files that an imported run is read from: of a folder, all in it but the hidden ones."""
+        """The local files of an imported run's sources, without hidden files in folders."""
         sources = self.imports[run_id].spec["import"]["sources"]
         paths = [local_path(source) for source in sources if not is_remote(source)]
         return [file for path in paths for file in (_files_in(path) if path.is_dir() else [str(path)])]
 
     def import_state(self, run_id: str) -> list[str]:
-        """Size and date of those files: one that is replaced by an older one must be read again, too."""
+        """Size and date of those files; a change means that the import is read again, also for an older file."""
         states = [(file, Path(file).stat()) for file in self.import_files(run_id) if Path(file).exists()]
         return [f"{file}: {state.st_size} bytes, {state.st_mtime_ns} ns" for file, state in states]
 
@@ -150,15 +150,19 @@ class Plan:
 
 
 def load_plan(raw: Mapping[str, Any]) -> Plan:
-    """The plan of a configuration as Snakemake holds it, checked against the stacks and the files that are there."""
+    """The plan of Snakemake's configuration, checked against the stacks and the existing files."""
     plan = plan_runs(parse_config(raw), cache(stack_facts))
     for where, source, instead in _local_sources(plan):
         path = local_path(source)
-        if not _is_there(path):
+        try:
+            exists = path.exists()
+        except OSError:  # the name is too long, or the folder may not be read
+            exists = False
+        if not exists:
             raise UserError(f"{where}: no such file or folder: {source} (looked in {Path.cwd()}); give {instead}")
         if not (path.is_file() or path.is_dir()):
-            # A pipe would be waited for without end.
-            raise UserError(f"{where}: {source} is neither a file nor a folder")
+            # A reader of a pipe would wait forever.
+            raise UserError(f"{where}: {source} is neither a file nor a folder; give {instead}")
     _check_length("the configuration", raw)
     for run in plan.all_runs.values():
         _check_length(f"the specification of run {run.run_id}", run.spec)
@@ -166,7 +170,7 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
 
 
 def _local_sources(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Where the configuration names each local source, the source, and what else may stand there."""
+    """Each local source of the configuration: its key, its path, and the allowed alternatives."""
     for request in plan.inputs.values():
         for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
             if (source := request[part][key]) and source_kind(source) == "local":
@@ -177,11 +181,11 @@ def _local_sources(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for run in plan.imports.values():
         for source in run.spec["import"]["sources"]:
             if not is_remote(source):
-                yield f"arms.{run.spec['arm']}.import", source, "what the run has logged, or wandb:entity/project/id"
+                yield f"arms.{run.spec['arm']}.import", source, "the run's logs, or wandb:entity/project/id"
 
 
 def stack_facts(name: str) -> StackFacts:
-    """What the plan needs to know of a stack in `envs/`."""
+    """The plan's facts about a stack in `envs/`."""
     stack = stacks.load_stack(name)
     return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name))
 
@@ -190,13 +194,13 @@ def _check_length(what: str, content: Mapping[str, Any]) -> None:
     length = len(shlex.quote(json.dumps(content)))
     if length > _ARGUMENT_LENGTH:
         raise UserError(
-            f"{what} is too large: {length:,} characters as JSON, of at most {_ARGUMENT_LENGTH:,}, since it travels "
-            "as one argument of a command; shorten its texts and options, or vary less in one experiment"
+            f"{what} is too large: {length:,} characters as JSON, of at most {_ARGUMENT_LENGTH:,}, because it is one "
+            "argument of a command; shorten its texts and options, or vary less in one experiment"
         )
 
 
 def _arm_json(arm: Arm) -> dict[str, Any]:
-    """An arm in plan.json: what few arms have stands there only where one has it."""
+    """An arm in plan.json; rare settings are included only if set."""
     return arm.model_dump(mode="json", exclude={name for name in ("import_", "same_as") if getattr(arm, name) is None})
 
 
@@ -205,18 +209,11 @@ def _files_in(folder: Path) -> list[str]:
     return sorted(str(folder / path) for path in inside if not any(part.startswith(".") for part in path.parts))
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long, or a folder that may not be read
-        return False
-
-
 def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
-    """Every run that a configuration means.
+    """Plans every run of a configuration.
 
-    Ids are `<arm>[-<factor>=<value>...]-s<seed>`: they depend on nothing else in the configuration, so a run keeps its
-    id when others come or go. What a run computes is in its fingerprint, not in its id.
+    Ids are `<arm>[-<factor>=<value>...]-s<seed>` and depend on nothing else, so other runs do not change them. The
+    fingerprint, not the id, covers everything that a run computes.
     """
     for name, arm in config.arms.items():
         (driver_of if arm.import_ is None else require_importable)(name, arm)
@@ -228,7 +225,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     read = cache(read_own_file)
     runs: dict[str, PlannedRun] = {}
     inputs: dict[str, dict[str, Any]] = {}
-    # Seeds outermost: equal seeds of different arms run next to one another, so that drift falls on all arms alike.
+    # The outer loop is over seeds: equal seeds of all arms run after one another, so drift affects all arms equally.
     points = {name: [(*point, _request(point[2])) for point in points_of(config, name)] for name in config.trained}
     for seed in config.seeds:
         for name, arm_points in points.items():
@@ -259,31 +256,31 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     imports: dict[str, PlannedRun] = {}
     for name in config.imports:
         for spec in imported_specs(config, name, facts.get(name)):
-            _add(imports, _run(config, spec, labels), taken=runs)
+            _add(imports, _run(config, spec, labels), others=runs)
     return Plan(config, runs, imports, inputs)
 
 
-def _run(config: Config, of: Mapping[str, Any], labels: Mapping[str, str]) -> PlannedRun:
-    """A run of a specification that lacks only what all have alike."""
-    run_id = _run_id(of["arm"], of["factors"], labels, of["seed"])
-    spec = {"spec_version": SPEC_VERSION, "experiment": config.experiment, "run_id": run_id, **of}
+def _run(config: Config, fields: Mapping[str, Any], labels: Mapping[str, str]) -> PlannedRun:
+    """Completes a run's specification with the keys that all runs have."""
+    run_id = _run_id(fields["arm"], fields["factors"], labels, fields["seed"])
+    spec = {"spec_version": SPEC_VERSION, "experiment": config.experiment, "run_id": run_id, **fields}
     spec["fingerprint"] = fingerprint_of(spec)
-    return PlannedRun(run_id, of["stack"], of.get("lock_id", ""), of.get("inputs_id", ""), spec["fingerprint"], spec)
+    lock_id, inputs_id = fields.get("lock_id", ""), fields.get("inputs_id", "")
+    return PlannedRun(run_id, fields["stack"], lock_id, inputs_id, spec["fingerprint"], spec)
 
 
-def _add(runs: dict[str, PlannedRun], run: PlannedRun, taken: Mapping[str, PlannedRun] | None = None) -> None:
-    if run.run_id in runs or run.run_id in (taken or {}):
+def _add(runs: dict[str, PlannedRun], run: PlannedRun, others: Mapping[str, PlannedRun] | None = None) -> None:
+    if run.run_id in runs or run.run_id in (others or {}):
         raise UserError(f"two runs have the id {run.run_id}; rename an arm")
     runs[run.run_id] = run
 
 
 def _local_reward_models(request: Mapping[str, Any]) -> list[str]:
-    """The folders of an experiment's reward models, as its configuration names them."""
-    return [one["model"] for one in request.get("reward_models", ()) if not one["revision"]]
+    return [reward["model"] for reward in request.get("reward_models", ()) if not reward["revision"]]
 
 
 def _request(workload: Workload) -> dict[str, Any]:
-    models = [{"model": one.model, "revision": one.revision} for one in workload.reward_models]
+    models = [{"model": reward.model, "revision": reward.revision} for reward in workload.reward_models]
     return {
         **({"reward_models": models} if models else {}),
         "data": workload.data.model_dump(mode="json"),
@@ -294,14 +291,14 @@ def _request(workload: Workload) -> dict[str, Any]:
 
 
 def _facts(name: str, config: Config, facts: StackFacts) -> StackFacts:
-    """What a stack says, if it is one for the arm and the workload; a `UserError` otherwise."""
+    """The stack's facts; UserError if the stack does not fit the arm and the workload."""
     arm, workload = config.arms[name], config.workload
     driver = trainer_named(arm.trainer).driver
     fits = facts.trainer == arm.trainer or (driver is not None and driver.any_stack)
     if not fits or facts.engine != arm.engine:
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
-            f"(got {arm.trainer} with {arm.engine}); choose a stack in envs/ that fits"
+            f"(got {arm.trainer} with {arm.engine}); choose another stack of envs/"
         )
     if workload is not None and (facts.accelerator == "cuda") != (workload.gpus_per_node > 0):
         raise UserError(
@@ -312,8 +309,8 @@ def _facts(name: str, config: Config, facts: StackFacts) -> StackFacts:
     version = arm.import_.version if arm.import_ is not None else None
     if version not in (None, facts.trainer_version):
         raise UserError(
-            f"arms.{name}.import.version is {version}, and its stack {arm.stack} pins {facts.trainer} "
-            f"{facts.trainer_version}; name the stack of that release, or none"
+            f"arms.{name}.import.version is {version}, but its stack {arm.stack} pins {facts.trainer} "
+            f"{facts.trainer_version}; give the stack of that release, or none"
         )
     return facts
 
@@ -328,7 +325,7 @@ def _run_id(arm: str, factors: Mapping[str, Any], labels: Mapping[str, str], see
 
 
 def _slug(value: Any) -> str:
-    """A value as part of a folder's name; what letters cannot say, or say of two values, is told apart by a hash."""
+    """A value as part of a folder's name; a hash replaces text that is ambiguous, too long or has other characters."""
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.")
     ambiguous = isinstance(value, str) and bool(_LOOKS_LIKE_ANOTHER_TYPE.fullmatch(text))

@@ -1,4 +1,4 @@
-"""Reads a configuration from YAML files and command-line values, and explains its mistakes."""
+"""Reads a configuration from YAML files and command-line values, and explains its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workflow.config.model import Config
 
 
 def parse_overrides(overrides: Any, where: str = "") -> Any:
-    """Values from a command line, all text, as a YAML file would hold them."""
+    """Parses the text values of a command line as YAML."""
     if isinstance(overrides, Mapping):
         return {
             key: parse_overrides(value, f"{where}.{key}" if where else str(key)) for key, value in overrides.items()
@@ -33,17 +33,16 @@ def parse_overrides(overrides: Any, where: str = "") -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(
             f"the value of {where or 'an override'} in --config is not YAML (got {short_repr(overrides)}): "
-            f"{_yaml_problem(error)}; to give it as text, quote it once more, as in \"'...'\", or put it into a file "
-            "for --configfile"
+            f"{_yaml_problem(error)}; to give text, add quotes, as in \"'...'\", or use a file with --configfile"
         ) from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """A configuration file; a `UserError` of one line if it cannot be read, is no mapping, or gives a key twice."""
+    """Reads a configuration file; UserError if it is unreadable, is no mapping, or has a key twice."""
     root = check_yaml(file)
     if not isinstance(root, yaml.MappingNode):
         got = "nothing" if root is None else "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-        raise UserError(f"{file} must hold a mapping of keys to values (got {got}); config.yaml is an example")
+        raise UserError(f"{file} must be a mapping of keys to values (got {got}); config.yaml is an example")
     try:
         raw: dict[str, Any] = yaml.safe_load(_text(file))
     # ValueError: a date such as 2020-13-45.
@@ -57,38 +56,36 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{file} is not text in UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}); "
+            f"{file} is not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}); "
             "give a YAML file, saved as UTF-8"
         ) from None
     except FileNotFoundError:
-        raise UserError(f"{file} is not there (looked in {Path.cwd()}){_instead(file, Path())}") from None
+        raise UserError(f"{file} does not exist (looked in {Path.cwd()}){_alternatives(file, Path())}") from None
     except IsADirectoryError:
-        raise UserError(f"{file} is a folder, and a configuration is a YAML file{_instead(file, file)}") from None
+        raise UserError(f"{file} is a folder, not a YAML file{_alternatives(file, file)}") from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}; give a YAML file, such as config.yaml") from None
 
 
-# More are in the folders themselves.
 _SHOWN = 6
 
 
-def _instead(file: Path, folder: Path) -> str:
-    """Which configuration files there are, with the one whose name is nearest."""
-    found = sorted(
-        {str(one) for pattern in ("[!.]*.yaml", "[!.]*.yml", "experiments/*.yaml") for one in folder.glob(pattern)}
-    )
+def _alternatives(file: Path, folder: Path) -> str:
+    """The existing configuration files, with the one whose name is most similar."""
+    patterns = ("[!.]*.yaml", "[!.]*.yml", "experiments/*.yaml")
+    found = sorted({str(path) for pattern in patterns for path in folder.glob(pattern)})
     if not found:
         return "; give the path of a YAML file, such as config.yaml"
-    stems = {Path(one).stem: one for one in found}
+    stems = {Path(path).stem: path for path in found}
     near = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.7)
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
-    return f"{hint}; there are {join_first(found, _SHOWN)}"
+    return f"{hint}; existing files: {join_first(found, _SHOWN)}"
 
 
 def check_yaml(file: Path) -> yaml.Node | None:
-    """A file's YAML; a `UserError` if it cannot be read, is not YAML, or gives a key twice.
+    """Parses a YAML file; UserError if it is unreadable, is not YAML, or has a key twice.
 
-    YAML's own reader takes the last of equal keys, and would lose the arm or the seeds that the first one gave.
+    PyYAML keeps the last of equal keys, and would lose the arm or the seeds of the first one.
     """
     try:
         root = yaml.compose(_text(file), Loader=yaml.SafeLoader)
@@ -101,14 +98,14 @@ def check_yaml(file: Path) -> yaml.Node | None:
             if (key.tag, key.value) in lines:
                 raise UserError(
                     f"{file}: the key {key.value!r} is given twice, in lines {lines[key.tag, key.value]} and {line}; "
-                    "a key may stand once, so rename or remove one"
+                    "rename or remove one"
                 )
             lines[key.tag, key.value] = line
     return root
 
 
 def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:
-    """All mappings of a YAML document, each once, though aliases may lead to it again."""
+    """All mappings of a YAML document, each once, even if aliases repeat it."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -133,18 +130,18 @@ def _yaml_problem(error: Exception) -> str:
 
 
 def parse_config(raw: Mapping[str, Any]) -> Config:
-    """The configuration in a mapping, as YAML gives it; a `UserError` lists everything that is wrong with it."""
+    """Validates a configuration from YAML; UserError lists all its errors."""
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
         problems = [dict(problem) for problem in error.errors(include_url=False)]
-        problems = [problem for problem in problems if not _is_of_a_repeated_arm(problem, raw)]
-        lines = [_explain(problem) for problem in problems if not _follows_from_another(problem, problems)]
-        raise UserError("the configuration cannot be used:\n" + "\n".join(f"  - {line}" for line in lines)) from None
+        problems = [problem for problem in problems if not _is_in_repeated_arm(problem, raw)]
+        lines = [_explain(problem) for problem in problems if not _is_consequence(problem, problems)]
+        raise UserError("the configuration has errors:\n" + "\n".join(f"  - {line}" for line in lines)) from None
 
 
-def _is_of_a_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bool:
-    """Whether what is wrong stands in the arm that this one repeats, where it is reported."""
+def _is_in_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bool:
+    """True if the problem is in an arm with `same_as` and is already reported for the original arm."""
     loc: tuple[Any, ...] = problem["loc"]
     arms = raw.get("arms")
     if loc[:1] != ("arms",) or len(loc) < 2 or not isinstance(arms, Mapping):
@@ -153,8 +150,8 @@ def _is_of_a_repeated_arm(problem: dict[str, Any], raw: Mapping[str, Any]) -> bo
     return isinstance(arm, Mapping) and arm.get("same_as") is not None and loc[2:3] not in (("same_as",), ("import",))
 
 
-def _follows_from_another(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
-    """Whether a list is only called too short because its items are wrong, which is reported."""
+def _is_consequence(problem: dict[str, Any], problems: list[dict[str, Any]]) -> bool:
+    """True if a list is too short only because its items have problems, which are reported."""
     loc = problem["loc"]
     return problem["type"] == "too_short" and any(
         len(other["loc"]) > len(loc) and other["loc"][: len(loc)] == loc for other in problems
@@ -171,16 +168,15 @@ _MUST_BE = {
 }
 
 _PATTERNS = {
-    NAME_PATTERN: "may hold letters (A-Z, a-z), digits, '_', '.' and single '-'",
+    NAME_PATTERN: "may contain letters (A-Z, a-z), digits, '_', '.' and single '-'",
     FUNCTION_PATTERN: "must be the name of a Python function",
-    CURRENCY_PATTERN: "must be a currency's three capital letters, as in USD",
+    CURRENCY_PATTERN: "must be a currency's three capital letters, such as USD",
 }
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    where = (
-        ".".join(str(part) for part in problem["loc"] if part not in ("[key]", *KINDS_OF_REWARD)) or "the configuration"
-    )
+    keys = [str(part) for part in problem["loc"] if part not in ("[key]", *KINDS_OF_REWARD)]
+    where = ".".join(keys) or "the configuration"
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         known = _known_keys(problem["loc"][:-1])
@@ -205,7 +201,7 @@ def _explain(problem: dict[str, Any]) -> str:
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that the configuration knows at a location."""
+    """The configuration's allowed keys at a location."""
     schema = Config.model_json_schema()
     at = schema
     for part in loc:
@@ -213,7 +209,7 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
             at = schema["$defs"][KINDS_OF_REWARD[part]]
             continue
         of_any = [*at.get("patternProperties", {}).values(), at.get("items"), at.get("additionalProperties")]
-        inner = next(one for one in (at.get("properties", {}).get(part), *of_any) if one)
-        named = [one["$ref"] for one in (inner, *inner.get("anyOf", ())) if "$ref" in one]
-        at = schema["$defs"][named[0].rpartition("/")[2]] if named else inner
+        inner = next(each for each in (at.get("properties", {}).get(part), *of_any) if each)
+        references = [each["$ref"] for each in (inner, *inner.get("anyOf", ())) if "$ref" in each]
+        at = schema["$defs"][references[0].rpartition("/")[2]] if references else inner
     return list(at["properties"])

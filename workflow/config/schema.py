@@ -1,4 +1,4 @@
-"""Writes what is documented from code: the configuration's JSON schema and reference page, and the tables of files."""
+"""Generates documentation from code: the configuration's JSON schema and reference page, and the file tables."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ FILES_PAGE = "docs/files.md"
 
 
 def config_schema() -> str:
-    """The JSON schema of config.yaml, as it is committed."""
+    """The JSON schema of config.yaml, as committed."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def reference_page() -> str:
-    """The reference page in Markdown: one table per section, each key with its type, default and meaning."""
+    """The Markdown reference page: one table per section, with each key's type, default and meaning."""
     schema = Config.model_json_schema()
     parts = [
         "# The configuration\n",
         "<!-- Written by `make docs` from workflow/config/model.py; edit the docstrings there. -->\n",
-        "An experiment is one YAML file: `config.yaml`, or another given by `--configfile`. It holds the science\n"
-        "only; cores, partitions and walltimes are in a profile. Keys that are not listed here are refused.\n",
+        "An experiment is one YAML file: `config.yaml`, or another one given with `--configfile`. It describes only\n"
+        "the science; cores, partitions and walltimes are in a profile. Keys that are not listed here are rejected.\n",
     ]
     sections = [("The experiment", schema), *_sections(schema)]
     for title, section in sections:
@@ -41,34 +41,38 @@ def reference_page() -> str:
 
 
 def files_page() -> str:
-    """The page of the files between the parts, with its tables (between `<!-- Kind -->` and `<!-- /Kind -->`) anew."""
+    """The page of file contracts, with new tables between `<!-- Kind -->` and `<!-- /Kind -->`."""
 
-    def anew(found: re.Match[str]) -> str:
-        kind = next(
-            getattr(module, found[1]) for module in (contracts, findings, verdicts) if hasattr(module, found[1])
-        )
+    def table(found: re.Match[str]) -> str:
+        modules = (contracts, findings, verdicts)
+        kind = next(getattr(module, found[1]) for module in modules if hasattr(module, found[1]))
         return f"<!-- {found[1]} -->\n{contracts.markdown_table(kind)}<!-- /{found[1]} -->"
 
     text = (ROOT / FILES_PAGE).read_text(encoding="utf-8")
-    return re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", anew, text, flags=re.DOTALL)
+    return re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", table, text, flags=re.DOTALL)
 
 
 def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    where = {"Arm": "arms.<name>", "Workload": "workload", "Model": "workload.model", "Data": "workload.data"}
-    where |= {
+    titles = {
+        "Arm": "arms.<name>",
+        "Workload": "workload",
+        "Model": "workload.model",
+        "Data": "workload.data",
         "Reward": "workload.rewards[]",
         "OwnReward": "workload.rewards[] with a source",
         "RewardModel": "workload.rewards[] with a model",
         "Shared": "shared.<trainer>",
         "Envs": "envs",
+        "Import": "arms.<name>.import",
+        "ImportedRun": "arms.<name>.import.runs[]",
+        "Report": "report",
     }
-    where |= {"Import": "arms.<name>.import", "ImportedRun": "arms.<name>.import.runs[]", "Report": "report"}
-    for name, title in where.items():
+    for name, title in titles.items():
         yield f"`{title}`", schema["$defs"][name]
 
 
 def _rows(section: dict[str, Any]) -> Iterator[str]:
-    # An arm that repeats another gives no more than that: what the others need is the first choice.
+    # The first alternative of an arm has its required keys; the second is `same_as`.
     required = set(section.get("required") or section.get("anyOf", [{}])[0].get("required", ()))
     for key, field in section["properties"].items():
         default = "required" if key in required else f"`{json.dumps(field.get('default'), ensure_ascii=False)}`"

@@ -1,6 +1,6 @@
-"""Lists the runs of each arm: a trained arm's combinations of factors, and an imported arm's runs.
+"""Lists the runs of each arm, with the arm and workload of each run.
 
-Each comes with the arm and the workload that it means.
+A trained arm has one run per combination of factors; an imported arm lists its runs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from common.messages import did_you_mean, short_repr
 from common.published import as_number
 from trainers.registry import StackFacts, trainer_named
 from trainers.workload import Workload
-from workflow.config.imports import Import, ImportedRun
+from workflow.config.imports import ImportedRun
 from workflow.config.model import Arm, Config
 from workflow.config.reading import parse_config
 
 
 def points_of(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm, Workload]]:
-    """A trained arm's combinations of factors, each with the arm and the workload that it means."""
+    """A trained arm's combinations of factors, each with its arm and workload."""
     repeated = config.arms[arm_name].same_as
     paths = [path for path in config.sweep if target_of(path, config)[0] in (None, arm_name, repeated)]
     seen: dict[str, dict[str, Any]] = {}
@@ -32,24 +32,24 @@ def points_of(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], A
         arm, workload = at_point(config, arm_name, factors)
         if config.warmup_steps >= workload.steps:
             raise UserError(
-                f"warmup_steps must be less than workload.steps, or no step would be counted (got "
+                f"warmup_steps must be less than workload.steps, or no step would count (got "
                 f"{config.warmup_steps} and {workload.steps}); lower warmup_steps or raise workload.steps"
             )
         meaning = json.dumps([workload.model_dump(mode="json"), arm.model_dump()], sort_keys=True)
         same = seen.setdefault(meaning, factors)
         if same is not factors:
-            raise UserError(f"sweep lists the same value twice: {same} and {factors} mean the same run; remove one")
+            raise UserError(f"sweep lists the same value twice: {same} and {factors} are the same run; remove one")
         yield factors, arm, workload
 
 
 def at_point(config: Config, arm_name: str, factors: Mapping[str, Any]) -> tuple[Arm, Workload]:
-    """An arm and the workload with some factors in them; an error names the full path of a wrong one."""
+    """The arm and the workload with these factors applied; errors name the full path of a wrong factor."""
     arm, workload = config.arm(arm_name), config.workload
     if workload is None:
-        raise ValueError("only an experiment without a trained arm has no workload")
+        raise ValueError("a trained arm needs a workload")
     if not factors:
         return arm, workload
-    # The names of what it was made from do not matter here, and would only be checked again.
+    # Without same_as, which would be validated again.
     changed = {
         "workload": workload.model_dump(mode="json"),
         "arm": arm.model_dump(mode="json", exclude={"same_as"}),
@@ -60,7 +60,7 @@ def at_point(config: Config, arm_name: str, factors: Mapping[str, Any]) -> tuple
         arm = Arm.model_validate(changed["arm"] | {"same_as": arm.same_as})
         return arm, Workload.model_validate(changed["workload"])
     except ValidationError:
-        # Said again through a whole configuration, whose errors name the full path.
+        # A full configuration reports the error with its full path.
         alone = {"experiment": config.experiment, "baseline": arm_name, "arms": {arm_name: changed["arm"]}}
         try:
             parse_config(alone | {"workload": changed["workload"]})
@@ -70,7 +70,7 @@ def at_point(config: Config, arm_name: str, factors: Mapping[str, Any]) -> tuple
 
 
 def target_of(path: str, config: Config) -> tuple[str | None, tuple[str, ...]]:
-    """Which arm a sweep path belongs to (None: all), and the keys to set in that arm's and the workload's mapping."""
+    """The arm of a sweep path (None: all arms), and the keys to set in `{"arm": ..., "workload": ...}`."""
     keys = path.split(".")
     if keys[0] == "workload" and len(keys) > 1:
         at: Any = config.workload.model_dump(mode="json") if config.workload else {}
@@ -78,12 +78,12 @@ def target_of(path: str, config: Config) -> tuple[str | None, tuple[str, ...]]:
             if not isinstance(at, Mapping) or key not in at:
                 known = list(at) if isinstance(at, Mapping) else []
                 where = ".".join(keys[:depth])
-                raise UserError(f"sweep path {path} leads nowhere: {where} has no {key!r}{did_you_mean(key, known)}")
+                raise UserError(f"sweep path {path} does not exist: {where} has no {key!r}{did_you_mean(key, known)}")
             at = at[key]
         return None, tuple(keys)
     if keys[0] == "arms" and len(keys) >= 4 and keys[1] in config.arms and keys[2] in ("options", "env"):
         if other := config.arms[keys[1]].same_as:
-            raise UserError(f"sweep path {path}: arm {keys[1]} repeats {other}; vary arms.{other}, and it follows")
+            raise UserError(f"sweep path {path}: arm {keys[1]} repeats {other}; vary arms.{other} to change both")
         return keys[1], ("arm", *keys[2:])
     raise UserError(
         f"sweep path {path} must be workload.<key>... or arms.<arm>.options.<setting> or arms.<arm>.env.<variable> "
@@ -92,14 +92,14 @@ def target_of(path: str, config: Config) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _with(mapping: Mapping[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of nested mappings with one value replaced; only the mappings on the way are copied."""
+    """A copy of nested mappings with one value replaced."""
     head, *rest = keys
     inner = _with(mapping.get(head, {}), tuple(rest), value) if rest else value
     return {**mapping, head: inner}
 
 
 def factor_labels(paths: list[str]) -> dict[str, str]:
-    """For each sweep path its shortest end that no other path shares."""
+    """For each sweep path its shortest unique suffix."""
     labels = {}
     for path in paths:
         keys = path.split(".")
@@ -110,25 +110,25 @@ def factor_labels(paths: list[str]) -> dict[str, str]:
 
 
 def require_possible_sweep(config: Config) -> None:
-    """A `UserError` for a sweep that would vary what is there already."""
+    """UserError for a sweep that varies an existing run."""
     for path in config.sweep:
         keys = path.split(".")
         if not config.trained:
             raise UserError(
-                f"sweep path {path} varies nothing: no arm is trained; say in factors of arms.<arm>.import.runs "
-                "where each run lies"
+                f"sweep path {path} varies nothing: no arm is trained; give each run's values as factors of "
+                "arms.<arm>.import.runs"
             )
         if keys[0] == "arms" and len(keys) > 1 and keys[1] in config.imports:
             raise UserError(
-                f"sweep path {path} varies what exists already: arm {keys[1]} is imported; say in factors of "
-                f"arms.{keys[1]}.import.runs where each of its runs lies"
+                f"sweep path {path} varies existing runs: arm {keys[1]} is imported; give each run's values as factors "
+                f"of arms.{keys[1]}.import.runs"
             )
 
 
 def require_same_factors(config: Config) -> None:
-    """A `UserError` where imported runs name their factors differently: no two of them would be compared.
+    """UserError if imported runs have different factor names: no two of them would be compared.
 
-    With a sweep its paths are the names, and each run is held against those.
+    With a sweep each run's factors are checked against the sweep's paths instead.
     """
     if config.sweep:
         return
@@ -137,21 +137,21 @@ def require_same_factors(config: Config) -> None:
         for index, run in enumerate(imported.runs):
             where = f"arms.{name}.import.runs.{index}.factors"
             first = first or (where, run)
-            there, names = list(first[1].factors), list(run.factors)
-            if set(there) == set(names):
+            expected, names = list(first[1].factors), list(run.factors)
+            if set(expected) == set(names):
                 continue
-            hint = next((h for path in names if path not in there and (h := did_you_mean(path, there))), "")
+            hint = next((h for path in names if path not in expected and (h := did_you_mean(path, expected))), "")
             raise UserError(
-                f"{where} has {', '.join(names) or 'no factor'}, and {first[0]} has {', '.join(there) or 'no factor'}"
-                f"{hint}: runs are compared where all their factors are equal, so give every imported run the same "
-                "names"
+                f"{where} has {', '.join(names) or 'no factor'}, and {first[0]} has "
+                f"{', '.join(expected) or 'no factor'}{hint}: only runs with equal factors are compared, so give every "
+                "imported run the same names"
             )
 
 
 def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Iterator[dict[str, Any]]:
-    """The specification of each run of an imported arm, but for what the plan adds to all: id and fingerprint.
+    """The specification of each run of an imported arm, without the id and fingerprint that the plan adds.
 
-    `facts` are those of the stack that the arm names, if it does.
+    `facts` describe the arm's stack, if it has one.
     """
     imported = config.imports[name]
     for index, run in enumerate(imported.runs):
@@ -159,11 +159,14 @@ def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Itera
         factors = _factors(config, run, where)
         arm, workload = config.arm(name), None
         if config.workload is not None:
-            arm, workload = at_point(config, name, {path: factors[path] for path in factors if _is_a_word(path)})
+            arm, workload = at_point(config, name, {path: factors[path] for path in factors if _is_workload(path)})
         driver = trainer_named(arm.trainer).driver
         args: dict[str, Any] = {}
         if facts is not None and workload is not None and driver is not None:
             args = driver.trainer_args(arm, workload, run.seed or 0, facts)
+        source_facts = imported.model_dump(exclude={"runs"})
+        if source_facts["version"] is None and facts is not None:
+            source_facts["version"] = facts.trainer_version
         yield {
             "arm": name,
             "trainer": arm.trainer,
@@ -175,42 +178,31 @@ def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Itera
             "options": arm.options,
             "env": arm.env,
             "trainer_args": args,
-            "import": _known(imported, run, facts),
+            "import": {"sources": list(run.source), **source_facts},
         }
 
 
-def _is_a_word(path: str) -> bool:
+def _is_workload(path: str) -> bool:
     return path.startswith("workload.")
 
 
 def _factors(config: Config, run: ImportedRun, where: str) -> dict[str, Any]:
-    """A run's factors, as the sweep writes them; a `UserError` where they lie beside it."""
+    """A run's factors with the sweep's values; UserError if they are not in the sweep."""
     for path in run.factors:
-        if _is_a_word(path) and config.workload is not None:
+        if _is_workload(path) and config.workload is not None:
             target_of(path, config)
     shared = [path for path in config.sweep if target_of(path, config)[0] is None]
     found: dict[str, Any] = {}
     for path in shared:
         values = list(config.sweep[path])
         same = [value for value in values if path in run.factors and as_number(value) == run.factors[path]]
-        # true == 1 in Python, and they are two options.
+        # Python's true == 1, but they are two values.
         same = [value for value in same if isinstance(value, bool) == isinstance(run.factors[path], bool)]
         if not same:
             got = short_repr(run.factors[path]) if path in run.factors else "nothing"
             raise UserError(
-                f"{where}.factors: the sweep varies {path}, and a run is compared at one of its values: "
+                f"{where}.factors: the sweep varies {path}, so the run must have one of its values: "
                 f"{', '.join(map(short_repr, values))} (got {got}); give it as {path}: {short_repr(values[0])}"
             )
         found[path] = same[0]
     return found | {path: value for path, value in run.factors.items() if path not in found}
-
-
-def _known(imported: Import, run: ImportedRun, facts: StackFacts | None) -> dict[str, Any]:
-    """What the arm itself says of a run, and the version that its stack pins.
-
-    What the workload and the options say stays there: a run's own source knows better.
-    """
-    given = imported.model_dump(exclude={"runs"})
-    if given["version"] is None and facts is not None:
-        given["version"] = facts.trainer_version
-    return {"sources": list(run.source), **given}

@@ -46,6 +46,13 @@ class WantedPackage:
     requirement: Requirement
     source: str
 
+    @property
+    def name(self) -> str:
+        return canonicalize_name(self.requirement.name)
+
+    def applies(self, environment: dict[str, str]) -> bool:
+        return self.requirement.marker is None or self.requirement.marker.evaluate(environment)
+
 
 def env_names(envs: Path = ENVS) -> list[str]:
     """Names of all environments with a lock: the stacks, the controller and the developers' tools."""
@@ -111,20 +118,18 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
     if stack:
         environment |= {"python_version": stack.python, "python_full_version": f"{stack.python}.0"}
     pinned = {pin.name: pin for pin in pins if not pin.marker or Marker(pin.marker).evaluate(environment)}
-    wanted, constraints = _read(folder / "requirements.in")
+    requirements, constraints = _read(folder / "requirements.in")
     overrides = _read(folder / "overrides.txt")[0] if (folder / "overrides.txt").is_file() else []
-    overridden = {canonicalize_name(item.requirement.name) for item in overrides}
-    for item in [item for item in wanted if canonicalize_name(item.requirement.name) not in overridden]:
-        if _applies(item, environment):
-            _require(item, pinned.get(canonicalize_name(item.requirement.name)), lock)
+    overridden = {item.name for item in overrides}
+    for item in requirements:
+        if item.name not in overridden and item.applies(environment):
+            _require(item, pinned.get(item.name), lock)
     for item in overrides + constraints:
-        if found := pinned.get(canonicalize_name(item.requirement.name)):
-            if _applies(item, environment):
-                _require(item, found, lock)
-            elif item in overrides:
-                raise UserError(
-                    f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{_make(lock)}`"
-                )
+        found = pinned.get(item.name)
+        if found and item.applies(environment):
+            _require(item, found, lock)
+        elif found and item in overrides:
+            raise UserError(f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{_make(lock)}`")
     return pins
 
 
@@ -161,10 +166,6 @@ def _require(item: WantedPackage, pin: Pin | None, lock: Path) -> None:
             f"{item.source} wants {item.requirement}, but {lock}:{pin.line} pins {pin.name}=={pin.version}; "
             f"run `{_make(lock)}`"
         )
-
-
-def _applies(item: WantedPackage, environment: dict[str, str]) -> bool:
-    return item.requirement.marker is None or item.requirement.marker.evaluate(environment)
 
 
 def _read(path: Path) -> tuple[list[WantedPackage], list[WantedPackage]]:

@@ -22,8 +22,6 @@ from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
 """File with the environment's origin; it lies in the environment's folder, so both appear and vanish together."""
-_VERIFY_LIMIT_S = 1800
-_GPU_VERIFY_LIMIT_S = 3600  # as for a job's check: FlashInfer and SGLang may compile for minutes
 _SHOWN_FAILURES = 8
 
 
@@ -164,7 +162,7 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
     # Jobs run with the same variables, so that a passed check also holds there.
     environ = environment_in(env, {"environment": activation(env), "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
-    limit_s = _GPU_VERIFY_LIMIT_S if gpu else _VERIFY_LIMIT_S
+    limit_s = 3600 if gpu else 1800  # a GPU check may compile FlashInfer's and SGLang's kernels for minutes
     with tempfile.TemporaryDirectory() as folder:
         command = [*_command(found, env, out, Path(folder)), "--run", json.dumps(run), *(["--gpu"] if gpu else [])]
         try:
@@ -185,7 +183,12 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
     try:
         verdict: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise UserError(_no_verdict(stack, done.returncode, done.stdout)) from None
+        status = done.returncode
+        ending = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        output = end_of_output(done.stdout)
+        raise UserError(
+            f"{stack.name}: {stack.verify} {ending} without a verdict; end of its output:\n{output}"
+        ) from None
     if done.returncode != 0 or verdict.get("ok") is not True:
         raise UserError(_failed_checks(stack, verdict))
     return verdict
@@ -206,11 +209,6 @@ def _command(found: BuiltEnvironment, env: Path, out: Path, folder: Path) -> lis
         write_json(folder / "conda.json", shown)
         command += ["--conda", str(folder / "conda.json")]
     return command
-
-
-def _no_verdict(stack: Stack, status: int, output: str) -> str:
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    return f"{stack.name}: {stack.verify} {how} without a verdict; end of its output:\n{end_of_output(output)}"
 
 
 def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
