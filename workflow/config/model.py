@@ -152,10 +152,6 @@ class Config(Section):
                     f"arms {first} and {name} are identical; change one's engine, stack or options, or remove it "
                     f"(to measure the noise of equal runs, give more seeds, or write only same_as: {first} in {name})"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _a_trained_arm_has_a_workload(self) -> Config:
         if self.trained and self.workload is None:
             raise ValueError(f"workload is missing; trained arms need it: {', '.join(self.trained)}")
         return self

@@ -7,6 +7,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+from packaging.version import Version
+
 from common.errors import UserError
 from workflow.stacks import staging
 from workflow.stacks.definition import ENVS, load_stack, lock_id, verify_id
@@ -25,7 +27,7 @@ _BASES = {
 
 ADOPTED = "adopted, not built"
 _PROGRAMS = ("apptainer", "singularity")
-_OLDEST_BUILDER = (3, 11)
+_OLDEST_BUILDER = "3.11"
 _BASE = re.compile(r"(?P<agent>docker|oras|library|localimage)(://|:)(?P<name>\S+)$")
 
 _TEMPLATE = Path(__file__).with_name("image.def")
@@ -54,7 +56,7 @@ def container_definition(name: str, envs: Path = ENVS, base: str | None = None) 
         raise UserError(
             f"{lock} pins no {', '.join(missing)}, which builds the image; run `make locks STACK=controller`"
         )
-    builder_python = stack.python if _release(stack.python) >= _OLDEST_BUILDER else "3.11"
+    builder_python = max(stack.python, _OLDEST_BUILDER, key=Version)
     present = lock_id(name, envs)
     return _TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
@@ -64,17 +66,13 @@ def container_definition(name: str, envs: Path = ENVS, base: str | None = None) 
         base=match["name"],
         description=" ".join(stack.description.split()),
         python=stack.python,
-        pythons=" ".join(sorted({stack.python, builder_python}, key=_release)),
+        pythons=" ".join(sorted({stack.python, builder_python}, key=Version)),
         builder_python=builder_python,
         uv=pins["uv"].requirement,
         uv_version=pins["uv"].version,
         builder="".join(pins[package].requirement for package in BUILDER),
         built=f"/opt/stacks/{name}/{present}/env",
     )
-
-
-def _release(python: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in python.split("."))
 
 
 def adopt(name: str, image: Path, stacks_dir: Path, envs: Path = ENVS) -> Path:

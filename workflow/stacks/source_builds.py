@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import threading
@@ -38,8 +37,8 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         wanted.write_text(pin.requirement, encoding="utf-8")
         folders = site_folders(python.absolute().parents[1])
         settings = {key: _in_each(value, folders) for key, value in build_settings(stack, uv.environ).items()}
-        # These variables apply to the build only: uv itself must reach the sources.
-        (work / "uv.toml").write_text(_users_settings(uv) + _as_toml(name, settings), encoding="utf-8")
+        # uv.toml limits these variables to the build: uv itself must reach the sources.
+        (work / "uv.toml").write_text(_uv_toml(name, settings, uv), encoding="utf-8")
         limit = f", {settings['MAX_JOBS']} compilers at once" if "MAX_JOBS" in settings else ""
         stack.log(f"building {name} {pin.version} from source{limit}: 10-60 minutes where it is CUDA code")
         command = ["pip", "install", "--require-hashes", "--no-deps", "--no-build-isolation", "--no-binary", name]
@@ -72,18 +71,11 @@ def build_settings(stack: Stack, environ: Mapping[str, str] = os.environ) -> dic
 def jobs_at_once(environ: Mapping[str, str]) -> int:
     """Parallel compilers that the processors and memory of this machine or Slurm job allow; at least one."""
     processors = int(environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
-    granted_mib = environ.get("SLURM_MEM_PER_NODE")  # usually less than the machine has free
-    memory_gib = min(_free_gib(), int(granted_mib) / 1024 if granted_mib else math.inf)
-    return max(1, min(processors, int(memory_gib // GIB_PER_JOB)))
-
-
-def _free_gib() -> float:
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="utf-8")
-    except OSError:
-        return float(GIB_PER_JOB)
-    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
-    return int(found[1]) / 2**20 if found else float(GIB_PER_JOB)
+    meminfo = Path("/proc/meminfo").read_text(encoding="utf-8")
+    limits_gib = [int(free_kib) / 2**20 for free_kib in re.findall(r"MemAvailable:\s+(\d+) kB", meminfo)]
+    if granted_mib := environ.get("SLURM_MEM_PER_NODE"):  # usually less than the machine has free
+        limits_gib.append(int(granted_mib) / 1024)
+    return max(1, min(processors, int(min(limits_gib) // GIB_PER_JOB)))
 
 
 def _in_each(value: str, folders: Sequence[Path]) -> str:
@@ -93,16 +85,12 @@ def _in_each(value: str, folders: Sequence[Path]) -> str:
     return os.pathsep.join(value.replace(SITE_PACKAGES, str(folder)) for folder in folders)
 
 
-def _users_settings(uv: Uv) -> str:
-    path = uv.environ.get("UV_CONFIG_FILE")
-    return Path(path).read_text(encoding="utf-8") + "\n" if path and Path(path).is_file() else ""
-
-
-def _as_toml(name: str, settings: Mapping[str, str]) -> str:
-    quoted = "".join(
-        f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in sorted(settings.items())
-    )
-    return f'[extra-build-variables."{name}"]\n{quoted}'
+def _uv_toml(name: str, settings: Mapping[str, str], uv: Uv) -> str:
+    """The user's own uv.toml, if UV_CONFIG_FILE names one, with the build's variables."""
+    path = Path(uv.environ.get("UV_CONFIG_FILE") or os.devnull)
+    lines = [path.read_text(encoding="utf-8") if path.exists() else "", f'[extra-build-variables."{name}"]']
+    lines += [f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(settings.items())]
+    return "\n".join([*lines, ""])
 
 
 @contextmanager
