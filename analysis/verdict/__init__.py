@@ -1,1 +1,1 @@
-"""Decides what a comparison claims, and writes it as one block of text."""
+"""Decides what a comparison claims, and renders it as one block of text."""

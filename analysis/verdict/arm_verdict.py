@@ -1,17 +1,19 @@
-"""Defines a verdict: the arms, the ratio and its interval, the caveats, and what would settle it."""
+"""Defines an arm's verdict: its ratio with the interval, its caveats, and what would resolve it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-Span = tuple[float, float]
+from pydantic import BeforeValidator, TypeAdapter
+
+# JSON has null for NaN.
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Span = tuple[Number, Number]
 NO_SPAN = (math.nan, math.nan)
 Kind = Literal["terms", "gate", "spread", "estimates", "data"]
-# Of more factor combinations the rest is counted.
-MOST_PLACES = 4
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Caveat:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The claimed ratio of the factor combinations that have the same unit: seconds of the baseline over the arm's."""
+    """The claimed ratio of the factor combinations with the same unit: seconds of the baseline over the arm's."""
 
     unit: str
     estimates: tuple[str, ...]
@@ -34,14 +36,14 @@ class Ratio:
     value: Span
     """The lowest and the highest of these combinations."""
     interval: Span
-    """The 95% intervals' lowest and highest end; NaN where no combination has one."""
+    """The lowest and the highest end of the 95% intervals; NaN where no combination has an interval."""
     interval_at: tuple[str, ...]
     """The combinations that have an interval."""
 
 
 @dataclass(frozen=True)
 class ArmVerdict:
-    """One arm against the baseline; the first ratio is the one that says most about speed."""
+    """One arm against the baseline; the first ratio says most about speed. Its fields are keys of verdict.json."""
 
     arm: str
     baseline: str
@@ -56,36 +58,16 @@ class ArmVerdict:
     settle: tuple[str, ...]
 
     def as_json(self) -> Any:
-        """The object in verdict.json: spans as lists, null for a number that is not there."""
-        return _without_nan(asdict(self))
+        """The object in verdict.json: tuples as lists, NaN as null."""
+        return json.loads(_ADAPTER.dump_json(self))
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> ArmVerdict:
-        """A verdict back from its object."""
-        ratios = tuple(
-            Ratio(
-                unit=one["unit"],
-                value=_span(one["value"]),
-                interval=_span(one["interval"]),
-                **{name: tuple(one[name]) for name in ("estimates", "at", "interval_at")},
-            )
-            for one in raw["ratios"]
-        )
-        caveats = tuple(Caveat(**one) for one in raw["caveats"])
-        return cls(**raw | {"ratios": ratios, "caveats": caveats, "settle": tuple(raw["settle"])})
+        """The verdict of an object in verdict.json."""
+        return _ADAPTER.validate_python(raw)
 
 
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _span(ends: Sequence[float | None]) -> Span:
-    low, high = (math.nan if end is None else end for end in ends)
-    return low, high
+_ADAPTER = TypeAdapter(ArmVerdict)
 
 
 def ratio_text(value: float) -> str:
@@ -94,10 +76,3 @@ def ratio_text(value: float) -> str:
         return "—"
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}×"
-
-
-def places(names: Sequence[str]) -> str:
-    """Factor combinations in words, the first few by name."""
-    if len(names) > MOST_PLACES:
-        return f"{', '.join(names[:MOST_PLACES])} and {len(names) - MOST_PLACES} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -85,8 +85,8 @@ def test_ratios_of_sums_by_hand(tmp_path):
         "≠ The settings are not compared: there is no preflight.",
         "± One run pair: how much other runs differ is unknown.",
         "? Speed at equal work is unknown: the longest response of the baseline and the arm is not known.",
-        "→ To settle it: a preflight, which compares the settings; "
-        "logs in which the longest response of the baseline and the arm is known.",
+        "→ A preflight, which compares the settings; "
+        "logs with the longest response of the baseline and the arm would resolve it.",
     ]
     speedups = found.tables["phase_speedups"].set_index("path")
     assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]
@@ -433,7 +433,7 @@ def test_a_machine_that_others_used_is_said(tmp_path):
     assert not text(calm, "busy-machine") and "busy" not in block(calm)
     # The verdict is no more certain than the page.
     assert ", on a busy machine. " in block(found) and "≠ Other processes used up to 20 %" in block(found)
-    assert "To settle it: runs on a quiet machine" in block(found)
+    assert "→ Runs on a quiet machine; " in block(found)
 
 
 def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
@@ -456,7 +456,7 @@ def test_outlying_steps_that_exaggerate_are_said(tmp_path):
     """Sums and medians on the same side of 1, but far apart: one busy minute of the machine made the number."""
     found = pair(tmp_path, [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.5), row(3, 12)])
     assert "the sums say 0.33×, the median steps 0.80×" in text(found, "sums-and-medians-disagree")
-    assert "A few outlying steps decide how much: by median steps 0.80×." in block(found)
+    assert "A few outlying steps decide how large the ratio is: by median steps 0.80×." in block(found)
     calm = pair(tmp_path / "calm", [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.4), row(3, 1.7)])
     assert not text(calm, "sums-and-medians-disagree")
 
@@ -465,7 +465,7 @@ def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):
     """Steps of 5 s against 3, and 2 s between them: checkpoints, or an optimizer that the step leaves out."""
     arms = ([row(s, seconds, scalars={"between_steps_s": 2.0}) for s in (1, 2, 3)] for seconds in (4, 2))
     found = pair(tmp_path, *arms)
-    assert "⇄ By the wall clock, which holds the time between steps too, 1.40× (per step 1.67×)." in block(found)
+    assert "⇄ By wall clock, which includes the time between steps: 1.40× (per step 1.67×)." in block(found)
     little = ([row(s, seconds, scalars={"between_steps_s": 0.1}) for s in (1, 2, 3)] for seconds in (4, 2))
     assert "wall clock" not in block(pair(tmp_path / "little", *little))
     of_one = pair(tmp_path / "one", [row(1, 4, scalars={"between_steps_s": 2.0})], [row(1, 2)])
