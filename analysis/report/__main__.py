@@ -23,18 +23,18 @@ from common.errors import UserError
 from common.files import write_bytes
 from common.verdicts import ReportFile, count_of
 
-# What few experiments ask for.
-NONE_WITHOUT_ROWS = ("explained", "ranking")
+# Tables of rare options, which are not written without rows.
+OPTIONAL_TABLES = ("explained", "ranking")
 
 
 def write_report(content: Content, out: Path) -> list[Path]:
-    """Write report.html and .md, report.json, verdict.json, tables/ and figures/ under `out`; returns what was written.
+    """Writes report.html and .md, report.json, verdict.json, tables/ and figures/ under `out`; returns their paths.
 
-    The page comes last: where it is, the rest is too.
+    The page is last: where it exists, the rest does too.
     """
     written = []
     for name, frame in content.tables.items():
-        if len(frame) or name not in NONE_WITHOUT_ROWS:
+        if len(frame) or name not in OPTIONAL_TABLES:
             written += write_table(frame, out / "tables" / name)
     for figure in content.figures:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
@@ -56,7 +56,7 @@ def _json(value: VerdictFile | ReportFile) -> str:
 
 
 def write_table(frame: pd.DataFrame, stem: Path) -> list[Path]:
-    """A table as CSV and parquet, floats in full."""
+    """Writes a table as CSV and parquet, floats in full."""
     table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     paths = [stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.parquet")]
     csv, parquet = io.BytesIO(), io.BytesIO()
@@ -72,20 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="results/<experiment>/plan.json")
     parser.add_argument("--results", type=Path, required=True, help="results/<experiment>, with its runs/")
     parser.add_argument("--out", type=Path, required=True, help="where report.html, report.md, tables/, figures/ go")
-    parser.add_argument("--baseline", metavar="ARM", help="compare against this arm instead of the plan's baseline")
-    parser.add_argument("--stacks", type=Path, metavar="DIR", help=".stacks, to show what each stack's check found")
-    parser.add_argument(
-        "--preflight", type=Path, help="what the preflight found (default: preflight.json beside the results)"
-    )
-    parser.add_argument(
-        "--all-runs", action="store_true", help="leave an earlier report as it is unless every planned run can be read"
-    )
+    parser.add_argument("--baseline", metavar="ARM", help="the baseline, instead of the plan's")
+    parser.add_argument("--stacks", type=Path, metavar="DIR", help=".stacks, to show the result of each stack's check")
+    parser.add_argument("--preflight", type=Path, help="the preflight's file (default: preflight.json in the results)")
+    parser.add_argument("--all-runs", action="store_true", help="write nothing unless every planned run is read")
     args = parser.parse_args(argv)
     try:
         content = read_content(args.plan, args.results, args.baseline, args.stacks, args.preflight)
         left_out = [v.text for v in content.verdicts if v.code == "run-left-out"]
         if args.all_runs and left_out:
-            raise UserError("the report was not made:\n" + "\n".join(left_out))
+            raise UserError("no report was written:\n" + "\n".join(left_out))
         write_report(content, args.out)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

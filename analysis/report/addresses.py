@@ -17,7 +17,7 @@ from analysis.report.cells import Cell
 from analysis.runs import short_names
 from common.dotted import as_text
 
-# The columns that tell a row from the others of its table; report.json has these tables.
+# The columns that identify a row of each table; report.json has these tables.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "estimates": ("factors", "arm", "estimate"),
     "comparison": ("factors", "arm"),
@@ -38,46 +38,43 @@ _LONGEST = 60
 
 
 def address_part(text: str) -> str:
-    """A text as one part of an address; where characters are replaced or cut, a hash tells it from others."""
+    """A text as one part of an address; a hash makes it unique where characters are replaced or cut."""
     plain = _OTHER.sub("-", text).strip("-")[:_LONGEST]
     return plain if plain == text else f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def row_addresses(name: str, frame: pd.DataFrame) -> list[str]:
-    """Each row's address, `estimates:vllm:raw`: from its key alone, so that it stays when other rows come or go."""
+    """Each row's address, such as `estimates:vllm:raw`: from its key alone, so other rows do not change it."""
     seen: Counter[str] = Counter()
-    found = []
+    addresses = []
     for row in frame[list(KEYS[name])].to_dict("records"):
         texts = [_factors(str(value)) if key == "factors" else str(value) for key, value in row.items()]
         address = ":".join([name, *(address_part(text) for text in texts if text)])
         seen[address] += 1
-        found.append(address if seen[address] == 1 else f"{address}:{seen[address]}")
-    return found
+        addresses.append(address if seen[address] == 1 else f"{address}:{seen[address]}")
+    return addresses
 
 
 def rows_with_addresses(name: str, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows for report.json: every column in full, None for a number that is not there, and `address`."""
-    columns = {str(column): [_plain(value) for value in frame[column].tolist()] for column in frame.columns}
+    """A table's rows for report.json: `address`, and every column in full, None for a missing number."""
+    rows = frame.astype(object).to_dict("records")
     return [
-        {"address": address, **{column: values[i] for column, values in columns.items()}}
-        for i, address in enumerate(row_addresses(name, frame))
+        {"address": address, **{str(column): _plain(value) for column, value in row.items()}}
+        for address, row in zip(row_addresses(name, frame), rows, strict=True)
     ]
 
 
 class Addresses:
-    """The ids of the page's numbers: an id goes to the first cell that shows its number, and to no other."""
+    """The ids of the page's numbers: only the first cell that shows a number has its id."""
 
     def __init__(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        self._tables = tables
-        self._rows: dict[str, list[str]] = {}
+        self._rows = {name: row_addresses(name, tables[name]) for name in KEYS}
         self._given: set[str] = set()
 
     def once(self, cell: Cell) -> str:
-        """The cell's id; "" for a cell without a place, and where the number has its id already."""
+        """The cell's id; "" for a cell without a place, and where another cell has the number's id."""
         if cell.table not in KEYS:
             return ""
-        if cell.table not in self._rows:
-            self._rows[cell.table] = row_addresses(cell.table, self._tables[cell.table])
         address = f"{self._rows[cell.table][cell.row]}:{cell.column}"
         if address in self._given:
             return ""

@@ -1,9 +1,9 @@
-"""Defines the report's tables and their cells: a number as it is shown, in full, and its place in the files."""
+"""Defines the report's tables and their cells: a number as shown, in full, and its place in the files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from analysis.verdict.arm_verdict import ratio_text
@@ -26,7 +26,7 @@ class Cell:
     column: str = ""
 
     def at(self, table: str, row: int, column: str) -> Cell:
-        """The same, with its place; a cell without a number has none."""
+        """The same cell with its place; a cell without a number has none."""
         return replace(self, table=table, row=row, column=column) if self.value else self
 
 
@@ -46,8 +46,8 @@ class TableRow:
 class Table:
     """A table as the page and the Markdown show it.
 
-    `heads` are those of the cells, without the row label's (`corner`); `groups` stand above them: a name and how
-    many columns it spans. `words` are the columns of cells that hold words, not numbers.
+    `heads` are those of the cells, without the row label's (`corner`); `groups` are the heads above them: a name and
+    the number of its columns.
     """
 
     name: str
@@ -56,19 +56,18 @@ class Table:
     heads: tuple[str, ...]
     rows: tuple[TableRow, ...]
     groups: tuple[tuple[str, int], ...] = ()
-    words: frozenset[int] = frozenset()
+    text_columns: frozenset[int] = frozenset()
     sorts: bool = False
-    """Whether its rows may stand in any order, so that a reader may sort and filter them."""
+    """Whether a reader may sort and filter its rows."""
     note: str = ""
     factors: str = ""
-    """The factor combination that it is of, for people."""
+    """The factor combination of its numbers, for people."""
     versus: str = ""
-    """Which arms it compares."""
+    """The arms that it compares."""
 
     def starts_group(self, column: int) -> bool:
         """Whether that column of cells is the first under its group's name."""
-        starts = [sum(span for _, span in self.groups[:i]) for i in range(len(self.groups))]
-        return column in starts
+        return column in (sum(span for _, span in self.groups[:i]) for i in range(len(self.groups)))
 
     @property
     def cells(self) -> Iterator[Cell]:
@@ -76,12 +75,12 @@ class Table:
 
 
 def decimals(step_s: float) -> int:
-    """Decimals that show a step of that many seconds to about five digits."""
-    return 2 if step_s >= 100 else 3 if step_s >= 10 else 4
+    """Decimals that show a step of that many seconds, and the parts that sum to it, to about five digits."""
+    return 2 if step_s >= 100 else 3 if step_s >= 10 else 4 if step_s >= 0.1 else 6
 
 
 def fixed(value: float, digits: int) -> str:
-    """A number with that many decimals, with a real minus sign, and none before a zero that rounding made."""
+    """A number with that many decimals, with a real minus sign; a rounded zero has no sign."""
     text = f"{value:,.{digits}f}"
     return text.replace("-", MINUS) if float(text.replace(",", "")) else text.removeprefix("-")
 
@@ -91,15 +90,18 @@ def in_full(value: float) -> str:
     return repr(int(value)) if isinstance(value, int) else repr(float(value))
 
 
+def _cell(value: float | None, text: Callable[[float], str]) -> Cell:
+    """A number as `text` shows it; a dash where there is none."""
+    return Cell(DASH) if value is None or not math.isfinite(value) else Cell(text(value), in_full(value))
+
+
 def number(value: float | None, digits: int) -> Cell:
-    """A number with a fixed count of decimals; a dash where there is none."""
-    if value is None or not math.isfinite(value):
-        return Cell(DASH)
-    return Cell(fixed(value, digits), in_full(value))
+    """A number with a fixed count of decimals."""
+    return _cell(value, lambda known: fixed(known, digits))
 
 
 def seconds(value: float, digits: int, rounding_s: float = math.nan) -> Cell:
-    """Seconds; `rounding_s` is how far the source's own printed digits leave them open, shown to one digit at least."""
+    """Seconds; `rounding_s` is the error of the source's own rounding, shown to one digit at least."""
     cell = number(value, digits)
     if cell.value and rounding_s > 0:
         digits = max(digits, -math.floor(math.log10(rounding_s)))
@@ -107,25 +109,28 @@ def seconds(value: float, digits: int, rounding_s: float = math.nan) -> Cell:
     return cell
 
 
+def step_seconds(value: float) -> Cell:
+    """Seconds of a step or of a part of it."""
+    return seconds(value, 2 if value >= 100 else 3)
+
+
 def count(value: float | None) -> Cell:
     """A whole number."""
-    return Cell(DASH) if value is None or math.isnan(value) else Cell(f"{int(value):,}", repr(int(value)))
+    return _cell(int(value) if value is not None and math.isfinite(value) else None, "{:,}".format)
 
 
 def percent(value: float | None) -> Cell:
     """A share."""
-    return Cell(DASH) if value is None or math.isnan(value) else Cell(f"{fixed(100 * value, 1)} %", in_full(value))
+    return _cell(value, lambda share: f"{fixed(100 * share, 1)} %")
 
 
 def times(value: float | None) -> Cell:
     """A ratio."""
-    return Cell(DASH) if value is None or math.isnan(value) else Cell(ratio_text(value), in_full(value))
+    return _cell(value, ratio_text)
 
 
 def significant(value: float | None) -> Cell:
     """A number of unknown size, to four digits."""
-    if value is None or not math.isfinite(value):
-        return Cell(DASH)
-    if value and 1e-3 <= abs(value) < 1e7:
+    if value and math.isfinite(value) and 1e-3 <= abs(value) < 1e7:
         return number(value, max(0, 3 - math.floor(math.log10(abs(value)))))
-    return Cell(f"{value:.4g}".replace("-", MINUS), in_full(value))
+    return _cell(value, lambda known: f"{known:.4g}".replace("-", MINUS))

@@ -1,9 +1,9 @@
-"""Gathers everything that a report says, before it has a form."""
+"""Collects the content of a report: its tables, verdicts and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,37 +49,30 @@ from trainers.timers.tree import TimerTree
 if TYPE_CHECKING:
     from analysis.figures.drawing import Figure
 
-# How the names of figures of single steps begin, which say nothing where there is but one.
-OVER_STEPS = (
-    "paired-steps",
-    "step-time",
-    "response-length",
-    "stragglers",
-    "reward",
-    "tokens-per-second",
-)
+# The names, or their beginnings, of the figures over the steps: one step needs none.
+OVER_STEPS = ("paired-steps", "step-time", "response-length", "stragglers", "reward", "tokens-per-second")
 
 
 @dataclass(frozen=True)
 class Content:
-    """The report's parts; tables keep full precision (columns: where each is made)."""
+    """The report's parts; tables keep full precision (the function that makes a table documents its columns)."""
 
     plan: PlanRead
     runs: list[Run]
     trees: list[TimerTree]
     tables: dict[str, pd.DataFrame]
-    """Every table that the report writes, by its name in tables/; a cell's place is a row and a column of one."""
+    """Every table that the report writes, by its name in tables/."""
     lengths: pd.DataFrame
-    """The samples of response_length in counted steps."""
+    """The counted steps' samples of response_length."""
     settings: dict[str, list[Setting]]
-    """By part: config (asked for, and finally held), hardware and versions (as the jobs reported them)."""
+    """By part: config (requested and resolved), hardware and versions (as the jobs reported them)."""
     arm_verdicts: list[ArmVerdict]
     verdicts: list[Verdict]
     preflight: Preflight | None
 
     @cached_property
     def figures(self) -> list[Figure]:
-        """The figures, drawn when they are first asked for; those over the steps where a run has more than one."""
+        """The figures, drawn on first use; those over the steps only where a run has several."""
         # Altair takes a second to load, and a verdict needs no figure.
         from analysis.figures import figures_of
 
@@ -120,14 +113,14 @@ class Content:
         if ranked := ranking_lines(self.tables["ranking"]):
             return " ".join(ranked)
         if len(arms) == 1:
-            return f"No comparison: there are runs of one arm only ({arms[0]})."
+            return f"No comparison: only one arm has runs ({arms[0]})."
         others = [arm for arm in arms if arm != self.plan.baseline]
         if self.plan.baseline in arms and all(repetition_of(self.plan, arm) for arm in others):
             return _only_repetitions(self.plan, others, self.tables["noise"])
         if self.plan.baseline in arms and all(self.plan.apart(arm) for arm in others):
             return (
-                f"No comparison: of {', '.join(arms)} some train and some run an engine alone, whose steps are not of "
-                f"the same work (the baseline is {self.plan.baseline})."
+                f"No comparison: some of {', '.join(arms)} train and some run an engine alone, so their steps are "
+                f"different work (the baseline is {self.plan.baseline})."
             )
         why = next((one.text for one in self.verdicts if one.code == "no-common-steps"), "").partition("compared. ")[2]
         return "No comparison: no arm has a counted step in common with the baseline." + (f" {why}." if why else "")
@@ -136,9 +129,9 @@ class Content:
 def read_content(
     plan_path: Path, results: Path, baseline: str | None, stacks: Path | None, preflight: Path | None = None
 ) -> Content:
-    """The content of one experiment's report; `UserError` only when the plan or the preflight itself is unusable.
+    """The content of one experiment's report; `UserError` when the plan or the preflight is unusable.
 
-    Whatever is wrong with a run is a verdict instead, and never in a number.
+    A problem of a run becomes a verdict, and its data is in no number.
     """
     plan = read_plan(plan_path, baseline)
     before = read_preflight(preflight or results / "preflight.json", plan.experiment)
@@ -178,15 +171,14 @@ def read_content(
         "settings": settings_table([one for some in settings.values() for one in some], plan),
         "explained": explained_table(wide, runs, plan, divisible, estimates),
     }
-    next_things = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
-    columns = [field.name for field in fields(Suggestion)]
-    tables["suggestions"] = pd.DataFrame(map(asdict, next_things), columns=columns)
+    found = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
+    tables["suggestions"] = pd.DataFrame(found, columns=[field.name for field in fields(Suggestion)])
     arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy_terms(runs, wide))
     return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, worst_first(verdicts), before)
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, pd.DataFrame]:
-    """The tables that are of the runs themselves, whichever may be compared."""
+    """The tables about the runs themselves, whether or not they are comparable."""
     return {
         "rewards": rewards_table(wide, runs),
         "cost": cost_table(wide, runs, plan),
@@ -197,7 +189,7 @@ def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Pa
 
 
 def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
-    """What the runs themselves, their machines and their settings give to read."""
+    """The verdicts about the runs, their machines and their settings."""
     yield from replay_verdicts(wide, runs, plan)
     yield from fairness_verdicts(runs, plan)
     for run in runs:
@@ -212,30 +204,25 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
 
 
 def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) -> str:
-    """That there is nothing but A/A, and how far apart the same comes out."""
-    who = "; ".join(f"{arm} is the same as {repetition_of(plan, arm)}" for arm in others)
-    text = f"No comparison: there are only repetitions (A/A) of one arm ({who})."
-    bands = noise.dropna(subset=["low", "high"])
-    if bands.empty:
-        return f"{text} How far apart they come out is not known: they have no counted step in common."
+    """The sentence of a report with A/A arms only, and how far apart they are."""
+    pairs = "; ".join(f"{arm} is the same as {repetition_of(plan, arm)}" for arm in others)
+    text = f"No comparison: there are only repetitions (A/A) of one arm ({pairs})."
     # The first band of a factor combination is the declared A/A arms'.
-    bands = bands.drop_duplicates("factors")
-    low, high = bands["low"].min(), bands["high"].max()
+    bands = noise.dropna(subset=["low", "high"]).drop_duplicates("factors")
+    if bands.empty:
+        return f"{text} Their noise is unknown: they have no counted step in common."
     where = "" if len(bands) == 1 else " at any factor combination"
-    between = f"between {low:.3g} and {high:.3g}{where}"
-    return f"{text} The noise: 95% of the ratios of step time of two such runs lie {between}."
+    between = f"{bands['low'].min():.3g} and {bands['high'].max():.3g}{where}"
+    return f"{text} The noise: 95% of the step time ratios of two such runs are between {between}."
 
 
 def _missing_arms(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     """Arms without a run, and a report on one arm alone."""
-    have = {r.arm for r in runs}
-    for arm in plan.arms:
-        if arm not in have:
+    seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms}
+    for arm, count in seeds.items():
+        if not count:
             yield Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read")
     if len(plan.arms) == 1 and not (plan.engines_only and len({r.factors_key for r in runs}) > 1):
-        yield Verdict("warning", "one-arm", "the plan has one arm only: there is nothing to compare")
-    seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms if arm in have}
-    if seeds and min(seeds.values()) == 1:
-        alone = ", ".join(arm for arm, count in seeds.items() if count == 1)
-        text = f"one seed only ({alone}): how much runs differ from one another is not known"
-        yield Verdict("note", "one-seed", text)
+        yield Verdict("warning", "one-arm", "the plan has only one arm: there is nothing to compare")
+    if alone := [arm for arm, count in seeds.items() if count == 1]:
+        yield Verdict("note", "one-seed", f"one seed only ({', '.join(alone)}): the spread between runs is unknown")

@@ -1,4 +1,4 @@
-"""Lists where each run's numbers come from: its files, its machine, its data, model and code."""
+"""Lists where each run's numbers come from: its files, machine, data, model and code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from common.files import ROOT, read_json_object
 from common.verdicts import count_of
 from node.hardware import git_state
 
-# Of so many runs the page shows a row each; tables/runs has all.
+# The page shows at most this many runs; tables/runs has all.
 SHOWN_RUNS = 60
 
-# Each column of tables/runs, and its head on the page; those without are in the file alone.
+# Each column of tables/runs and its head on the page; a column without a head is only in the file.
 HEADS = {
     "run_id": "",
     "arm": "arm",
@@ -55,10 +55,10 @@ _NUMBERS = ("seed", "steps_counted", "steps")
 
 
 def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """One row per run, texts but for the counts (columns: `HEADS`); "" is what was not recorded.
+    """One row per run (columns: `HEADS`), as texts except the counts; "" is a value that was not recorded.
 
-    `slurm_job_ids`, `hosts`: of every attempt that the numbers come from. `sources`: the files or runs that an imported
-    run was read from. `spec`: the run's own file, below results/<experiment>. Times are UTC.
+    `slurm_job_ids` and `hosts` are those of every attempt that the numbers come from, `sources` the files or runs that
+    an imported run was read from, `spec` the run's file below results/<experiment>. Times are UTC.
     """
     by_run = dict(iter(wide.groupby("run_id")))
     rows = []
@@ -66,21 +66,25 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
         steps, folder = by_run[run.run_id], results / "runs" / run.run_id
         numbers = sorted(int(n) for n in steps["attempt"].unique())
         hardware, git = run.hardware, as_mapping(run.done.get("git"))
-        lives = [_attempt(folder / "attempts" / str(n)) for n in numbers]
-        hosts = [str(life["host"]) for life in lives if life.get("host")] or [str(hardware.get("host") or "")]
+        attempts = [_attempt(folder / "attempts" / str(n)) for n in numbers]
+        hosts = [str(attempt.get("host") or "") for attempt in attempts]
         sources = run.done.get("sources")
         read = [s for s in sources if isinstance(s, Mapping)] if isinstance(sources, list) else []
         rows.append(
             {
-                **{"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed},
-                **{"steps_counted": int(steps["counted"].sum()), "steps": len(steps)},
+                "run_id": run.run_id,
+                "arm": run.arm,
+                "factors": run.factors_key,
+                "seed": run.seed,
+                "steps_counted": int(steps["counted"].sum()),
+                "steps": len(steps),
                 **_texts(run.spec, "stack", "lock_id", "fingerprint"),
                 **_texts(as_mapping(run.done.get("inputs")), "data_sha256", "model_sha256"),
                 **_texts(hardware, "driver", "cuda"),
                 "attempts": ", ".join(map(str, numbers)),
-                "hosts": _each(hosts),
+                "hosts": _each(hosts) or str(hardware.get("host") or ""),
                 "gpus": gpus_text(hardware.get("gpus")),
-                "slurm_job_ids": _each([_texts(as_mapping(life.get("slurm")), "job_id")["job_id"] for life in lives]),
+                "slurm_job_ids": _each([str(as_mapping(a.get("slurm")).get("job_id") or "") for a in attempts]),
                 "git_commit": str(git.get("commit") or ""),
                 "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
                 "started": _utc(run.done.get("started")),
@@ -94,12 +98,12 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
 
 
 def _texts(raw: Mapping[str, Any], *keys: str) -> dict[str, str]:
-    """Some of an object's values as texts; "" is what it lacks."""
+    """Some of an object's values as texts; a missing value is ""."""
     return {key: str(raw.get(key) or "") for key in keys}
 
 
 def gpus_text(raw: Any) -> str:
-    """`8 × NVIDIA H100 80GB HBM3` from done.json's list of GPUs; as JSON what is no such list."""
+    """`8 × NVIDIA H100 80GB HBM3` from done.json's list of GPUs; anything else as JSON."""
     if not isinstance(raw, list):
         return "" if raw is None else json.dumps(raw, ensure_ascii=False)
     names = [str(g.get("name")) if isinstance(g, Mapping) else str(g) for g in raw]
@@ -107,48 +111,45 @@ def gpus_text(raw: Any) -> str:
 
 
 def runs_block(runs: pd.DataFrame) -> Table:
-    """The first `SHOWN_RUNS` runs; columns in which nothing was recorded are named in the note instead."""
-    shown = [name for name, head in HEADS.items() if head]
-    told = [name for name in shown if name in _NUMBERS or (runs[name] != "").any()]
+    """The first `SHOWN_RUNS` runs; the note names the columns without any record instead of showing them."""
+    headed = [name for name, head in HEADS.items() if head]
+    shown = [name for name in headed if name in _NUMBERS or (runs[name] != "").any()]
     rows = []
     for r in rows_of(runs.head(SHOWN_RUNS)):
-        values = [(name, getattr(r, name)) for name in told]
-        cells = [
-            count(value).at("runs", r.Index, name)
-            if name in _NUMBERS
-            else Cell(_shown(name, str(value), dirty=r.git_dirty == "yes"))
-            for name, value in values
-        ]
+        cells = []
+        for name in shown:
+            value = getattr(r, name)
+            is_number = name in _NUMBERS
+            cells.append(count(value).at("runs", r.Index, name) if is_number else Cell(_shown(name, str(value), r)))
         rows.append(TableRow(r.run_id, r.run_id, tuple(cells)))
-    lacking = [name for name in shown if name not in (*told, "factors", "sources", "sources_sha256")]
-    note = "Hashes are cut to 12 digits; tables/runs.csv has them whole, and a row for every run."
+    note = "Hashes are cut to 12 digits; tables/runs.csv has them in full, and a row for every run."
     if len(runs) > SHOWN_RUNS:
         note = f"The first {SHOWN_RUNS} of {len(runs):,} runs. {note}"
-    if lacking:
-        note += f" Not recorded: {', '.join(HEADS[name] for name in lacking)}."
+    if missing := [HEADS[name] for name in headed if name not in (*shown, "factors", "sources", "sources_sha256")]:
+        note += f" Not recorded: {', '.join(missing)}."
     return Table(
         name="runs",
         caption="Where each number comes from",
         corner="run",
-        heads=tuple(HEADS[name] for name in told),
+        heads=tuple(HEADS[name] for name in shown),
         rows=tuple(rows),
-        words=frozenset(i for i, name in enumerate(told) if name not in _NUMBERS),
+        text_columns=frozenset(i for i, name in enumerate(shown) if name not in _NUMBERS),
         sorts=True,
         note=note,
     )
 
 
-def _shown(name: str, value: str, dirty: bool) -> str:
+def _shown(name: str, value: str, row: Any) -> str:
     if name == "factors":
         return factors_label(value)
     if name in _HASHES:
         short = ", ".join(part[:12] for part in value.split(", "))
-        return f"{short} + changes" if name == "git_commit" and value and dirty else short
+        return f"{short} + changes" if name == "git_commit" and value and row.git_dirty == "yes" else short
     return value or "not recorded"
 
 
 def inputs_lines(runs: Sequence[Run]) -> list[str]:
-    """Data and model in words, one sentence for each prepared set of inputs; then what the stacks' checks found."""
+    """One sentence for each prepared set of inputs (data and model), and one for each stack's checks."""
     lines = {}
     for run in runs:
         if run.inputs is not None:
@@ -169,18 +170,18 @@ def inputs_lines(runs: Sequence[Run]) -> list[str]:
 
 @cache
 def analysed_by(folder: Path = ROOT) -> str:
-    """The commit of the code that makes this report, and whether it was changed since; "" where git cannot tell."""
+    """The commit of the code that made this report, and whether it has changes; "" without a git checkout."""
     found = git_state(folder)
     if found is None:
         return ""
-    return f"{found['commit'][:12]}{', with changes that are not committed' if found['dirty'] else ''}"
+    return f"{found['commit'][:12]}{', with uncommitted changes' if found['dirty'] else ''}"
 
 
 def _attempt(folder: Path) -> dict[str, Any]:
     try:
         return read_json_object(folder / "attempt.json", "the job on the node")
     except UserError:
-        return {}  # an imported run has none; what is lost is "not recorded"
+        return {}  # an imported run has no attempt.json
 
 
 def _each(texts: Sequence[str]) -> str:

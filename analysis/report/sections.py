@@ -1,19 +1,33 @@
-"""Makes the report's sections that are one table and its figures."""
+"""Builds the report's sections of one table with its figures, and the captions of the fairness ledger."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
 from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
 from analysis.estimates.ranking import ranking_lines
-from analysis.report.cells import MINUS, Cell, Table, count, in_full, number, percent, seconds, significant, times
-from analysis.report.comparison_tables import VERDICT_WORDS, Column, frame_table, word
+from analysis.report.cells import (
+    MINUS,
+    Cell,
+    Table,
+    count,
+    in_full,
+    number,
+    percent,
+    significant,
+    step_seconds,
+    times,
+)
+from analysis.report.comparison_tables import VERDICT_LABELS, Column, frame_table, interval_columns, text_column
 from analysis.report.content import Content
-from analysis.report.floor_words import floor_lines
+from analysis.report.floor_lines import floor_lines
 from analysis.runs import at
 from analysis.wide import SINGLE_REWARD
+from common.findings import EQUALITIES, LEVELS, Finding, LedgerRow, Preflight
+from common.verdicts import count_of
 
 
 @dataclass(frozen=True)
@@ -29,184 +43,156 @@ class ReportSection:
 
 
 def sections(content: Content) -> list[ReportSection]:
-    """Those that have anything to show, in the page's order."""
-    lines = tuple(floor_lines(content))
-    drawn = {figure.name for figure in content.figures}
-    single = (figure.name for figure in content.figures if figure.name.startswith(SINGLE_REWARD))
-    rewards = ("reward", *single, "reward-distribution")
-    each = rewards_block(content)
-    gate = () if each.rows else rewards
+    """The sections that have a table or a figure, in the page's order."""
+    drawn = [figure.name for figure in content.figures]
+    single = (name for name in drawn if name.startswith(SINGLE_REWARD))
+    reward_figures = ("reward", *single, "reward-distribution")
+    rewards = rewards_block(content)
+    under_gate, under_rewards = ((), reward_figures) if rewards.rows else (reward_figures, ())
     ranked = tuple(ranking_lines(content.tables["ranking"]))
-    found = [
+    floors = tuple(floor_lines(content))
+    every = [
         ReportSection("ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranked),
         ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
-        ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), lines),
-        ReportSection("gate", "Do the arms train the same?", gate_block(content), gate),
-        ReportSection("rewards", "What was rewarded", each, () if gate else rewards),
+        ReportSection("stragglers", "What the step waits for", stragglers_block(content), ("stragglers",), floors),
+        ReportSection("gate", "Do the arms train the same?", gate_block(content), under_gate),
+        ReportSection("rewards", "What was rewarded", rewards, under_rewards),
         ReportSection("cost", "What it costs", cost_block(content)),
     ]
-    return [s for s in found if s.table.rows or drawn & set(s.figures)]
-
-
-# What the heads of the table of stragglers mean; only those that it shows are explained.
-STRAGGLER_WORDS = {
-    "longest / mean": "Longest / mean: sums over the steps.",
-    "length bubble": "Length bubble, 1 − mean / longest: the share of the batch's places that wait for the longest.",
-    "tail": "Tail: decode iterations in which at most a tenth of the responses still runs.",
-    "Amdahl's ceiling": "Ceiling, 1 / (1 − generation's share): what an engine that took no time would bring.",
-    "decode floor, s": "Floor: the least that the GPUs' data sheet allows.",
-    "efficiency": "Efficiency: floor over generation.",
-}
+    return [section for section in every if section.table.rows or set(drawn) & set(section.figures)]
 
 
 def ranking_block(content: Content) -> Table:
     """The settings of engines that ran alone on equal completions, each against the first."""
     columns = (
         Column("rank", "rank", count),
-        Column("step_s", "s/step", _seconds),
-        Column("tokens_per_s", "tokens/s", lambda value: number(value, 1)),
+        Column("step_s", "s/step", step_seconds),
+        Column("tokens_per_s", "tokens/s", lambda rate: number(rate, 1)),
         Column("ratio", "times the first's seconds", times),
-        Column("low", "95% from", times),
-        Column("high", "to", times),
-        Column("verdict", "verdict", word, words=True),
+        *interval_columns(times),
+        text_column("verdict", "verdict"),
         Column("runs", "runs", count),
         Column("steps", "steps", count),
-        Column("why", "why", word, words=True),
+        text_column("why", "why"),
     )
     note = (
-        "Seconds of a step over the first setting's, over the steps that both have. All wrote completions of the same "
-        "lengths. Each interval stands for itself: of twenty settings as fast as the first, about one is called "
-        "slower by chance. More seeds resolve more."
+        "The ratio divides a setting's step time by the first setting's, over the steps that both have. All settings "
+        "generate completions of the same lengths. The intervals are independent: of twenty settings as fast as the "
+        "first, about one is called slower by chance. More seeds resolve more."
     )
     return frame_table(content, "ranking", columns, "Settings ranked by seconds of a step", note=note)
+
+
+PART_LABELS = {ENGINE: "engine", LENGTHS: "lengths", SYNC: "weight sync", REST: "rest"}
 
 
 def explained_block(content: Content) -> Table:
     """Each explained arm's raw ratio, and the factors that multiply to it."""
     columns = (
-        Column("label", "factor", word, words=True),
+        text_column("label", "factor"),
         Column("value", "of the step", times),
-        Column("low", "95% from", times),
-        Column("high", "to", times),
-        Column("verdict", "verdict", lambda verdict: Cell(VERDICT_WORDS.get(verdict, str(verdict))), words=True),
+        *interval_columns(times),
+        text_column("verdict", "verdict", VERDICT_LABELS),
         Column("share", "share of the ratio", percent),
         Column("phase_ratio", "of its own phase", times),
-        Column("replay_pairs", "replays paired", _some),
-        Column("estimator", "from", word, words=True),
-        Column("why", "why not", word, words=True),
+        Column("replay_pairs", "replays paired", _positive_count),
+        text_column("estimator", "from"),
+        text_column("why", "why not"),
     )
     note = (
-        "Engine, lengths, weight sync and rest multiply to raw. Of its own phase: the ratio before the other phases "
-        "dilute it. Share: of the logarithm of raw; below 0 a factor works the other way. A factor without data is "
-        "part of the rest."
+        "Engine, lengths, weight sync and rest multiply to raw. Of its own phase: the ratio without the other phases. "
+        "Share: of the logarithm of raw; a negative share works against the ratio. A factor without data is part of "
+        "the rest."
     )
-    return frame_table(
-        content,
-        "explained",
-        columns,
-        "The raw ratio as a product",
-        label=lambda r: f"{r.arm} vs {r.baseline}",
-        corner="arms",
-        note=note,
-    )
+    return frame_table(content, "explained", columns, "The raw ratio as a product", corner="arms", note=note)
 
 
 def explained_lines(content: Content) -> tuple[str, ...]:
     """Each product as one sentence."""
-    told = []
+    lines = []
     for (factors, arm), rows in content.tables["explained"].groupby(["factors", "arm"], sort=False):
         value = dict(zip(rows["part"], rows["value"], strict=True))
-        words = [f"{PART_WORDS[part]} {times(value[part]).text}" for part in PART_WORDS if value.get(part, 0) > 0]
-        unknown = [PART_WORDS[part] for part in PART_WORDS if not value.get(part, 0) > 0]
-        lacking = f" ({' and '.join(unknown)}: not known)" if unknown else ""
-        told.append(
-            f"{arm} vs {content.plan.baseline}{at(str(factors))}: raw {times(value[RAW]).text} = "
-            f"{' · '.join(words)}{lacking}."
-        )
-    return tuple(told)
+        known = [f"{label} {times(value[part]).text}" for part, label in PART_LABELS.items() if value.get(part, 0) > 0]
+        unknown = [label for part, label in PART_LABELS.items() if not value.get(part, 0) > 0]
+        missing = f" ({' and '.join(unknown)}: unknown)" if unknown else ""
+        product = f"raw {times(value[RAW]).text} = {' · '.join(known)}{missing}"
+        lines.append(f"{arm} vs {content.plan.baseline}{at(str(factors))}: {product}.")
+    return tuple(lines)
 
 
-PART_WORDS = {ENGINE: "engine", LENGTHS: "lengths", SYNC: "weight sync", REST: "rest"}
-
-
-def _seconds(value: float) -> Cell:
-    return seconds(value, 2 if value >= 100 else 3)
-
-
-def _some(value: float) -> Cell:
-    """A count; nothing where it is zero."""
-    return count(value) if value > 0 else Cell("")
+# The heads of the stragglers table that need an explanation.
+STRAGGLER_HEADS = {
+    "longest / mean": "Longest / mean: sums over the steps.",
+    "length bubble": "Length bubble, 1 − mean / longest: the share of the batch's places that wait for the longest.",
+    "tail": "Tail: decode iterations in which at most a tenth of the responses still runs.",
+    "Amdahl's ceiling": "Ceiling, 1 / (1 − generation's share): the speed-up by an engine that takes no time.",
+    "decode floor, s": "Floor: the least time that the GPUs' data sheet allows.",
+    "efficiency": "Efficiency: floor over generation.",
+}
 
 
 def stragglers_block(content: Content) -> Table:
-    """How long the longest responses hold up a step, how far generation is from its floor, and Amdahl's ceiling."""
+    """How long the longest responses delay a step, how far generation is from its floor, and Amdahl's ceiling."""
     columns = (
         Column("steps", "steps", count),
-        Column("mean_length", "mean response, tokens", lambda value: number(value, 1)),
-        Column("max_length", "longest response", lambda value: number(value, 1)),
-        Column("straggler_ratio", "longest / mean", lambda value: number(value, 3)),
+        Column("mean_length", "mean response, tokens", lambda tokens: number(tokens, 1)),
+        Column("max_length", "longest response", lambda tokens: number(tokens, 1)),
+        Column("straggler_ratio", "longest / mean", lambda ratio: number(ratio, 3)),
         Column("length_bubble", "length bubble", percent),
         Column("tail_share", "tail", percent),
         Column("generation_share", "generation's share", percent),
         Column("amdahl_ceiling", "Amdahl's ceiling", times),
-        Column("generation_s", "generation, own s", _seconds),
-        Column("floor_s", "decode floor, s", _seconds),
+        Column("generation_s", "generation, own s", step_seconds),
+        Column("floor_s", "decode floor, s", step_seconds),
         Column("efficiency", "efficiency", percent),
     )
-    caption = "Stragglers, ceiling and efficiency of each arm"
-    made = frame_table(content, "stragglers", columns, caption)
-    told = [text for head, text in STRAGGLER_WORDS.items() if head in made.heads]
-    return replace(made, note=" ".join([*told, "A column that nothing tells is left out."]))
+    table = frame_table(content, "stragglers", columns, "Stragglers, ceiling and efficiency of each arm")
+    meanings = [meaning for head, meaning in STRAGGLER_HEADS.items() if head in table.heads]
+    return replace(table, note=" ".join([*meanings, "Columns without data are left out."]))
 
 
 def gate_block(content: Content) -> Table:
     """Reward, truncated responses, and how far the rollout is from the trainer, against the baseline."""
     columns = (
-        Column("quantity", "quantity", lambda name: Cell(LABELS.get(name, str(name))), words=True),
+        text_column("quantity", "quantity", LABELS),
         Column("baseline", content.plan.baseline, significant),
         Column("arm_value", "arm", significant),
         Column("difference", "difference", significant),
-        Column("low", "95% from", significant),
-        Column("high", "to", significant),
-        Column("verdict", "verdict", word, words=True),
+        *interval_columns(significant),
+        text_column("verdict", "verdict"),
         Column("run_pairs", "runs paired", count),
         Column("paired_steps", "steps paired", count),
-        Column("baseline_missing", f"steps that only {content.plan.baseline} lacks", _some),
-        Column("arm_missing", "steps that only the arm lacks", _some),
+        Column("baseline_missing", f"steps that only {content.plan.baseline} lacks", _positive_count),
+        Column("arm_missing", "steps that only the arm lacks", _positive_count),
     )
     note = (
-        "Means over the paired steps. Alike: the interval of the difference holds 0. An arm that is worse here did not "
-        "do the same training faster. What a trainer does not log is not in the table."
+        "Means over the paired steps. Alike: the interval of the difference contains 0. An arm that is worse here is "
+        "not faster at the same training. A quantity that a trainer does not log is not in the table."
     )
     return frame_table(content, "gate", columns, "The correctness gate", note=note)
-
-
-def _weight(value: float) -> Cell:
-    return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
 
 
 def rewards_block(content: Content) -> Table:
     """Each reward's weight, and its change over training."""
     columns = (
-        Column("reward", "reward", word, words=True),
+        text_column("reward", "reward"),
         Column("weight", "weight", _weight),
         Column("first", "first quarter", significant),
         Column("last", "last quarter", significant),
         Column("change", "change", significant),
-        Column("low", "95% from", significant),
-        Column("high", "to", significant),
+        *interval_columns(significant),
         Column("runs", "runs", count),
         Column("steps", "steps of a quarter", count),
     )
     note = (
-        "Means before the weight, over the first and the last quarter of each run's steps, warm-up too. The interval "
-        "is over runs (Student's t): one run has none. A change whose interval contains 0 may be chance."
+        "Means before the weight, over the first and the last quarter of each run's steps, warm-up included. The "
+        "interval is over runs (Student's t); one run has none. A change whose interval contains 0 may be chance."
     )
     return frame_table(content, "rewards", columns, "Each reward over training", note=note)
 
 
 def cost_block(content: Content) -> Table:
-    """GPU-hours, and with a price what so many steps would cost."""
+    """GPU-hours, and with a price what a number of steps costs."""
     cost = content.tables["cost"]
     currency = str(cost["currency"].iloc[0]) if len(cost) else ""
     columns = (
@@ -218,17 +204,70 @@ def cost_block(content: Content) -> Table:
         Column("to_steps", "for steps", count),
         Column("gpu_hours_to_steps", "GPU-hours for these", significant),
         Column("cost_to_steps", f"{currency} for these", significant),
-        Column("why", "what is left out", word, words=True),
+        text_column("why", "what is left out"),
     )
-    priced = len(cost) > 0 and bool((cost["price"] > 0).any())
-    note = (
-        "Used: all steps, warm-up too, and the time between them where it is logged; start, validation and checkpoints "
-        "come on top. A step: in the mean of the counted steps that all arms have."
-    )
-    if len(cost) and cost["to_steps"].notna().any():
-        note += " For so many steps: that many mean steps of one run."
-    if len(cost) and cost["why"].astype(bool).any():
-        note += " Left out: GPU-hours that were used and are in no number here, so that these are too few."
-    if not priced:
-        note += " No price is known: report.price_per_gpu_hour in the configuration gives one."
+    notes = {
+        "Used: all steps, warm-up included, and the logged time between them. Start, validation and checkpoints are "
+        "not included. A step: the mean of the counted steps that all arms have.": True,
+        "For steps: that many mean steps of one run.": bool(cost["to_steps"].notna().any()),
+        "What is left out: GPU-hours that were used and are in no number here, so these are too few.": bool(
+            cost["why"].astype(bool).any()
+        ),
+        "No price is set: report.price_per_gpu_hour in the configuration sets one.": not (cost["price"] > 0).any(),
+    }
+    note = " ".join(text for text, applies in notes.items() if applies)
     return frame_table(content, "cost", columns, "GPU-hours and cost", note=note)
+
+
+def _positive_count(value: float) -> Cell:
+    """A count; blank where it is zero."""
+    return count(value) if value > 0 else Cell("")
+
+
+def _weight(value: float) -> Cell:
+    return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
+
+
+# What the preflight writes of a setting that every arm has (workflow/preflight/checks).
+SHARED = " in all arms"
+# The labels of one setting, and of several.
+EQUALITY_LABELS = {
+    "different": ("differs", "differ"),
+    "unverifiable": ("cannot be verified", "cannot be verified"),
+    "equivalent": ("has the same effect", "have the same effect"),
+    "equal": ("is equal", "are equal"),
+}
+
+
+def ledger_summary(preflight: Preflight) -> str:
+    """The number of findings of each level, and how many of the settings that differ have one."""
+    levels = {level: [f for f in preflight.findings if f.level == level] for level in LEVELS}
+    counts = {level: f"{len(found)} {level}" for level, found in levels.items() if found}
+    if shared := sum(SHARED in finding.what for finding in levels["unequal"]):
+        apart = len(levels["unequal"]) - shared
+        between = f"{apart} on what differs, " if apart else ""
+        counts["unequal"] += f" ({between}{shared} on what all arms share but may slow some more)"
+    sentences = [f"Findings: {', '.join(counts.values())}."] if counts else []
+    if rows := preflight.rows("different"):
+        of_level = {level: sum(_has_finding(row, found) for row in rows) for level, found in levels.items()}
+        parts = [f"{count} {level}" for level, count in of_level.items() if count]
+        if without := len(rows) - sum(of_level.values()):
+            parts.append(f"{without} without a finding")
+        sentences.append(f"Settings: {len(rows)} of {len(preflight.ledger)} differ ({', '.join(parts)}).")
+    return " ".join(sentences)
+
+
+def _has_finding(row: LedgerRow, findings: Sequence[Finding]) -> bool:
+    """Whether one of the findings is about that setting: both begin with its name."""
+    name = row.setting.split(" (", 1)[0]
+    return any(f.what.split(":", 1)[0].split(" (", 1)[0] == name for f in findings)
+
+
+def ledger_tables(preflight: Preflight | None) -> list[tuple[str, str, list[LedgerRow]]]:
+    """(verdict, caption, rows) of the fairness ledger's parts, differences first."""
+    found = [(verdict, preflight.rows(verdict)) for verdict in EQUALITIES] if preflight else []
+    return [
+        (verdict, f"{count_of(len(rows), 'setting')} that {EQUALITY_LABELS[verdict][len(rows) > 1]}", rows)
+        for verdict, rows in found
+        if rows
+    ]

@@ -15,7 +15,7 @@ from analysis.speedup import disagrees, outliers_decide
 from analysis.verdict.arm_verdict import Caveat, ratio_text
 from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
 from common.findings import Finding, Preflight
-from common.messages import listed
+from common.messages import join_first
 
 # The ratio of an interval's ends from which the interval is too wide.
 TOO_WIDE = 10.0
@@ -61,7 +61,7 @@ def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[
             yield f"{finding.what}: {finding.why}."
     if codes := list(dict.fromkeys(finding.code for finding in unequal if not finding.scope)):
         effect = "the ratio compares whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
-        yield f"Unequal terms ({listed(codes, MOST_NAMES)}): {effect}."
+        yield f"Unequal terms ({join_first(codes, MOST_NAMES)}): {effect}."
 
 
 def _gate(arm: str, gate: pd.DataFrame | None) -> tuple[list[str], list[str]]:
@@ -134,7 +134,7 @@ def _outliers(rows: list[Any]) -> Iterator[str]:
     elif medians := [
         ratio_text(r.median_speedup) + at(r.factors) for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)
     ]:
-        yield f"A few outlying steps decide how large the ratio is: by median steps {listed(medians, MOST_NAMES)}."
+        yield f"A few outlying steps decide the ratio: by median steps {join_first(medians, MOST_NAMES)}."
 
 
 def _wall_clock(rows: list[Any]) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _wall_clock(rows: list[Any]) -> Iterator[str]:
         if max(r.raw_speedup / r.wall_speedup, r.wall_speedup / r.raw_speedup) > WALL_CLOCK_FROM
     ]
     if apart:
-        yield f"By wall clock, which includes the time between steps: {listed(apart, MOST_NAMES)}."
+        yield f"By wall clock, which includes the time between steps: {join_first(apart, MOST_NAMES)}."
 
 
 def _missing(claims: Sequence[Claim]) -> Iterator[str]:
@@ -165,7 +165,7 @@ def why_not_equal_work(claim: Claim) -> str:
 def _unverified(preflight: Preflight | None) -> Iterator[str]:
     unknown = list(dict.fromkeys(row.setting for row in preflight.rows("unverifiable"))) if preflight else []
     if preflight and unknown:
-        yield f"{len(unknown)} of {len(preflight.ledger)} settings cannot be verified ({listed(unknown, 2)})."
+        yield f"{len(unknown)} of {len(preflight.ledger)} settings cannot be verified ({join_first(unknown, 2)})."
 
 
 def _grouped(reasons: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
@@ -178,4 +178,4 @@ def _grouped(reasons: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str
 
 def _at(places: Sequence[str], claims: Sequence[Claim]) -> str:
     """` at` these factor combinations; empty where they are all."""
-    return f" at {listed(places, MOST_NAMES)}" if len(places) < len(claims) else ""
+    return f" at {join_first(places, MOST_NAMES)}" if len(places) < len(claims) else ""

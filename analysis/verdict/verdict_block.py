@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from analysis.verdict.arm_verdict import ArmVerdict, Ratio, ratio_text
 from analysis.verdict.caveats import MOST_NAMES
-from common.messages import colour_wanted, listed, print_message
+from common.messages import colour_wanted, join_first, print_message
 
 MOST_CAVEATS = 5
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
@@ -153,7 +153,7 @@ def _ratio(ratio: Ratio, several: bool) -> str:
     if not math.isnan(ratio.interval[0]):
         interval = f"95% CI {'-'.join(ratio_text(end).rstrip('×') for end in ratio.interval)}"
         if len(ratio.interval_at) < len(ratio.at):
-            interval += f" at {listed(ratio.interval_at, MOST_NAMES)} only"
-    where = f"at {listed(ratio.at, MOST_NAMES)}: " if several else ""
+            interval += f" at {join_first(ratio.interval_at, MOST_NAMES)} only"
+    where = f"at {join_first(ratio.at, MOST_NAMES)}: " if several else ""
     sentence = f"{where}{ratio.unit} {low if low == high else f'{low} to {high}'} ({interval})."
     return sentence[0].upper() + sentence[1:]

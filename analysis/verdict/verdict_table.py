@@ -16,7 +16,7 @@ from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Ratio
 from analysis.verdict.caveats import WAYS, WHOLE, caveats_of, why_not_equal_work
 from analysis.verdict.claim import AT_EQUAL_WORK, ESTIMATES_OF, Claim, claim_from, direction
 from common.findings import Finding, Preflight
-from common.messages import listed
+from common.messages import join_first
 from common.verdicts import count_of
 
 VERDICT_NAMES = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not comparable"}
@@ -43,8 +43,8 @@ def verdict_table(
             continue
         claims = []
         for factors, group in of_arm.groupby("factors", sort=False):
-            by_estimate = {str(row["estimate"]): dict(row) for row in group.to_dict("records")}
-            claims.append(claim_from(factors_label(str(factors)), by_estimate))
+            rows_of_claim: list[Any] = group.to_dict("records")
+            claims.append(claim_from(factors_label(str(factors)), {row["estimate"]: row for row in rows_of_claim}))
         gate_rows = gate[gate["arm"] == arm] if gate is not None else None
         of_runs = [finding for finding in disturbed if {plan.baseline, arm} & set(finding.arms)]
         verdicts.append(_verdict(arm, plan, rows, claims, gate_rows, preflight, of_runs))
@@ -142,7 +142,7 @@ def _remedies(
         remedies.append("one trainer in both arms")
     if settings := [code for code in codes if code not in (WHOLE, WAYS)]:
         # The caveat names more of them.
-        remedies.append(f"runs on equal terms ({listed(settings, 2)})")
+        remedies.append(f"runs on equal terms ({join_first(settings, 2)})")
     if preflight is None:
         remedies.append("a preflight, which compares the settings")
     if all(claim.one_step for claim in known) or any(math.isnan(c.interval[0]) and not c.one_pair for c in known):

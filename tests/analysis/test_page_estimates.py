@@ -65,7 +65,7 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
     assert found.no_comparison == (
         "No comparison: there are only repetitions (A/A) of one arm "
         "(vllm is the same as transformers-as-the-baseline). "
-        f"The noise: 95% of the ratios of step time of two such runs lie between {low:.3g} and {high:.3g}."
+        f"The noise: 95% of the step time ratios of two such runs are between {low:.3g} and {high:.3g}."
     )
 
 

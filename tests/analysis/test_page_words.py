@@ -12,8 +12,7 @@ from test_comparison import content, results, row
 
 from analysis.report.answer import answers
 from analysis.report.comparison_tables import _reasons
-from analysis.report.ledger_text import ledger_bridge
-from analysis.report.sections import cost_block, gate_block
+from analysis.report.sections import cost_block, gate_block, ledger_summary
 from analysis.report.timing_tables import MOST_TIMERS, nesting_text
 from common.findings import Finding, LedgerRow, Preflight
 
@@ -35,15 +34,15 @@ def test_each_nested_timer_of_all_arms_is_told_with_its_parent_and_its_seconds()
     one = both("step/gen/z", "step/gen", "Z", 0.1)
     told = nesting_text(phases(*gen, *both("step/gen/x", "step/gen", "X", 1.0, 2.0), *deep, *one), "step", 2)
     assert told == (
-        "X runs inside Generate: adding up both counts 1.00 s (a) and 2.00 s (b) twice. "
-        "Y runs inside X: adding up both counts 0.50 s (a) and 0.25 s (b) twice. "
-        "Z runs inside Generate, too, but only a logs it: it is in no sum here."
+        "X is inside Generate: adding both counts 1.00 s (a) and 2.00 s (b) twice. "
+        "Y is inside X: adding both counts 0.50 s (a) and 0.25 s (b) twice. "
+        "Z is inside Generate, but only a logs it: no sum includes it."
     )
 
 
 def test_no_timer_inside_another():
     assert nesting_text(phases(*both("step/gen", "step", "Generate", 5, 6)), "step", 2) == (
-        "No timer lies inside another."
+        "No timer is inside another."
     )
 
 
@@ -53,7 +52,7 @@ def test_of_many_the_rest_is_counted(more):
     many = [r for n in range(MOST_TIMERS + more) for r in both(f"step/gen/{n}", "step/gen", f"T{n}", 1.0, 1.0)]
     told = nesting_text(phases(*gen, *many), "step", 2)
     assert told.count("twice") == MOST_TIMERS
-    assert told.endswith(f"Inside others, too: {more} more timer{'s' if more > 1 else ''}.")
+    assert told.endswith(f"Also nested: {more} more timer{'s' if more > 1 else ''}.")
 
 
 def finding(level, code, what):
@@ -72,12 +71,11 @@ def test_the_ledgers_settings_and_findings_are_bridged():
     )
     rows = ("CUDA graphs (enforce_eager)", "weights between rollouts", "name")
     before = Preflight(findings, (*(ledger(row, "different") for row in rows), ledger("batch", "equal")), ())
-    assert ledger_bridge(before) == (
-        "2 findings make the terms unequal: 1 of what differs between the arms, and 1 of what is the same in all of "
-        "them, but may cost some more. 1 more finding is merely odd. 3 of 4 settings differ: 1 is among the findings "
-        'that make the terms unequal, 1 is among the odd ones, 1 has no finding (the row\'s "why" says why).'
+    assert ledger_summary(before) == (
+        "Findings: 2 unequal (1 on what differs, 1 on what all arms share but may slow some more), 1 odd. "
+        "Settings: 3 of 4 differ (1 unequal, 1 odd, 1 without a finding)."
     )
-    assert ledger_bridge(Preflight((), (ledger("batch", "equal"),), ())) == ""
+    assert ledger_summary(Preflight((), (ledger("batch", "equal"),), ())) == ""
 
 
 def estimates(factors, raw, equal, interval=True):
@@ -106,8 +104,8 @@ def test_a_reason_names_its_factor_combinations_and_a_blank_is_explained():
     few, known = estimates('{"t": 1}', 2.0, 1.5, interval=False), estimates('{"t": 2}', 2.0, 1.5)
     few[3]["why"], known[0]["runs_to_resolve"] = "too few steps", 0.0
     assert _reasons(pd.DataFrame([*few, *known])) == (
-        "Why: standardised to equal work at t = 1: too few steps. More runs to resolve is reckoned from the interval: "
-        "it is blank where there is none, where nothing varies, and beyond 1,000."
+        'Why: standardised to equal work at t = 1: too few steps. "More runs to resolve" is computed from the '
+        "interval. It is blank without an interval, without any variation, and above 1,000."
     )
 
 

@@ -82,7 +82,9 @@ def test_without_one_the_section_says_so(folder):
     for text in (html_page(found), markdown(found)):
         assert "No preflight was made" in text
     page = html_page(found)
-    shown = table_of(page, "Settings, as asked for and as the trainer and the engine held them, where the arms differ")
+    shown = table_of(
+        page, "Settings, as requested and as the trainer and the engine resolved them, where the arms differ"
+    )
     assert rows_of(shown) == ["engine", "stack", "trainer_args.use_vllm"] and shown.count('class="differs"') == 3
 
 
@@ -125,7 +127,7 @@ def test_the_gravest_come_first_and_texts_are_escaped(folder):
     assert page.count("<script") == 1 and page.count("</script") == 1
     assert "&lt;script&gt;odd" in page and "memory: &lt;b&gt;" in page and "<b>" not in page.split("memory:")[1][:9]
     short = markdown(found)
-    assert "cannot \\<b\\>run" in short and "<script" not in short and "And 1 that is merely odd" in short
+    assert "cannot \\<b\\>run" in short and "<script" not in short and "And 1 odd finding" in short
 
 
 def test_another_place_can_be_named(folder, tmp_path, drawn):

@@ -169,7 +169,7 @@ def test_a_long_completion_is_shown_in_part(tmp_path: Path) -> None:
     assert block is not None
     shown = block.prompts[0].arms["a"][0]
     assert shown is not None and shown.text == "y" * 600 + " … " + "z" * 300
-    assert shown.facts.endswith("cut off · accuracy 1 · mine none · the middle of 10,000 characters is not shown")
+    assert shown.facts.endswith("cut off · accuracy 1 · mine none · 10,000 characters, without the middle")
 
 
 def test_a_step_after_samples_does_not_count(tmp_path: Path) -> None:
