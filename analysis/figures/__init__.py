@@ -12,10 +12,11 @@ from analysis.figures.over_steps import (
     length_figure,
     length_scalars_figure,
     over_steps,
+    reward_distribution,
+    reward_figures,
     straggler_figure,
 )
 from analysis.figures.ratios import estimates_figure, paired_figure
-from analysis.figures.reward_curves import reward_distribution, reward_figures
 from analysis.figures.sweeps import ranking_figure, sweep_figures
 from analysis.figures.thinning import with_tokens_per_second
 from analysis.phases import category_table
@@ -24,7 +25,7 @@ from analysis.wide import PHASE
 
 
 def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.DataFrame) -> list[Figure]:
-    """The figures of a report's tables (`Content.tables`) in order; one without data is left out.
+    """The figures of a report's tables (`Content.tables`) in order, without those that have no data.
 
     `lengths` are the counted steps' samples of `response_length`.
     """

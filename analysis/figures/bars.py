@@ -12,23 +12,22 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.drawing import CATEGORY_COLOURS, GREY, HATCHED, WIDTH, Figure, draw
-from analysis.figures.panels import left_out, listed, panel_name, panels, seconds_digits, seconds_text
+from analysis.figures.panels import left_out, listed, panel_name, panels, seconds_text
 from analysis.phases import RESIDUAL
+from analysis.report.cells import MINUS, decimals
 from analysis.runs import factors_label, rows_of
 
-MAX_BARS = 40
+MAX_BARS, MAX_PANELS, MAX_LISTED = 40, 8, 12
 LINE, LETTERS = 14, 27
-"""Of a bar's name: pixels from one line to the next, and what a line has room for."""
+"""A bar's name: pixels between its lines, and letters in a line."""
 UNSEEN_SHARE = 0.002
-"""A negative time of less than this share of the longest bar would be no pixel wide, and shift the axis."""
-MAX_PANELS = 8
-MAX_TOLD = 12
+"""A negative time below this share of the longest bar is drawn as 0: it is no pixel wide, but shifts the axis."""
 STEP = "mean step"
 ROW = 21
 
 
 def bar_name(arm: str, factors: str) -> str:
-    # Arm and factors begin a line each; a long name takes several: Vega cuts a line's end, where names differ.
+    # Vega cuts a long line at its end, where names differ.
     parts = (arm, *factors_label(factors).split(", "))
     return "\n".join(line for part in parts for line in textwrap.wrap(part, LETTERS))
 
@@ -36,7 +35,7 @@ def bar_name(arm: str, factors: str) -> str:
 def bar_ends(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame (columns bar, seconds; in drawing order) with `start` and `end` of each piece of its bar.
 
-    What is above zero is stacked to the right of zero, what is below to the left.
+    Positive pieces stack to the right of zero, negative ones to the left.
     """
     least = -UNSEEN_SHARE * frame.groupby("bar")["seconds"].sum().abs().max()
     seconds = frame["seconds"].where((frame["seconds"] >= 0) | (frame["seconds"] < least), 0.0)
@@ -53,8 +52,8 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     every = categories[["factors", "arm"]].drop_duplicates()
     groups = every.head(MAX_BARS)
     bars = list(dict.fromkeys(bar_name(r.arm, r.factors) for r in rows_of(groups)))
-    known = [c for c in categories["category"].unique() if c not in CATEGORY_COLOURS and c != RESIDUAL]
-    order = [*CATEGORY_COLOURS, *known, RESIDUAL]
+    unknown = [c for c in categories["category"].unique() if c not in CATEGORY_COLOURS and c != RESIDUAL]
+    order = [*CATEGORY_COLOURS, *unknown, RESIDUAL]
     frame = categories.merge(groups, on=["factors", "arm"])
     frame = frame.assign(
         bar=[bar_name(r.arm, r.factors) for r in rows_of(frame)],
@@ -68,31 +67,30 @@ def phase_bars(categories: pd.DataFrame) -> Figure | None:
     digits = min(6, max(0, 2 - math.floor(math.log10(totals.abs().min() or 1.0))))
     frame["total"] = [seconds_text(seconds, digits) for seconds in totals]
     frame["first"] = by_bar.cumcount() == 0
-    # Of a label that is cut, no more is drawn than its limit.
+    # Vega draws no more of a name than its limit.
     names = min(190, 8 * max(len(line) for bar in bars for line in bar.split("\n")))
     lines = max(bar.count("\n") + 1 for bar in bars)
     each = max(44 if len(bars) <= 12 else 30, LINE * lines + 6)
     layers = _stacked(bars, [c for c in order if c in set(frame["category"])], legend=4 if names > 70 else 8)
-    words = listed(
-        f"{panel_name(str(arm), str(factors))}: "
-        + ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
-        for (arm, factors), rows in frame.groupby(["arm", "factors"], sort=False)
-    )
+    texts = []
+    for (arm, factors), rows in frame.groupby(["arm", "factors"], sort=False):
+        parts = ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
+        texts.append(f"{panel_name(str(arm), str(factors))}: {parts}")
     return Figure(
         "phases",
         "Where the step goes",
-        "Mean own seconds per counted step. Hatched: the residual, the part of the step that no timer covers; "
-        "below zero it is left of the axis." + left_out(len(groups), len(every), "bars", "phases"),
-        words,
+        "Mean own seconds per counted step. Hatched: the residual, the part of the step that no timer covers. A "
+        "negative residual is left of the axis." + left_out(len(groups), len(every), "bars", "phases"),
+        listed(texts),
         draw(frame, layers, WIDTH - 60 - names, max(each * len(bars), 60)),
         "phases",
     )
 
 
 def _stacked(bars: list[str], present: list[str], legend: int) -> list[Any]:
-    """The bars' pieces, and the sum right of each."""
+    """The bars' pieces, and each bar's sum at its right."""
     colours = [HATCHED if c == RESIDUAL else CATEGORY_COLOURS.get(c, CATEGORY_COLOURS["other"]) for c in present]
-    # Vega centres the first of a label's lines on the bar.
+    # Vega centres the first line of a label on the bar.
     by_line = alt.Axis(
         labelExpr="split(datum.label, '\\n')",
         labelLimit=190,
@@ -114,16 +112,10 @@ def _stacked(bars: list[str], present: list[str], legend: int) -> list[Any]:
     return [pieces, sums.encode(x=alt.X("right:Q"), text=alt.Text("total:N"))]
 
 
-def _fill(part: str, kind: str) -> str:
-    if kind == "residual":
-        return HATCHED
-    return GREY if kind == "step" else CATEGORY_COLOURS.get(part.replace("_", " "), CATEGORY_COLOURS["generation"])
-
-
 def cascade(rows: pd.DataFrame) -> pd.DataFrame:
-    """One arm's parts as bars: the whole step first, then each part from where the one before ended.
+    """One arm's parts as bars: the whole step first, then each part from where the part before it ended.
 
-    A part below zero goes back to the left. Parts that are no number are left out of the bars.
+    A negative part goes back to the left. A part without a finite number has no bar.
     """
     parts = [(r.part, r.label, float(r.seconds), r.kind) for r in rows_of(rows) if math.isfinite(r.seconds)]
     ends = [math.fsum(s for _, _, s, _ in parts[:n]) for n in range(len(parts) + 1)]
@@ -131,30 +123,20 @@ def cascade(rows: pd.DataFrame) -> pd.DataFrame:
     bars = [("step", STEP, step_s, "step", 0.0, step_s)]
     bars += [(*part, start, end) for part, start, end in zip(parts, ends, ends[1:], strict=False)]
     frame = pd.DataFrame(bars, columns=["part", "label", "seconds", "kind", "start", "end"])
-    # Labels are a bar's place on the axis: two of one name would share it.
+    # A label is a bar's place on the axis, so it must be unique.
     twice = frame["label"].duplicated(keep=False)
     frame["label"] = frame["label"].where(~twice, frame["label"] + " (" + frame["part"] + ")")
-    frame["share"] = frame["seconds"] / step_s if step_s > 0 else float("nan")
-    frame["fill"] = [_fill(p, k) for p, k in zip(frame["part"], frame["kind"], strict=True)]
-    return frame
-
-
-def _number(seconds: float, share: float, digits: int) -> str:
-    of_step = f" ({100 * share:.1f} %)".replace("-", "\N{MINUS SIGN}") if math.isfinite(share) else ""
-    return seconds_text(seconds, digits) + of_step
-
-
-def _drawn(n: int, bars: pd.DataFrame, digits: int) -> pd.DataFrame:
-    """An arm's bars with what the chart needs besides."""
-    return bars.assign(
-        panel=n,
-        order=range(len(bars)),
-        text=[_number(r.seconds, r.share, digits) for r in rows_of(bars)],
-        right=bars[["start", "end"]].max(axis=1),
-        next=bars["label"].shift(-1),
-        outline=bars["fill"].replace(HATCHED, "currentColor"),
-        # What the engine spends above the floor has the floor's colour, fainter.
-        strength=[0.35 if k in ("gap", "step") else 1.0 for k in bars["kind"]],
+    colours = frame["part"].str.replace("_", " ").map(CATEGORY_COLOURS).fillna(CATEGORY_COLOURS["generation"])
+    colours = colours.mask(frame["kind"] == "step", GREY).mask(frame["kind"] == "residual", HATCHED)
+    return frame.assign(
+        share=frame["seconds"] / step_s if step_s > 0 else math.nan,
+        fill=colours,
+        outline=colours.replace(HATCHED, "currentColor"),
+        # The engine's time above the floor has the floor's colour, fainter.
+        strength=[0.35 if kind in ("gap", "step") else 1.0 for kind in frame["kind"]],
+        order=range(len(frame)),
+        right=frame[["start", "end"]].max(axis=1),
+        next=frame["label"].shift(-1),
     )
 
 
@@ -167,11 +149,11 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _steps(domain: tuple[float, float], ticks: list[float]) -> list[Any]:
-    """The waterfall's layers: zero, what joins a bar to the next, the bars, their numbers."""
+    """The waterfall's layers: zero, the rules between bars, the bars, their numbers."""
     labels = alt.Axis(labelLimit=200, ticks=False, domain=False)
     y = alt.Y("label:N", sort=alt.EncodingSortField("order"), title=None, axis=labels)
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)
-    # No tick where there is only the room for the numbers.
+    # The room for the numbers has no tick.
     axis = alt.Axis(values=ticks, labelFlush=False, offset=2, domain=False)
     x = alt.X("start:Q", title="mean seconds per step", scale=scale, axis=axis)
     base = alt.Chart()
@@ -194,21 +176,20 @@ def _steps(domain: tuple[float, float], ticks: list[float]) -> list[Any]:
     ]
 
 
-def _floored_in_words(waterfall: pd.DataFrame) -> str:
-    """Sentences on arms of which no step, or only some, has a floor; empty where all have one, or none."""
+def _missing_floors(waterfall: pd.DataFrame) -> str:
+    """Sentences on the arms that have a floor in no step, or only in some; empty where no arm has a floor."""
     floored = waterfall[waterfall["kind"] == "floor"].groupby(["factors", "arm"], sort=False).size()
     if not len(floored):
         return ""
-    told = [r for r in rows_of(waterfall[["factors", "arm"]].drop_duplicates()) if (r.factors, r.arm) not in floored]
-    none = listed((panel_name(r.arm, r.factors) for r in told), 6)
-    found = f"No floor is known for {none}: generation is one part there. " if none else ""
+    arms = rows_of(waterfall[["factors", "arm"]].drop_duplicates())
+    none = listed((panel_name(r.arm, r.factors) for r in arms if (r.factors, r.arm) not in floored), 6)
+    text = f"No floor is known for {none}: generation is one part there. " if none else ""
     if "floor_steps" in waterfall:
         some = waterfall[(waterfall["floor_steps"] > 0) & (waterfall["floor_steps"] < waterfall["steps"])]
-        each = [f"{panel_name(r.arm, r.factors)}: {r.floor_steps} of {r.steps}" for r in rows_of(some)]
+        each = dict.fromkeys(f"{panel_name(r.arm, r.factors)}: {r.floor_steps} of {r.steps}" for r in rows_of(some))
         if each:
-            steps = listed(dict.fromkeys(each), 6)
-            found += f"Not every step has a floor ({steps}); generation is divided as in those. "
-    return found
+            text += f"Not every step has a floor ({listed(each, 6)}); generation is divided as in those. "
+    return text
 
 
 def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
@@ -217,35 +198,38 @@ def waterfall_figure(waterfall: pd.DataFrame) -> Figure | None:
     groups = timed.groupby(["factors", "arm"], sort=False)
     if not groups.ngroups:
         return None
-    arms = [(panel_name(str(a), str(f)), cascade(rows)) for (f, a), rows in itertools.islice(groups, MAX_TOLD)]
+    arms = [(panel_name(str(a), str(f)), cascade(rows)) for (f, a), rows in itertools.islice(groups, MAX_LISTED)]
+    digits = decimals(min(float(bars["seconds"].iloc[0]) for _, bars in arms))
+    texts, frames = [], []
+    for n, (name, bars) in enumerate(arms):
+        seconds = [seconds_text(r.seconds, digits) for r in rows_of(bars)]
+        shares = [f" ({100 * s:.1f} %)".replace("-", MINUS) if math.isfinite(s) else "" for s in bars["share"]]
+        frames.append(bars.assign(panel=n, text=[s + share for s, share in zip(seconds, shares, strict=True)]))
+        whole, *parts = (f"{label} {s}" for label, s in zip(bars["label"], seconds, strict=True))
+        texts.append(f"{name}: {whole} = {', '.join(parts)}")
     drawn = arms[:MAX_PANELS]
-    ends = np.concatenate([bars[["start", "end"]].to_numpy() for _, bars in drawn])
+    frame = pd.concat(frames[:MAX_PANELS], ignore_index=True)
+    ends = frame[["start", "end"]].to_numpy()
     low, high = float(ends.min()), float(ends.max())
     high = high if high > low else low + 1
-    # Room on the right for the number at the longest bar.
+    # The longest bar's number takes the room on the right.
     domain = (low if low >= 0 else low - 0.02 * (high - low), high + 0.3 * (high - low))
-    digits = seconds_digits(min(float(bars["seconds"].iloc[0]) for _, bars in arms))
-    frame = pd.concat([_drawn(n, bars, digits) for n, (_, bars) in enumerate(drawn)], ignore_index=True)
     of_each = panels([name for name, _ in drawn], 1, WIDTH - 100, shared_x=len(drawn) > 1, own_y=True)
-    words = []
-    for name, bars in arms:
-        told = [f"{r.label} {seconds_text(r.seconds, digits)}" for r in rows_of(bars)]
-        words.append(f"{name}: {told[0]} = {', '.join(told[1:])}")
     floors = "floor" in set(timed["kind"])
     first = (
-        "First what the GPU needs at least (its datasheet's bandwidth and arithmetic), then, fainter, what the engine "
-        "took above that. "
+        "First the least time that the GPU needs (by its data sheet's bandwidth and arithmetic), then, fainter, the "
+        "engine's time above that. "
     )
     caption = (
-        "From the top: the whole mean step, then its parts, each starting where the one before ended; they sum to the "
-        f"step. {first if floors else ''}{_floored_in_words(timed)}"
-        "Hatched: the residual, which no timer covers; below zero it points left."
+        "Top: the whole mean step. Below: its parts, each starting where the part before it ended; they sum to the "
+        f"step. {first if floors else ''}{_missing_floors(timed)}"
+        "Hatched: the residual, which no timer covers; a negative one points left."
     )
     return Figure(
         "waterfall",
         "From the floor to the step" if floors else "What the step is made of",
         caption + left_out(len(drawn), groups.ngroups, "arms and factor combinations", "waterfall"),
-        listed(words, of=groups.ngroups),
+        listed(texts, of=groups.ngroups),
         draw(frame, _steps(domain, _ticks(low, high)), WIDTH - 160, {"step": ROW}, of_each),
         "waterfall",
     )

@@ -1,4 +1,4 @@
-"""Draws every figure of the report: its colours, its layout, its SVG and its PNG."""
+"""Draws the report's figures: their colours and layout, as SVG and PNG."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import vl_convert as vlc
 
 from analysis.runs import PlanRead
 
-# Okabe and Ito (2008) for categories, Tol's "bright" for arms: each is told apart with any colour vision,
-# and the two are not mistaken for one another. Tol's yellow, cyan and grey are darker and browner here: his do not
-# stand off white paper, and grey is what does not count.
+# Okabe and Ito (2008) for categories, Tol's "bright" for arms: every colour vision can distinguish them. Tol's yellow
+# and cyan are darker here, for white paper, and his grey is brown: grey marks what does not count.
 CATEGORY_COLOURS = {
     "generation": "#E69F00",
     "weight sync": "#56B4E9",
@@ -31,27 +30,27 @@ ARM_COLOURS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#9C8A1B", "#2A97BD",
 ARM_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3])
 GREY, INK = "#8a8f98", "#1b1f24"
 PAGE = "currentColor"
-"""The page's own text colour, light or dark."""
+"""The page's text colour, light or dark."""
 HATCHED = "url(#hatch)"
 HATCH = (
     '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<path d="M0,0V6" stroke="currentColor" stroke-width="2.4"/></pattern></defs>'
 )
-"""What the page has once, and each file of a figure that fills with `HATCHED`."""
+"""The pattern of `HATCHED`: the page has it once, and each file that uses it."""
 FONT, LATIN = "'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif", "\u2e80"
-"""The font of a file with letters from there on: looking for them in all fonts takes three times as long as drawing."""
+"""The font of a file with letters above `LATIN`: a search in all fonts takes three times as long as drawing."""
 WIDTH, HEIGHT = 640, 260
 LEAST_WIDTH = 700
-"""Pixels. The page stretches every figure to one width: a narrow one would get giant letters."""
+"""Pixels. The page scales every figure to one width: a narrow one would get giant letters."""
 TITLE_SIZE = 12
 
 _TEXT = {"labelColor": PAGE, "titleColor": PAGE, "labelFontSize": 12}
 CONFIG: Mapping[str, Any] = {
-    # The page sets its own font. This one is found at once; a list of fonts is searched for each letter of a label.
+    # The page sets its own font. vl-convert would search a list of fonts for each letter of a label.
     "font": "sans-serif",
     "background": None,
     "aria": False,
-    # The page's font may be a fifth wider than the one that the labels left of the plot were measured with.
+    # The page's font may be a fifth wider than the font that measured the labels left of the plot.
     "padding": {"left": 20, "top": 4, "right": 4, "bottom": 4},
     "view": {"stroke": None},
     "axis": _TEXT
@@ -72,9 +71,9 @@ ElementTree.register_namespace("", _SVG)
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: `svg` takes its text colour from the page; `alt` is what it shows, in words and numbers.
+    """A figure: `svg` takes its text colour from the page; `alt` is the text alternative, with the numbers.
 
-    `table` is the name of the tables/*.parquet whose numbers it draws, empty where they are in no table.
+    `table` is the name of the tables/*.parquet with its numbers; empty where no table has them.
     """
 
     name: str
@@ -86,12 +85,12 @@ class Figure:
 
     @property
     def height(self) -> float:
-        """In its own pixels."""
+        """In the pixels of its SVG."""
         return float(ElementTree.fromstring(self.svg).get("height", 0))
 
     @property
     def standalone_svg(self) -> str:
-        """The same in ink, for a file."""
+        """The SVG in ink, for a file."""
         font = FONT if any(letter > LATIN for letter in self.svg) else CONFIG["font"]
         svg = self.svg.replace(">", f' font-family="{font}">{HATCH if HATCHED in self.svg else ""}', 1)
         return svg.replace(f'"{PAGE}"', f'"{INK}"')
@@ -103,22 +102,20 @@ class Figure:
 
 @dataclass(frozen=True)
 class Panels:
-    """A panel with that name for each value 0, 1, ... of the frame's column `panel`."""
+    """A panel for each value 0, 1, ... of the frame's column `panel`; each name has lines of `limit` pixels."""
 
     names: Sequence[list[str]]
-    """Each in lines."""
     columns: int
     limit: float
-    """Pixels that a line of a name may take."""
     shared_x: bool = False
     own_y: bool = False
 
 
 def draw(frame: pd.DataFrame, layers: Sequence[Any], width: float, height: Any, panels: Panels | None = None) -> str:
-    """The SVG of layers that share the frame; one specification for all panels: each alone would take as long.
+    """The SVG of layers that share the frame; all panels are one specification, which takes as long as one panel.
 
     Layers become dictionaries here: Altair copies a chart for each layer, facet and setting, which takes longer than
-    drawing it. Their parts were validated when they were made.
+    drawing it. Altair has already validated their parts.
     """
     view = {"layer": [_as_dict(layer) for layer in layers], "width": width, "height": height}
     rows = {"values": json.loads(frame.to_json(orient="records", double_precision=15))}
@@ -130,14 +127,14 @@ def draw(frame: pd.DataFrame, layers: Sequence[Any], width: float, height: Any, 
 
 
 def once() -> Any:
-    """A chart of a mark that stands once in each panel, where its values say."""
+    """A chart for one mark in each panel, at constant values."""
     return alt.Chart(alt.NamedData("once"))
 
 
 def _as_dict(layer: Any) -> dict[str, Any]:
     found: dict[str, Any] = layer.to_dict(validate=False, context={"top_level": False})
     if layer.data is alt.Undefined:
-        del found["data"]  # what Altair puts there where there is none would hide the frame
+        del found["data"]  # Altair's default would hide the frame
     return found
 
 
@@ -154,13 +151,13 @@ def _faceted(view: dict[str, Any], panels: Panels) -> dict[str, Any]:
 
 
 def light_svg(svg: str) -> str:
-    """Vega's SVG without what draws nothing, with short numbers, and at least `LEAST_WIDTH` wide."""
+    """Vega's SVG without invisible parts, with short numbers, and at least `LEAST_WIDTH` wide."""
     root = ElementTree.fromstring(svg)
     for parent in root.iter():
         for child in list(parent):
             if child.get("class") in ("background", "foreground") and not {"fill", "stroke"} & set(child.attrib):
                 parent.remove(child)
-        # Seven digits of a pixel draw nothing; without them the page is half the size.
+        # Two decimals of a pixel are enough, and halve the size of the page.
         kept = {name: _DIGITS.sub(r"\1", value) for name, value in parent.items() if not _UNSEEN.fullmatch(name)}
         parent.attrib.clear()
         parent.attrib.update({k: v for k, v in kept.items() if (k, v) not in (("opacity", "1"), ("stroke-width", "1"))})

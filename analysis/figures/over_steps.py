@@ -1,8 +1,9 @@
-"""Draws quantities over the training steps, and how lengths are spread, arm by arm."""
+"""Draws quantities and rewards over the training steps, and how lengths and rewards are distributed, arm by arm."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,20 +13,23 @@ import pandas as pd
 
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, once
 from analysis.figures.panels import listed, log_ticks, panel_name, panels
-from analysis.figures.thinning import LEAST_RUNS, length_histogram, over_runs, series, wants_log
+from analysis.figures.thinning import LEAST_RUNS, cumulative_shares, length_histogram, over_runs, series, wants_log
+from analysis.reward_change import first_of
 from analysis.runs import PlanRead, rows_of
 from analysis.stragglers import lengths_by_step, mean_and_longest
+from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
+from trainers.quantities import single_rewards
 
 MANY_ARMS = 6
-"""With more arms than that, each has a panel of its own: their lines could not be told apart in one."""
-MAX_PANELS = 24
+"""With more arms, each has its own panel: in one plot nobody could tell their lines apart."""
+MAX_PANELS, MAX_REWARDS = 24, 8
 PANEL_WIDTH = 185
 # Names of arms often begin alike: a long one loses its middle, where Vega would cut its end.
 _ENDS = "length(datum.label) > 22 ? slice(datum.label, 0, 9) + '…' + slice(datum.label, -12) : datum.label"
 ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150, labelExpr=_ENDS)
 MEAN, LONGEST, BUBBLE = "mean_response_length", "max_response_length", "length_bubble"
-LENGTH_SHARE = "share of the arm's responses"
+UNEQUAL_WORK = "A synchronous step waits for its longest response, so arms whose lengths differ did not do equal work."
 
 
 def _arms(frame: pd.DataFrame, plan: PlanRead) -> list[str]:
@@ -33,24 +37,26 @@ def _arms(frame: pd.DataFrame, plan: PlanRead) -> list[str]:
 
 
 def _colours(plan: PlanRead, many: bool) -> dict[str, Any]:
-    """An arm's colour, and its dashes; alone in its panel it needs none, which grey would show through."""
+    """An arm's colour, and its dashes; in its own panel it needs none, and grey would show through them."""
     colour = alt.Color("arm", type="nominal", scale=arm_scale(plan), legend=None if many else ARM_LEGEND)
     dash = alt.StrokeDash("arm", type="nominal", scale=dash_scale(plan), legend=ARM_LEGEND)
     return {"color": colour} if many else {"color": colour, "strokeDash": dash}
 
 
 def _draw(frame: pd.DataFrame, layers: list[Any], arms: Sequence[str], panel_height: int) -> str:
-    """All arms in one plot; where there are many a panel each, all on the same axes."""
+    """All arms in one plot, or many arms in a panel each, all on the same axes."""
     if len(arms) <= MANY_ARMS:
         return draw(frame, layers, WIDTH, HEIGHT)
     drawn = arms[:MAX_PANELS]
-    mine = frame[frame["arm"].isin(drawn)]
-    frame = mine if "panel" in mine else mine.assign(panel=mine["arm"].map(drawn.index))
+    rows = frame[frame["arm"].isin(drawn)]
+    frame = rows if "panel" in rows else rows.assign(panel=rows["arm"].map(drawn.index))
     return draw(frame, layers, PANEL_WIDTH, panel_height, panels(drawn, 3, PANEL_WIDTH, shared_x=True))
 
 
-def _first(arms: Sequence[str]) -> str:
-    return f" The first {MAX_PANELS} of {len(arms)} arms are drawn." if len(arms) > MAX_PANELS else ""
+def _in_panels(quantity: str, arms: Sequence[str]) -> str:
+    """A caption's sentences on the panels of many arms."""
+    more = f" The first {MAX_PANELS} of {len(arms)} arms are drawn." if len(arms) > MAX_PANELS else ""
+    return f" A panel for each arm, all on the same axes: {quantity}.{more}"
 
 
 def over_steps(
@@ -65,12 +71,12 @@ def over_steps(
     from_zero: bool = True,
     interval: bool = False,
     caption: str = "",
-    words: str = "",
+    alt_text: str = "",
 ) -> Figure | None:
-    """A quantity over the training steps, by run or (many runs) by arm; what does not count is grey.
+    """A quantity over the training steps, by run or (many runs) by arm; steps that do not count are grey.
 
-    With `interval` an arm that has several runs is drawn as their mean with its 95% interval over runs, where nothing
-    is swept. `caption` goes before the words on how it is drawn, `words` after the medians in the text alternative.
+    With `interval`, an arm with several runs is their mean with its 95% interval over runs, unless there is a sweep.
+    `caption` comes before the sentences on the lines, `alt_text` after the medians in the text alternative.
     """
     means = over_runs(wide, column) if interval else None
     frame = series(wide, column) if means is None else means
@@ -85,31 +91,28 @@ def over_steps(
     )
     arms = _arms(frame, plan)
     many, scaled = len(arms) > MANY_ARMS, f"{unit} (log scale)" if log else unit
-    # Beside a small panel there is no room for the title: the caption has it.
+    # A small panel has no room for the axis title: the caption has it.
     y = _y_of(frame, None if many else scaled, 4 if many else 8, log, from_zero)
-    how = _lines_are(each_run, means is not None)
+    if means is not None:
+        lines = f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
+    else:
+        lines = "One line per run." if each_run else "Median over an arm's runs; the band is their 10% to 90% range."
     if many:
-        how += f" A panel for each arm, all on the same axes, in {scaled}.{_first(arms)}"
+        lines += _in_panels(scaled, arms)
     if wide["factors"].nunique() > 1:
-        how += " All factor combinations together."
-    # Of all runs' steps, as the tables have it: a drawn line may be of many runs.
+        lines += " All factor combinations together."
+    # Medians over all runs' steps, as in the tables: a drawn line may be of many runs.
     values = wide.loc[wide["counted"].astype(bool), ["arm", column]].replace([math.inf, -math.inf], math.nan)
     medians = values.groupby("arm", sort=False)[column].median().dropna()
-    told = "; ".join(f"{arm}: median {value:.4g}" for arm, value in medians.items())
+    texts = "; ".join(f"{arm}: median {value:.4g}" for arm, value in medians.items())
     return Figure(
         name,
         title,
-        f"{caption}{how} Grey: steps that do not count (warm-up, first step after a resume).",
-        f"{title}, {unit}, over training steps. {told}{words}",
+        f"{caption}{lines} Grey: steps that do not count (warm-up, first step after a resume).",
+        f"{title}, {unit}, over training steps. {texts}{alt_text}",
         _draw(frame, _lines(frame, plan, y, not each_run, many), arms, 110),
         "steps",
     )
-
-
-def _lines_are(each_run: bool, means: bool) -> str:
-    if means:
-        return f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
-    return "One line per run." if each_run else "Median over an arm's runs; the band holds 10% to 90% of them."
 
 
 def _y_of(frame: pd.DataFrame, title: str | None, ticks: int, log: bool, from_zero: bool) -> Callable[[str], Any]:
@@ -130,7 +133,7 @@ def _step_axis() -> Any:
 
 
 def _lines(frame: pd.DataFrame, plan: PlanRead, y: Callable[[str], Any], band: bool, many: bool) -> list[Any]:
-    """The warm-up's ground, all values in grey, and those that count in the arm's colour."""
+    """The warm-up's background, all values in grey, and the counted ones in the arm's colour."""
     colours, base = _colours(plan, many), alt.Chart().encode(x=_step_axis())
     layers: list[Any] = []
     if plan.warmup_steps:
@@ -148,76 +151,59 @@ def _lines(frame: pd.DataFrame, plan: PlanRead, y: Callable[[str], Any], band: b
     return layers
 
 
-def with_length_bubble(wide: pd.DataFrame, lengths: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The frame with `length_bubble`: 1 - mean / longest response of a step, NaN where it cannot be one.
-
-    From what the trainer logs of a step; where it logs neither, from the single lengths.
-    """
-    known = lengths if lengths is not None and len(lengths) else pd.DataFrame({"value": []})
-    mean, longest = mean_and_longest(wide, lengths_by_step(known))
-    good = (mean >= 0) & (longest > 0) & (mean <= longest) & np.isfinite(longest)
-    return wide.assign(**{BUBBLE: (1 - mean / longest).where(good)})
-
-
 def straggler_figure(
     wide: pd.DataFrame,
     plan: PlanRead,
     stragglers: pd.DataFrame | None = None,
     lengths: pd.DataFrame | None = None,
 ) -> Figure | None:
-    """The length bubble over the steps, by arm; the text alternative has the table's numbers."""
-    told = []
+    """The length bubble over the steps by arm: 1 - mean / longest response, as logged or from the single lengths.
+
+    The text alternative has the numbers of the stragglers table.
+    """
+    texts = []
     if stragglers is not None and len(stragglers):
         known = stragglers.replace([math.inf, -math.inf], math.nan).dropna(subset=["straggler_ratio", BUBBLE])
-        told = [
-            f"{panel_name(r.arm, r.factors)}: longest over mean {r.straggler_ratio:.3g}, "
-            f"length bubble {r.length_bubble:.3g}"
-            for r in rows_of(known)
-        ]
+        for r in rows_of(known):
+            ratios = f"longest over mean {r.straggler_ratio:.3g}, length bubble {r.length_bubble:.3g}"
+            texts.append(f"{panel_name(r.arm, r.factors)}: {ratios}")
+    single = lengths if lengths is not None and len(lengths) else pd.DataFrame({"value": []})
+    mean, longest = mean_and_longest(wide, lengths_by_step(single))
+    good = (mean >= 0) & (longest > 0) & (mean <= longest) & np.isfinite(longest)
     return over_steps(
-        with_length_bubble(wide, lengths),
+        wide.assign(**{BUBBLE: (1 - mean / longest).where(good)}),
         plan,
         BUBBLE,
         "stragglers",
         "Waiting for the longest response",
         "length bubble: 1 − mean / longest response",
-        caption="A synchronous step ends with its longest response. At 0 all are equally long; at 0.75 the mean is a "
-        "quarter of the longest: three quarters of the places in the batch wait, on average, while it is generated. ",
-        words=f". Over all counted steps: {listed(told)}" if told else "",
+        caption="A synchronous step ends with its longest response. At 0 all responses are equally long. At 0.75 the "
+        "mean is a quarter of the longest: on average, three quarters of the batch's places wait. ",
+        alt_text=f". Over all counted steps: {listed(texts)}" if texts else "",
     )
 
 
-def spread(frame: pd.DataFrame, plan: PlanRead, x: str, x_title: str, y_title: str) -> tuple[str, str]:
-    """Step lines of the shares of all arms, the baseline's in grey in the panels of many; and how that is drawn."""
+def distribution(frame: pd.DataFrame, plan: PlanRead, x: str, x_title: str, y_title: str) -> tuple[str, str]:
+    """The shares of all arms as step lines, in panels with the baseline's in grey; and the caption's sentence on it."""
     arms = _arms(frame, plan)
     many = len(arms) > MANY_ARMS
-    layers: list[Any] = []
+    x_axis = alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=3 if many else 8)
+    y_axis = alt.Axis(format="%", tickCount=4) if many else alt.Axis(format="%")
     base = alt.Chart().encode(
-        x=alt.X(
-            x,
-            type="quantitative",
-            title=x_title,
-            scale=alt.Scale(zero=False, nice=not many),
-            axis=alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=3 if many else 8),
-        ),
-        y=alt.Y(
-            "share:Q",
-            title=None if many else y_title,
-            axis=alt.Axis(format="%", tickCount=4) if many else alt.Axis(format="%"),
-        ),
+        x=alt.X(x, type="quantitative", title=x_title, scale=alt.Scale(zero=False, nice=not many), axis=x_axis),
+        y=alt.Y("share:Q", title=None if many else y_title, axis=y_axis),
         order=alt.Order("order:Q"),
     )
-    mine = base.mark_line(interpolate="step-after", strokeWidth=2).encode(**_colours(plan, many))
+    lines = base.mark_line(interpolate="step-after", strokeWidth=2).encode(**_colours(plan, many))
     if not many:
-        return _draw(frame, [mine], arms, HEIGHT), ""
+        return _draw(frame, [lines], arms, HEIGHT), ""
     ghost = frame[frame["arm"] == plan.baseline].assign(ghost=True)
     parts = [(n, rows) for n, arm in enumerate(arms[:MAX_PANELS]) for rows in (ghost, frame[frame["arm"] == arm])]
     frame = pd.concat([rows.assign(panel=n) for n, rows in parts], ignore_index=True)
     frame["ghost"] = frame["ghost"].notna()
     grey = base.transform_filter(alt.datum.ghost).mark_line(interpolate="step-after", strokeWidth=1.5, color=GREY)
-    layers = [grey, mine.transform_filter("!datum.ghost")]
-    how = f" A panel for each arm, all on the same axes: {y_title}; grey: {plan.baseline}.{_first(arms)}"
-    return _draw(frame, layers, arms, 100), how
+    layers = [grey, lines.transform_filter("!datum.ghost")]
+    return _draw(frame, layers, arms, 100), _in_panels(f"{y_title}; grey: {plan.baseline}", arms)
 
 
 def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
@@ -225,25 +211,25 @@ def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
     frame = length_histogram(lengths)
     if frame.empty:
         return None
-    svg, how = spread(frame.assign(order=frame["start"]), plan, "start", "response length, tokens", LENGTH_SHARE)
+    frame["order"] = frame["start"]
+    svg, how = distribution(frame, plan, "start", "response length, tokens", "share of the arm's responses")
     finite = lengths[np.isfinite(lengths["value"].astype(float))]
     stats = finite.groupby("arm", sort=False)["value"].agg(["mean", "max", "size"])
-    words = "; ".join(
+    texts = (
         f"{arm}: mean {s['mean']:.4g}, longest {s['max']:.0f}, {count_of(int(s['size']), 'response')}"
         for arm, s in stats.iterrows()
     )
     return Figure(
         "response-length",
         "How long the responses are",
-        "All responses of the counted steps. A synchronous step waits for its longest response, so arms whose "
-        f"lengths differ did not do equal work.{how}",
-        f"Distribution of response lengths in tokens. {words}",
+        f"All responses of the counted steps. {UNEQUAL_WORK}{how}",
+        f"Distribution of response lengths in tokens. {'; '.join(texts)}",
         svg,
     )
 
 
 def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
-    """Mean and longest response over the steps, where single lengths were not logged."""
+    """Mean and longest response over the steps, where the log lacks single lengths."""
     counted = wide[wide["counted"].astype(bool)]
     kinds = {"longest": LONGEST, "mean": MEAN}
     parts = [series(counted, column).assign(what=what) for what, column in kinds.items()]
@@ -252,41 +238,100 @@ def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
         return None
     frame["line"] = frame["what"] + "/" + frame["line"].astype(str)
     shown = list(frame["what"].unique())
+    dashes = [[1, 0] if kind == "mean" else [2, 2] for kind in shown]
+    # With points Vega makes a legend of points: a fill without a stroke, which is invisible for a line.
+    strokes = {"symbolStrokeColor": "currentColor", "symbolFillColor": "transparent"}
+    legend = alt.Legend(symbolType="stroke", symbolSize=300, **strokes)
+    point = alt.OverlayMarkDef(size=14) if len(frame) <= 400 else False
     lines = (
         alt.Chart()
-        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14) if len(frame) <= 400 else False)
+        .mark_line(strokeWidth=2, point=point)
         .encode(
             x=_step_axis(),
             y=alt.Y("value:Q", title="response length, tokens", scale=alt.Scale(zero=True)),
             color=alt.Color("arm:N", scale=arm_scale(plan), legend=ARM_LEGEND),
-            strokeDash=alt.StrokeDash(
-                "what:N",
-                scale=alt.Scale(domain=shown, range=[[1, 0] if kind == "mean" else [2, 2] for kind in shown]),
-                # Beside points Vega makes a legend of points: a fill without a stroke, which for a line is nothing.
-                legend=alt.Legend(
-                    symbolType="stroke",
-                    symbolSize=300,
-                    symbolStrokeColor="currentColor",
-                    symbolFillColor="transparent",
-                ),
-            ),
+            strokeDash=alt.StrokeDash("what:N", scale=alt.Scale(domain=shown, range=dashes), legend=legend),
             detail=alt.Detail("line:N"),
         )
     )
-    words = []
+    texts = []
     for arm, rows in counted.groupby("arm", sort=False):
-        told = []
+        numbers = []
         for kind, column in reversed(kinds.items()):
             values = pd.to_numeric(rows[column], errors="coerce") if column in rows else pd.Series(dtype=float)
             values = values[np.isfinite(values)]
-            told += [f"{kind} {values.mean() if kind == 'mean' else values.max():.4g}"] if len(values) else []
-        words += [f"{arm}: {', '.join(told)}"] if told else []
+            if len(values):
+                numbers.append(f"{kind} {values.mean() if kind == 'mean' else values.max():.4g}")
+        if numbers:
+            texts.append(f"{arm}: {', '.join(numbers)}")
     return Figure(
         "response-length",
         "How long the responses are",
-        f"No distribution: the single lengths were not logged, only {' and '.join(shown[::-1])} of each step. A "
-        "synchronous step waits for its longest response, so arms whose lengths differ did not do equal work.",
-        f"Response lengths in tokens over the counted steps; no distribution is known. {'; '.join(words)}",
+        f"No distribution: the logs have only {' and '.join(shown[::-1])} of each step, no single lengths. "
+        f"{UNEQUAL_WORK}",
+        f"Response lengths in tokens over the counted steps, without a distribution. {'; '.join(texts)}",
         draw(frame, [lines], WIDTH, HEIGHT),
+        "steps",
+    )
+
+
+def reward_figures(wide: pd.DataFrame, plan: PlanRead, rewards: pd.DataFrame) -> list[Figure]:
+    """The score over the steps; with several rewards also each of them, at most `MAX_REWARDS`.
+
+    `rewards` is the table of analysis/reward_change.py, which has their weights.
+    """
+    single = single_rewards(map(str, wide.columns))
+    weights = {name: _weight(rewards, name) for name in single}
+
+    def curve(frame: pd.DataFrame, column: str, name: str, title: str, unit: str, caption: str) -> Figure | None:
+        return over_steps(frame, plan, column, name, title, unit, from_zero=False, interval=True, caption=caption)
+
+    caption = ""
+    if len(single) > 1 and all(weights.values()):
+        caption = f"The score, a weighted sum: {', '.join(f'{name} × {weight}' for name, weight in weights.items())}. "
+    drawn = [curve(wide, REWARD, "reward", "Reward", "mean reward", caption)]
+    for reward, columns in list(single.items())[:MAX_REWARDS] if len(single) > 1 else ():
+        name = SINGLE_REWARD + re.sub(r"[^A-Za-z0-9_-]+", "-", reward)
+        weight = f"Its weight in the score is {weights[reward]}; the curve is without it. " if weights[reward] else ""
+        caption = f"{weight or 'Without its weight. '}Completions without a value are left out. "
+        frame = wide.assign(**{"single reward": first_of(wide, columns)})
+        drawn.append(curve(frame, "single reward", name, f"Reward: {reward}", f"mean of {reward}", caption))
+    return [figure for figure in drawn if figure is not None]
+
+
+def _weight(rewards: pd.DataFrame, name: str) -> str:
+    """A reward's weights over arms and factor combinations; "" where a run does not record it."""
+    weights = rewards.loc[rewards["reward"] == name, "weight"]
+    if weights.empty or weights.isna().any():
+        return ""
+    return " or ".join(f"{weight:g}" for weight in dict.fromkeys(weights.astype(float)))
+
+
+def reward_distribution(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
+    """The counted steps' mean rewards by arm, as cumulative shares."""
+    if REWARD not in wide:
+        return None
+    counted = wide[wide["counted"].astype(bool)]
+    rewards = pd.DataFrame({"arm": counted["arm"], "value": pd.to_numeric(counted[REWARD], errors="coerce")})
+    rewards = rewards[np.isfinite(rewards["value"])]
+    frame = cumulative_shares(rewards)
+    if frame.empty:
+        return None
+    y_title = "share of the arm's steps up to that reward"
+    svg, how = distribution(frame, plan, "value", "mean reward of a step", y_title)
+    stats = rewards.groupby("arm", sort=False)["value"].agg(["min", "median", "max", "size"])
+    texts = (
+        f"{arm}: from {s['min']:.4g} over the median {s['median']:.4g} to {s['max']:.4g}, "
+        f"{count_of(int(s['size']), 'step')}"
+        for arm, s in stats.iterrows()
+    )
+    return Figure(
+        "reward-distribution",
+        "How the rewards are spread",
+        "Mean rewards of the counted steps: the share of an arm's steps with that reward or less. A curve further "
+        "right means higher rewards. Rewards rise as a policy learns: compare arms only over the same training "
+        f"steps.{how}",
+        f"Cumulative distribution of the counted steps' mean rewards. {'; '.join(texts)}",
+        svg,
         "steps",
     )

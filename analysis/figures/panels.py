@@ -1,4 +1,4 @@
-"""Names a figure's panels, lays out its axes of ratios, and tells its numbers in words."""
+"""Names a figure's panels, lays out its axes of ratios, and writes its numbers as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from analysis.runs import factors_label
 
 
 def panel_name(arm: str, factors: str) -> str:
-    """An arm, and its factor combination where there is a sweep."""
+    """An arm, and with a sweep its factor combination."""
     return f"{arm} · {factors_label(factors)}" if factors else arm
 
 
@@ -28,12 +28,12 @@ def panels(names: Sequence[str], columns: int, width: float, shared_x: bool = Fa
 
 
 def _limit(width: float) -> float:
-    # The page's font may be wider than the one that this is measured with.
+    # The page's font may be wider than the measured one.
     return 0.76 * width
 
 
 def title_lines(name: str, limit: float) -> list[str]:
-    """A panel's name in as many lines of `limit` pixels as it needs, broken after the arm and between options."""
+    """A panel's name in lines of `limit` pixels, broken after the arm and between options."""
     lines: list[str] = []
     for piece in re.split(r"(?<= ·) |(?<=,) ", " ".join(name.split())):
         joined = f"{lines[-1]} {piece}" if lines else piece
@@ -45,43 +45,37 @@ def title_lines(name: str, limit: float) -> list[str]:
 
 
 def title_width(text: str) -> float:
-    """About how many pixels a panel's name takes; Chinese and Japanese letters are twice as wide."""
+    """The approximate pixels of a panel's name; Chinese and Japanese letters are twice as wide."""
     return TITLE_SIZE * sum(1.0 if east_asian_width(c) in "WF" else 0.62 for c in text)
 
 
 def cut_titles(names: Sequence[str], width: float) -> str:
-    """A caption's sentence with the names that no panel of that width shows whole, empty when it shows all."""
+    """A caption's sentence with the names that are too long for a panel of that width; empty without any."""
     limit = _limit(width)
     cut = [name for name in names if any(title_width(line) > limit for line in title_lines(name, limit))]
     return f" The panels' names in full: {listed(cut)}." if cut else ""
 
 
-def seconds_digits(step_s: float) -> int:
-    """Decimals with which the parts of such a step are told, so that the numbers shown still sum to it."""
-    return 2 if step_s >= 100 else 3 if step_s >= 10 else 4 if step_s >= 0.1 else 6
-
-
 def seconds_text(value: float, digits: int) -> str:
-    """Seconds with a real minus sign, and none before a zero that rounding made."""
     return f"{fixed(value, digits)} s"
 
 
 def times_text(value: float) -> str:
-    """A ratio as `2.15`: two decimals, or as many as show three digits of a small one."""
+    """A ratio as `2.15`: two decimals, or three digits of a small one."""
     if not math.isfinite(value):
         return "—"
     return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.3g}"
 
 
 def interval_text(value: float, low: float, high: float) -> str:
-    """A ratio and its interval as `2.15 [2.02, 2.31]`; the interval is left out where there is none."""
+    """A ratio and its interval as `2.15 [2.02, 2.31]`; without an interval only the ratio."""
     if math.isfinite(low) and math.isfinite(high):
         return f"{times_text(value)} [{times_text(low)}, {times_text(high)}]"
     return times_text(value)
 
 
 def listed(parts: Iterable[str], at_most: int = 24, of: int = 0) -> str:
-    """The parts in one sentence; of very many the first, and how many more there are of `of`, or of those given."""
+    """The first parts in one sentence, and how many more there are; `of` is their number where not all are given."""
     given = list(parts)
     shown = given[:at_most]
     more = max(of, len(given)) - len(shown)
@@ -89,26 +83,22 @@ def listed(parts: Iterable[str], at_most: int = 24, of: int = 0) -> str:
 
 
 def left_out(drawn: int, of: int, what: str, table: str) -> str:
-    """A caption's sentence on panels that are not drawn, empty when all are."""
+    """A caption's sentence on panels that are not drawn; empty when all are."""
     return f" The first {drawn} of {of} {what} are drawn; tables/{table}.csv has all." if drawn < of else ""
 
 
-def positive(values: Iterable[float]) -> list[float]:
-    return [v for v in values if math.isfinite(v) and v > 0]
-
-
 def ratio_domain(values: Iterable[float]) -> tuple[float, float]:
-    """The range that an axis of ratios must show: the values and 1, with a little room."""
-    shown = [1.0, *positive(values)]
+    """The range of an axis of ratios: the values and 1, with a little room."""
+    shown = [1.0, *(v for v in values if math.isfinite(v) and v > 0)]
     low, high = min(shown), max(shown)
     room = max((high / low) ** 0.06, 1.01)
     return low / room, high * room
 
 
 def log_ticks(low: float, high: float, at_most: int = 8, needs: float | None = None) -> list[float]:
-    """Ticks of a log axis: round numbers, as many as fit, `needs` always among them.
+    """Round ticks of a log axis, as many as fit, with `needs` among them.
 
-    `at_most` that many would fit evenly spaced; two of them lie no closer than two thirds of that.
+    `at_most` evenly spaced ticks fit; two ticks are at least two thirds of that space apart.
     """
     room = 2 / 3 * math.log(high / low) / at_most
     found = [] if needs is None else [needs]

@@ -1,4 +1,4 @@
-"""Thins what the figures draw to so few points that a page of 200 runs stays light."""
+"""Reduces what the figures draw to few points, so that a page of 200 runs stays light."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from analysis.wide import PHASE
 MAX_LINES = 8
 MAX_POINTS = 300
 LEAST_RUNS = 3
-"""An interval over two runs is nine standard deviations to either side: it would hide the curve."""
+"""An interval over two runs spans nine standard deviations to either side: it would hide the curve."""
+COLUMNS = ["arm", "line", "step", "value", "low", "high", "counted"]
 
 
 def binned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -26,50 +27,55 @@ def binned(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def series(wide: pd.DataFrame, column: str) -> pd.DataFrame:
-    """A quantity over steps: columns arm, line, step, value, low, high, counted.
+    """A quantity over the steps (columns: `COLUMNS`), without values that are not finite.
 
-    One line per run, or (more than `MAX_LINES` runs) one per arm: the median over its runs with the 10% to
-    90% range. Values that are no finite number are left out.
+    One line per run, or (with more than `MAX_LINES` runs) one per arm: the median over its runs with the 10% to 90%
+    range.
     """
-    names = ["arm", "line", "step", "value", "low", "high", "counted"]
-    if column not in wide:
-        return pd.DataFrame(columns=names)
-    frame = wide[["arm", "run_id", "step", "counted"]].assign(value=wide[column].astype(float))
-    frame["counted"] = frame["counted"].astype(bool)
-    frame = binned(frame[np.isfinite(frame["value"])])
+    frame = _values(wide, column)
     if frame.empty:
-        return pd.DataFrame(columns=names)
+        return pd.DataFrame(columns=COLUMNS)
     frame["line"] = frame["run_id"] if wide["run_id"].nunique() <= MAX_LINES else frame["arm"]
     point = ["arm", "line", "step"]
-    # A point with counted steps is drawn from those alone.
-    some = frame.groupby(point)["counted"].transform("any")
-    frame = frame[frame["counted"] | ~some]
-    summary = frame.groupby(point)["value"].quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    groups = _counted_first(frame, point).groupby(point)
+    summary = groups["value"].quantile(np.array([0.1, 0.5, 0.9])).unstack()
     summary.columns = pd.Index(["low", "value", "high"])
-    return summary.assign(counted=frame.groupby(point)["counted"].any()).reset_index()[names]
+    return summary.assign(counted=groups["counted"].any()).reset_index()[COLUMNS]
 
 
 def over_runs(wide: pd.DataFrame, column: str) -> pd.DataFrame | None:
-    """A quantity over steps as `series` has it: an arm's mean over its runs, with the 95% interval of that mean.
+    """A quantity over the steps (columns: `COLUMNS`): an arm's mean over its runs, with the mean's 95% interval.
 
-    None with a sweep, and where no arm has `LEAST_RUNS` runs. A step of fewer runs has no interval.
+    None with a sweep, and where no arm has `LEAST_RUNS` runs. A step with fewer runs has no interval.
     """
     if column not in wide or wide["factors"].nunique() > 1:
         return None
     if wide.groupby("arm")["run_id"].nunique().max() < LEAST_RUNS:
         return None
-    frame = wide[["arm", "run_id", "step", "counted"]].assign(value=wide[column].astype(float))
-    frame["counted"] = frame["counted"].astype(bool)
-    frame = binned(frame[np.isfinite(frame["value"])])
-    some = frame.groupby(["arm", "step"])["counted"].transform("any")
-    each = frame[frame["counted"] | ~some].groupby(["arm", "step", "run_id"]).agg({"value": "mean", "counted": "any"})
-    found = each.groupby(["arm", "step"]).agg(
+    frame = _counted_first(_values(wide, column), ["arm", "step"])
+    each = frame.groupby(["arm", "step", "run_id"]).agg({"value": "mean", "counted": "any"})
+    means = each.groupby(["arm", "step"]).agg(
         value=("value", "mean"), sd=("value", "std"), runs=("value", "size"), counted=("counted", "any")
     )
-    reach = {n: students_t(n - 1) / math.sqrt(n) if n >= LEAST_RUNS else math.nan for n in found["runs"].unique()}
-    half = found["sd"] * found["runs"].map(reach)
-    found = found.assign(low=found["value"] - half, high=found["value"] + half).reset_index()
-    return found.assign(line=found["arm"])[["arm", "line", "step", "value", "low", "high", "counted"]]
+    reach = {n: students_t(n - 1) / math.sqrt(n) if n >= LEAST_RUNS else math.nan for n in means["runs"].unique()}
+    half = means["sd"] * means["runs"].map(reach)
+    means = means.assign(low=means["value"] - half, high=means["value"] + half).reset_index()
+    return means.assign(line=means["arm"])[COLUMNS]
+
+
+def _values(wide: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The finite values of a column at binned steps; none without the column."""
+    if column not in wide:
+        return pd.DataFrame()
+    frame = wide[["arm", "run_id", "step"]].assign(
+        counted=wide["counted"].astype(bool), value=wide[column].astype(float)
+    )
+    return binned(frame[np.isfinite(frame["value"])])
+
+
+def _counted_first(frame: pd.DataFrame, point: list[str]) -> pd.DataFrame:
+    """The rows to draw: a point that has counted steps uses only those."""
+    return frame[frame["counted"] | ~frame.groupby(point)["counted"].transform("any")]
 
 
 def with_tokens_per_second(wide: pd.DataFrame) -> pd.DataFrame:
@@ -88,37 +94,33 @@ def length_histogram(lengths: pd.DataFrame, bins: int = 40) -> pd.DataFrame:
     if lengths.empty:
         return pd.DataFrame(columns=names)
     low, high = float(lengths["value"].min()), float(lengths["value"].max())
-    # Lengths are whole tokens: bins of whole width, or their heights would beat against the grid.
+    # Lengths are whole tokens: a fractional bin would have alternating numbers of lengths.
     width = max(1, math.ceil((high - low + 1) / bins))
     edges = np.arange(math.floor(low), high + 1 + width, width)
-    rows = []
+    parts = []
     for arm, group in lengths.groupby("arm", sort=False):
         counts, _ = np.histogram(group["value"].astype(float), bins=edges)
-        for start, end, count in zip(edges[:-1], edges[1:], counts, strict=True):
-            rows.append({"arm": arm, "start": start, "end": end, "share": count / len(group)})
-        # Closes the outline of the last bin.
-        rows.append({"arm": arm, "start": edges[-1], "end": edges[-1], "share": 0.0})
-    return pd.DataFrame(rows, columns=names)
+        # A last bin of no width closes the outline.
+        shares, ends = np.append(counts / len(group), 0.0), np.append(edges[1:], edges[-1])
+        parts.append(pd.DataFrame({"arm": arm, "start": edges, "end": ends, "share": shares}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def wants_log(values: pd.Series) -> bool:
     """Whether positive values span more than a factor of ten between their 5% and 95% quantiles."""
     positive = values[values > 0]
-    if positive.empty:
-        return False
-    return bool(positive.quantile(0.95) > 10 * positive.quantile(0.05))
+    return len(positive) > 0 and bool(positive.quantile(0.95) > 10 * positive.quantile(0.05))
 
 
 def cumulative_shares(values: pd.DataFrame, at_most: int = 200) -> pd.DataFrame:
-    """Share of an arm's values up to each: arm, value, share, order; of very many, at that many even shares."""
-    names = ["arm", "value", "share", "order"]
-    parts = []
+    """Share of an arm's values up to each value: arm, value, share, order; at most `at_most` points of an arm."""
+    parts = [pd.DataFrame(columns=["arm", "value", "share", "order"])]
     for arm, group in values.groupby("arm", sort=False):
         ordered = np.sort(group["value"].to_numpy(dtype=float))
         n = len(ordered)
         ranks = np.unique(np.linspace(1, n, min(n, at_most)).round().astype(int))
-        # From no share below the first value.
+        # The curve starts at 0, below the first value.
         at = np.concatenate([ordered[:1], ordered[ranks - 1]])
         share = np.concatenate([[0.0], ranks / n])
         parts.append(pd.DataFrame({"arm": arm, "value": at, "share": share, "order": range(len(at))}))
-    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+    return pd.concat(parts[1:] or parts, ignore_index=True)

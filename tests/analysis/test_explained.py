@@ -298,7 +298,7 @@ def test_replays_that_are_no_equal_work_explain_nothing(tmp_path, more, why, cod
     found = content.tables["explained"].set_index("part")
     assert math.isnan(found.loc[ENGINE, "value"]) and why in found.loc[ENGINE, "why"]
     assert found.loc[[LENGTHS, SYNC, REST], "value"].prod() == pytest.approx(found.loc["raw", "value"])
-    assert "engine: not known" in markdown(content)
+    assert "engine: unknown" in markdown(content)
     assert codes <= {v.code for v in content.verdicts}
 
 

@@ -20,11 +20,11 @@ from analysis.figures.drawing import HATCHED, Figure
 from analysis.figures.over_steps import (
     length_figure,
     length_scalars_figure,
+    reward_figures,
     straggler_figure,
 )
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
-from analysis.figures.reward_curves import reward_figures
 from analysis.figures.sweeps import cell_colour, ranking_figure, sweep_figures, swept
 from analysis.figures.thinning import cumulative_shares, over_runs
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
@@ -190,7 +190,7 @@ def test_what_must_not_be_divided_is_drawn_nowhere() -> None:
     paired = paired_figure(wide, plan, estimates)
     assert paired is not None
     assert not any("other gpu" in text for text in texts(paired)) and "other gpu" not in paired.alt
-    assert "Not comparable, and not divided: other gpu" in paired.caption
+    assert "Not comparable, so without a ratio: other gpu" in paired.caption
     forest = estimates_figure(estimates, plan)
     assert forest is not None
     assert (
@@ -440,7 +440,7 @@ def test_each_reward_has_its_curve_under_any_trainers_name() -> None:
     score, *drawn = reward_figures(wide, made.plan_of(["trl", "verl"]), rewards)
     assert "a weighted sum: accuracy × 1, my own × 0.5 or 0.25. " in score.caption
     assert [figure.name for figure in drawn] == ["reward-of-accuracy", "reward-of-my-own"]
-    assert drawn[1].caption.startswith("Its weight in the score is 0.5 or 0.25; drawn before it. ")
+    assert drawn[1].caption.startswith("Its weight in the score is 0.5 or 0.25; the curve is without it. ")
     assert "trl: median 0.25; verl: median 0.5" in drawn[0].alt
     assert "trl: median 3; verl: median 6" in drawn[1].alt
     check_svg(drawn[0])

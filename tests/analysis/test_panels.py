@@ -47,5 +47,5 @@ def test_the_caption_tells_which_noise_decides():
     )
     single = tables.estimates.assign(value=1.2, low=1.1, high=1.25, verdict="~", why=ONE_PAIR)
     caption = estimates_figure(single, tables.plan, tables.noise).caption
-    assert "or there is one pair of runs only, and the interval is of its steps" in caption
-    assert "one pair of runs" not in plain.caption
+    assert "or there is only one run pair, and the interval is over its steps" in caption
+    assert "one run pair" not in plain.caption

@@ -80,7 +80,7 @@ def test_without_one_the_section_says_so(folder):
     found = content(folder)
     assert found.preflight is None and "there is no preflight" in found.arm_verdicts[0].caveats[0].text
     for text in (html_page(found), markdown(found)):
-        assert "No preflight was made" in text
+        assert "There is no preflight" in text
     page = html_page(found)
     shown = table_of(
         page, "Settings, as requested and as the trainer and the engine resolved them, where the arms differ"
@@ -244,7 +244,7 @@ def test_a_registered_stack_is_told_with_what_was_accepted(folder, tmp_path):
         "stack trl-vllm-cpu (0123456789ab) is registered, not built: /opt/torch/bin/python3 was there already; not as "
         "its lock: torch 2.14.0 (lock: 2.13.0+cpu); 1 package that the lock does not have"
     )
-    rows = rows_of(table_of(html_page(found), "Registered stacks: what is not as their lock says"))
+    rows = rows_of(table_of(html_page(found), "Registered stacks: accepted differences from their lock"))
     assert len(rows) == 4 and len(lock_differences(found.runs)) == 4
     assert "registered, not built; 0 of 0 checks passed" in html_page(found)
     told = found.tables["environment"][found.tables["environment"]["stack"] == "trl-vllm-cpu"].set_index(
