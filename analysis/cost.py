@@ -16,21 +16,21 @@ COLUMNS = [
     *("factors", "arm", "gpus", "gpu_hours", "step_gpu_s", "price", "currency", "cost"),
     *("to_steps", "gpu_hours_to_steps", "cost_to_steps", "why"),
 ]
-# A row that is left out for one of these has a time that cannot be right: it is no time that was paid for.
-NO_TIME = (BAD_TIME, JUMPED, OVERRUN)
+# The reasons to leave out a row whose time is wrong: nobody paid for that time.
+WRONG_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
 
 
 def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
     """One row per factor combination and arm whose number of GPUs is known (columns: `COLUMNS`).
 
-    `gpu_hours` are those of all steps of its runs, warm-up too, and of the time between them where that is told; a row
-    that is the mean of several steps counts for all of them. `step_gpu_s` are the GPU-seconds of the mean step over the
-    counted (seed, step) that all arms of the combination have, or over its own where there is none;
-    `gpu_hours_to_steps` those of `to_steps` such steps of one run: start, validation and checkpoints come on top.
-    `price` is that of one GPU-hour, NaN where none is given, `cost` that of `gpu_hours`. `why` says what `gpu_hours`
-    lack: steps whose time cannot be right, those that no log holds, and those that were done twice, of which only one
-    time is known; they are too few then. It says besides where `step_gpu_s` is not over all counted steps.
+    `gpu_hours` cover all steps of its runs, warm-up included, and the logged time between them; a row that is the mean
+    of several steps counts for all of them. `step_gpu_s` are the GPU-seconds of the mean step, over the counted
+    (seed, step) of all arms of the combination, or over the arm's own where there is none. `gpu_hours_to_steps` are
+    those of `to_steps` such steps of one run, without start, validation and checkpoints. `price` is the price of one
+    GPU-hour, NaN without one, and `cost` that of `gpu_hours`. `why` lists what `gpu_hours` lack: steps with a wrong
+    time, steps that no log has, and the first time of steps that were done twice. It also says where `step_gpu_s` is
+    not over all counted steps.
     """
     price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
     currency = str(plan.report.get("currency") or "")
@@ -39,7 +39,9 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     rows = []
     for factors in wide["factors"].unique():
-        shared = _shared(wide[(wide["factors"] == factors) & wide["counted"].astype(bool)])
+        every = wide[(wide["factors"] == factors) & wide["counted"].astype(bool)]
+        # The rows whose (seed, step) all of these arms count; none where they have no step in common.
+        shared = every.index[every.groupby(["seed", "step"])["arm"].transform("nunique") == every["arm"].nunique()]
         for arm in plan.arms:
             mine = groups.get((factors, arm), [])
             counts = {None if run.without_gpu else setup_of(run).gpus for run in mine}
@@ -47,52 +49,37 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
             counted = here[here["counted"].astype(bool)]
             if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
                 continue
-            timed = here[~(here["left_out"].isin(NO_TIME) | (here[PHASE + "step"] > ABSURD_S))]
+            timed = here[~(here["left_out"].isin(WRONG_TIME) | (here[PHASE + "step"] > ABSURD_S))]
             busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, "between_steps_s")
             meant = counted[counted.index.isin(shared)] if len(shared) else counted
             times = steps_per_row(meant)
             step_gpu_s = gpus * float((meant[PHASE + "step"] * times).sum() / times.sum())
-            hours = step_gpu_s * steps / HOUR_S
-            row = {"factors": factors, "arm": arm, "gpus": gpus, "gpu_hours": gpus * busy_s / HOUR_S}
-            row |= {"step_gpu_s": step_gpu_s, "price": price, "currency": currency, "to_steps": steps}
-            row |= {"cost": row["gpu_hours"] * price}
-            row |= {"gpu_hours_to_steps": hours, "cost_to_steps": hours * price}
-            told = [*_lacking(here, here.drop(timed.index)), *_over(meant, counted, len(shared) > 0)]
-            rows.append(row | {"why": "; ".join(told)})
+            gpu_hours, hours = gpus * busy_s / HOUR_S, step_gpu_s * steps / HOUR_S
+            missing = _missing(here, here.drop(timed.index))
+            if shared.empty:
+                own = count_of(len(counted), "counted step")
+                missing.append(f"the mean step is over its own {own}: no step is in all arms")
+            elif len(meant) < len(counted):
+                some = f"{len(meant)} of its {len(counted)}"
+                missing.append(f"the mean step is over the {some} counted steps that all arms have")
+            row = [factors, arm, gpus, gpu_hours, step_gpu_s, price, currency, gpu_hours * price]
+            rows.append([*row, steps, hours, hours * price, "; ".join(missing)])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _shared(counted: pd.DataFrame) -> pd.Index:
-    """The rows whose (seed, step) all of these arms count; none where they have no step in common."""
-    arms = counted.groupby(["seed", "step"])["arm"].transform("nunique")
-    return counted.index[arms == counted["arm"].nunique()]
-
-
-def _over(meant: pd.DataFrame, counted: pd.DataFrame, shared: bool) -> list[str]:
-    """Over which steps the mean step is, where these are not simply an arm's own."""
-    if not shared:
-        return [f"the mean step is over its own {count_of(len(counted), 'counted step')}: none is in all arms"]
-    if len(meant) == len(counted):
-        return []
-    return [f"the mean step is over the {len(meant)} of its {len(counted)} counted steps that all arms have"]
-
-
-def _lacking(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
-    """What the GPU-hours of these steps lack."""
+def _missing(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
+    """The steps that the GPU-hours of these rows lack."""
     bad, again = int(steps_per_row(untimed).sum()), int(steps_per_row(rows[rows["overlap"].astype(bool)]).sum())
-    told = [f"without {count_of(bad, 'step')} whose time cannot be right"] if bad else []
-    if missing := _missing(rows):
-        told.append(f"without {count_of(missing, 'step')} that no log holds")
-    told += [f"without the first time of {count_of(again, 'step')} done again after a restart"] if again else []
-    return told
-
-
-def _missing(rows: pd.DataFrame) -> int:
-    """How many steps up to each run's last are in none of these rows."""
     steps = rows.sort_values("step")
     before = steps.groupby("run_id")["step"].shift(fill_value=0)
-    held = steps_per_row(steps).clip(upper=steps["step"] - before)
-    return int(steps.groupby("run_id")["step"].max().sum() - held.sum())
+    logged = steps_per_row(steps).clip(upper=steps["step"] - before)
+    unlogged = int(steps.groupby("run_id")["step"].max().sum() - logged.sum())
+    texts = {
+        f"without {count_of(bad, 'step')} with a wrong time": bad,
+        f"without {count_of(unlogged, 'step')} that no log has": unlogged,
+        f"without the first time of {count_of(again, 'step')} done again after a restart": again,
+    }
+    return [text for text, count in texts.items() if count]
 
 
 def _number(value: object) -> float:

@@ -1,4 +1,4 @@
-"""Lists what was installed in each stack, how it differs from its lock, and in what the arms' stacks differ."""
+"""Lists what was installed in each stack, how it differs from its lock, and how the arms' stacks differ."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from analysis.runs import PlanRead, Run
 from common.dotted import as_mapping, as_text
 from common.verdicts import Verdict, count_of
 
-# Of verify.json, besides its packages.
-_ALONE = ("python", "platform", "backend", "cuda", "nvcc")
+# The fields of verify.json besides its packages.
+_FIELDS = ("python", "platform", "backend", "cuda", "nvcc")
 COLUMNS = ["stack", "lock_id", "kind", "name", "version"]
 
 
 def origin_of(run: Run) -> Mapping[str, Any]:
-    """Where the run's stack came from when it was trained: its state, accepted differences, given wheels.
+    """The origin of the run's stack at its training: state, accepted differences, given wheels.
 
-    The run's own record decides: another environment may lie in the stack's folder now. Runs in an image, and runs of
-    built stacks before each run recorded it, have none; only an image is then taken from the stack's check. Empty for a
-    stack that was built from its lock alone.
+    The run's own record counts, because the stack's folder may have another environment now. Runs in an image, and old
+    runs of built stacks, have no record: then only an image is read from the stack's check. Empty for a stack that was
+    built from its lock alone.
     """
     origin = run.done.get("stack_origin")
     if origin is None:
-        now = (run.verify or {}).get("origin")
-        origin = now if isinstance(now, Mapping) and "image" in now else {}
-    if not isinstance(origin, Mapping):
-        return {}
-    return {key: value for key, value in origin.items() if (key, value) != ("state", "built")}
+        origin = as_mapping((run.verify or {}).get("origin"))
+        origin = origin if "image" in origin else {}
+    return {key: value for key, value in as_mapping(origin).items() if (key, value) != ("state", "built")}
 
 
 @dataclass(frozen=True)
 class LockDifference:
-    """One package, or Python, of a registered stack that is not as the stack's lock says."""
+    """A package, or Python, of a registered stack whose version is not the lock's."""
 
     stack: str
     name: str
@@ -45,56 +43,55 @@ class LockDifference:
 
 
 def lock_differences(runs: Sequence[Run]) -> list[LockDifference]:
-    """What the user accepted of each registered stack, once each."""
-    found = [
-        LockDifference(stack_of(run)[0], name, as_text(origin.get("differences", {}).get(name, "?")), as_text(there))
-        for run in runs
-        for origin in [origin_of(run)]
-        for name, there in origin.get("accepted", {}).items()
-    ]
+    """The differences that the user accepted for each registered stack, once each."""
+    found = []
+    for run in runs:
+        origin = origin_of(run)
+        for name, there in origin.get("accepted", {}).items():
+            locked = as_text(origin.get("differences", {}).get(name, "?"))
+            found.append(LockDifference(stack_of(run)[0], name, locked, as_text(there)))
     return list(dict.fromkeys(found))
 
 
 def origin_verdicts(run: Run) -> list[Verdict]:
-    """That a run's stack was registered and not built, with what is not as its lock says."""
+    """A warning where a run's stack was registered and not built, with its differences from the lock."""
     origin = origin_of(run)
     if "python" not in origin:
         return []
     stack, lock_id = stack_of(run)
     differ = lock_differences([run])
-    extras = [one for one in differ if one.locked == "not installed"]
-    named = [f"{one.name} {one.there} (lock: {one.locked})" for one in differ if one not in extras]
-    more = [count_of(len(extras), "package") + " that the lock does not have"] if extras else []
-    what = "; ".join([", ".join(named)] * bool(named) + more)
+    named = [f"{one.name} {one.there} (lock: {one.locked})" for one in differ if one.locked != "not installed"]
+    extra = len(differ) - len(named)
+    parts = [", ".join(named), f"{count_of(extra, 'package')} that the lock does not have" if extra else ""]
+    what = "; ".join(filter(None, parts))
     text = f"stack {stack} ({lock_id}) is {origin.get('state')}: {origin['python']} was there already"
     return [Verdict("warning", "stack-registered", f"{text}; not as its lock: {what}" if what else text)]
 
 
 def mixed_origin_verdicts(runs: Sequence[Run]) -> list[Verdict]:
-    """That the runs of an arm were trained in different environments of one stack: a warning for each such arm."""
-    by_arm_name: dict[tuple[str, str], dict[str, str]] = {}
+    """A warning for each arm whose runs were trained in different environments of one stack."""
+    first_runs: dict[tuple[str, str], dict[str, str]] = {}
     for run in runs:
-        where = by_arm_name.setdefault((run.arm, stack_of(run)[0]), {})
-        where.setdefault(as_text(origin_of(run)), run.run_id)
-    return [
-        Verdict(
-            "warning",
-            "stack-origin-mixed",
-            f"arm {arm}: {' and '.join(where.values())} were trained in different environments of the stack {stack}, "
-            "one of which was registered or given a wheel; train the arm's runs in one of them",
-        )
-        for (arm, stack), where in by_arm_name.items()
-        if len(where) > 1
-    ]
+        by_origin = first_runs.setdefault((run.arm, stack_of(run)[0]), {})
+        by_origin.setdefault(as_text(origin_of(run)), run.run_id)
+    verdicts = []
+    for (arm, stack), by_origin in first_runs.items():
+        if len(by_origin) > 1:
+            text = (
+                f"arm {arm}: {' and '.join(by_origin.values())} were trained in different environments of the stack "
+                f"{stack}, one of which was registered or given a wheel. Train the arm's runs in one of them"
+            )
+            verdicts.append(Verdict("warning", "stack-origin-mixed", text))
+    return verdicts
 
 
 def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """(kind, name) -> version of everything that a stack's check found.
 
-    Kinds: stack, conda, pip, accepted (what is not as the lock says), wheel (installed in place of a source build); of
-    runs also stand-in (what stands in for an absent package).
+    Kinds: stack, conda, pip, accepted (a difference from the lock), wheel (instead of a source build), and from the
+    runs stand-in (a replacement of an absent package).
     """
-    found = {("stack", name): as_text(verify[name]) for name in _ALONE if verify.get(name) is not None}
+    found = {("stack", name): as_text(verify[name]) for name in _FIELDS if verify.get(name) is not None}
     origin = verify.get("origin") or {}
     for name in ("state", "python", "image"):
         if name in origin:
@@ -106,16 +103,15 @@ def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     conda = verify.get("conda")
     for package in conda if isinstance(conda, list) else []:
         if isinstance(package, Mapping) and "name" in package:
-            words = (str(package[key]) for key in ("version", "build") if package.get(key))
-            found["conda", str(package["name"])] = " ".join(words)
-    packages = verify.get("packages")
-    for name, version in packages.items() if isinstance(packages, Mapping) else ():
+            parts = (str(package[key]) for key in ("version", "build") if package.get(key))
+            found["conda", str(package["name"])] = " ".join(parts)
+    for name, version in as_mapping(verify.get("packages")).items():
         found["pip", str(name)] = as_text(version)
     return found
 
 
 def installed_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
-    """Every installed thing's version by arm; empty unless all runs' stacks were checked."""
+    """The version of every installed package and tool by arm; empty unless all runs' stacks were checked."""
     if not runs or any(run.verify is None for run in runs):
         return []
     by_stack = {
@@ -126,18 +122,18 @@ def installed_settings(runs: Sequence[Run], plan: PlanRead) -> list[Setting]:
 
 
 def _by_stack(runs: Sequence[Run]) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
-    """What is installed in each stack that was used, as its check says; its origin and stand-ins as the runs say."""
+    """What each used stack contains: by its check, with the origin and the stand-ins by the runs."""
     checks = {stack_of(run): run.verify and {**run.verify, "origin": origin_of(run)} for run in runs}
     found = {stack: installed(verify or {}) for stack, verify in checks.items()}
     for run in runs:
         engine = as_mapping(as_mapping(run.done.get("resolved")).get("engine"))
-        for name, told in as_mapping(engine.get("stand_ins")).items():
-            found[stack_of(run)]["stand-in", str(name)] = as_text(told)
+        for name, stand_in in as_mapping(engine.get("stand_ins")).items():
+            found[stack_of(run)]["stand-in", str(name)] = as_text(stand_in)
     return found
 
 
 def environment_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """The exact installed state of every stack that was used: one row per stack and thing (columns: `COLUMNS`)."""
+    """The exact installed state of every used stack: one row per stack and package or tool (columns: `COLUMNS`)."""
     rows = [(*stack, *thing, version) for stack, found in _by_stack(runs).items() for thing, version in found.items()]
     return pd.DataFrame(rows, columns=COLUMNS).astype(str)
 

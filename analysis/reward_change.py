@@ -12,19 +12,20 @@ import pandas as pd
 from analysis.estimates.bootstrap import students_t
 from analysis.runs import Run
 from analysis.wide import REWARD
+from common.dotted import as_mapping
 from trainers.quantities import single_rewards
 
 COLUMNS = ["factors", "arm", "reward", "weight", "first", "last", "change", "low", "high", "runs", "steps"]
 PARTS = 4
-"""The first and the last of so many parts of a run's steps are compared."""
+"""A run's steps are divided into this many parts; the first and the last are compared."""
 
 
 def rewards_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """One row per factor combination, arm and reward, and where there are several rewards one of the score.
 
-    Means over the first and the last quarter of each run's steps, warm-up too, before the weight; `change` is their
-    mean difference over the runs, `low` and `high` its 95% interval over runs (Student's t, from two runs on), `steps`
-    those of a quarter. `weight` is NaN where runs do not say it. Empty where no trainer logged single rewards.
+    Means over the first and the last quarter of each run's steps, warm-up included, before the weight. `change` is
+    their mean difference over the runs, `low` and `high` its 95% interval (Student's t, with two runs or more), `steps`
+    the steps of a quarter. `weight` is NaN where runs do not record it. Empty without logged single rewards.
     """
     columns = single_rewards(map(str, wide.columns))
     if not columns:
@@ -46,43 +47,37 @@ def rewards_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def first_of(wide: pd.DataFrame, names: Iterable[str]) -> pd.Series:
-    """The values of the first of some columns that has one, row by row: trainers name a reward differently."""
+    """Row by row the first value of these columns: trainers name a reward differently."""
     values: pd.Series = wide[list(names)].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
     return values
 
 
 def weights_of(spec: Mapping[str, Any]) -> dict[str, float]:
-    """Each reward's weight in the score; {} where a run's specification does not say them."""
-    workload = spec.get("workload")
-    rewards = workload.get("rewards") if isinstance(workload, Mapping) else None
-    listed = [one for one in rewards if isinstance(one, Mapping)] if isinstance(rewards, list) else []
-    return {str(one.get("function") or one.get("name")): float(one.get("weight", 1.0)) for one in listed}
+    """Each reward's weight in the score; {} where a run's specification has none."""
+    rewards = as_mapping(spec.get("workload")).get("rewards")
+    known = [reward for reward in rewards if isinstance(reward, Mapping)] if isinstance(rewards, list) else []
+    return {str(reward.get("function") or reward.get("name")): float(reward.get("weight", 1.0)) for reward in known}
 
 
 def _ends(values: pd.Series) -> tuple[float, float, int] | None:
-    """The means of a run's first and last quarter, and how many steps each has; None with fewer than two numbers."""
+    """The means of a run's first and last quarter, and the steps of each; None with fewer than two numbers."""
     known = values[np.isfinite(values)].to_numpy(dtype=float)
     steps = max(1, len(known) // PARTS)
     return (float(known[:steps].mean()), float(known[-steps:].mean()), steps) if len(known) > 1 else None
 
 
 def _change(ends: Sequence[tuple[float, float, int]]) -> dict[str, float | int]:
-    """The means over runs, and the interval of the change."""
+    """The means over runs, and the change with its 95% interval (Student's t), NaN with fewer than two runs."""
     first, last, steps = map(np.array, zip(*ends, strict=True))
-    mean, half = mean_and_half(last - first)
+    count, changes = len(ends), last - first
+    change = float(np.mean(changes))
+    half = students_t(count - 1) * float(np.std(changes, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
     return {
         "first": float(first.mean()),
         "last": float(last.mean()),
-        "change": mean,
-        "low": mean - half,
-        "high": mean + half,
-        "runs": len(ends),
+        "change": change,
+        "low": change - half,
+        "high": change + half,
+        "runs": count,
         "steps": int(steps.min()),
     }
-
-
-def mean_and_half(values: Any) -> tuple[float, float]:
-    """The mean of independent values and half the width of its 95% interval (Student's t); NaN of fewer than two."""
-    count = len(values)
-    half = students_t(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    return float(np.mean(values)), half

@@ -19,15 +19,15 @@ COLUMNS = [
     *("run_id", "arm", "factors", "seed", "attempt", "step", "steps", "how", "row", "prompt", "completion"),
     *("characters", "tokens", "cut_off", "rewards"),
 ]
-# What no text needs and some readers end at; tabs and line ends are text.
+# Control characters end the text in some readers; tabs and line ends are text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def read_samples(runs: Sequence[Run], results: Path) -> tuple[pd.DataFrame, list[Verdict]]:
-    """One row per run, stage and prompt (columns: `COLUMNS`), and what is missing of those that were asked for.
+    """One row per run, stage and prompt (columns: `COLUMNS`), and verdicts on the requested stages that are missing.
 
-    A stage counts as the last attempt that has it took it. `prompt` and `completion` are printable: a control character
-    is its picture. `rewards` is JSON.
+    A stage is read from the last attempt that has it. `prompt` and `completion` are printable: a control character
+    becomes its picture. `rewards` is JSON.
     """
     rows: list[dict[str, Any]] = []
     verdicts: list[Verdict] = []
@@ -47,14 +47,14 @@ def read_samples(runs: Sequence[Run], results: Path) -> tuple[pd.DataFrame, list
 
 
 def _missing(run: Run, taken: Mapping[int, tuple[int, Mapping[str, Any]]]) -> Iterator[Verdict]:
-    """A note on each stage without whole samples."""
+    """A note on each stage without complete samples."""
     workload = run.spec.get("workload")
     if run.imported or not isinstance(workload, Mapping) or not workload.get("samples"):
         return
     last = run.done.get("last_step")
     wanted = sample_steps(last, int(workload.get("test_steps") or 1)) if isinstance(last, int) else ()
     for step in sorted({*wanted, *taken}):
-        problem = taken[step][1]["problem"] if step in taken else "no attempt took them"
+        problem = taken[step][1]["problem"] if step in taken else "no attempt has any"
         if problem:
             text = f"run {run.run_id}: sample completions after {count_of(step, 'step')}: {printable(problem)}"
             yield Verdict("note", "samples-missing", text)
@@ -98,9 +98,10 @@ def _whole(raw: Any, key: str) -> int:
 
 
 def printable(text: str) -> str:
-    """A text with a picture for each control character: ␀ for NUL, and for those of which there is none."""
-    return _CONTROL.sub(lambda found: _picture(ord(found[0])), text.replace("\r\n", "\n"))
+    """A text with a picture for each control character, such as ␀ for NUL; � where there is no picture."""
 
+    def picture(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
 
-def _picture(code: int) -> str:
-    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
+    return _CONTROL.sub(picture, text.replace("\r\n", "\n"))

@@ -1,4 +1,4 @@
-"""Computes how much of generation waits for the longest responses, and the most that a faster engine could win."""
+"""Computes how much of generation waits for the longest responses, and the largest speed-up by a faster engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = [
     *("length_steps", "mean_length", "max_length", "straggler_ratio", "length_bubble", "tail_share"),
     *("generation_share", "amdahl_ceiling", "generation_s", "floor_steps", "floor_s", "efficiency"),
 ]
-# The tail is when at most this share of a step's responses still runs.
+# In the tail at most this share of a step's responses still runs.
 TAIL = 0.1
 _KEY = ["run_id", "step"]
 
@@ -26,15 +26,15 @@ _KEY = ["run_id", "step"]
 def straggler_table(
     wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, lengths: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """One row per factor combination and arm, over its counted steps (`wide` as of `with_work`); ratios are of sums.
+    """One row per factor combination and arm, over its counted steps (`wide` from `with_work`); ratios are of sums.
 
-    `mean_length` and `max_length`: mean over `length_steps` steps of their mean and longest response, tokens;
-    `straggler_ratio` R = Σ longest / Σ mean; `length_bubble` 1 - 1/R. `tail_share`: decode iterations in which at most
-    a tenth of the responses still runs, of all, if all start at once; by the lengths of steps with ten responses or
-    more. `generation_share` f: whole phases of generation of the step; `amdahl_ceiling` 1 / (1 - f): what an engine
-    that took no time would bring. `generation_s`: mean own seconds. `efficiency`: Σ floor / Σ generation over the
-    `floor_steps` that have a floor, whose mean is `floor_s`. NaN where nothing tells. `lengths` are the counted
-    steps' samples of `response_length`, if they are at hand.
+    `mean_length` and `max_length`: mean over `length_steps` steps of their mean and longest response, in tokens.
+    `straggler_ratio` R = Σ longest / Σ mean; `length_bubble` 1 - 1/R. `tail_share`: the share of decode iterations in
+    which at most a tenth of the responses still runs, if all start at once, from steps with ten responses or more.
+    `generation_share` f: the share of the generation phases in the step; `amdahl_ceiling` 1 / (1 - f): the speed-up by
+    an engine that takes no time. `generation_s`: mean own seconds. `efficiency`: Σ floor / Σ generation over the
+    `floor_steps` that have a floor, whose mean is `floor_s`. NaN without data. `lengths` are the counted steps' samples
+    of `response_length`; without them the runs' own are read.
     """
     by_step = lengths_by_step(samples(runs, "response_length", wide) if lengths is None else lengths)
     whole = pd.Series(category_s(wide, runs, PHASE, "generation"), index=wide.index)
@@ -74,7 +74,7 @@ def _arm(steps: pd.DataFrame, lengths: pd.DataFrame, whole: pd.Series) -> dict[s
 
 
 def mean_and_longest(steps: pd.DataFrame, lengths: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Each step's mean and longest response as its trainer logs them, else of its own `lengths_by_step`."""
+    """Each step's mean and longest response as logged, else from its `lengths_by_step`."""
     own = steps[_KEY].merge(lengths, on=_KEY, how="left").set_index(steps.index)
     mean, longest = (
         (steps[name].astype(float) if name in steps else pd.Series(np.nan, index=steps.index)).fillna(own[column])
@@ -88,9 +88,9 @@ def _ratio(above: float, below: float) -> float:
 
 
 def lengths_by_step(lengths: pd.DataFrame) -> pd.DataFrame:
-    """Of each run and step: `mean` and `longest` response in tokens, decode `iterations`, and those of the `tail`.
+    """Per run and step: `mean` and `longest` response in tokens, decode `iterations`, and those of the `tail`.
 
-    The tail is NaN with fewer than ten responses: a tenth of them is none.
+    The tail is NaN with fewer than ten responses, a tenth of which is none.
     """
     columns = [*_KEY, "mean", "longest", "iterations", "tail"]
     lengths = lengths[np.isfinite(lengths["value"].astype(float)) & (lengths["value"].astype(float) >= 1)]
@@ -101,7 +101,7 @@ def lengths_by_step(lengths: pd.DataFrame) -> pd.DataFrame:
     )
     groups = ordered.groupby(_KEY, sort=False, observed=True)["value"]
     found = groups.agg(["mean", "max", "size"]).reset_index()
-    # While j iterations are done, those run that are longer: a tenth at most, once the next after them has ended.
+    # A response runs until its length: the tail begins when the longest response outside the last tenth ends.
     still = (found["size"] * TAIL + 1e-9).astype(int)
     first = found["size"].cumsum() - found["size"]
     next_after = ordered["value"].to_numpy()[(first + np.minimum(still, found["size"] - 1)).to_numpy()]

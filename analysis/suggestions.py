@@ -13,24 +13,46 @@ from analysis.phases import RESIDUAL
 from analysis.runs import at, rows_of
 from common.findings import Finding, Preflight
 
-# From where on a quantity is worth a suggestion: shares of the step or of the work, as the name says.
+# The least value that is worth a suggestion: a share of the step or of the work.
 GENERATION_MOST = 0.5
 EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.6, 0.8
-WEIGHT_SYNC_MUCH = 0.05
-RESIDUAL_MUCH = 0.05
-OTHER_MUCH = 0.15
 BUBBLE_MUCH = 0.4
 TRUNCATED_MUCH = 0.1
 BLOCKING = "cuda-launch-blocking"
 GRAPHS_ROW = "CUDA graphs while decoding"
+_GENERATION = ("weight_read", "kv_read", "compute", "framework_gap", "generation")
+_PHASE = "{part} takes {seconds}: without it the step would be 1 / (1 - {share:.3f}) = {speedup:.2f}× as fast. "
+# Each part of the step: the least share that is worth a suggestion, the quantity's name, and the text.
+_SHARES = (
+    (
+        *("weight_sync", 0.05, "weight sync share"),
+        "weight sync takes {seconds}. Try to avoid copies through the CPU (offloading, the sleep level), larger "
+        "buckets, or fewer GPUs that gather",
+    ),
+    (
+        *("log-probs", 0.15, "log-probs share"),
+        _PHASE + "Try larger micro-batches for it, or one pass for policy and reference where the algorithm allows it",
+    ),
+    (
+        *("loss+backward", 0.15, "loss+backward share"),
+        _PHASE + "Try larger micro-batches, no offloading where memory allows it, no recomputed activations",
+    ),
+    ("rewards", 0.15, "rewards share", _PHASE + "Score in parallel, or while generation still runs"),
+    ("optimizer", 0.15, "optimizer share", _PHASE + "Keep its state on the GPU where memory allows it"),
+    ("other", 0.15, "other share", _PHASE + "The table of phases shows which phases these are"),
+    (
+        *(RESIDUAL, 0.05, "residual share"),
+        "no timer covers {seconds}. Profile the time between the phases (data, logging, a phase without a timer)",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One thing to try, and the number that it follows from.
+    """One thing to try, and its number.
 
-    `source` is the table and the column that hold `value`, with the row's part where it has one; `arm` and `factors`
-    say of which row.
+    `source` is the table and the column of `value`, with the row's part where it has one; `arm` and `factors` name the
+    row.
     """
 
     text: str
@@ -43,7 +65,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class _Arm:
-    """An arm at one combination of factors, as the tables have it."""
+    """An arm at one factor combination, with its rows of the tables."""
 
     arm: str
     factors: str
@@ -60,30 +82,22 @@ class _Arm:
     def number(self, name: str) -> float:
         return float(self.stragglers.get(name, math.nan))
 
-    def share(self, *parts: str) -> float:
-        """Of the mean step; NaN where none of the parts is timed."""
-        found = [self.parts[part] for part in parts if part in self.parts]
-        return math.fsum(found) / self.step_s if found and self.step_s > 0 else math.nan
-
-    def seconds(self, part: str, share: float) -> str:
-        return f"{self.parts[part]:.2f} s, {share:.1%} of the mean step of {self.step_s:.2f} s"
+    def share(self, part: str) -> float:
+        """A part's share of the mean step; NaN without a timer of it."""
+        return self.parts[part] / self.step_s if part in self.parts and self.step_s > 0 else math.nan
 
     def finding(self, code: str) -> Finding | None:
-        found = self.preflight.findings if self.preflight else ()
-        return next((f for f in found if f.code == code and self.arm in f.arms), None)
-
-    def graphs_off(self) -> bool:
-        rows = self.preflight.ledger if self.preflight else ()
-        return any(row.setting.startswith(GRAPHS_ROW) and row.values.get(self.arm) == "off" for row in rows)
+        findings = self.preflight.findings if self.preflight else ()
+        return next((f for f in findings if f.code == code and self.arm in f.arms), None)
 
     @property
     def generation(self) -> str:
-        """How long generation takes, in words."""
+        """The time of generation as a clause."""
         efficiency = self.number("efficiency")
         known = f", {1 / efficiency:.2f} times its decode floor" if efficiency > 0 else ""
         return f"generation takes {self.number('generation_s'):.2f} s of the mean step of {self.step_s:.2f} s{known}"
 
-    def tells(self, text: str, quantity: str, value: float, source: str) -> Suggestion:
+    def suggestion(self, text: str, quantity: str, value: float, source: str) -> Suggestion:
         return Suggestion(f"{self.name}: {text}", quantity, value, source, self.arm, self.factors)
 
 
@@ -93,50 +107,47 @@ Rule = Callable[[_Arm], Suggestion | None]
 def suggestions(
     stragglers: pd.DataFrame, waterfall: pd.DataFrame, wide: pd.DataFrame, preflight: Preflight | None = None
 ) -> list[Suggestion]:
-    """What to try next, the weightiest first; of each kind and arm one, at the factors where its number is largest.
+    """What to try next, the most important first; one of each kind and arm, at the factors with its largest number.
 
-    `stragglers` of `straggler_table`, `waterfall` of `waterfall_table`, `wide` for the share of truncated responses;
-    the preflight tells what an engine was started with. Nothing is suggested without a number.
+    `stragglers` is from `straggler_table`, `waterfall` from `waterfall_table`, `wide` has the share of truncated
+    responses, and the preflight has the engines' settings. Every suggestion has a number.
     """
     arms = list(_arms(stragglers, waterfall, wide, preflight))
     first = [*_best(_generation, arms), *_best(_graphs, arms), *_blocking(arms)]
-    return first + [one for rule in _RULES for one in _best(rule, arms)]
+    rules: tuple[Rule, ...] = (_efficiency, _stragglers, *(partial(_share, *row) for row in _SHARES), _truncated)
+    return first + [suggestion for rule in rules for suggestion in _best(rule, arms)]
 
 
 def _arms(
     stragglers: pd.DataFrame, waterfall: pd.DataFrame, wide: pd.DataFrame, preflight: Preflight | None
 ) -> Iterator[_Arm]:
     counted = wide[wide["counted"].astype(bool)]
-    truncated = (
-        counted.groupby(["factors", "arm"], sort=False)["truncated_share"].mean().to_dict()
-        if "truncated_share" in counted
-        else {}
-    )
+    truncated = {}
+    if "truncated_share" in counted:
+        truncated = counted.groupby(["factors", "arm"], sort=False)["truncated_share"].mean().to_dict()
     for row in rows_of(stragglers):
-        mine = waterfall[(waterfall["factors"] == row.factors) & (waterfall["arm"] == row.arm)]
-        parts = dict(zip(mine["part"], mine["seconds"].astype(float), strict=True))
+        of_arm = waterfall[(waterfall["factors"] == row.factors) & (waterfall["arm"] == row.arm)]
+        parts = dict(zip(of_arm["part"], of_arm["seconds"].astype(float), strict=True))
         numbers = {name: getattr(row, name) for name in stragglers.columns if name not in ("factors", "arm")}
-        step_s = math.fsum(parts.values())
-        short = truncated.get((row.factors, row.arm), math.nan)
-        yield _Arm(str(row.arm), str(row.factors), numbers, parts, step_s, float(short), preflight)
+        share = float(truncated.get((row.factors, row.arm), math.nan))
+        yield _Arm(str(row.arm), str(row.factors), numbers, parts, math.fsum(parts.values()), share, preflight)
 
 
 def _best(rule: Rule, arms: Sequence[_Arm]) -> list[Suggestion]:
-    """A rule's suggestions, of each arm the one at the factors where its number weighs most."""
+    """A rule's suggestions: each arm's at the factors with the largest number, or the lowest efficiency."""
     best: dict[str, Suggestion] = {}
+
+    def weight(one: Suggestion) -> float:
+        return 1 - one.value if one.quantity == "efficiency" else abs(one.value)
+
     for one in filter(None, map(rule, arms)):
-        if one.arm not in best or _weight(one) > _weight(best[one.arm]):
+        if one.arm not in best or weight(one) > weight(best[one.arm]):
             best[one.arm] = one
     return list(best.values())
 
 
-def _weight(one: Suggestion) -> float:
-    """What decides among the combinations of factors: the larger share, or the lower efficiency."""
-    return 1 - one.value if one.quantity == "efficiency" else abs(one.value)
-
-
 def _generation(arm: _Arm) -> Suggestion | None:
-    """Amdahl's ceiling says whether the engine matters."""
+    """Amdahl's ceiling: whether the engine matters."""
     share, ceiling = arm.number("generation_share"), arm.number("amdahl_ceiling")
     if not math.isfinite(ceiling):
         return None
@@ -154,17 +165,17 @@ def _generation(arm: _Arm) -> Suggestion | None:
             f"generation is only {share:.1%} of the mean step: without it the step is {sum_} as fast. Try the other "
             f"phases first{rest}"
         )
-    return arm.tells(text, "generation share", share, "stragglers: generation_share")
+    return arm.suggestion(text, "generation share", share, "stragglers: generation_share")
 
 
 def _efficiency(arm: _Arm) -> Suggestion | None:
-    """How far generation is from what the GPU allows."""
+    """How close generation is to the limit of the GPU."""
     efficiency = arm.number("efficiency")
     gap = arm.parts.get("framework_gap", math.nan)
     if efficiency < EFFICIENCY_LOW:
         text = (
-            f": {gap:.2f} s of the mean step of {arm.step_s:.2f} s lie above it. Profile one decode iteration: gaps "
-            "between kernels mean that the CPU is late; short kernels, that few sequences run at once"
+            f": {gap:.2f} s of the mean step of {arm.step_s:.2f} s are above the floor. Profile one decode iteration: "
+            "gaps between kernels mean that the CPU is late; short kernels mean that few sequences run at once"
         )
     elif EFFICIENCY_HIGH <= efficiency < math.inf:
         text = (
@@ -174,37 +185,35 @@ def _efficiency(arm: _Arm) -> Suggestion | None:
     else:
         return None
     takes = f"generation takes 1 / {efficiency:.4f} = {1 / efficiency:.2f} times its decode floor"
-    return arm.tells(takes + text, "efficiency", efficiency, "stragglers: efficiency")
+    return arm.suggestion(takes + text, "efficiency", efficiency, "stragglers: efficiency")
 
 
 def _graphs(arm: _Arm) -> Suggestion | None:
-    """Settings that the ledger names and that cost generation."""
+    """CUDA graphs that the ledger has as off."""
     generation_s = arm.number("generation_s")
-    if not (generation_s > 0 and arm.step_s > 0 and arm.graphs_off()):
+    ledger = arm.preflight.ledger if arm.preflight else ()
+    off = any(row.setting.startswith(GRAPHS_ROW) and row.values.get(arm.arm) == "off" for row in ledger)
+    if not (off and generation_s > 0 and arm.step_s > 0):
         return None
-    graphs = arm.finding("cuda-graphs")
-    text = f"{arm.generation}, and the ledger has CUDA graphs off: turn them on{f': {graphs.change}' if graphs else ''}"
-    return arm.tells(text, "generation without CUDA graphs", generation_s, "stragglers: generation_s")
+    finding = arm.finding("cuda-graphs")
+    how = f": {finding.change}" if finding else ""
+    text = f"{arm.generation}, and the ledger has CUDA graphs off: turn them on{how}"
+    return arm.suggestion(text, "generation without CUDA graphs", generation_s, "stragglers: generation_s")
 
 
 def _blocking(arms: Sequence[_Arm]) -> Iterator[Suggestion]:
-    """One suggestion for all arms of a finding that blocks kernel launches; its number is the largest."""
-
-    def generation_s(arm: _Arm) -> float:
-        return arm.number("generation_s")
-
-    slowed = [arm for arm in arms if arm.finding(BLOCKING) and generation_s(arm) > 0 and arm.step_s > 0]
-    by_finding: dict[Finding, list[_Arm]] = {}
-    for name in dict.fromkeys(arm.arm for arm in slowed):
-        slowest = max((arm for arm in slowed if arm.arm == name), key=generation_s)
-        if finding := slowest.finding(BLOCKING):
-            by_finding.setdefault(finding, []).append(slowest)
-    for finding, mine in by_finding.items():
-        worst = max(mine, key=generation_s)
-        sizes = "; ".join(f"{arm.name}: {arm.generation}" for arm in mine)
+    """One suggestion for all arms of a finding on blocking kernel launches; its number is the largest."""
+    by_finding: dict[Finding, dict[str, _Arm]] = {}
+    timed = [arm for arm in arms if arm.number("generation_s") > 0 and arm.step_s > 0]
+    for arm in sorted(timed, key=lambda arm: -arm.number("generation_s")):
+        if finding := arm.finding(BLOCKING):
+            by_finding.setdefault(finding, {}).setdefault(arm.arm, arm)
+    for finding, slowest in by_finding.items():
+        worst = next(iter(slowest.values()))
+        sizes = "; ".join(f"{arm.name}: {arm.generation}" for arm in slowest.values())
         text = f"{sizes}. Each kernel launch waits for its kernel ({finding.what}): {finding.change}"
-        place = ("stragglers: generation_s", worst.arm, worst.factors)
-        yield Suggestion(text, "generation with blocking launches", generation_s(worst), *place)
+        row = ("stragglers: generation_s", worst.arm, worst.factors)
+        yield Suggestion(text, "generation with blocking launches", worst.number("generation_s"), *row)
 
 
 def _stragglers(arm: _Arm) -> Suggestion | None:
@@ -215,45 +224,23 @@ def _stragglers(arm: _Arm) -> Suggestion | None:
     still = f"; in {tail:.1%} of the decode iterations at most a tenth of the responses still runs" if tail >= 0 else ""
     text = (
         f"the longest response is {arm.number('max_length'):.0f} / {arm.number('mean_length'):.0f} = {ratio:.3f} times "
-        f"the mean, so that 1 - 1 / {ratio:.3f} = {bubble:.1%} of the places in the batch wait for it{still}. Try a "
-        "lower cap on the length, more prompts than are needed (the last are dropped), or partial rollouts that go on "
-        "in the next step"
+        f"the mean, so 1 - 1 / {ratio:.3f} = {bubble:.1%} of the places in the batch wait for it{still}. Try a lower "
+        "cap on the length, more prompts than needed (the last are dropped), or partial rollouts that continue in the "
+        "next step"
     )
-    return arm.tells(text, "length bubble", bubble, "stragglers: length_bubble")
+    return arm.suggestion(text, "length bubble", bubble, "stragglers: length_bubble")
 
 
-def _weight_sync(arm: _Arm) -> Suggestion | None:
-    share = arm.share("weight_sync")
-    if not share > WEIGHT_SYNC_MUCH:
-        return None
-    text = (
-        f"weight sync takes {arm.seconds('weight_sync', share)}. Try not to copy through the CPU (offloading, the "
-        "sleep level), larger buckets, or fewer GPUs that gather"
-    )
-    return arm.tells(text, "weight sync share", share, "waterfall: seconds (weight_sync)")
-
-
-def _phase(part: str, advice: str, arm: _Arm) -> Suggestion | None:
-    """A phase beside generation that has become large."""
+def _share(part: str, least: float, quantity: str, text: str, arm: _Arm) -> Suggestion | None:
+    """A part of the step, beside generation, with a large share."""
     share = arm.share(part)
-    if not share > OTHER_MUCH:
+    size = abs(share) if part == RESIDUAL else share
+    if not size > least or set(arm.parts) == {RESIDUAL}:
         return None
-    text = (
-        f"{part} takes {arm.seconds(part, share)}: without it the step would be 1 / (1 - {share:.3f}) = "
-        f"{1 / (1 - share):.2f}× as fast. {advice}"
-    )
-    return arm.tells(text, f"{part} share", share, f"waterfall: seconds ({part})")
-
-
-def _residual(arm: _Arm) -> Suggestion | None:
-    share = arm.share(RESIDUAL)
-    if not abs(share) > RESIDUAL_MUCH or set(arm.parts) == {RESIDUAL}:
-        return None
-    text = (
-        f"no timer covers {arm.seconds(RESIDUAL, share)}. Profile what lies between the phases (data, logging, a phase "
-        "without a timer)"
-    )
-    return arm.tells(text, "residual share", share, "waterfall: seconds (residual)")
+    seconds = f"{arm.parts[part]:.2f} s, {share:.1%} of the mean step of {arm.step_s:.2f} s"
+    speedup = 1 / (1 - share) if share < 1 else math.inf
+    text = text.format(part=part, seconds=seconds, share=share, speedup=speedup)
+    return arm.suggestion(text, quantity, share, f"waterfall: seconds ({part})")
 
 
 def _truncated(arm: _Arm) -> Suggestion | None:
@@ -265,16 +252,4 @@ def _truncated(arm: _Arm) -> Suggestion | None:
         f"{arm.truncated:.1%} of the responses were cut off at the longest length{cap}. They run to the end of the "
         "step, and most are scored without an answer: raise the cap, or reward shorter answers"
     )
-    return arm.tells(text, "truncated share", arm.truncated, "steps: truncated_share")
-
-
-_GENERATION = ("weight_read", "kv_read", "compute", "framework_gap", "generation")
-_ADVICE: Mapping[str, str] = {
-    "log-probs": "Try larger micro-batches for it, or one pass for policy and reference where the algorithm allows",
-    "loss+backward": "Try larger micro-batches, no offloading where memory allows, no recomputed activations",
-    "rewards": "Score in parallel, or while generation still runs",
-    "optimizer": "Keep its state on the GPU where memory allows",
-    "other": "See in the table of phases which it is",
-}
-_PHASES = tuple(partial(_phase, part, advice) for part, advice in _ADVICE.items())
-_RULES: tuple[Rule, ...] = (_efficiency, _stragglers, _weight_sync, *_PHASES, _residual, _truncated)
+    return arm.suggestion(text, "truncated share", arm.truncated, "steps: truncated_share")

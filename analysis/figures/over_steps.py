@@ -240,8 +240,9 @@ def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     shown = list(frame["what"].unique())
     dashes = [[1, 0] if kind == "mean" else [2, 2] for kind in shown]
     # With points Vega makes a legend of points: a fill without a stroke, which is invisible for a line.
-    strokes = {"symbolStrokeColor": "currentColor", "symbolFillColor": "transparent"}
-    legend = alt.Legend(symbolType="stroke", symbolSize=300, **strokes)
+    legend = alt.Legend(
+        symbolType="stroke", symbolSize=300, symbolStrokeColor="currentColor", symbolFillColor="transparent"
+    )
     point = alt.OverlayMarkDef(size=14) if len(frame) <= 400 else False
     lines = (
         alt.Chart()

@@ -62,7 +62,7 @@ def test_a_time_of_day_is_no_time_that_was_paid_for(tmp_path, step):
     whole, torn = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
     assert whole["gpu_hours"] == pytest.approx(8 * 4.03) and whole["why"] == ""
     assert torn["gpu_hours"] == pytest.approx(8 * (4.03 - 0.01 - (2 if step == 1 else 1)))
-    assert torn["why"] == "without 1 step whose time cannot be right"
+    assert torn["why"] == "without 1 step with a wrong time"
 
 
 def test_steps_that_were_done_twice_are_said(tmp_path):
@@ -99,8 +99,8 @@ def test_steps_that_no_log_holds_are_said(tmp_path):
         return wide
 
     whole, torn = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
-    own = "the mean step is over its own 2 counted steps: none is in all arms"
-    assert whole["why"] == own and torn["why"] == "without 7 steps that no log holds; " + own
+    own = "the mean step is over its own 2 counted steps: no step is in all arms"
+    assert whole["why"] == own and torn["why"] == "without 7 steps that no log has; " + own
 
 
 def test_the_cost_of_so_many_steps_is_over_the_steps_that_all_arms_have(tmp_path):

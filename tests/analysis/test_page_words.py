@@ -119,6 +119,6 @@ def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_pat
     assert "USD, of the used" in cost.heads and "what is left out" not in cost.heads
     torn = replace(
         found,
-        tables=found.tables | {"cost": found.tables["cost"].assign(why="without 1 step whose time cannot be right")},
+        tables=found.tables | {"cost": found.tables["cost"].assign(why="without 1 step with a wrong time")},
     )
     assert cost_block(torn).heads[-1] == "what is left out" and "too few" in cost_block(torn).note

@@ -87,8 +87,8 @@ def test_what_is_missing_is_a_note(tmp_path: Path) -> None:
     found = content(tmp_path, {"a-s0": [some], "b-s0": [[]]})
     assert told(found) == [
         "run a-s0: sample completions after 2 steps: CUDA out of memory",
-        "run a-s0: sample completions after 4 steps: no attempt took them",
-        *(f"run b-s0: sample completions after {n} steps: no attempt took them" for n in (0, 2, 4)),
+        "run a-s0: sample completions after 4 steps: no attempt has any",
+        *(f"run b-s0: sample completions after {n} steps: no attempt has any" for n in (0, 2, 4)),
     ]
     block = samples_block(found)
     assert block is not None and block.prompts[0].arms["a"][1:] == (None, None) and "No samples: b." in block.note
