@@ -1,4 +1,4 @@
-"""The timers of ms-swift's GRPO trainer, as our driver emits them and as swift itself does."""
+"""Declares the timers of ms-swift's GRPO trainer: those that our driver logs, and swift's own."""
 
 import dataclasses
 
@@ -7,33 +7,36 @@ from trainers.trl.timers import PREPARE_INPUTS, TRL_1_16, generate, sync_weights
 
 _ROLLOUT = "step/rollout"
 
-_OWN_WORDS = {
+_DESCRIPTIONS = {
     PREPARE_INPUTS: "Everything from prompts to scored completions; its own time is encoding, padding, advantages.",
-    f"{PREPARE_INPUTS}/old_log_prob": "Log-probabilities of the completions under the policy that wrote them; swift "
-    "computes them in every step, though a step of one update needs none.",
+    f"{PREPARE_INPUTS}/old_log_prob": "Under the policy that wrote the completions; swift computes them in every step, "
+    "although a step with one update does not need them.",
 }
 
 
 def _driven() -> tuple[Phase, ...]:
-    """TRL's phases, with swift's words for them, and those that TRL does not have."""
-    phases = [
-        dataclasses.replace(phase, description=_OWN_WORDS.get(phase.path, phase.description))
-        for phase in TRL_1_16.phases
-    ]
-    after = next(place for place, phase in enumerate(phases) if phase.path == f"{PREPARE_INPUTS}/rewards/*")
-    own = (
-        Phase(
-            f"{PREPARE_INPUTS}/log_completions", "Log completions", "Decodes and gathers texts for its log.", "other"
-        ),
-        Phase(
-            f"{PREPARE_INPUTS}/offload",
-            "Offload the trainer",
-            "The policy and its moments leave the GPU for the generation, and come back (offload_model, "
-            "offload_optimizer).",
-            "other",
-        ),
-    )
-    return (*phases[: after + 1], *own, *phases[after + 1 :])
+    """TRL's phases with swift's descriptions, and the phases that only swift has."""
+    phases: list[Phase] = []
+    for phase in TRL_1_16.phases:
+        phases.append(dataclasses.replace(phase, description=_DESCRIPTIONS.get(phase.path, phase.description)))
+        if phase.path == f"{PREPARE_INPUTS}/rewards/*":
+            phases += _SWIFT_ALONE
+    return tuple(phases)
+
+
+_SWIFT_ALONE = (
+    Phase(f"{PREPARE_INPUTS}/log_completions", "Log completions", "Decodes and gathers texts for the log.", "other"),
+    Phase(
+        f"{PREPARE_INPUTS}/offload",
+        "Offload the trainer",
+        "Moves the policy and its moments off the GPU for the generation, and back (offload_model, offload_optimizer).",
+        "other",
+    ),
+)
+
+
+def _last_calls(*timers: str) -> tuple[tuple[str, str, str], ...]:
+    return tuple((timer, "s", "last_call_s/*") for timer in timers)
 
 
 SWIFT_DRIVEN = TimerTree(
@@ -52,7 +55,7 @@ SWIFT_ASYNC = overlapping_tree(
     ("vllm",),
     "ms-swift 4.6.0 rlhf_trainers/rollout_mixin.py (_fast_infer, async_generate_rollout)",
     (),
-    "Wall clock of one training step, from the trainer's on_step_begin to its on_step_end.",
+    TRL_1_16.phases[0].description,
     overlap="the next step's responses are generated while this step trains (async_generate)",
     mode=ASYNC,
 )
@@ -63,31 +66,26 @@ SWIFT_4_6 = TimerTree(
     mode="native",
     engines=("transformers", "vllm"),
     source="ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py, trainers/patcher.py, on TRL 0.29.1",
-    # It hands each call to wandb without a row of its own (commit=False): of several calls in a step the last one
-    # stands. These are called for every micro-batch, and with gradient accumulation only the first one generates.
-    beside=(
-        ("_prepare_inputs", "s", "last_call_s/*"),
-        ("compute_loss", "s", "last_call_s/*"),
-        ("_get_per_token_logps_and_entropies", "s", "last_call_s/*"),
-        ("_get_last_hidden_state", "s", "last_call_s/*"),
-        ("resample_encode_failed_inputs", "s", "last_call_s/*"),
-        # With dynamic_sample these hold one another's calls.
-        ("_compute_rewards_per_func", "s", "last_call_s/*"),
-        ("_dynamic_sampling", "s", "last_call_s/*"),
+    # swift logs each call to wandb without a row of its own (commit=False), so only a step's last call remains. These
+    # run for every micro-batch, and with gradient accumulation only the first one generates. With dynamic_sample the
+    # last two contain each other's calls.
+    beside=_last_calls(
+        *("_prepare_inputs", "compute_loss", "_get_per_token_logps_and_entropies", "_get_last_hidden_state"),
+        *("resample_encode_failed_inputs", "_compute_rewards_per_func", "_dynamic_sampling"),
     ),
     phases=(
         Phase(
             "step",
             "Step",
-            "TRL's step_time: all training_steps of one update on the main process, without the optimizer. Where the "
-            "log has none, the wall clock from one logged step to the next.",
+            "TRL's step_time: all training_steps of one update on the main process, without the optimizer. If the log "
+            "has none, the wall clock from one logged step to the next.",
             "other",
             ("train/step_time", "wall"),
         ),
         Phase(
             _ROLLOUT,
             "Rollout",
-            "Everything from prompts to scored completions; its own time is moving and gathering samples, advantages.",
+            "Everything from prompts to scored completions; its own time is gathering samples, advantages.",
             "other",
             ("_generate_and_score_completions",),
         ),
@@ -96,19 +94,19 @@ SWIFT_4_6 = TimerTree(
         Phase(
             f"{_ROLLOUT}/score",
             "Score completions",
-            "Rewards; with dynamic_sample also the completions that are generated again.",
+            "Rewards; with dynamic_sample also the generation of further completions.",
             "rewards",
             ("_score_completions",),
         ),
         Phase(
             f"{_ROLLOUT}/prepare_batch",
             "Prepare batch",
-            "Encodes the samples, and computes the log-probabilities of the old policy and the reference.",
+            "Encodes the samples; log-probabilities of the old policy and the reference.",
             "log-probs",
             ("_prepare_batch_inputs",),
         ),
         Phase(
-            f"{_ROLLOUT}/log", "Log completions", "Decodes and gathers texts for its log.", "other", ("log_metrics",)
+            f"{_ROLLOUT}/log", "Log completions", "Decodes and gathers texts for the log.", "other", ("log_metrics",)
         ),
     ),
 )
@@ -120,18 +118,14 @@ SWIFT_3_4 = TimerTree(
     engines=("transformers", "vllm", "lmdeploy"),
     source="ms-swift 3.4.1.post1 rlhf_trainer/grpo_trainer.py (profiling decorators), on TRL 0.17.0's "
     "extras/profiling.py",
-    # Each call is a row of its own in wandb, and these are called for every micro-batch.
-    beside=(
-        ("_prepare_inputs", "s", "last_call_s/*"),
-        ("compute_loss", "s", "last_call_s/*"),
-        ("_get_per_token_logps", "s", "last_call_s/*"),
-    ),
+    # Each call has its own row in wandb; these run for every micro-batch.
+    beside=_last_calls("_prepare_inputs", "compute_loss", "_get_per_token_logps"),
     phases=(
         Phase(
             "step",
             "Step",
-            "The wall clock from one logged step to the next: this release logs no step time, and no timer is around "
-            "its generation.",
+            "The wall clock from one logged step to the next: this release logs no step time and does not time its "
+            "generation.",
             "other",
             ("wall",),
         ),
