@@ -10,7 +10,7 @@ from common.findings import Finding
 from trainers.cases import Case
 from trainers.hf_arguments import HALF
 from trainers.protocol import Variables
-from trainers.trl.driver.options import LORA, is_of_lora
+from trainers.trl.driver.options import LORA, is_lora_setting
 from trainers.workload import TrainedArm
 
 WEIGHTS = "model_init_kwargs.dtype"
@@ -130,7 +130,7 @@ def weights_in_half(case: Case, variables: Variables, setting: str = WEIGHTS) ->
 
 def require_lora(arm: TrainedArm) -> None:
     """`UserError` for an adapter's options without the switch that turns it on, and for an adapter with SGLang."""
-    given = [name for name in arm.options if is_of_lora(name) and name != LORA]
+    given = [name for name in arm.options if is_lora_setting(name) and name != LORA]
     if given and arm.options.get(LORA) is not True:
         raise UserError(f"options.{given[0]} is for a LoRA adapter; set options.{LORA} to true, or remove it")
     if arm.options.get(LORA) and arm.engine == "sglang":

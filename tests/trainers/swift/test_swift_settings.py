@@ -181,7 +181,7 @@ def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.
 
 def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
     clock = SimpleNamespace(end_step=lambda: ({"step": 3.0, "step/a/b": 1.0}, {"other_cpu_s": 0.0}))
-    timers.step_alone(clock)
+    timers.log_only_the_step(clock)
     assert clock.end_step() == ({"step": 3.0}, {"other_cpu_s": 0.0, "overlapping_s/a/b": 1.0})
     tree = tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {"resolved": {"trainer": ASYNC}}))
     assert tree.overlap and not tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {})).overlap
@@ -200,7 +200,7 @@ def test_failures_of_a_step_add_up_over_its_calls_and_processes(monkeypatch: pyt
         accelerator=SimpleNamespace(num_processes=2),
     )
     monkeypatch.setattr(timers, "gather_ranks", lambda mine, processes: [mine, {"failed": 3.0, "truncated": 4.0}])
-    count = timers.counted(trainer)
+    count = timers.log_counts(trainer)
     for failed in (3.0, 0.0, 2.0):
         count("failed", failed)
     trainer.log({})

@@ -78,7 +78,7 @@ def test_processes_that_wait_for_rank_0_wait_in_its_phases() -> None:
     )
     clock = PhaseClock(iter(range(100)).__next__)
     timers = TrlTimers(clock)
-    timers._time_a_server(generation)
+    timers._time_server(generation)
     timers._time(generation, "sync_weights", "sync_weights")
     with clock.phase("prepare_inputs"):
         generation.sync_weights()

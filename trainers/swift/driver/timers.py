@@ -1,7 +1,7 @@
-"""Puts the timers of ms-swift's GRPO trainer on a clock, so that a step has the sum of their calls.
+"""Adds up the timers of ms-swift's GRPO trainer over a step's calls, under the phases of TRL (trainers/trl/driver).
 
-Read from ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py. swift hands each call to wandb by itself,
-where the last one of a step stands. Its phases have the names of TRL's (trainers/trl/driver/timers.py).
+Source: ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py. swift itself logs each call to wandb, which
+keeps only a step's last call.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ _PHASES = {
     "log_metrics": "log_completions",
     "compute_loss": "compute_loss",
 }
-# They hold those above and next to nothing of their own: encoding is the rest of prepare_inputs, as with TRL.
-_WHOLES = frozenset(
+# These contain the phases above and almost no time of their own: encoding is the rest of prepare_inputs, as in TRL.
+_UNTIMED = frozenset(
     {"_generate_and_score_completions", "_score_completions", "_dynamic_sampling", "_prepare_batch_inputs"}
 )
 DISCARDED = "discarded_completions"
 
 _OFFLOADING = ("offload_model", "load_model", "offload_optimizer", "load_optimizer")
-"""The trainer's own weights and moments on their way from the GPU and back, around a generation."""
+"""Methods that move the trainer's weights and moments off the GPU and back, around a generation."""
 
 
 class SwiftTimers(TrlTimers):
-    """TRL's hooks, with swift's profiling contexts in place of TRL's own."""
+    """TRL's hooks on swift's profiling contexts."""
 
     BATCH = "_generate_completions"
 
     def install(self, trainer: Any) -> None:
-        """Hook swift's profiling contexts, its rewards, and what it does not time."""
+        """Hook swift's profiling contexts, its rewards, and the methods that it does not time."""
         super().install(trainer)
         for method in _OFFLOADING:
             self._time(trainer, method, "offload")
-        # Of the engine inside the trainer; transformers' has none.
+        # Only a colocated vLLM sleeps.
         engine = getattr(trainer.engine, "engine", None) if colocate.is_colocated(trainer.args) else None
         if engine is not None:
             self._time(engine, "sleep", "sleep", unless="sync_weights")
             self._time_waking(engine)
         if trainer.args.async_generate:
             self._time(trainer, "_wait_queue", "wait_for_responses")
-            step_alone(self._clock)
+            log_only_the_step(self._clock)
         elif uses_server(vars(trainer.args)):
-            self._share_waiting(trainer)
-        count = counted(trainer)
+            self._time_server_calls(trainer)
+        count = log_counts(trainer)
         trainer.reward_funcs = [self._timed_reward(function, count) for function in trainer.reward_funcs]
 
     def _time_waking(self, engine: Any) -> None:
-        """Waking up for new weights is a part of their sync, as under TRL: swift does it ahead of its timer of that."""
+        """Count waking up for new weights as weight sync, as in TRL; swift wakes the engine before its timer starts."""
         wake_up = engine.wake_up
 
         @functools.wraps(wake_up)
@@ -72,8 +72,8 @@ class SwiftTimers(TrlTimers):
 
         engine.wake_up = woken
 
-    def _share_waiting(self, trainer: Any) -> None:
-        """Make all processes share the seconds of rank 0, which alone talks with a server, as under TRL."""
+    def _time_server_calls(self, trainer: Any) -> None:
+        """Give all processes the seconds of rank 0, the only one that calls the server, as in TRL."""
         sync, wait = trainer._move_model_to_vllm, trainer.accelerator.wait_for_everyone
 
         def sync_weights(*args: Any, **kwargs: Any) -> None:
@@ -90,9 +90,9 @@ class SwiftTimers(TrlTimers):
         @contextmanager
         def profiling_context(trainer: Any, name: str) -> Iterator[None]:
             phase = self._log_prob if name == LOG_PROB else _PHASES.get(name) or sanitize(name)
-            # With async_generate a thread generates for the next step while this one trains.
-            beside = threading.current_thread() is not threading.main_thread()
-            if name in _WHOLES or beside or self._clock.is_open(phase):
+            # With async_generate a thread generates for the next step during training.
+            other_thread = threading.current_thread() is not threading.main_thread()
+            if name in _UNTIMED or other_thread or self._clock.is_open(phase):
                 yield
                 return
             with self._clock.phase(phase):
@@ -110,35 +110,35 @@ class SwiftTimers(TrlTimers):
         return timed
 
 
-def step_alone(clock: Any) -> None:
-    """Make a `StepClock` tell the step as its only phase: the others run beside a generation that is no part of them.
+def log_only_the_step(clock: Any) -> None:
+    """Make a `StepClock` report the step as its only phase; the others overlap the generation for the next step.
 
-    They are scalars, `overlapping_s/<phase>`.
+    They become scalars, `overlapping_s/<phase>`.
     """
     end_step = clock.end_step
 
     def ended() -> tuple[dict[str, float], dict[str, float]]:
         phases, scalars = end_step()
-        beside = {path.partition("/")[2]: seconds for path, seconds in phases.items() if path != ROOT}
-        return {ROOT: phases[ROOT]}, scalars | {f"overlapping_s/{path}": one for path, one in beside.items()}
+        others = {f"overlapping_s/{path.partition('/')[2]}": s for path, s in phases.items() if path != ROOT}
+        return {ROOT: phases[ROOT]}, scalars | others
 
     clock.end_step = ended
 
 
-def counted(trainer: Any) -> Callable[[str, float], None]:
-    """What adds to a number of the step that rewards count.
+def log_counts(trainer: Any) -> Callable[[str, float], None]:
+    """Log the numbers that rewards count in a step, and return the function that adds to one.
 
-    It is logged as under TRL: the sum over the step's calls, of which dynamic_sample makes several, and the mean over
-    the processes. swift would log the mean over the calls, of one process.
+    As in TRL, the log gets the sum over the step's calls (dynamic_sample makes several) and the mean over the
+    processes. swift itself would log one process's mean over the calls.
     """
     counts: defaultdict[str, float] = defaultdict(float)
     log = trainer.log
 
     def logged(*args: Any, **kwargs: Any) -> None:
-        told = gather_ranks(dict(counts), trainer.accelerator.num_processes)
+        by_rank = gather_ranks(dict(counts), trainer.accelerator.num_processes)
         counts.clear()
-        for name in sorted(set().union(*told)):
-            trainer._metrics["train"][name] = [sum(one.get(name, 0.0) for one in told) / len(told)]
+        for name in sorted(set().union(*by_rank)):
+            trainer._metrics["train"][name] = [sum(one.get(name, 0.0) for one in by_rank) / len(by_rank)]
         log(*args, **kwargs)
 
     def count(name: str, number: float) -> None:
@@ -149,19 +149,20 @@ def counted(trainer: Any) -> Callable[[str, float], None]:
 
 
 def count_tokens(trainer: Any, log: Any) -> None:
-    """Tell a `StepLog` of the tokens of every completion that is learned from.
+    """Report the prompt and response tokens of all completions that are learned from to a `StepLog`.
 
-    With dynamic_sample groups of equal rewards are thrown away, and others generated: their seconds stay in the
-    phases, and how many they were, in all processes, is a scalar of its own. A sample keeps its tokens on its way
-    between processes, and where it is learned from a step later. Of several turns all that the engine writes is the
-    response, also what a scheduler cuts off, and the prompt is what the conversation has beside what is learned.
+    - dynamic_sample discards groups of equal rewards and generates others. Their seconds stay in the phases; their
+      number in all processes is a scalar of its own.
+    - A sample carries its tokens between processes, and to a later step that learns from it.
+    - With several turns the response is everything that the engine generates, including what a scheduler removes. The
+      prompt is the rest of the conversation that is not learned.
     """
     attach, generate, score = (
         getattr(trainer, name)
         for name in ("_postprocess_rollout_outputs", "_generate_completions", "_score_completions")
     )
-    made = [0]
-    written = _written(trainer) if trainer.multi_turn_scheduler else {}
+    generated_count = [0]
+    written = _count_written(trainer) if trainer.multi_turn_scheduler else {}
 
     def attached(samples: Any, outputs: Any) -> Any:
         found = attach(samples, outputs)
@@ -174,27 +175,24 @@ def count_tokens(trainer: Any, log: Any) -> None:
 
     def generated(samples: Any) -> Any:
         found = generate(samples)
-        made[0] += len(found)
+        generated_count[0] += len(found)
         return found
 
     def scored(samples: Any) -> Any:
-        kept, mine, made[0] = score(samples), made[0], 0
+        kept, mine, generated_count[0] = score(samples), generated_count[0], 0
         if trainer.dynamic_sample:
-            # The good groups are shared out anew among the processes.
-            told = gather_ranks({"made": mine}, trainer.accelerator.num_processes)
-            trainer._metrics["train"][DISCARDED].append(sum(one["made"] for one in told) - len(kept) * len(told))
-        log.generated(
-            (sample.prompt_tokens for sample in kept),
-            (sample.written_tokens for sample in kept),
-        )
+            # swift redistributes the kept groups among the processes.
+            by_rank = gather_ranks(mine, trainer.accelerator.num_processes)
+            trainer._metrics["train"][DISCARDED].append(sum(by_rank) - len(kept) * len(by_rank))
+        log.generated((sample.prompt_tokens for sample in kept), (sample.written_tokens for sample in kept))
         return kept
 
     trainer._postprocess_rollout_outputs, trainer._generate_completions = attached, generated
     trainer._score_completions = scored
 
 
-def _written(trainer: Any) -> Counter[str]:
-    """What counts, by request, the tokens that an engine writes for this process in all turns."""
+def _count_written(trainer: Any) -> Counter[str]:
+    """Count, by request, the tokens that an engine generates for this process in all turns."""
     written: Counter[str] = Counter()
     roll = trainer._rollout
 

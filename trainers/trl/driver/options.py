@@ -1,4 +1,4 @@
-"""Reads what a run asks of TRL beside GRPOConfig: SGLang, the options of a server, and LoRA in ModelConfig's words."""
+"""Reads a run's settings that GRPOConfig does not have: SGLang's, a server's options, and LoRA's in ModelConfig."""
 
 from __future__ import annotations
 
@@ -15,44 +15,47 @@ LORA = "use_peft"
 _OF_LORA = (LORA, "lora_", "use_rslora", "use_dora")
 SWITCH, OPTION = "use_sglang", "sglang_"
 SERVER_ARGS = "vllm_server_args"
-"""Our words among `trainer_args`: GRPOConfig has none for SGLang or a server's options, nor for LoRA."""
+"""The project's own names in `trainer_args`; GRPOConfig has no fields for SGLang or a server's options."""
 
 
-def divided(trainer_args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """GRPOConfig's own fields, and SGLang's settings without what stands before them."""
-    of_sglang = {name: value for name, value in trainer_args.items() if name == SWITCH or name.startswith(OPTION)}
-    ours = {*of_sglang, SERVER_ARGS, *filter(is_of_lora, trainer_args)}
-    return {name: value for name, value in trainer_args.items() if name not in ours}, {
-        name.removeprefix(OPTION): value for name, value in of_sglang.items() if name != SWITCH
-    }
+def split_settings(trainer_args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """GRPOConfig's fields, and SGLang's settings without their prefix."""
+    trl_args: dict[str, Any] = {}
+    sglang: dict[str, Any] = {}
+    for name, value in trainer_args.items():
+        if name.startswith(OPTION):
+            sglang[name.removeprefix(OPTION)] = value
+        elif name not in (SWITCH, SERVER_ARGS) and not is_lora_setting(name):
+            trl_args[name] = value
+    return trl_args, sglang
 
 
-def is_of_lora(name: str) -> bool:
-    """Whether a setting is of the adapter, and none of GRPOConfig's."""
+def is_lora_setting(name: str) -> bool:
+    """Whether a setting belongs to the adapter, not to GRPOConfig."""
     return name.startswith(_OF_LORA)
 
 
-def lora_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """All that an adapter is made with, TRL's defaults included; nothing where the whole model is trained.
+def lora_settings(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of an adapter, with TRL's defaults; empty if the whole model is trained.
 
-    `UserError` for an unknown word, and where the stack has no peft.
+    `UserError` for an unknown setting, and if the stack has no peft.
     """
     from trl import ModelConfig
 
-    given = {name: value for name, value in trainer_args.items() if is_of_lora(name)}
+    given = {name: value for name, value in trainer_args.items() if is_lora_setting(name)}
     if not given.get(LORA):
         return {}
-    known = {field.name for field in dataclasses.fields(ModelConfig) if is_of_lora(field.name)}
+    known = {field.name for field in dataclasses.fields(ModelConfig) if is_lora_setting(field.name)}
     for name in given:
         if name not in known:
             version = importlib.metadata.version("trl")
             near = did_you_mean(name, sorted(known))
-            raise UserError(f"trainer_args.{name} is no word for an adapter of TRL {version}'s ModelConfig{near}")
+            raise UserError(f"trainer_args.{name} is no adapter setting of TRL {version}'s ModelConfig{near}")
     try:
         importlib.metadata.version("peft")
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
-            f"{LORA} is true, and this stack has no peft; take the stack trl-vllm or trl-transformers, or on a CPU "
+            f"{LORA} is true, but this stack has no peft; use the stack trl-vllm or trl-transformers, or on a CPU "
             "trl-lora-vllm-cpu or trl-lora-transformers-cpu"
         ) from None
     try:
@@ -63,7 +66,7 @@ def lora_words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def peft_config(trainer_args: Mapping[str, Any]) -> Any:
-    """peft's configuration of the adapter; None where the whole model is trained."""
+    """peft's configuration of the adapter; None if the whole model is trained."""
     from trl import ModelConfig, get_peft_config
 
-    return get_peft_config(ModelConfig(**lora_words(trainer_args)))
+    return get_peft_config(ModelConfig(**lora_settings(trainer_args)))

@@ -1,26 +1,25 @@
-"""SGLang as TRL's rollout engine, through TRL's public `rollout_func`, on the terms of TRL's own engines."""
+"""Makes SGLang TRL's rollout engine through `rollout_func`, under the same conditions as TRL's own engines."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.errors import UserError
-
-if TYPE_CHECKING:
-    from engines.sglang.colocate import Sglang
+from engines.sglang.colocate import Sglang
+from engines.sglang.gpu import SglangOnGpu
 
 
 def sampling(args: Any, stop: int | None) -> dict[str, Any]:
-    """SGLang's words for what GRPOConfig says of sampling; `stop` is the token that ends a completion."""
+    """GRPOConfig's sampling settings as SGLang's parameters; `stop` is the token that ends a completion."""
     if args.generation_kwargs and (unknown := set(args.generation_kwargs) - _SAMPLING):
         raise UserError(
             f"generation_kwargs.{sorted(unknown)[0]} is no sampling parameter of SGLang; allowed: "
             f"{', '.join(sorted(_SAMPLING))}"
         )
-    words = {
+    parameters = {
         "max_new_tokens": args.max_completion_length,
         "temperature": args.temperature,
         "top_p": args.top_p,
@@ -30,27 +29,27 @@ def sampling(args: Any, stop: int | None) -> dict[str, Any]:
         "stop_token_ids": [] if stop is None else [stop],
         **(args.generation_kwargs or {}),
     }
-    # 0 and None mean "all" to TRL, 0 nothing to SGLang.
-    return {**words, "top_k": words["top_k"] or -1, "min_p": words["min_p"] or 0.0}
+    # In TRL 0 and None mean "all"; in SGLang that is -1.
+    return {**parameters, "top_k": parameters["top_k"] or -1, "min_p": parameters["min_p"] or 0.0}
 
 
 _SAMPLING = frozenset({"frequency_penalty", "presence_penalty", "ignore_eos", "min_new_tokens", "top_k", "min_p"})
 
 
 class Rollout:
-    """The function that TRL calls with a step's prompts, each already repeated, and the engine behind it."""
+    """The function that TRL calls with a step's repeated prompts, and its engine."""
 
-    def __init__(self, engine: Any, words: Mapping[str, Any]) -> None:
+    def __init__(self, engine: Any, parameters: Mapping[str, Any]) -> None:
         self.engine = engine
-        self._words = words
+        self._parameters = parameters
         self._synced: int | None = None
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         from trl.extras.profiling import profiling_context
 
-        # TRL's own template and tokens, as for its own engines.
+        # TRL's template and tokens, as for its own engines.
         prompt_ids = trainer._tokenize_prompts(prompts)[0]
-        # What has slept has no weights.
+        # An engine that slept has no weights.
         if self.engine.sleeps or trainer.state.global_step != self._synced:
             with profiling_context(trainer, "sync_weights"):
                 if self.engine.sleeps and self._synced is not None:
@@ -58,7 +57,7 @@ class Rollout:
                 self.engine.update_weights(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
             self._synced = trainer.state.global_step
         with profiling_context(trainer, "SGLang.generate"):
-            completion_ids, log_probs = self.engine.generate(prompt_ids, self._words)
+            completion_ids, log_probs = self.engine.generate(prompt_ids, self._parameters)
         if self.engine.sleeps:
             with profiling_context(trainer, "sleep"):
                 self.engine.sleep()
@@ -68,20 +67,11 @@ class Rollout:
 def sglang_rollout(args: Any, settings: Mapping[str, Any], model: Path, dtype: str, resumed_from: int) -> Rollout:
     """SGLang, started with the run's seed, its settings and the workload's number format.
 
-    A resumed run draws from another stream than the one that its first steps had: SGLang's cannot be continued.
+    A resumed run gets another seed, because SGLang cannot continue its random stream.
     """
     from transformers import AutoTokenizer
 
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of rollout_func at each start
-    words = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
-    return Rollout(_engine(args)(model, dtype, args.seed + 1000 * resumed_from, settings), words)
-
-
-def _engine(args: Any) -> type[Sglang]:
-    if args.use_cpu:
-        from engines.sglang.colocate import Sglang
-
-        return Sglang
-    from engines.sglang.gpu import SglangOnGpu
-
-    return SglangOnGpu
+    parameters = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
+    start = Sglang if args.use_cpu else SglangOnGpu
+    return Rollout(start(model, dtype, args.seed + 1000 * resumed_from, settings), parameters)

@@ -1,15 +1,15 @@
-"""Which of TRL's timers is which phase? Read from TRL 1.16 and transformers 5.17; the tree is
+"""Maps TRL's timers to phases (source: TRL 1.16 and transformers 5.17) in this tree:
 
 step                              on_step_begin -> on_step_end; its residual is gradient clipping, the learning
                                   rate's step, zero_grad
   training_step                   what TRL logs as step_time, summed over the accumulation window
     prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
       sync_weights                before generation, when the weights have changed since the last time
-        merge_adapter             a LoRA adapter is merged into the weights, and taken out of them again
+        merge_adapter             a LoRA adapter is merged into the weights, and removed again
       generate
-      wait                        for the slowest engine, where several processes generate
-      sleep                       vLLM gives its cache and weights back, or wakes up, with vllm_enable_sleep_mode;
-                                  waking up for new weights is a part of sync_weights
+      wait                        for the slowest engine, if several processes generate
+      sleep                       vLLM frees its cache and weights, or wakes up, with vllm_enable_sleep_mode;
+                                  waking up for new weights is part of sync_weights
       old_log_prob                only if samples outlive the weights, or vLLM's importance sampling is corrected
       ref_log_prob                only if beta > 0
       rewards                     GRPOTrainer._calculate_rewards
@@ -47,18 +47,18 @@ _PHASES = {
 def phase_name(timer: str, log_prob: str) -> str:
     """The phase of one of TRL's timers, such as `GRPOTrainer.vLLM.generate`.
 
-    All passes for log-probabilities have the same timer; `log_prob` says which of them is under way. A timer that is
-    not known keeps its own name, made fit for a path.
+    All passes for log-probabilities have the same timer; `log_prob` is the phase of the current one. An unknown timer
+    keeps its own name, made valid for a path.
     """
-    own = timer.partition(".")[2] or timer
-    return log_prob if own == LOG_PROB else _PHASES.get(own) or sanitize(own)
+    name = timer.partition(".")[2] or timer
+    return log_prob if name == LOG_PROB else _PHASES.get(name) or sanitize(name)
 
 
 def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
-    """Which pass for log-probabilities is under way, told by where it is called from and with which model.
+    """The phase of the current pass for log-probabilities, by its caller and its model.
 
-    Order would not do: TRL leaves out the old pass where samples are never older than the weights. The reference is a
-    model of its own, or with a LoRA adapter the policy with that adapter off or exchanged for one called `ref`.
+    The order of passes does not show it: TRL skips the old pass if samples are never older than the weights. The
+    reference is a separate model; with LoRA it is the policy without the adapter, or with the adapter `ref`.
     """
     if "compute_loss" in path.split("/"):
         return "policy_log_prob"
@@ -69,8 +69,8 @@ def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
 
 def _adapter_is_reference(model: Any) -> bool:
     for module in model.modules():
-        # peft's BaseTunerLayer; its own class cannot be named here, since peft need not be installed. Every model of
-        # transformers has a method of this name, with adapters or without.
+        # An attribute of peft's BaseTunerLayer; peft may not be installed, so its class cannot be imported. Every model
+        # of transformers has a method of this name.
         disabled = getattr(module, "disable_adapters", None)
         if isinstance(disabled, bool):
             return disabled or "ref" in module.active_adapters
@@ -78,7 +78,7 @@ def _adapter_is_reference(model: Any) -> bool:
 
 
 def count_tokens(trainer: Any, log: Any) -> None:
-    """Tell a `StepLog` of every completion's ids as they are made."""
+    """Report the lengths of generated prompts and completions to a `StepLog`."""
     original = trainer._generate
 
     def generate(prompts: list[Any]) -> Any:
@@ -90,17 +90,17 @@ def count_tokens(trainer: Any, log: Any) -> None:
 
 
 class TrlTimers:
-    """Hooks that open and close a `PhaseClock`'s phases as TRL works; they see every rank and need no tracker."""
+    """Hooks that open and close a `PhaseClock`'s phases in TRL. They work on every rank and need no tracker."""
 
     BATCH = "_generate_single_turn"
-    """The trainer's method that generates a batch's completions, once in every process."""
+    """The trainer's method that generates a batch's completions in each process."""
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
         self._log_prob = sanitize(LOG_PROB)
 
     def install(self, trainer: Any) -> None:
-        """Hook TRL's profiling contexts, and the parts of this trainer that TRL does not time."""
+        """Hook TRL's profiling contexts and the methods that TRL does not time."""
         self._hook_profiling_contexts()
         self._label_log_probs(trainer)
         self._time(trainer, "training_step", "training_step")
@@ -110,8 +110,8 @@ class TrlTimers:
             for method in ("merge_adapter", "unmerge_adapter") if hasattr(trainer.model, "merge_adapter") else ():
                 self._time(trainer.model, method, "merge_adapter")
             if generation.mode == "server":
-                self._time_a_server(generation)
-            # With sleep mode on, vLLM wakes up inside generate() and syncs there, outside TRL's own timer.
+                self._time_server(generation)
+            # In sleep mode vLLM wakes up and syncs inside generate(), outside TRL's own timer.
             self._time(generation, "sync_weights", "sync_weights")
             llm = getattr(generation, "llm", None)
             for method in ("sleep", "wake_up") if llm is not None else ():
@@ -120,7 +120,7 @@ class TrlTimers:
             self._wait_for_slowest(trainer)
 
     def _wait_for_slowest(self, trainer: Any) -> None:
-        """Time what a process waits for the slowest engine: the next phase in which they gather would have it."""
+        """Time each process's wait for the slowest engine; otherwise the next phase that gathers would include it."""
         generate, wait = getattr(trainer, self.BATCH), trainer.accelerator.wait_for_everyone
 
         @functools.wraps(generate)
@@ -132,11 +132,11 @@ class TrlTimers:
 
         setattr(trainer, self.BATCH, waited)
 
-    def _time_a_server(self, generation: Any) -> None:
-        """Make all processes share the seconds of rank 0, which alone talks with a server while the others wait.
+    def _time_server(self, generation: Any) -> None:
+        """Give all processes the seconds of rank 0, the only one that calls the server.
 
-        They would wait for new weights in `generate`, and for completions outside of TRL's own timer: of means over all
-        processes neither would be right.
+        The others would wait for new weights in `generate`, and for completions outside TRL's timer; the mean over all
+        processes would be wrong for both.
         """
         sync, generate = generation.sync_weights, generation.generate
 
@@ -166,7 +166,7 @@ class TrlTimers:
             error: BaseException | None,
             trace: TracebackType | None,
         ) -> Any:
-            # Closed first: TRL logs to the tracker as it leaves, which is no part of what it timed.
+            # Close first: TRL logs to the tracker as it exits, and does not time that.
             clock.close()
             return leave(context, kind, error, trace)
 
@@ -184,7 +184,7 @@ class TrlTimers:
         setattr(trainer, LOG_PROB, labelled)
 
     def _time(self, owner: Any, method: str, phase: str, unless: str | None = None) -> None:
-        """Time a method as a phase, but where that phase is open already, or `unless` is, which it is a part of."""
+        """Time a method as a phase, unless that phase is already open, or `unless`, which includes the method."""
         original: Callable[..., Any] = getattr(owner, method)
 
         @functools.wraps(original)

