@@ -124,8 +124,7 @@ def _require_pace(seconds_per_step: float | None) -> None:
 
 
 def _status(args: argparse.Namespace) -> None:
-    from workflow.cluster.status import show_status
-    from workflow.cluster.watch import EVERY_S, watch
+    from workflow.cluster.status import EVERY_S, show_status, watch
 
     if args.every is not None and not 0 < args.every < float("inf"):
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
@@ -253,7 +252,7 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "doctor": (_doctor, "workflow.doctor.diagnosis"),
     "preflight": (_preflight, "workflow.preflight.command"),
     "plan": (_print_plan, "workflow.cluster.estimate workflow.config.entry"),
-    "status": (_status, "workflow.cluster.watch workflow.config.plan"),
+    "status": (_status, "workflow.cluster.status workflow.config.plan"),
     "cancel": (_cancel, "workflow.cluster.cancel workflow.config.plan"),
     "verdict": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),
     "headline": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),

@@ -13,7 +13,7 @@ import pytest
 from common.files import user_name
 from workflow.cluster import slurm
 from workflow.cluster import slurm_answer as subject
-from workflow.cluster.ends import end_from_slurm, kind_of_state
+from workflow.cluster.history import end_from_slurm, kind_of_state
 from workflow.cluster.slurm import EndedJob, SlurmError
 from workflow.cluster.slurm_answer import Answer, ask, read, request_details
 

@@ -16,8 +16,7 @@ import yaml
 from workflow.cluster.estimate import plan_lines
 from workflow.cluster.experiment import named_experiment, planned_experiment
 from workflow.cluster.locks import try_lock
-from workflow.cluster.state import run_states
-from workflow.cluster.status import status_lines
+from workflow.cluster.status import status_lines, take_snapshot
 from workflow.config.plan import Plan, load_plan
 
 from ..two_arms import two_arms
@@ -156,7 +155,7 @@ def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -
     note = "stack trl-vllm-cpu: registered, not built (/opt/torch/bin/python3), 2 accepted differences from its lock"
     assert f"- {note}" in plan_lines(plan, None, None)
     experiment = planned_experiment(plan)
-    assert note in status_lines(experiment, *run_states(experiment))
+    assert note in status_lines(take_snapshot(experiment))
     results.mkdir(parents=True)
     (results / "plan.json").write_text(json.dumps(plan.as_json()))
-    assert note in status_lines(named_experiment("mine"), *run_states(named_experiment("mine")))
+    assert note in status_lines(take_snapshot(named_experiment("mine")))

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster.progress import MOST_PARTS
-from workflow.cluster.waiting import JobReporter
+from workflow.cluster.progress import MOST_PARTS, JobReporter
 
 from .make_runs import MadeRun
 from .run_bench import ROOT, RunBench

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster.ends import explain
+from workflow.cluster.history import explain
 from workflow.cluster.paths import JobPaths
 from workflow.cluster.submit import slurm_parameters
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.ends import RETRIED, explain
 from workflow.cluster.experiment import ExpectedRun, Experiment, named_experiment
+from workflow.cluster.history import RETRIED, explain
 from workflow.cluster.launcher import Launcher
 from workflow.cluster.locks import lock_experiment, try_lock
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.slurm import seconds_of
-from workflow.cluster.state import run_states
-from workflow.cluster.status import readable_step, status_lines
+from workflow.cluster.status import readable_step, status_lines, take_snapshot
 
 from .make_runs import INPUTS, MadeRun, answer, write
 
@@ -42,7 +41,7 @@ def shown(folder: Path, *runs: str) -> list[str]:
     """The status of runs that a plan wants with the usual fingerprint, steps and inputs."""
     inputs = {"data_sha256": "d", "model_sha256": "m"}
     experiment = Experiment("mine", folder, [ExpectedRun(run, F, 10, inputs) for run in runs])
-    return status_lines(experiment, *run_states(experiment))
+    return status_lines(take_snapshot(experiment))
 
 
 def row(lines: list[str], run: str) -> str:

@@ -22,8 +22,7 @@ from rich.console import Console
 from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 from workflow.cluster.state import RunState
-from workflow.cluster.status import row_of
-from workflow.cluster.watch import Snapshot, changes, table_of, take_snapshot
+from workflow.cluster.status import Snapshot, changes, row_of, table_of, take_snapshot
 
 from ..late_signals import late_signals
 from ..patience import Patience, ended

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workflow.cluster.ends import has_memory_error, memory_error, oom_kills
+from workflow.cluster.history import has_memory_error, memory_error, oom_kills
 from workflow.cluster.progress import Progress, last_step
-from workflow.cluster.watchdog import Watchdog, dump_stacks
+from workflow.cluster.stopping import Watchdog, dump_stacks
 
 
 def write_step(metrics: Path, step: int, seconds: float) -> None:

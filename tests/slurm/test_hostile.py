@@ -40,7 +40,7 @@ def rolloutbench(one: SlurmRun, code: str) -> str:
         "from workflow.cluster.cancel import cancel",
         "from workflow.cluster.experiment import Experiment, ExpectedRun",
         "from workflow.cluster.state import run_states",
-        "from workflow.cluster.status import status_lines",
+        "from workflow.cluster.status import status_lines, take_snapshot",
         "experiment = Experiment('experiment', Path(sys.argv[1]), [ExpectedRun('arm-s0', sys.argv[2])])",
         code,
     )
@@ -55,7 +55,7 @@ def cancel(one: SlurmRun) -> str:
 
 
 def status(one: SlurmRun) -> str:
-    return rolloutbench(one, "print(*status_lines(experiment, *run_states(experiment)), sep='\\n')")
+    return rolloutbench(one, "print(*status_lines(take_snapshot(experiment)), sep='\\n')")
 
 
 def lose_the_node(one: SlurmRun) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
 from common.files import user_name, write_json, write_text
 from common.messages import join_first, unknown_name
 from workflow.cluster import slurm
-from workflow.cluster.ends import cancelled_by
 from workflow.cluster.experiment import Experiment, unplanned
+from workflow.cluster.history import cancelled_by
 from workflow.cluster.jobstate import JobState, Life, filesystem_now
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
@@ -28,15 +27,6 @@ _NOT_IN_SLURM = {
     Life.SUBMITTING: "its submission is under way; it is cancelled as soon as that ends",
     Life.DOUBTED: "is not in Slurm's answer; if its job still exists, it ends before it trains",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A run's job that may be alive."""
-
-    run_id: str
-    run: RunPaths
-    job: Submission
 
 
 def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> list[str]:
@@ -62,11 +52,16 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
     runs = {run_id: experiment.run(run_id) for run_id in dict.fromkeys(chosen or known)}
     give_up = time.monotonic() + _SUBMIT_PATIENCE_S
     fs_now = filesystem_now(experiment.folder)
-    targets = [target for run_id, run in runs.items() for target in _targets(run_id, run, give_up, fs_now)]
-    for target in targets:
-        _require_own(target.job.paths.record)
-    results = _cancel_local([target for target in targets if not target.job.on_slurm], now)
-    results |= _cancel_slurm(experiment, [target for target in targets if target.job.on_slurm], results)
+    jobs = [job for run in runs.values() for job in _living(run, give_up, fs_now)]
+    for job in jobs:
+        _require_own(job.paths.record)
+    results = {}
+    for job in jobs:
+        if not job.on_slurm:
+            _stop(job, "now" if now else "soon")
+            when = "at once" if now else "after its step, with a checkpoint"
+            results[job.run_id] = f"asked to stop {when}"
+    results |= _cancel_slurm(experiment, [job for job in jobs if job.on_slurm], results)
     lines = [f"{run_id}: {result}" for run_id, result in results.items()]
     if chosen:
         return lines + [f"{run_id}: {_why_nothing(runs[run_id])}" for run_id in runs if run_id not in results]
@@ -75,98 +70,87 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
     return [*lines, f"{experiment.name} is cancelled: nothing is submitted until snakemake is started again"]
 
 
-def _targets(run_id: str, run: RunPaths, give_up: float, now: float) -> list[_Target]:
+def _living(run: RunPaths, give_up: float, now: float) -> list[Submission]:
     """A run's jobs that have not ended, or whose trainer still writes; waits for a submission under way."""
     found = []
     for paths in run.jobs():
         job = submission(paths)
-        while _is_submitting(run, job) and time.monotonic() < give_up:
+        while _is_submitting(job) and time.monotonic() < give_up:
             time.sleep(0.2)
             job = submission(paths)
-        target = _Target(run_id, run, job)
-        if _state(target, SlurmReport(unavailable="not asked yet"), now).alive:
-            found.append(target)
+        if _state(job, SlurmReport(unavailable="not asked yet"), now).alive:
+            found.append(job)
     return found
 
 
-def _is_submitting(run: RunPaths, job: Submission) -> bool:
+def _is_submitting(job: Submission) -> bool:
     """Whether a submitter, which holds the launcher's lock, has yet to record the job's id or an error."""
     undecided = not job.end and job.job_id is None and not job.record.get("error")
-    return undecided and holder_note(run.launcher_lock) is not None
+    return undecided and holder_note(job.run.launcher_lock) is not None
 
 
-def _cancel_local(targets: Iterable[_Target], now: bool) -> dict[str, str]:
-    results = {}
-    for target in targets:
-        _stop(target.job.paths, "now" if now else "soon")
-        results[target.run_id] = "asked to stop at once" if now else "asked to stop after its step, with a checkpoint"
-    return results
+def _stop(job: Submission, when: str) -> None:
+    _note(job.paths.cancelled)
+    write_text(job.paths.stop, when)
 
 
-def _stop(job: JobPaths, when: str) -> None:
-    _note(job.cancelled)
-    write_text(job.stop, when)
+def _state(job: Submission, report: SlurmReport, now: float) -> JobState:
+    return state_of_job(job.run, job, report, holder_note(job.run.launcher_lock) is not None, now)
 
 
-def _state(target: _Target, report: SlurmReport, now: float) -> JobState:
-    has_launcher = holder_note(target.run.launcher_lock) is not None
-    return state_of_job(target.run, target.job, report, has_launcher, now)
-
-
-def _cancel_slurm(experiment: Experiment, targets: Sequence[_Target], done: dict[str, str]) -> dict[str, str]:
-    if not targets:
+def _cancel_slurm(experiment: Experiment, jobs: Sequence[Submission], done: dict[str, str]) -> dict[str, str]:
+    if not jobs:
         return {}
-    folder = targets[0].run.slurm
-    for target in targets:
-        request_details(folder, target.job.slurm_id)
+    folder = jobs[0].run.slurm
+    for job in jobs:
+        request_details(folder, job.slurm_id)
     answer, now = ask(folder, fresh=True), filesystem_now(experiment.folder)
     report = SlurmReport(answer, answer.error or "")
-    lives = {target.job.paths: _state(target, report, now).life for target in targets}
+    lives = {job.paths: _state(job, report, now).life for job in jobs}
     # A trainer that Slurm has given up still reads its stop file.
     results = {}
-    for target in targets:
-        if lives[target.job.paths] is Life.ABANDONED:
-            _stop(target.job.paths, "now")
-            results[target.run_id] = "asked to stop at once, by its stop file: Slurm has given it up"
+    for job in jobs:
+        if lives[job.paths] is Life.ABANDONED:
+            _stop(job, "now")
+            results[job.run_id] = "asked to stop at once, by its stop file: Slurm has given it up"
     if answer.error is not None:
-        raise UserError(_incomplete(experiment, targets, done | results, f"Slurm does not answer: {answer.error}"))
-    found = _living_jobs(targets, answer)
-    live = [target for target in targets if found[target.job.paths]]
-    late = [target for target in targets if target not in live and lives[target.job.paths] in _NOT_IN_SLURM]
+        raise UserError(_incomplete(experiment, jobs, done | results, f"Slurm does not answer: {answer.error}"))
+    found = _living_jobs(jobs, answer)
+    live = [job for job in jobs if found[job.paths]]
     # Before scancel: a job that requeues itself, a new life and a late submission read this.
-    noted = [target.job.paths.cancelled for target in live if _note(target.job.paths.cancelled)]
-    for target in late:
-        _note(target.job.paths.cancelled)
-        results[target.run_id] = _NOT_IN_SLURM[lives[target.job.paths]]
+    noted = [job.paths.cancelled for job in live if _note(job.paths.cancelled)]
+    for job in jobs:
+        if job not in live and lives[job.paths] in _NOT_IN_SLURM:
+            _note(job.paths.cancelled)
+            results[job.run_id] = _NOT_IN_SLURM[lives[job.paths]]
     try:
-        slurm.cancel([job.job_id for target in live for job in found[target.job.paths]])
+        slurm.cancel([queued.job_id for job in live for queued in found[job.paths]])
     except SlurmError as error:
         # These jobs were not cancelled and must not count as such.
         for file in noted:
             file.unlink(missing_ok=True)
         raise UserError(_incomplete(experiment, live, done | results, f"Slurm does not answer: {error}")) from None
-    for target in live:
-        jobs = " and ".join(f"{job.job_id} ({job.state.lower()})" for job in found[target.job.paths])
-        results[target.run_id] = "; ".join(filter(None, (results.get(target.run_id), f"cancelled Slurm job {jobs}")))
+    for job in live:
+        names = " and ".join(f"{queued.job_id} ({queued.state.lower()})" for queued in found[job.paths])
+        results[job.run_id] = "; ".join(filter(None, (results.get(job.run_id), f"cancelled Slurm job {names}")))
     return results
 
 
-def _living_jobs(targets: Sequence[_Target], answer: Answer) -> dict[JobPaths, list[QueueJob]]:
-    """Each submission's jobs, found by their name, which is unique to the run; Slurm reuses ids.
+def _living_jobs(jobs: Sequence[Submission], answer: Answer) -> dict[JobPaths, list[QueueJob]]:
+    """Each submission's jobs in Slurm, found by their name, which is unique to the run; Slurm reuses ids.
 
     Submissions of the same configuration share a name; a job belongs to the one with its id, or else to the last.
     """
-    submissions = {target.job.name: target.job.paths for target in targets}
-    submissions |= {target.job.job_id or "": target.job.paths for target in targets}
-    found: dict[JobPaths, list[QueueJob]] = {target.job.paths: [] for target in targets}
-    for name in dict.fromkeys(target.job.name for target in targets if target.job.name):
-        for job in answer.jobs_named(name):
-            found[submissions.get(job.job_id, submissions[name])].append(job)
+    submissions = {job.name: job.paths for job in jobs} | {job.job_id or "": job.paths for job in jobs}
+    found: dict[JobPaths, list[QueueJob]] = {job.paths: [] for job in jobs}
+    for name in dict.fromkeys(job.name for job in jobs if job.name):
+        for queued in answer.jobs_named(name):
+            found[submissions.get(queued.job_id, submissions[name])].append(queued)
     return found
 
 
-def _incomplete(experiment: Experiment, targets: Sequence[_Target], done: dict[str, str], why: str) -> str:
-    runs = list(dict.fromkeys(target.run_id for target in targets))
+def _incomplete(experiment: Experiment, jobs: Sequence[Submission], done: dict[str, str], why: str) -> str:
+    runs = list(dict.fromkeys(job.run_id for job in jobs))
     cancelled = f"cancelled: {', '.join(done)}" if done else "nothing was cancelled"
     kept = "; nothing more is submitted" if experiment.cancelled.exists() else ""
     return f"{why}\n{cancelled}{kept}. Jobs of {join_first(runs, 5)} may be alive: try again when `squeue` answers"
@@ -193,6 +177,6 @@ def _require_own(path: Path) -> None:
 def _why_nothing(run: RunPaths) -> str:
     if holder_note(run.launcher_lock) is not None:
         return "it has no job, but a launcher that may submit one; to stop that, cancel the whole experiment"
-    jobs = run.jobs()
-    by = cancelled_by(jobs[-1]) if jobs else None
+    last = next(reversed(run.jobs()), None)
+    by = cancelled_by(last) if last else None
     return f"nothing to cancel: cancelled by {by} before" if by else "nothing to cancel"

@@ -42,8 +42,7 @@ class Estimate:
     """The remaining cost of a run."""
 
     run: PlannedRun
-    action: str
-    """skip, attach, resume, submit, or `attach?`: a job may exist, but Slurm does not answer."""
+    action: str  # skip, attach, resume, submit, or `attach?`: a job may exist, but Slurm does not answer
     action_text: str
     gpus: int | None
     pace: Pace

@@ -31,12 +31,9 @@ class Experiment:
 
     name: str
     folder: Path
-    runs: list[ExpectedRun]
-    """The trained runs."""
-    imports: list[ExpectedRun] = field(default_factory=list)
-    """The runs that are imported from their logs elsewhere."""
-    stacks: tuple[str, ...] = ()
-    """The stacks of the trained arms."""
+    runs: list[ExpectedRun]  # the trained runs
+    imports: list[ExpectedRun] = field(default_factory=list)  # the runs that are imported from their logs elsewhere
+    stacks: tuple[str, ...] = ()  # the stacks of the trained arms
 
     def run(self, run_id: str) -> RunPaths:
         """A run's files."""

@@ -21,21 +21,21 @@ from common.files import read_json, write_json
 from common.retry import exists, retry_io
 from trainers import Spread
 from workflow.cluster import slurm
-from workflow.cluster.ends import ENDED_BY_SLURM, cancelled_by
 from workflow.cluster.history import (
+    ENDED_BY_SLURM,
     FILES,
+    cancelled_by,
     end_reason,
     finished_attempt,
     matching_attempts,
     read_object,
-    without_new_step,
 )
 from workflow.cluster.jobstate import SILENT_S, Evidence, HeartbeatWatch, JobVerdict, job_state
 from workflow.cluster.locks import try_lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.place import Place
 from workflow.cluster.processes import adopt_orphans
-from workflow.cluster.progress import last_step
+from workflow.cluster.progress import last_step, without_new_step
 from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.spread import started_nodes, worker_task

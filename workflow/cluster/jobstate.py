@@ -16,13 +16,12 @@ from pathlib import Path
 
 from workflow.cluster.history import attempts_of_job
 from workflow.cluster.paths import AttemptPaths, RunPaths
-from workflow.cluster.slurm import EndedJob, QueueJob
+from workflow.cluster.slurm import ENDED, EndedJob, QueueJob
 from workflow.cluster.slurm_answer import Answer
-from workflow.cluster.submissions import Submission, ended_state, queued_job
+from workflow.cluster.submissions import Submission
 
 HEARTBEAT_S = 5.0
-SILENT_S = 3 * HEARTBEAT_S
-"""A heartbeat that has not moved for this long is silent."""
+SILENT_S = 3 * HEARTBEAT_S  # a heartbeat that has not moved for this long is silent
 # How many of Slurm's answers in a row must lack a living job before it counts as ended: if accounting confirms its end,
 # if accounting works and knows no end (it is seconds late), and without accounting.
 _CONFIRMED, _UNCONFIRMED, _WITHOUT_ACCOUNTING = 2, 6, 3
@@ -34,13 +33,10 @@ class JobVerdict(StrEnum):
     """A job's status from its files alone."""
 
     OPEN = "open"
-    FINISHED = "finished"
-    """An attempt's done.json proves that the run is finished."""
+    FINISHED = "finished"  # an attempt's done.json proves that the run is finished
     CANCELLED = "cancelled"
-    SUPERSEDED = "superseded"
-    """The run has a newer submission."""
-    ENDED = "ended"
-    """There is an end.json."""
+    SUPERSEDED = "superseded"  # the run has a newer submission
+    ENDED = "ended"  # there is an end.json
 
 
 class Life(StrEnum):
@@ -54,12 +50,9 @@ class Life(StrEnum):
     RUNNING = "running"
     ENDING = "ending"
     SUSPENDED = "suspended"
-    ABANDONED = "abandoned"
-    """Slurm has given it up, and its trainer still writes."""
-    DOUBTED = "doubted"
-    """Slurm's last answer lacks it; that does not prove its end."""
-    SILENT = "silent"
-    """Slurm does not answer."""
+    ABANDONED = "abandoned"  # Slurm has given it up, and its trainer still writes
+    DOUBTED = "doubted"  # Slurm's last answer lacks it; that does not prove its end
+    SILENT = "silent"  # Slurm does not answer
 
 
 _LIVES = {
@@ -80,8 +73,7 @@ class Pulse:
     """The signs of life of a job's newest attempt; `beats` is None until it was watched for long enough."""
 
     began: bool = False
-    exited: bool = False
-    """exit.json exists: the job saw the trainer's end."""
+    exited: bool = False  # exit.json exists: the job saw the trainer's end
     beats: bool | None = None
 
     @property
@@ -96,18 +88,13 @@ class Evidence:
 
     job: Submission
     finished: bool = False
-    current: bool = True
-    """The run's job.json names this submission."""
+    current: bool = True  # the run's job.json names this submission
     cancelled_by: str | None = None
-    submitting: bool = False
-    """Its submission may still be under way."""
-    holds_lock: bool = False
-    """The job holds its run's lock on this machine."""
+    submitting: bool = False  # its submission may still be under way
+    holds_lock: bool = False  # the job holds its run's lock on this machine
     answer: Answer | None = None
-    unavailable: str = ""
-    """Why Slurm's answer does not describe the present; empty if it does."""
-    answers_without: int = 0
-    """How many of Slurm's answers in a row lacked a living job."""
+    unavailable: str = ""  # why Slurm's answer does not describe the present; empty if it does
+    answers_without: int = 0  # how many of Slurm's answers in a row lacked a living job
     pulse: Pulse = Pulse()
 
 
@@ -120,8 +107,7 @@ class JobState:
     note: str = ""
     queued: QueueJob | None = None
     ended: EndedJob | None = None
-    slurm_state: str = ""
-    """Slurm's last state of a job that has ended."""
+    slurm_state: str = ""  # Slurm's last state of a job that has ended
 
     @property
     def alive(self) -> bool:
@@ -176,13 +162,20 @@ def _local_life(seen: Evidence) -> Life:
 def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
     if seen.unavailable or seen.answer is None:
         return JobState(verdict, Life.SILENT, seen.unavailable)
-    if (queued := queued_job(seen.job, seen.answer)) is not None:
-        return JobState(verdict, _queued_life(queued, seen.pulse), queued=queued)
+    # Find it by its name, since Slurm reuses ids.
+    living = seen.answer.jobs_named(seen.job.name) if seen.job.name else []
+    if living:
+        queued = next((one for one in living if one.job_id == seen.job.job_id), living[0])
+        life = _LIVES.get(queued.state, Life.RUNNING)
+        if queued.state == "PENDING":
+            life = Life.REQUEUED if seen.pulse.began else Life.WAITING
+        return JobState(verdict, life, queued=queued)
     if seen.answer.may_be_older_than(seen.job.record.get("answer")):
         return JobState(verdict, Life.WAITING, "just submitted")
     ended = seen.answer.ended.get(seen.job.job_id or "")
     ended = ended if ended and ended.name == seen.job.name else None
-    state = ended_state(seen.job, seen.answer)
+    listed = seen.answer.jobs.get(seen.job.job_id or "")
+    state = listed.state if listed and listed.name == seen.job.name and listed.state in ENDED else ""  # of squeue
     last_state = state or (ended.state if ended else "")
     none = JobState(verdict, Life.NONE, ended=ended, slurm_state=last_state)
     if seen.job.job_id is None:
@@ -197,12 +190,6 @@ def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
     note = f"is {last_state.lower().replace('_', ' ')} for Slurm" if last_state else "is unknown to Slurm"
     life, note = _missing_life(seen.pulse, note)
     return JobState(verdict, life, note, ended=ended, slurm_state=last_state)
-
-
-def _queued_life(queued: QueueJob, pulse: Pulse) -> Life:
-    if queued.state == "PENDING":
-        return Life.REQUEUED if pulse.began else Life.WAITING
-    return _LIVES.get(queued.state, Life.RUNNING)
 
 
 class HeartbeatWatch:

@@ -33,23 +33,27 @@ from common import retry
 from common.errors import UserError
 from common.files import DiskFull, read_json, write_json, write_text
 from common.messages import can_redraw, print_message, remedy, report_errors
-from workflow.cluster.ends import RETRIED, cancelled_by, end_from_slurm, explain, final_end, retry_reason
 from workflow.cluster.history import (
+    RETRIED,
     attempts_of_job,
+    cancelled_by,
+    end_from_slurm,
+    explain,
+    final_end,
     finished_attempt,
     is_order_for,
     log_of,
     read_object,
+    retry_reason,
     why_unfinished,
 )
 from workflow.cluster.jobstate import JobState, JobVerdict, Life
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.cluster.progress import readable_duration
+from workflow.cluster.progress import JobReporter, readable_duration
 from workflow.cluster.request import command_line, request_of
 from workflow.cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler, remark
-from workflow.cluster.submitter import Submitter, log_tail
-from workflow.cluster.waiting import ASKING, NOTHING_STARTED, Detached, JobReporter, LauncherStop
+from workflow.cluster.submitter import ASKING, NOTHING_STARTED, Detached, LauncherStop, Submitter, log_tail
 
 MOST_DUPLICATES = 3
 # Limit for a file system that cannot be read; it restarts after a quarter of an hour without such an error.
@@ -70,8 +74,7 @@ class Launcher:
         self.steps = int(self.spec["workload"]["steps"])
         self._stop = LauncherStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
-        self._leaves_at_once = self.scheduler.detaches
-        """A Ctrl-C ends this launcher at any point."""
+        self._leaves_at_once = self.scheduler.is_cluster  # a Ctrl-C ends this launcher at any point
         self._submitter = Submitter(run, request, self.scheduler, self._stop)
         self._lock: Lock | None = None
         self._had_lock = False
@@ -169,7 +172,7 @@ class Launcher:
                 barren, last = barren + 1, 0  # another job trained meanwhile: first find out how that ended
                 self._job = None
                 continue
-            if end["kind"] not in RETRIED or not self.scheduler.retries:
+            if end["kind"] not in RETRIED or not self.scheduler.is_cluster:
                 raise self._failure(job, end)
             # A job counts its attempts without a new step; this counts the jobs without any attempt.
             barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
@@ -192,7 +195,7 @@ class Launcher:
         try:
             live = there.live_job()
         finally:
-            self._leaves_at_once = self.scheduler.detaches
+            self._leaves_at_once = self.scheduler.is_cluster
         if live is not None and live[1].alive:
             raise UserError(
                 f"{self.run_id}: {there.label(live[0])} ({where}) still trains this run; start with the profile that "
@@ -253,7 +256,7 @@ class Launcher:
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
         """Wait for a job's end and report its progress; the end, with the job's number."""
         # Only local runs follow one another; the bars of several launchers would overwrite each other.
-        live = not self.scheduler.detaches and can_redraw(sys.stderr)
+        live = not self.scheduler.is_cluster and can_redraw(sys.stderr)
         reporter = self._reporters.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job, live))
         self._stop.message = (
             f"detached; {self.scheduler.label(job)} continues without this launcher. Start the same command again to "
@@ -305,7 +308,7 @@ class Launcher:
 
     def _pass_stop_on(self, job: JobPaths) -> None:
         """Stop a local job after its step, at a second request at once; a job in Slurm continues."""
-        if self.scheduler.detaches:
+        if self.scheduler.is_cluster:
             self._stop.leave_if_asked()
         wanted = "soon" if self._stop.requests == 1 else "now"
         if not job.stop.exists() or job.stop.read_text() != wanted:

@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 
 from common.errors import UserError
 
@@ -18,15 +17,12 @@ class Lock:
     """A held lock; leaving the `with` block releases it."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        """A process that inherits it holds the lock, too."""
+        self.descriptor = descriptor  # a process that inherits it holds the lock, too
 
     def __enter__(self) -> Lock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def release(self) -> None:

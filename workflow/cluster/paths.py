@@ -36,20 +36,14 @@ class _Folder:
 class JobPaths(_Folder):
     """The files of one submission of a run."""
 
-    __slots__ = ()
-
-    order = _File("order.json")
-    """The job's order, written before it is submitted."""
+    order = _File("order.json")  # the job's order, written before it is submitted
     record = _File("job.json")
     """Its name and id in the scheduler; written before the submission without an id, and again after it."""
     end = _File("end.json")
     """How the job finally ended: written once, by the job itself or by a launcher that found it gone."""
-    stop = _File("stop")
-    """A request to end: `soon` (after the step, with a checkpoint) or `now`."""
-    cancelled = _File("cancelled.json")
-    """Who cancelled the job with `rolloutbench cancel`."""
-    submitit = _File("submitit")
-    """submitit's own files: the script and the job's output."""
+    stop = _File("stop")  # a request to end: `soon` (after the step, with a checkpoint) or `now`
+    cancelled = _File("cancelled.json")  # who cancelled the job with `rolloutbench cancel`
+    submitit = _File("submitit")  # submitit's own files: the script and the job's output
     setup_log = _File("setup.log")
     """Output of the site's setup script in the job's last life (workflow/cluster/set_up.sh)."""
 
@@ -61,37 +55,28 @@ class JobPaths(_Folder):
 class AttemptPaths(_Folder):
     """The files of one life of a run."""
 
-    __slots__ = ()
-
     order = _File("attempt.json")
-    spec = _File("spec.json")
-    """The spec of this attempt; the run's own spec.json may be newer."""
+    spec = _File("spec.json")  # the spec of this attempt; the run's own spec.json may be newer
     log = _File("log")
     metrics = _File("metrics.jsonl")
     done = _File("done.json")
-    exit = _File("exit.json")
-    """How the trainer's process ended; written by the job that watched it."""
-    heartbeat = _File("heartbeat")
-    """Touched every few seconds by the job that watches the trainer."""
+    exit = _File("exit.json")  # how the trainer's process ended; written by the job that watched it
+    heartbeat = _File("heartbeat")  # touched every few seconds by the job that watches the trainer
 
 
 class RunPaths(_Folder):
     """The files of one run."""
 
-    __slots__ = ()
-
     spec = _File("spec.json")
     done = _File("done.json")
-    current = _File("job.json")
-    """The submission that counts: {"job": k}."""
+    current = _File("job.json")  # the submission that counts: {"job": k}
     identity = _File("identity.json")
     """The folder's identity, independent of its path (workflow/cluster/submissions.py)."""
     life = _File("life.json")
     """The life that trains this run: a life that Slurm starts writes it, and any earlier life ends when it reads it."""
     launcher_lock = _File(".head.lock")
     """Held by the launcher that is responsible for this run; a second launcher waits for it."""
-    live_lock = _File(".live.lock")
-    """Held by the job that trains this run; the kernel releases it when the job dies."""
+    live_lock = _File(".live.lock")  # held by the job that trains this run; the kernel releases it when the job dies
 
     @property
     def experiment(self) -> Path:

@@ -18,8 +18,7 @@ class Place:
     """One task's place in its Slurm job, and its resources there."""
 
     rank: int
-    hosts: tuple[str, ...]
-    """Slurm's names of the nodes, in the order of their ranks."""
+    hosts: tuple[str, ...]  # Slurm's names of the nodes, in the order of their ranks
     cpus: int
     gpus: int
     memory_bytes: int | None = None

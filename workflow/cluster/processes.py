@@ -17,8 +17,7 @@ import psutil
 
 from node.ranks import die_with_this_process
 
-LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"
-"""Marks the processes that one task of one life of a job has started."""
+LIFE_VARIABLE = "ROLLOUTBENCH_LIFE"  # marks the processes that one task of one life of a job has started
 
 GRACE_S = 5.0
 _REAP_TIMEOUT_S = 10.0  # a process blocked in a driver may not die even by SIGKILL
@@ -127,10 +126,8 @@ def end_processes_of(
 class _Facts:
     parent: int
     session: int
-    own: bool
-    """It belongs to this user."""
-    marked: bool
-    """It carries the token."""
+    own: bool  # it belongs to this user
+    marked: bool  # it carries the token
 
 
 def _found(

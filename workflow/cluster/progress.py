@@ -1,13 +1,19 @@
-"""Reads a run's progress from its metrics.jsonl as it grows."""
+"""Reads a run's progress from its growing metrics.jsonl, and reports it."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from common.files import read_json
+from common.messages import end_bar, print_message, show_bar
+from workflow.cluster.history import ENDED_BY_SLURM, read_object
+from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 
 # A line holds a step's samples, too: thousands of characters.
 _TAIL_BYTES = 2**18
@@ -129,3 +135,67 @@ def readable_duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def without_new_step(attempts: Sequence[AttemptPaths]) -> int:
+    """The number of attempts in a row, up to the last, that reached no step beyond the earlier ones."""
+    best = fruitless = 0
+    for attempt in attempts:
+        reached = last_step(attempt.metrics)
+        fruitless = 0 if reached > best else fruitless + 1
+        best = max(best, reached)
+    return fruitless
+
+
+class JobReporter:
+    """Reports on one job whenever `report` is called.
+
+    With `live` the progress is a bar that is redrawn; otherwise it is a line for each part of the run.
+    """
+
+    def __init__(self, run: RunPaths, run_id: str, steps: int, job: JobPaths, live: bool = False) -> None:
+        self._run, self._run_id, self._steps, self._job, self._live = run, run_id, steps, job, live
+        self._attempt: AttemptPaths | None = None
+        self._ended: AttemptPaths | None = None
+        self._progress: Progress | None = None
+        self._latest: str | None = None
+        self._reported_part = 0
+
+    def report(self, last: bool = False) -> None:
+        """Print a new attempt, its end, and progress that is worth a line."""
+        attempts = self._run.attempts()
+        newest = attempts[-1] if attempts else None
+        has_ended = self._attempt is not None and self._attempt != self._ended and self._attempt.exit.is_file()
+        self._report_progress(last or has_ended)
+        if has_ended:
+            self._report_end()
+        if newest and newest != self._attempt and read_object(newest.order).get("job") == self._job.number:
+            self._attempt, self._progress, self._reported_part = newest, Progress(newest.metrics, self._steps), 0
+            host = read_json(newest.order)["host"]
+            print_message(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
+            self._report_progress(last)
+
+    def _report_progress(self, at_once: bool) -> None:
+        if self._progress is None:
+            return
+        self._latest = self._progress.poll() or self._latest
+        if self._latest and self._live:
+            utf8 = (sys.stderr.encoding or "").lower().startswith("utf")
+            show_bar(f"{self._run_id}  {self._progress.bar(*() if utf8 else '#.')}")
+            self._latest = None
+        elif self._latest and (at_once or self._progress.part > self._reported_part):
+            print_message(f"{self._run_id}: {self._latest}")
+            self._latest, self._reported_part = None, self._progress.part
+        if at_once:
+            end_bar()
+
+    def _report_end(self) -> None:
+        """The end of an attempt that is followed by another; the launcher reports the last one's end."""
+        assert self._attempt is not None
+        self._ended = self._attempt
+        end = read_object(self._attempt.exit)
+        if end.get("again") or end.get("cause") == ENDED_BY_SLURM:
+            why = end.get("detail") or end.get("cause")
+            print_message(
+                f"{self._run_id}: attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}"
+            )

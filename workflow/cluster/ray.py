@@ -66,8 +66,7 @@ class PrivateFolder:
             _remove_leftover(leftover)
         self.folder, lock = _new_folder(prefix, base)
         self._lock: Lock | None = lock
-        self.ray = self.folder / "r"
-        """Ray's part, which Ray opens to everybody; the folder around it stays private."""
+        self.ray = self.folder / "r"  # Ray's part, which Ray opens to everybody; the folder around it stays private
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

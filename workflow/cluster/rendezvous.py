@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from common.errors import UserError
@@ -105,24 +104,17 @@ class TaskSetup:
     """What a task needs to take part in its job."""
 
     place: Place
-    folder: Path
-    """The rendezvous folder on the shared file system; new for every life."""
-    python: Path
-    """The stack's interpreter, not the controller's."""
-    environment: Mapping[str, str]
-    """The trainer's environment; every process that the task starts inherits it."""
+    folder: Path  # the rendezvous folder on the shared file system; new for every life
+    python: Path  # the stack's interpreter, not the controller's
+    environment: Mapping[str, str]  # the trainer's environment; every process that the task starts inherits it
     cwd: Path
-    log: Path
-    """The task's own output; one file per task."""
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Marks this task's processes; unique per task."""
-    deadline_s: float = 600.0
-    """Limit until all nodes have joined."""
+    log: Path  # the task's own output; one file per task
+    token: str = field(default_factory=lambda: secrets.token_hex(8))  # marks this task's processes; unique per task
+    deadline_s: float = 600.0  # limit until all nodes have joined
     beat_s: float = 5.0
     stale_s: float = 120.0
     """A longer silence means that the task is dead; network file systems may show a file a minute late."""
-    give_up: Callable[[], str | None] = lambda: None
-    """Called while waiting: returns a reason to stop waiting, or None."""
+    give_up: Callable[[], str | None] = lambda: None  # called while waiting: returns a reason to stop waiting, or None
 
 
 def status_file(rank: int) -> str:
@@ -140,9 +132,7 @@ class Task(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @abstractmethod
@@ -196,7 +186,6 @@ class HeadTask(Task):
         return self._local_problem() or next(filter(None, (peer.problem() for peer in self._peers)), None)
 
     def _local_problem(self) -> str | None:
-        """A sentence if something on this node died."""
         return None
 
 
@@ -206,8 +195,7 @@ class WorkerTask(Task):
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
         self._head = PeerStatus(setup, 0)
-        self.over = False
-        """Rank 0 has ended the life: this task is done."""
+        self.over = False  # rank 0 has ended the life: this task is done
 
     @abstractmethod
     def join(self) -> None:

@@ -54,10 +54,7 @@ class Scheduler(ABC):
     """A run's jobs, as its launcher sees them."""
 
     poll_s: ClassVar[float]
-    detaches: ClassVar[bool]
-    """A launcher that is asked to stop leaves its job running."""
-    retries: ClassVar[bool]
-    """A job that the scheduler took away is submitted again automatically."""
+    is_cluster: ClassVar[bool]  # jobs outlive their launcher; a job that the scheduler took away is submitted again
 
     @abstractmethod
     def live_job(self) -> tuple[JobPaths, JobState] | None:
@@ -83,9 +80,8 @@ class Scheduler(ABC):
 class LocalScheduler(Scheduler):
     """Jobs on this machine: alive while they hold their run's lock."""
 
-    poll_s: ClassVar[float] = 0.2
-    detaches: ClassVar[bool] = False
-    retries: ClassVar[bool] = False
+    poll_s = 0.2
+    is_cluster = False
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -118,9 +114,8 @@ class LocalScheduler(Scheduler):
 class SlurmScheduler(Scheduler):
     """Jobs in Slurm, known through the answer that all launchers share."""
 
-    poll_s: ClassVar[float] = 2.0
-    detaches: ClassVar[bool] = True
-    retries: ClassVar[bool] = True
+    poll_s = 2.0
+    is_cluster = True
 
     def __init__(self, run: RunPaths, run_id: str, leave_if_asked: Callable[[], None]) -> None:
         self._run, self._run_id, self._leave_if_asked = run, run_id, leave_if_asked

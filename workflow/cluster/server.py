@@ -45,8 +45,7 @@ class ServerSetup:
     """Its part of the specification: `module`, `gpus` and `patience_s`, the limit until its first answer."""
     environment: Mapping[str, str]
     log: Path
-    name: str = SERVERS[0]
-    """One of `SERVERS`."""
+    name: str = SERVERS[0]  # one of `SERVERS`
 
 
 class EngineServer:

@@ -22,14 +22,11 @@ _UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}
 class Site:
     """A profile's settings; missing ones come from the experiment or from Slurm."""
 
-    train: Mapping[str, str] = field(default_factory=dict)
-    """The resources of a training run, as strings."""
+    train: Mapping[str, str] = field(default_factory=dict)  # the resources of a training run, as strings
     profile: Path | None = None
     on_slurm: bool = False
-    light_partition: str = ""
-    """The partition of the rules that do not train."""
-    slots: int = 0
-    """Runs that are submitted at once; 0: not set."""
+    light_partition: str = ""  # the partition of the rules that do not train
+    slots: int = 0  # runs that are submitted at once; 0: not set
 
     def gpus(self, workload: Mapping[str, Any]) -> int | None:
         """The GPUs of a run on all its nodes; None if the profile's gres or nodes contain no plain number."""

@@ -95,8 +95,14 @@ def queue() -> dict[str, QueueJob]:
     header = "".join(header.splitlines()[-1:])  # a site's wrapper may print a greeting first
     if header.split(_SEPARATOR) != _HEADER or not records or records.pop():
         raise SlurmError(f"squeue's answer cannot be read: {_excerpt(text)}")
-    jobs = [_queue_job(record) for record in records]
-    return {job.job_id: job for job in jobs}
+    jobs = {}
+    for record in records:
+        fields = [field.strip() for field in record.split(_SEPARATOR, len(_FIELDS) - 1)]
+        if len(fields) != len(_FIELDS) or not fields[0].isdigit():
+            raise SlurmError(f"squeue's answer cannot be read: {_excerpt(record)}")
+        job_id, state, nodes, limit, left, start, end, *others = fields
+        jobs[job_id] = QueueJob(job_id, state, nodes, limit, left, _epoch(start), _epoch(end), *others)
+    return jobs
 
 
 def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
@@ -113,8 +119,13 @@ def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
     found = {}
     for line in lines:
         fields = line.split(_SEPARATOR, len(_ACCOUNTED) - 1)
-        if len(fields) == len(_ACCOUNTED) and (job := _ended_job(*fields)) is not None:
-            found[job.job_id] = job
+        if len(fields) != len(_ACCOUNTED):
+            continue
+        job_id, full_state, exit_code, nodes, name = fields
+        state, *by = full_state.split() or [""]  # `CANCELLED by 1000`, `CANCELLED+`
+        if (state := state.rstrip("+")) in ENDED:
+            user = by[1] if len(by) > 1 and by[0] == "by" else None
+            found[job_id] = EndedJob(job_id, state, exit_code, user, nodes, name)
     return found
 
 
@@ -196,24 +207,8 @@ def _environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-def _queue_job(record: str) -> QueueJob:
-    fields = [field.strip() for field in record.split(_SEPARATOR, len(_FIELDS) - 1)]
-    if len(fields) != len(_FIELDS) or not fields[0].isdigit():
-        raise SlurmError(f"squeue's answer cannot be read: {_excerpt(record)}")
-    job_id, state, nodes, limit, left, start, end, partition, reason, name = fields
-    return QueueJob(job_id, state, nodes, limit, left, _epoch(start), _epoch(end), partition, reason, name)
-
-
 def _excerpt(text: str) -> str:
     return repr(text[:80]) if text.strip() else "it is empty"
-
-
-def _ended_job(job_id: str, state: str, exit_code: str, nodes: str, name: str) -> EndedJob | None:
-    words = state.split()  # `CANCELLED by 1000`, `CANCELLED+`
-    first = words[0].rstrip("+") if words else ""
-    if first not in ENDED:
-        return None
-    return EndedJob(job_id, first, exit_code, words[2] if len(words) > 2 and words[1] == "by" else None, nodes, name)
 
 
 def _epoch(text: str) -> float | None:

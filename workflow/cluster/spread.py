@@ -15,8 +15,7 @@ from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker
 from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import server_environment, server_gpus_beside, trainer_command
 
-Head = RayHead | RanksHead
-"""Starts and watches a trainer that spreads, on the job's first node."""
+Head = RayHead | RanksHead  # starts and watches a trainer that spreads, on the job's first node
 
 
 @contextmanager

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from common.retry import exists
-from workflow.cluster.ends import RETRIED, end_from_slurm, final_end, retry_reason
 from workflow.cluster.experiment import ExpectedRun, Experiment, run_folders
 from workflow.cluster.history import (
+    RETRIED,
     attempts_of_job,
+    end_from_slurm,
+    final_end,
     finished_attempt,
     is_order_for,
     log_of,
     matching_attempts,
     read_object,
+    retry_reason,
 )
 from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at, silence_s
 from workflow.cluster.locks import holder_note

@@ -16,7 +16,6 @@ from common.retry import exists
 from workflow.cluster import slurm_answer
 from workflow.cluster.history import read_object
 from workflow.cluster.paths import JobPaths, RunPaths, slurm_folder
-from workflow.cluster.slurm import ENDED, QueueJob
 from workflow.cluster.slurm_answer import MAX_AGE_S, Answer
 
 # An older answer does not describe the present, whoever asked.
@@ -52,6 +51,14 @@ class Submission:
     def slurm_id(self) -> str:
         """Its id in Slurm; empty without one."""
         return (self.job_id or "") if self.on_slurm else ""
+
+    @property
+    def run(self) -> RunPaths:
+        return RunPaths(self.paths.folder.parents[1])
+
+    @property
+    def run_id(self) -> str:
+        return self.run.folder.name
 
     @property
     def label(self) -> str:
@@ -127,24 +134,12 @@ def slurm_report(experiment: Path, jobs: Iterable[Submission]) -> SlurmReport:
     return SlurmReport(answer, f"{problem} {clock(answer.asked)}" if answer.asked else "Slurm does not answer")
 
 
-def queued_job(job: Submission, answer: Answer) -> QueueJob | None:
-    """A submission's job in Slurm until it ends, found by its name, since Slurm reuses ids."""
-    found = answer.jobs_named(job.name) if job.name else []
-    return next((queued for queued in found if queued.job_id == job.job_id), found[0] if found else None)
-
-
 def owner_of(path: Path) -> int:
     """The user id of a file's or folder's owner; ours if it is missing."""
     try:
         return path.stat().st_uid
     except OSError:
         return os.getuid()
-
-
-def ended_state(job: Submission, answer: Answer) -> str:
-    """squeue's state of a job that has ended; empty once squeue has forgotten it."""
-    queued = answer.jobs.get(job.job_id or "")
-    return queued.state if queued is not None and queued.name == job.name and queued.state in ENDED else ""
 
 
 def clock(when: float) -> str:

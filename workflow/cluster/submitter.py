@@ -1,4 +1,4 @@
-"""Submits a run's job for its launcher, and retries while the scheduler is down."""
+"""Submits a run's job for its launcher, retries while the scheduler is down, and handles the launcher's stop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,41 @@ from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
 from workflow.cluster.scheduler import Scheduler
 from workflow.cluster.slurm import is_submit_limit, may_pass
-from workflow.cluster.waiting import ASKING, SUBMITTING, LauncherStop
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
 # Limit for a scheduler that does not answer; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
+
+NOTHING_STARTED = "stopped while waiting; nothing was started"
+ASKING = "stopped while waiting for Slurm; submitted jobs continue. Start the same command again to attach to them"
+SUBMITTING = (
+    "stopped while its job was being submitted; the submission continues. Start the same command again to attach to "
+    "it; `rolloutbench cancel` ends it"
+)
+
+
+class Detached(BaseException):
+    """The launcher was asked to stop; jobs in Slurm continue. No handler of errors may catch it."""
+
+
+class LauncherStop:
+    """The number of stop requests to a launcher, and the message with which it leaves."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self.requests = 0
+        self.message = NOTHING_STARTED
+
+    def leave_if_asked(self) -> None:
+        if self.requests:
+            raise Detached(f"{self._run_id}: {self.message}")
+
+    def sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.leave_if_asked()
+            time.sleep(0.2)
 
 
 class Submitter:
@@ -73,7 +102,7 @@ class Submitter:
                 job = found
                 break
         resumes = self._resume_note(attempts)
-        if resumes or self._scheduler.detaches:  # a local attempt begins at once and is reported then
+        if resumes or self._scheduler.is_cluster:  # a local attempt begins at once and is reported then
             print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{resumes}, {self._steps} steps")
         return job
 

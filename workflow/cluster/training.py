@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 from common.retry import exists, retry_io
 from node.hardware import THREAD_VARIABLES
 from trainers import SERVERS, driver_module
-from workflow.cluster.ends import exit_of, oom_kills
-from workflow.cluster.history import FILES
+from workflow.cluster.history import FILES, exit_of, oom_kills
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.processes import end_processes_of, living_children, reap_orphans, start_in_session
-from workflow.cluster.stopping import StopRequests
-from workflow.cluster.watchdog import Watchdog, dump_stacks
+from workflow.cluster.stopping import StopRequests, Watchdog, dump_stacks
 from workflow.stacks import stack_environment
 
 if TYPE_CHECKING:
@@ -62,8 +60,7 @@ class Training:
     ) -> None:
         self._order, self._attempt, self._stops, self._requeues = order, attempt, stops, requeues
         self._is_superseded, self._hung_before = is_superseded, hung_before
-        self._stop: dict[str, Any] | None = None
-        """Why it must end; None while it may continue."""
+        self._stop: dict[str, Any] | None = None  # why it must end; None while it may continue
         self._kill_at = float("inf")
         limits = order["limits"]
         self._watchdog = Watchdog(attempt.metrics, limits["hang_factor"], limits["hang_min_s"], limits["first_step_s"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Outcome = tuple[str, str, str]
-"""The level (passed, warning, failed), what was found, and the remedy."""
+Outcome = tuple[str, str, str]  # the level (passed, warning, failed), what was found, and the remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,11 @@ from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
 from workflow.stacks import load_stack, stack_names
 
-PATIENCE_S = 40.0
-"""Limit for all checks together: they run in parallel."""
+PATIENCE_S = 40.0  # limit for all checks together: they run in parallel
 _COLOURS = {"passed": "\x1b[32m", "warning": "\x1b[33m", "failed": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
 _WIDTH = 80
-_MOST = 400
-"""Maximum characters of a check's result; --json has all of them."""
+_MOST = 400  # maximum characters of a check's result; --json has all of them
 
 
 def doctor(config: Path | None, profile: Path | None, across_nodes: bool, as_json: bool) -> None:

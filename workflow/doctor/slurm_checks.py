@@ -23,8 +23,7 @@ _LEAST_KILL_WAIT_S = 30  # Slurm's own default
 class SlurmSite:
     """This site's Slurm configuration, read once; raises `SlurmError` if Slurm does not answer."""
 
-    request: Site | None = None
-    """The requests of a Slurm profile."""
+    request: Site | None = None  # the requests of a Slurm profile
 
     @property
     def is_here(self) -> bool:
