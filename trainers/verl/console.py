@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -20,28 +21,28 @@ from trainers.logs.restarts import split_commands, steps_in_sequence
 from trainers.verl.command_line import CommandLine
 
 FORMAT = "verl-console"
-# `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities, no beginnings.
+# `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities inside a line.
 STEP_LINE = re.compile(r"(?<![\w/.])step:(\d{1,18}) - ")
 SEPARATOR = " - "
-# A piece that a line's end has cut in its name or its number.
+# A piece whose name or number a line's end has cut.
 _BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
-# wandb's capture of the console cuts a line there.
+# wandb's console capture truncates a line there.
 CUT_AT_CHARS = 4096
 # verl 0.1.0 ray_trainer.py; later releases log timing_s/.
 _TIMERS_OF_0_1 = "timing/"
-# A step of verl's has dozens of numbers; what else begins like one has not this many.
+# A step of verl has dozens of numbers; other lines that begin like one have fewer than this.
 FEW_NUMBERS = 10
-# What verl prints when it goes on from a checkpoint (ray_trainer.py, _load_checkpoint).
+# verl prints it when it resumes from a checkpoint (ray_trainer.py, _load_checkpoint).
 _RESUMES = re.compile(r"Setting global step to (\d{1,18})\b")
 _EXPERIMENT = re.compile(r"'experiment_name': '([^']*)'")
 _VERSION = re.compile(r"\bverl(?:==|-| version:? ?|, version )v?(\d+\.\d+(?:\.\w+)*)")
-# main_ppo.py pretty-prints the whole configuration; longer is none.
+# main_ppo.py pretty-prints the configuration; a longer dictionary is something else.
 _CONFIG_LINES = 5000
 
 
 @dataclass
-class _Open:
-    """A step whose line may go on: where it began, and what was read of it so far."""
+class _OpenLine:
+    """A step's line that may continue on the next line of the log."""
 
     step: int
     first: Printout
@@ -52,7 +53,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What one line made, the actor that printed it, and whether a cut may have taken some of its numbers."""
+    """A complete step line, the actor that printed it, and whether some of its numbers may be cut off."""
 
     record: StepRecord
     actor: str
@@ -62,89 +63,136 @@ class _Line:
 
 @dataclass
 class _Log:
-    """What a log says beside its steps."""
+    """What a log has besides its steps."""
 
     resumes: set[int] = field(default_factory=set)
     experiments: dict[str, int] = field(default_factory=dict)
-    """By name, the line where what the run printed begins, as far as that is known."""
+    """Experiment name -> the line where its run's output begins, as far as known."""
     actors: dict[str, int] = field(default_factory=dict)
-    """The first line of each of Ray's actors."""
+    """Ray actor -> its first line."""
     dictionaries: dict[str, int] = field(default_factory=dict)
-    """The line where the last dictionary that an actor printed begins."""
+    """Ray actor -> the line where its last printed dictionary begins."""
     runners: list[str] = field(default_factory=list)
-    """The actors that printed steps, in their order."""
+    """The actors that printed steps, in order."""
     versions: set[str] = field(default_factory=set)
     command: CommandLine = field(default_factory=CommandLine)
-    """What the run was started with, where the lines before its first step show it."""
+    """The start command, if the lines before the first step show it."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The printed configuration."""
+    config_lines: list[str] = field(default_factory=list)
+    """Lines of a dictionary that is still open and may be the configuration."""
+    config_actor: str = ""
 
-    @property
-    def told_versions(self) -> dict[str, str]:
-        return {"verl": next(iter(self.versions))} if len(self.versions) == 1 else {}
+    def imported(self, read: SourceRead, names_left_out: frozenset[str] = frozenset()) -> Imported:
+        """All that was read of the log."""
+        versions = {"verl": next(iter(self.versions))} if len(self.versions) == 1 else {}
+        overrides = self.command.overrides
+        return Imported(read, FORMAT, self.config, versions, overrides=overrides, names_left_out=names_left_out)
+
+    def note(self, part: Printout) -> None:
+        """Take up a line that is not a step."""
+        text = part.text
+        self.actors.setdefault(part.actor, part.line)
+        if text.startswith("{'"):
+            self.dictionaries[part.actor] = part.line
+        if "Setting global step" in text and (resumes := _RESUMES.search(text)) is not None:
+            self.resumes.add(int(resumes[1]))
+        if "experiment_name" in text and (named := _EXPERIMENT.search(text)) is not None:
+            # The name is near the end of the configuration, which must not be split.
+            begins = self.dictionaries.get(part.actor, part.line)
+            if part.actor and self.actors[part.actor] > max(self.experiments.values(), default=0):
+                begins = self.actors[part.actor]
+            self.experiments.setdefault(named[1], begins)
+        self.note_version(text)
+        if not self.config:
+            self._note_config(part)
+
+    def note_version(self, text: str) -> None:
+        """Take up verl's version if a line names it."""
+        if "verl" in text and (version := _VERSION.search(text)) is not None:
+            self.versions.add(version[1])
+
+    def _note_config(self, part: Printout) -> None:
+        """Collect the lines of one pretty-printed dictionary, and keep it if it is the configuration."""
+        if not self.config_lines and part.text.startswith("{'"):
+            self.config_lines, self.config_actor = [part.text], part.actor
+        elif self.config_lines and part.actor == self.config_actor:
+            self.config_lines.append(part.text)
+        if self.config_lines and part.text.rstrip().endswith("}"):
+            text = "\n".join(self.config_lines)
+            if text.count("{") <= text.count("}"):
+                self.config_lines = []
+                with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                    read = ast.literal_eval(text)
+                    if isinstance(read, dict) and "actor_rollout_ref" in read and "trainer" in read:
+                        self.config = read
+        if len(self.config_lines) > _CONFIG_LINES:
+            self.config_lines = []
 
 
 def read_verl_console(path: Path) -> Imported:
-    """The steps of a verl console log with every number under verl's name, and the configuration that it printed.
+    """The steps of a verl console log, with every number under verl's name, and the printed configuration.
 
-    Validation before training (step 0) is no step. A line that was wrapped is joined where what follows can be nothing
-    else; one that was cut is a verdict. Texts and None are no numbers. Numbers that were printed with three decimals
-    carry half of the last one. What only begins like a step is left out (see `_of_verl`). `UserError` where the file
-    holds several runs, one behind the other or mixed.
+    - Step 0 (validation before training) is skipped, and so are texts and None.
+    - A wrapped line is joined if what follows can only be its continuation. A truncated line gives a verdict.
+    - Numbers printed with three decimals get half of the last digit as rounding.
+    - Lines that only begin like a step are skipped (see `_only_verls`).
+
+    `UserError` if the file holds several runs, one after the other or mixed.
     """
     lines: list[_Line] = []
-    log, settings = _Log(), _Settings()
-    current: _Open | None = None
+    log = _Log()
+    current: _OpenLine | None = None
     for part in printouts(path):
         begins = STEP_LINE.search(part.text) if "step:" in part.text else None
-        # A terminal may have broken a line within `training/global_step:3`.
-        broken = current is not None and current.text.endswith("global_") and _joined(current, part) is not None
-        if begins is not None and not broken:
+        # A terminal may have wrapped a line within `training/global_step:3`.
+        wrapped = current is not None and current.text.endswith("global_") and _joined(current, part) is not None
+        if begins is not None and not wrapped:
             lines += _close(current, path)
-            current = _Open(int(begins[1]), part, part.text[begins.end() :], part)
+            current = _OpenLine(int(begins[1]), part, part.text[begins.end() :], part)
             continue
         if current is not None:
-            whole = _joined(current, part)
-            if whole is not None:
-                current.text, current.last, current.joined = whole, part, True
+            joined = _joined(current, part)
+            if joined is not None:
+                current.text, current.last, current.joined = joined, part, True
                 continue
             if part.text.strip() and part.line > current.last.line:
                 lines += _close(current, path)
                 current = None
         if not lines and current is None:
             log.command.feed(part.text)
-        _note(log, settings, part)
+        log.note(part)
     lines += _close(current, path)
     if len(log.experiments) > 1:
         (name, _), (other, at), *_ = log.experiments.items()
         raise UserError(
-            f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, {other!r}. "
-            f"Which is meant is not guessed: {split_commands(path, at - 1)}"
+            f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, "
+            f"{other!r}; {split_commands(path, at - 1)}"
         )
     everything = lines
-    lines, verdicts = _of_verl(lines, path)
+    lines, verdicts = _only_verls(lines, path)
     named = frozenset(name for one in everything if len(everything) > len(lines) for name in one.record.scalars)
-    verdicts += first_of_each_code(told for line in lines for told in line.verdicts)
+    verdicts += first_of_each_code(verdict for line in lines for verdict in line.verdicts)
     for line in lines:
         if any(key.startswith(TIMERS) for key in line.record.scalars):
             _note_runner(log, line.actor, line.record.line, path)
     records = [line.record for line in lines if line.record.scalars]
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = verdicts + read.verdicts
-    overrides = log.command.overrides
-    told = log.told_versions
-    return Imported(read, FORMAT, settings.found, told, overrides=overrides, names_left_out=named)
+    return log.imported(read, named)
 
 
-def _joined(current: _Open, part: Printout) -> str | None:
-    """The step's text with a line that can only be its continuation; None where it is not certain.
+def _joined(current: _OpenLine, part: Printout) -> str | None:
+    """The step's text joined with a line that can only be its continuation; None if that is not certain.
 
-    A terminal breaks a line anywhere, within a name or a number too, and loses a space at the break. Every piece from
-    the break on must be `name:number`; the last one may have only begun, where the line holds others.
+    A terminal wraps a line anywhere, also within a name or a number, and loses a space there. Every piece after the
+    break must be `name:number`; the last one may be incomplete if the line has others.
     """
     if part.line != current.last.line + 1 or part.actor not in ("", current.first.actor) or not part.text.strip():
         return None
-    # The last of several lines of one width may hold the rest of a number alone.
+    # The last of several lines of one width may be only the rest of a number.
     width = current.first.line_chars
-    # A row may have lost the space at its end.
+    # A line may have lost the space at its end.
     rest_only = current.joined and abs(current.last.line_chars - width) <= 1 and part.line_chars <= width
     unbroken = current.text.count(SEPARATOR)
     for glue in ("", " "):
@@ -165,23 +213,23 @@ def _is_pair(piece: str) -> bool:
 
 
 def _pair(piece: str) -> tuple[str, PrintedNumber] | None:
-    """`name:number`; None where the text is no number."""
+    """`name:number`; None if the text is not a number."""
     name, _, text = piece.rpartition(":")
     number = parse_number(text) if name.strip() else None
     return (name.strip(), number) if number is not None else None
 
 
-def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verdict]]:
-    """The lines that verl printed itself, and what to say of the others.
+def _only_verls(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verdict]]:
+    """The lines that verl printed itself, and a verdict on the others.
 
-    A response, a prompt or a reward function may print `step:3 - timing_s/step:0.001`. verl prints the same numbers
-    with every step, but for those of a validation (`val*`): dozens from several families. A line with less than half
-    of what a quarter of the whole lines have, and with few, is not its own, unless it was cut off.
+    A response, a prompt or a reward function may print `step:3 - timing_s/step:0.001`. verl prints the same dozens of
+    numbers with every step, except those of a validation (`val*`). A line is not verl's if it is complete, has few
+    numbers, and has less than half of the upper quartile of the complete lines.
     """
     counts = [sum(not name.startswith("val") for name in line.record.scalars) for line in lines]
     whole = sorted(count for line, count in zip(lines, counts, strict=True) if not line.cut)
     usual = whole[3 * len(whole) // 4] if whole else 0
-    # In a log that was thinned by hand most steps may have few numbers.
+    # In a log that was shortened by hand most steps may have few numbers.
     few = [2 * count < usual and count < FEW_NUMBERS for count in counts]
     timed = [TIMERS + "step" in line.record.scalars for line in lines]
     thinned = 2 * sum(f and t for f, t in zip(few, timed, strict=True)) > sum(timed)
@@ -197,18 +245,18 @@ def _of_verl(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[Verd
     line, count = others[0]
     shown = "" if len(others) == 1 else f" So do {count_of(len(others) - 1, 'more line')}."
     text = (
-        f"{path}:{line.record.line} begins like step {line.record.step} and has {count_of(count, 'number')}, where "
-        f"this log's steps have {usual}.{shown} Cut by another line, printed by "
-        "another part of verl, or by something else, such as a response: left out"
+        f"{path}:{line.record.line} begins like step {line.record.step} and has {count_of(count, 'number')}; this "
+        f"log's steps have {usual}.{shown} Skipped: another line cut it, or another program printed it, such as a "
+        "response"
     )
-    # A step that is nowhere else may have been verl's.
+    # A step without another line may have been verl's.
     known = {line.record.step for line in kept}
     elsewhere = all(line.record.step in known for line, _ in others)
     return kept, [Verdict("note" if elsewhere else "warning", "no-step-line", text)]
 
 
-def _close(current: _Open | None, path: Path) -> list[_Line]:
-    """The step whose line is complete; none for a validation."""
+def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
+    """The complete line of a step; none for a validation."""
     if current is None or current.step == 0:
         return []
     verdicts: list[Verdict] = []
@@ -228,10 +276,10 @@ def _close(current: _Open | None, path: Path) -> list[_Line]:
     if last is not None and cut_off:
         usual = {number.decimals for _, number in pairs[:-1] if number.decimals is not None}
         if not (fixed and usual == {last[1].decimals}):
-            # "38" may have been 382.913: a number at a cut counts only where its decimals are all there.
+            # "38" may have been 382.913: a number at a cut counts only if its decimals are complete.
             pairs = pairs[:-1]
             text = (
-                f"{path}:{current.last.line}: step {current.step} was cut off in or after {last[0]}: that value is "
+                f"{path}:{current.last.line}: step {current.step} is truncated in or after {last[0]}; that value is "
                 "left out"
             )
             verdicts.append(Verdict("note", "value-cut-off", text))
@@ -242,8 +290,8 @@ def _close(current: _Open | None, path: Path) -> list[_Line]:
     if TIMERS + "step" not in scalars:
         cut = f", cut off after {current.last.line_chars} characters" if at_the_cut else ""
         why = (
-            "a line that was cut by what captured it (wandb's console capture keeps 4096 characters), or a run that "
-            "was ended in it. Import the trainer's own log, the wandb run or verl's file logger instead, or beside it"
+            "the capture truncated the line (wandb's console capture keeps 4096 characters), or the run ended in it. "
+            "Import the trainer's own log, the wandb run or verl's file logger instead, or as well"
         )
         if old := [name for name in scalars if name.startswith(_TIMERS_OF_0_1)]:
             why = f"its timers are those of verl 0.1 ({old[0]}), which does not time the whole step"
@@ -255,9 +303,9 @@ def _close(current: _Open | None, path: Path) -> list[_Line]:
 
 
 def _note_runner(log: _Log, actor: str, line: int, path: Path) -> None:
-    """Keeps which actor printed a step's timings; `UserError` where another did since it last had: two jobs at once.
+    """Note which actor printed a step's timings; `UserError` if two actors print steps in turn: two jobs at once.
 
-    A run that was started again has another actor too, but only after the last step of the one before.
+    A restarted run has another actor too, but only after the last step of the one before.
     """
     if not actor or log.runners[-1:] == [actor]:
         return
@@ -270,80 +318,26 @@ def _note_runner(log: _Log, actor: str, line: int, path: Path) -> None:
         )
         raise UserError(
             f"{path} holds several runs at once: ({one}) prints steps before and, on line {line}, after those of "
-            f"({other}). Which run is meant is not guessed: split the file and import each run by itself: {split}"
+            f"({other}). Split the file and import each run by itself: {split}"
         )
     log.runners.append(actor)
 
 
-def _note(log: _Log, settings: _Settings, part: Printout) -> None:
-    text = part.text
-    log.actors.setdefault(part.actor, part.line)
-    if text.startswith("{'"):
-        log.dictionaries[part.actor] = part.line
-    if "Setting global step" in text and (resumes := _RESUMES.search(text)) is not None:
-        log.resumes.add(int(resumes[1]))
-    if "experiment_name" in text and (named := _EXPERIMENT.search(text)) is not None:
-        # The name stands near the end of the configuration, which must not be cut in two.
-        begins = log.dictionaries.get(part.actor, part.line)
-        if part.actor and log.actors[part.actor] > max(log.experiments.values(), default=0):
-            begins = log.actors[part.actor]
-        log.experiments.setdefault(named[1], begins)
-    if "verl" in text and (version := _VERSION.search(text)) is not None:
-        log.versions.add(version[1])
-    settings.feed(part)
-
-
-class _Settings:
-    """Picks the configuration out of the log: the lines of one pretty-printed dictionary."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Any] = {}
-        self._lines: list[str] = []
-        self._actor = ""
-
-    def feed(self, part: Printout) -> None:
-        if self.found:
-            return
-        if not self._lines:
-            if part.text.startswith("{'"):
-                self._lines, self._actor = [part.text], part.actor
-        elif part.actor == self._actor:
-            self._lines.append(part.text)
-        if self._lines and part.text.rstrip().endswith("}"):
-            self._try()
-        if len(self._lines) > _CONFIG_LINES:
-            self._lines = []
-
-    def _try(self) -> None:
-        text = "\n".join(self._lines)
-        if text.count("{") > text.count("}"):
-            return
-        self._lines = []
-        try:
-            read = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return
-        if isinstance(read, dict) and "actor_rollout_ref" in read and "trainer" in read:
-            self.found = read
-
-
-def told_before_steps(parts: Iterable[Printout]) -> Imported:
-    """What a log tells of its run before its first step."""
-    log, settings = _Log(), _Settings()
+def preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
+    """What a log has before its first step; its version is searched in the whole log unless the run has one."""
+    log = _Log()
     for part in parts:
-        if "step:" in part.text and STEP_LINE.search(part.text):
+        if is_step(part):
             break
         log.command.feed(part.text)
-        _note(log, settings, part)
-    return Imported(SourceRead(), FORMAT, settings.found, log.told_versions, overrides=log.command.overrides)
+        log.note(part)
+    if len(log.versions) != 1 and not versioned:
+        log.versions = set()
+        for part in printouts(path):
+            log.note_version(part.text)
+    return log.imported(SourceRead())
 
 
-def told_anywhere(path: Path) -> dict[str, str]:
-    """The versions by package that a log tells, as `read_verl_console` has them."""
-    texts = (part.text for part in printouts(path) if "verl" in part.text)
-    return _Log(versions={version[1] for text in texts if (version := _VERSION.search(text))}).told_versions
-
-
-def looks_like_verl(parts: Iterable[Printout]) -> bool:
-    """Whether one of the printouts begins a step as verl prints it."""
-    return any("step:" in part.text and STEP_LINE.search(part.text) for part in parts)
+def is_step(part: Printout) -> bool:
+    """Whether a line begins a step as verl prints it."""
+    return "step:" in part.text and STEP_LINE.search(part.text) is not None

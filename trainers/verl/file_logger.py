@@ -16,8 +16,8 @@ FORMAT = "verl-jsonl"
 def read_verl_jsonl(path: Path) -> Imported:
     """The steps of verl's file logger (0.6 and later), every number in full under verl's name.
 
-    A line without any timer (a validation) is no step. A line that is no JSON is a verdict, but for a last one that
-    was cut off. `UserError` where the file holds several runs.
+    A line without any timer (a validation) is skipped. A line that is not JSON gives a verdict, except a truncated last
+    one. `UserError` if the file contains several runs.
     """
     verdicts: list[Verdict] = []
     records = list(json_lines(path, str(path), lambda row, number: _record(row, path, number), verdicts))
@@ -34,7 +34,7 @@ def _record(row: Any, path: Path, number: int) -> StepRecord | None:
         raise ValueError(f"step must be a whole number from 0 (got {step!r})")
     scalars = {}
     for name, value in row["data"].items():
-        # orjson writes what is no number as null.
+        # orjson writes NaN and infinity as null.
         number_read = float("nan") if value is None else as_number(value)
         if number_read is not None:
             scalars[name] = number_read

@@ -1,17 +1,14 @@
-"""verl: all that is asked of a trainer, with where its folder answers it."""
+"""verl as a `Trainer`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from common.dotted import positive_int
 from engines import Engine
 from trainers import Spread
-from trainers.logs.log_files import Printout
-from trainers.logs.record import Imported
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console, file_logger, memory
@@ -38,8 +35,8 @@ _KEYS = {
     "dtype": (f"{ROLLOUT}.dtype",),
     "nodes": ("trainer.nnodes",),
     "gpus_per_node": ("trainer.n_gpus_per_node",),
-    # `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have the engines' own GPUs under `rollout`,
-    # which 0.9.1 copies to where `separate_async` (trainer/ppo/v1/trainer_separate_async.py) has its own.
+    # `one_step_off` and `fully_async` (verl 0.7.1 to 0.9.1: experimental/) have the engines' own GPUs under `rollout`;
+    # 0.9.1 copies them to the keys of `separate_async` (trainer/ppo/v1/trainer_separate_async.py).
     "engine_nodes": ("rollout.nnodes", f"{ROLLOUT}.nnodes"),
     "engine_gpus_per_node": ("rollout.n_gpus_per_node", f"{ROLLOUT}.n_gpus_per_node"),
     "tensor_parallel": (f"{ROLLOUT}.tensor_model_parallel_size",),
@@ -50,7 +47,7 @@ _KEYS = {
 
 
 def _loop(version: str, settings: Mapping[str, Any]) -> str:
-    """The mode of a release's loop: since 0.5 it may be told by settings (trainers/verl/timers.py)."""
+    """The mode of a release's loop; since 0.5 settings select it (trainers/verl/timers.py)."""
     if release_of(version).startswith("0.4."):
         return ""
     if str(settings.get("trainer.use_v1", True)).lower() in ("false", "0", "no", "off"):
@@ -60,13 +57,13 @@ def _loop(version: str, settings: Mapping[str, Any]) -> str:
 
 
 def _release_of(tree: TimerTree) -> Release:
-    """The release that a tree is of; of one that is imported alone nothing more is known."""
+    """The release of a tree; one that is only imported has all defaults."""
     known = (one for one in releases() if any(own.series == tree.series for own in one.trees))
     return next(known, Release(tree.series))
 
 
 def _sequence_limit(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
-    """The engine's own argument, else the setting that a release which is known passes on."""
+    """The engine's own argument, else the setting that a known release passes on."""
     release = _release_of(tree)
     if engine.name in release.engines_without_options:
         return None
@@ -75,30 +72,21 @@ def _sequence_limit(tree: TimerTree, engine: Engine, settings: Mapping[str, Any]
 
 
 def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
-    """The GPUs that only the engines have, None where no setting tells."""
+    """The GPUs that only the engines use; None if no setting says so."""
     pairs = list(zip(_KEYS["engine_nodes"], _KEYS["engine_gpus_per_node"], strict=True))
     for nodes, per_node in pairs[1:] if mode == "separate_async" else pairs:
         if gpus := (positive_int(settings.get(nodes)) or 0) * (positive_int(settings.get(per_node)) or 0):
             return gpus
-    # With none of their own, the engines of `fully_async` take turns with the trainer.
+    # Without GPUs of their own, the engines of `fully_async` share the trainer's.
     return 0 if str(settings.get("rollout.nnodes")) == "0" and mode == "fully_async" else None
 
 
 def _clipped_at_longest(tree: TimerTree) -> str:
-    """Loops that pad a batch to its longest response (trainer/ppo/v1 of 0.9.1)."""
+    """The loops of trainer/ppo/v1 in 0.9.1 pad a batch to its longest response."""
     return _CLIPPED if tree.mode in _release_of(tree).padded_loops else ""
 
 
-def _preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
-    """A version is looked for in all of a log, unless the run has one without it."""
-    found = console.told_before_steps(parts)
-    if not found.versions and not versioned:
-        found.versions = console.told_anywhere(path)
-    return found
-
-
 _CLIPPED = "response_length/clip_ratio"
-
 
 _ALIKE = Trainer(
     name="verl",
@@ -113,7 +101,7 @@ _ALIKE = Trainer(
     ),
     keys=_KEYS,
     marks=("actor_rollout_ref",),
-    # verl says its names again elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part tells.
+    # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
     bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
     engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
     settings=settings_of,
@@ -128,8 +116,8 @@ _ALIKE = Trainer(
             console.FORMAT,
             "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
             console.read_verl_console,
-            is_step=lambda part: console.looks_like_verl((part,)),
-            preview=_preview,
+            is_step=console.is_step,
+            preview=console.preview,
         ),
         LogFormat(
             file_logger.FORMAT,
@@ -149,7 +137,7 @@ _ALIKE = Trainer(
         "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
         "gradient_norm": ("actor/grad_norm",),
     },
-    # Prompts whose completions 0.9.1 (trainer/ppo/v1/replay_buffer.py) threw away in a step.
+    # Prompts whose completions 0.9.1 discards in a step (trainer/ppo/v1/replay_buffer.py).
     discarded=(
         "training/filter_groups/evicted_samples",
         "training/filter_groups/discarded_surplus_samples",
@@ -158,9 +146,9 @@ _ALIKE = Trainer(
     ),
     clipped_at_longest=_clipped_at_longest,
     iterations_hidden_by={
-        f"{ROLLOUT}.multi_turn.enable": "tools' answers are among the response lengths",
-        f"{ROLLOUT}.mtp.enable": "several tokens are written in one iteration",
-        f"{ROLLOUT}.mtp.enable_rollout": "several tokens are written in one iteration",
+        f"{ROLLOUT}.multi_turn.enable": "response lengths include the tools' answers",
+        f"{ROLLOUT}.mtp.enable": "one iteration generates several tokens",
+        f"{ROLLOUT}.mtp.enable_rollout": "one iteration generates several tokens",
         f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
     },
     carried_over={
@@ -172,7 +160,7 @@ _ALIKE = Trainer(
 
 
 def verl() -> Trainer:
-    """verl, with the releases that are registered now."""
+    """verl with all registered releases."""
     trees = (*EARLIER, *(tree for release in releases() for tree in release.trees))
     return replace(
         _ALIKE,

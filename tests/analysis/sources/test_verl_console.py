@@ -308,7 +308,7 @@ def test_a_log_that_was_thinned_by_hand_keeps_its_steps(tmp_path):
     text = "".join(line(s, many if s <= 6 else few) + "\n" for s in range(1, 20))
     found = read(tmp_path, text + "step:20 - it prints:0.5\n")
     assert list(found.read.records) == list(range(1, 20)) and codes(found) == ["no-step-line"]
-    assert "Cut by another line, printed by another part of verl, or by something else" in found.read.verdicts[0].text
+    assert "another line cut it, or another program printed it" in found.read.verdicts[0].text
 
 
 def test_a_line_of_its_own_that_a_second_process_prints_for_a_step_does_not_replace_it(tmp_path):
