@@ -1,9 +1,8 @@
-"""Checks one case of verl: what it would stop at, and what runs otherwise than it looks."""
+"""Checks one case of verl: settings that it refuses, and settings with another effect than they seem to have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
@@ -17,7 +16,7 @@ from trainers.verl.releases import release_named
 
 
 def _refused(case: Case) -> Iterator[Finding]:
-    """Everything that verl would stop at; of a run that has run, what of it was chosen shows that it can."""
+    """Settings that verl refuses; a run that was trained elsewhere shows that its choices are allowed."""
     release = release_named(case.version)
     for problem in problems(release, case.settings.values):
         if case.imported and problem.code.startswith("setting-"):
@@ -34,7 +33,7 @@ def _refused(case: Case) -> Iterator[Finding]:
 
 
 def _of_settings(case: Case, variables: Variables) -> Iterator[Finding]:
-    """What verl refuses, and what runs otherwise than it looks; of what is refused there is no more to say."""
+    """Refused settings, and other findings whose code is not already refused."""
     refused = list(_refused(case))
     yield from refused
     codes = {finding.code for finding in refused}
@@ -43,14 +42,9 @@ def _of_settings(case: Case, variables: Variables) -> Iterator[Finding]:
         yield from (finding for finding in check(case, variables) if finding.code not in codes)
 
 
-def _is(key: str, *wanted: Any) -> Any:
-    """Finds a setting that has one of some values."""
-
-    def when(case: Case) -> Any:
-        value = case.settings.get(key)
-        return str(value) if value in wanted else None
-
-    return when
+def _half_precision(case: Case) -> str | None:
+    dtype = case.settings.get(f"{ACTOR}.fsdp_config.model_dtype")
+    return str(dtype) if dtype in ("bf16", "bfloat16", "fp16", "float16") else None
 
 
 def _larger_mini_batch(case: Case) -> str | None:
@@ -71,12 +65,12 @@ def _over_nodes(case: Case) -> str | None:
 
 
 def _validation_in_step(case: Case) -> str | None:
-    """Where validation is part of a step's time: before 0.6.0."""
+    """Validation is part of a step's time before 0.6.0."""
     freq, steps = case.settings.int("trainer.test_freq", -1), int(case.workload["steps"])
     release = tuple(int(part) if part.isdigit() else 0 for part in case.version.split(".")[:2])
     if freq <= 0 or release >= (0, 6):
         return None
-    return f"every {freq} steps is part of those steps' time ({max(1, steps // freq)} of {steps}, the last one always)"
+    return f"every {freq} steps is part of those steps' time ({max(1, steps // freq)} of {steps}, always the last one)"
 
 
 def _validation_first(case: Case) -> bool:
@@ -106,7 +100,7 @@ _RULES = (
         ),
         "GRPO with one completion per prompt (num_generations: 1)",
         "a group of one has mean 0 and deviation 1 in verl, so the advantage is the score itself: REINFORCE without a "
-        "baseline. As quick to time, but it hardly learns",
+        "baseline. Its timings are valid, but it hardly learns",
         "verl {version}, trainer/ppo/core_algos.py, compute_grpo_outcome_advantage",
         "workload.num_generations: 4 or more, with batch_size counting all completions",
     ),
@@ -115,17 +109,17 @@ _RULES = (
         "odd",
         _larger_mini_batch,
         "{got}",
-        "verl makes one optimizer step of the whole batch. 0.4.1 divides its gradient by the larger number: it is "
-        "smaller by batch over mini-batch. 0.9.1 pads the batch with rows that are computed and thrown away",
+        "verl makes one optimizer step of the whole batch. 0.4.1 divides its gradient by the larger number, so it is "
+        "smaller by batch over mini-batch. 0.9.1 pads the batch with rows that are computed and discarded",
         "verl 0.4.1, workers/actor/dp_actor.py:509; verl 0.9.1, workers/config/actor.py:225",
         "workload.mini_batch_size: at most batch_size, or null for the whole batch",
     ),
     Rule(
         "weights-in-half",
         "odd",
-        _is(f"{ACTOR}.fsdp_config.model_dtype", "bf16", "bfloat16", "fp16", "float16"),
-        "the optimizer holds the policy in {got} (actor.fsdp_config.model_dtype)",
-        "with a small learning rate most updates are smaller than a rounding step of such weights and are lost: quick "
+        _half_precision,
+        "the optimizer keeps the policy in {got} (actor.fsdp_config.model_dtype)",
+        "with a small learning rate most updates are smaller than a rounding step of such weights and are lost: fast "
         "and small, but it hardly learns. verl's default is float32",
         "verl 0.4.1, workers/fsdp_workers.py:203; verl 0.9.1, trainer/config/engine/fsdp.yaml, model_dtype",
         f"{ACTOR}.fsdp_config.model_dtype: fp32 (it takes more memory; passes are in bfloat16 all the same)",
@@ -135,8 +129,8 @@ _RULES = (
         "odd",
         _validation_in_step,
         "validation {got}",
-        "verl {version} runs it inside timing_s/step (from 0.6.0 on it is outside); the report leaves these steps out "
-        "of the timings, in all arms alike",
+        "verl {version} runs it inside timing_s/step (from 0.6.0 on it is outside); the report excludes these steps "
+        "from the timings in all arms",
         "verl 0.4.1, trainer/ppo/ray_trainer.py:1151; verl PR 3117",
         "workload.test_steps: 0 while timing",
         on_imported=False,
@@ -146,7 +140,7 @@ _RULES = (
         "odd",
         _validation_first,
         "a validation before the first step",
-        "it costs time in every attempt, also after a resume, and no step's time shows it",
+        "it takes time in every attempt, also after a resume, and is in no step's time",
         "verl 0.4.1, trainer/ppo/ray_trainer.py:930; verl 0.9.1, trainer/ppo/v1/trainer_base.py:439",
         "trainer.val_before_train: False",
         on_imported=False,
@@ -156,7 +150,7 @@ _RULES = (
         "odd",
         _unchunked,
         "chunked prefill is off, and max_num_batched_tokens ({got}) is less than the longest sequence",
-        "verl {version} raises the limit by itself, and only says so in a warning",
+        "verl {version} raises the limit itself, and only warns",
         "verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py:1113",
         f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
     ),
@@ -165,7 +159,7 @@ _RULES = (
         "odd",
         _overlapping,
         "trainer.v1.trainer_mode: {got}",
-        "generation and update overlap, so the phases of a step do not add up to it, and shares of it mean nothing",
+        "generation and update overlap, so the phases of a step do not add up to it, and their shares have no meaning",
         "verl 0.9.1, trainer/ppo/v1",
         "trainer.v1.trainer_mode: sync, to compare engines",
     ),
@@ -174,7 +168,7 @@ _RULES = (
         "odd",
         _adapter_served,
         "LoRA (rank {got}) served by SGLang as an adapter",
-        "every token pays for the adapter; vLLM and SGLang do so in different kernels",
+        "every token computes the adapter too, with different kernels in vLLM and SGLang",
         "verl 0.9.1, workers/rollout/sglang_rollout/async_sglang_server.py:344",
         f"{MODEL}.lora.merge: True in all arms",
     ),
@@ -191,7 +185,7 @@ _RULES = (
 
 
 def _cache(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A cache that holds no sequence at its full length."""
+    """A cache that is too small for one sequence at full length."""
     estimate = estimate_of(case)
     if case.imported or not isinstance(estimate, MemoryEstimate) or (estimate.kv_tokens or 0) >= case.longest:
         return
@@ -202,8 +196,8 @@ def _cache(case: Case, variables: Variables) -> Iterator[Finding]:
         (case.arm,),
         f"the engine's cache has room for {estimate.kv_tokens} tokens, by estimate, and one sequence may have "
         f"{case.longest}",
-        f"gpu_memory_utilization {share:g} of {estimate.gib:.0f} GiB, less {weights:.1f} GiB of weights",
-        "docs/preflight.md#memory: the estimate, and what of it is assumed",
+        f"gpu_memory_utilization {share:g} of {estimate.gib:.0f} GiB, minus {weights:.1f} GiB of weights",
+        "docs/preflight.md#memory: the estimate and its assumptions",
         f"{ROLLOUT}.gpu_memory_utilization: more; or {ROLLOUT}.tensor_model_parallel_size: more",
     )
 
@@ -212,13 +206,13 @@ CHECKS: tuple[Check, ...] = (_of_settings, _cache)
 
 
 def context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
-    """What happens to sequences beyond the model's context: whether it is refused, why, and the source."""
+    """What happens to sequences beyond the model's context: whether they are refused, why, and the source."""
     release, engine = release_named(case.version), case.engine.name
     source = release.context_checked.get(engine, "the check of max_model_len")
     if engine in release.rope_scaling_unchecked and model.rope_scaling:
-        why = f"verl {case.version} leaves the check out for a model with rope_scaling"
-        return False, f"{why}; what comes after is up to the model", source
+        why = f"verl {case.version} skips the check for a model with rope_scaling; the rest depends on the model"
+        return False, why, source
     if not release.checks_model_length and case.settings.int(f"{ROLLOUT}.max_model_len") <= model.context:
-        end = f"{case.engine.label} stops at the model's end: responses are cut short"
-        return False, f"verl {case.version} says nothing, and {end}", source
+        why = f"verl {case.version} does not warn, and {case.engine.label} truncates responses at the model's context"
+        return False, why, source
     return True, f"{case.engine.label} or verl refuses it when the engine is built", source

@@ -7,40 +7,40 @@ import shlex
 
 from common.dotted import overrides_by_key
 
-# What the overrides are read for: the engine and the loop.
-_READ_FOR = ("actor_rollout_ref.rollout.name", "trainer.use_v1", "trainer.v1.trainer_mode")
-# key=value, with Hydra's + or ++ for a key that the configuration lacks; the key of a section's setting has dots.
+# The overrides that identify the engine and the loop.
+_IDENTIFYING = ("actor_rollout_ref.rollout.name", "trainer.use_v1", "trainer.v1.trainer_mode")
+# key=value with a dotted key; + or ++ before a key that the configuration lacks.
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
-# What stands before a command: a task's number (srun --label), then the shell's mark or Ray's job runner.
+# Text before a command: a task's number (srun --label), then the shell's mark or Ray's job runner.
 _TASK = r"\s*(?:\[\w+\]: |\d+: )?"
 _MARK = re.compile(_TASK + r"(?:\++ |\S*\$ |Running entrypoint for job \S+: )")
 _VARIABLE, _PATH = r"(?:[A-Za-z_]\w*=\S*\s+)*", r"[\"']?(?:[^\s\"']*/)?"
 _PROGRAM = re.compile(_VARIABLE + _PATH + r"(?:python[\d.]*|torchrun|accelerate)[\"']?(?=\s)")
-# Behind a mark, what starts the program may stand before it with options of its own.
+# After a mark, a launcher with its own options may come before the program.
 _STARTER = re.compile(
     _VARIABLE + _PATH + r"(?:srun|ray|env|exec|nohup|time|timeout|apptainer|singularity|uv|numactl)\s"
 )
-# verl's own programs and its sections; a script that prepares data takes overrides too.
+# verl's own programs and sections; a script that prepares data also has overrides.
 _VERL = re.compile(r"\bverl\.|\bmain_ppo|(?:^|[\s'\"+])(?:actor_rollout_ref|trainer)\.\w")
 
 
 class CommandLine:
-    """The overrides of verl's last command that was fed, by key; of equal keys the last counts, as in Hydra."""
+    """The overrides of the last verl command in a log, by key; of equal keys the last counts, as in Hydra."""
 
     def __init__(self) -> None:
         self._commands: list[dict[str, str]] = []
         self._given: dict[str, str] | None = None
-        """The overrides of the command whose lines may go on; None for none."""
+        """The overrides of the command that may continue on the next line."""
         self._is_verl = self._unfinished = False
 
     @property
     def overrides(self) -> dict[str, str]:
-        """None of them where two commands differ in the engine or the loop: a printed script may have run either."""
-        told = {tuple(map(given.get, _READ_FOR)) for given in self._commands}
-        return self._commands[-1] if len(told) == 1 else {}
+        """Empty if two commands differ in the engine or the loop: a printed script may have run either."""
+        identities = {tuple(map(given.get, _IDENTIFYING)) for given in self._commands}
+        return self._commands[-1] if len(identities) == 1 else {}
 
     def feed(self, text: str) -> None:
-        """Take a line of a log, which may be none of a command, or one of several."""
+        """Take the next line of a log."""
         begins = _begins(text)
         if begins is not None:
             self._given, self._is_verl, self._unfinished, text = {}, False, True, text[begins:]
@@ -62,7 +62,7 @@ class CommandLine:
 
 
 def _begins(text: str) -> int | None:
-    """Where the program's arguments begin in a line that starts with a command; None in any other."""
+    """Where the program's arguments begin in a line that starts with a command; None in other lines."""
     mark = _MARK.match(text)
     at = mark.end() if mark else len(text) - len(text.lstrip())
     found = _PROGRAM.match(text, at)

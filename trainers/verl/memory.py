@@ -1,4 +1,4 @@
-"""Estimates the memory of verl's two peaks on one GPU."""
+"""Estimates verl's memory at its two peaks on one GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16
 
 
 def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """FSDP's shards and the engine's share, which take turns."""
+    """The estimate of FSDP's shards and the engine's share, which take turns."""
     pool, rollout, awake = _rollout(case, gib, model)
     per_token = model.kv_bytes / min(case.tensor_parallel, model.kv_heads)
     return MemoryEstimate(
@@ -22,7 +22,7 @@ def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
         update=(*_update(case, model), *awake, *_reference(case, model)),
         rollout=rollout,
         kv_tokens=int(max(0.0, pool) * GIB / per_token),
-        kv_wanted=min(case.per_replica, _at_once(case)) * case.longest,
+        kv_wanted=min(case.per_replica, _sequences_at_once(case)) * case.longest,
         model=model,
         update_advice=(
             f"more GPUs to share the weights, a smaller micro_batch_size or {ACTOR}.ppo_max_token_len_per_gpu, or "
@@ -46,7 +46,7 @@ def _width(case: Case) -> int:
 
 
 def _update(case: Case, model: ModelFacts) -> list[Part]:
-    """While the policy is updated; verl's own offload brings weights and moments back for it."""
+    """The parts while the policy is updated; verl's own offload has brought weights and moments back."""
     ways, width = shards(case), _width(case)
     shard = (model.parameters or 0) * width / ways / GIB
     streamed = case.settings.true(f"{ACTOR}.fsdp_config.offload_policy")
@@ -59,7 +59,7 @@ def _update(case: Case, model: ModelFacts) -> list[Part]:
 
 
 def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Part, ...], list[Part]]:
-    """GiB for keys and values, all parts while the engine generates, and what of it stays for the update."""
+    """GiB for keys and values, all parts while the engine generates, and the parts that stay for the update."""
     settings, parameters, release = case.settings, model.parameters or 0, release_named(case.version)
     shard = parameters * _width(case) / shards(case) / GIB
     streamed = settings.true(f"{ACTOR}.fsdp_config.offload_policy")
@@ -68,12 +68,12 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
     left = []
     if not settings.true(f"{ACTOR}.fsdp_config.param_offload") and not streamed:
         left.append(Part("the trainer's weights, not offloaded", shard, True))
-    # AdamW makes its moments in the first update: they are not there yet when the engine is built.
+    # AdamW allocates its moments in the first update, after the engine is built.
     at_start = MemoryEstimate.sum(tuple(left)) + CONTEXT_GIB
     if not settings.true(f"{ACTOR}.fsdp_config.optimizer_offload") and not streamed and not case.lora:
         left.append(Part("the trainer's moments, not offloaded", 2 * shard, True))
-    # vLLM's share is of all memory, SGLang's of what is free when it starts. vLLM takes from it what it uses beside
-    # the weights; 0.8.5 also what the trainer holds, whose process it is in (vllm/v1/worker/gpu_worker.py:203).
+    # vLLM's share is of all memory, SGLang's of the memory free at its start. vLLM subtracts what it uses beside the
+    # weights; 0.8.5 also the trainer's memory, whose process it is in (vllm/v1/worker/gpu_worker.py:203).
     budget = share * (gib if case.engine.name != "sglang" else max(0.0, gib - at_start))
     prefill = _prefill_gib(case, model) if case.engine.name == "vllm" else 0.0
     pool = budget - weights - prefill
@@ -88,14 +88,14 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
     )
     awake = []
     if not release.engine_in_worker and not settings.true(f"{ROLLOUT}.free_cache_engine"):
-        awake = [Part("the engine, awake all the time (free_cache_engine: False)", max(0.0, budget), True)]
+        awake = [Part("the engine, always awake (free_cache_engine: False)", max(0.0, budget), True)]
     elif case.behaviour("sleep") == WEIGHTS_STAY:
-        awake = [Part("the engine's weights, which stay beside an adapter", weights, True)]
+        awake = [Part("the engine's weights, which stay with an adapter", weights, True)]
     return pool, rollout, awake
 
 
 def _reference(case: Case, model: ModelFacts) -> list[Part]:
-    """The reference's weights where they stay; the policy without its adapter is one, too."""
+    """The reference's weights if they stay on the GPU; with LoRA the policy without its adapter is the reference."""
     settings, ways = case.settings, shards(case)
     kept = release_named(case.version).reference_stays and not case.lora and settings.true(f"{ACTOR}.use_kl_loss")
     if not kept or settings.get(f"{ACTOR}.strategy") == "fsdp2" or settings.true(f"{REF}.fsdp_config.param_offload"):
@@ -103,8 +103,8 @@ def _reference(case: Case, model: ModelFacts) -> list[Part]:
     return [Part(f"the reference's weights, 1/{ways}", (model.parameters or 0) * 4 / ways / GIB, False)]
 
 
-def _at_once(case: Case) -> int:
-    """Sequences that verl lets an engine decode at once; all of them where it passes no limit."""
+def _sequences_at_once(case: Case) -> int:
+    """Sequences that an engine decodes at once; all of them if verl passes no limit."""
     release = release_named(case.version)
     if case.engine.name in release.engines_without_options:
         return case.per_replica
@@ -113,7 +113,7 @@ def _at_once(case: Case) -> int:
 
 
 def _tokens_per_pass(case: Case) -> int:
-    """Tokens of one forward and backward pass on one GPU, at the most."""
+    """The most tokens of one forward and backward pass on one GPU."""
     settings = case.settings
     parallel = max(1, settings.int(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
     if settings.true(f"{ACTOR}.use_dynamic_bsz"):
@@ -123,5 +123,5 @@ def _tokens_per_pass(case: Case) -> int:
 
 
 def _prefill_gib(case: Case, model: ModelFacts) -> float:
-    """What vLLM sets aside for the largest pass that it may be asked for."""
+    """The memory that vLLM reserves for its largest possible pass."""
     return case.settings.int(f"{ROLLOUT}.max_num_batched_tokens", 8192) * model.hidden * 2 * 12 / GIB

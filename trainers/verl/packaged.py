@@ -1,8 +1,8 @@
-"""verl's own configuration by version: its keys, its defaults, and what a run's overrides make of them.
+"""Resolves a run's settings from verl's own configuration: its keys and defaults by version, and the run's overrides.
 
-`packaged/<version>.json` is what Hydra composes from the released wheel's `ppo_trainer` without an override, flat and
-with every reference resolved; `packaged/references.json` says which settings follow which. A test composes both anew
-and compares. With them a slip is told when the plan is made, and settings are known before a stack is built.
+`packaged/<version>.json` is the released wheel's `ppo_trainer` as Hydra composes it without overrides, flat and with
+every reference resolved; `packaged/references.json` lists which settings follow which. A test composes both again and
+compares. So the plan detects typos, and settings are known before a stack is built.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def defaults(version: str) -> Mapping[str, Any]:
 
 @functools.cache
 def references(version: str) -> Mapping[str, str]:
-    """Setting -> the one whose value it has, as long as it is not set itself."""
+    """Setting -> the setting whose value it takes unless it is set itself."""
     found: dict[str, dict[str, str]] = json.loads((FOLDER / "references.json").read_text(encoding="utf-8"))
     return found.get(version, {})
 
@@ -46,9 +46,9 @@ def _keys(version: str) -> frozenset[str]:
 
 
 def problem(version: str, key: str, value: Any) -> str | None:
-    """What is wrong with an option as it is written, `key` with its leading + or ++, if anything."""
+    """The problem with an option, if any; `key` has its leading + or ++."""
     bare = key.lstrip("+")
-    # Of a release whose configuration is not packaged here, the stack's own Hydra tells.
+    # The stack's own Hydra checks releases whose configuration is not packaged here.
     if key.startswith("++") or not defaults(version):
         return None
     if found := key_problem(bare, key.startswith("+"), _keys(version), version):
@@ -59,28 +59,25 @@ def problem(version: str, key: str, value: Any) -> str | None:
 
 
 def settings_of(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
-    """A run's settings from its overrides laid over its version's defaults, or as the stack has composed them."""
+    """A run's settings: its version's defaults with its overrides, or as the stack has composed them."""
     given = dict(parsed(args.get("overrides", ())))
     if composed is not None:
         return Settings(composed, frozenset(given), composed=True)
     version = str(args.get("version"))
     filled = {key[:at] for key in given for at in range(len(key)) if key[at] == "."}
     values = {key: value for key, value in defaults(version).items() if key not in filled} | given
-    for key, target in references(version).items():
-        if key not in given and (value := _followed(target, given, version)) in given:
-            values[key] = given[value]
+    follows = references(version)
+    for key in follows:
+        source = key
+        while source not in given and source in follows:
+            source = follows[source]
+        if source in given:
+            values[key] = given[source]
     return Settings(values, frozenset(given))
 
 
-def _followed(key: str, given: Mapping[str, Any], version: str) -> str:
-    """The setting at a reference's end, or the first on the way that is given."""
-    while key not in given and key in references(version):
-        key = references(version)[key]
-    return key
-
-
 def parsed(overrides: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Hydra's overrides as flat keys and values; a `+` before a key is left out, a deleted key is null."""
+    """Hydra's overrides as flat keys and values; without a leading `+`; a deleted key is null."""
     for override in overrides:
         key, _, text = override.partition("=")
         if key.startswith("~"):
@@ -90,7 +87,7 @@ def parsed(overrides: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def value_of(text: str) -> Any:
-    """A value as Hydra reads it: YAML's, but 1e-6 is a number and {a:1} needs no space."""
+    """A value as Hydra reads it: as YAML, but 1e-6 is a number and {a:1} needs no space."""
     text = text.strip()
     if _NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit():
         return float(text)

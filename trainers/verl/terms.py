@@ -42,13 +42,13 @@ _CLAMPED = {"low_var_kl": "k3, at most 10", "k3": "k3, at most 10"}
 
 
 def verl_terms(case: Case) -> Terms:
-    """The terms as verl's settings have them; nothing of a release that is not known."""
-    release = next((one for one in (release_named(case.version),) if one.losses), None)
-    return {} if release is None else {**_of_the_update(case), **_of_the_loss(case, release), **_sampling(case)}
+    """The terms of verl's settings; none for an unknown release."""
+    release = release_named(case.version)
+    return {**_of_the_update(case), **_of_the_loss(case, release), **_sampling(case)} if release.losses else {}
 
 
 def _first(case: Case, *keys: str) -> tuple[str, ...]:
-    """The first of some keys that is there: releases name it differently."""
+    """The first of some keys that is set; releases name it differently."""
     return tuple(key for key in keys if key in case.settings)[:1]
 
 
@@ -61,7 +61,7 @@ def _of_the_update(case: Case) -> Terms:
             str(case.settings.get(f"{_OPTIM}.optimizer", "AdamW")), _first(case, f"{_OPTIM}.optimizer")
         ),
         "learning rate": term(case, number, f"{_OPTIM}.lr"),
-        "learning rate schedule": term(case, _course(case), *kind, warmup) if kind else TermValue(None, (warmup,)),
+        "learning rate schedule": term(case, _schedule(case), *kind, warmup) if kind else TermValue(None, (warmup,)),
         "Adam's betas": term(case, _numbers, *betas) if betas else TermValue(_ADAM),
         "Adam's epsilon": TermValue(1e-8),  # torch's own
         "weight decay": term(case, number, f"{_OPTIM}.weight_decay"),
@@ -73,7 +73,7 @@ def _of_the_update(case: Case) -> Terms:
             ADAPTER_ONLY if with_adapter(case) else ALL_WEIGHTS, _first(case, f"{MODEL}.lora.merge")
         ),
         POLICY_VERSION: TermValue(
-            NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "older ones, too", _first(case, _LOOP)
+            NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "also older ones", _first(case, _LOOP)
         ),
         "number format of the weights": TermValue(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
@@ -82,21 +82,21 @@ def _of_the_update(case: Case) -> Terms:
     }
 
 
-def _course(case: Case) -> Callable[[Any, Any], object]:
-    """Steps below 0 leave it to the share of all steps."""
+def _schedule(case: Case) -> Callable[[Any, Any], object]:
+    """A negative number of steps selects the share of all steps."""
     share = case.settings.get(f"{_OPTIM}.lr_warmup_steps_ratio")
     return lambda kind, warmup: schedule(kind, warmup, share if float(warmup or 0) < 0 else None)
 
 
 def _updates(case: Case) -> TermValue:
-    """Of one step's completions: its mini-batches, as often as they are gone through; both batches are in prompts."""
+    """Mini-batches of a step times epochs; both batch sizes are in prompts."""
     times, mini, batch = f"{ACTOR}.ppo_epochs", f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
-    made = term(
+    updates = term(
         case,
-        lambda epochs, some, whole: int(epochs) * max(1, math.ceil(whole / some)) if some and whole else None,
+        lambda epochs, mini, batch: int(epochs) * max(1, math.ceil(batch / mini)) if mini and batch else None,
         *(times, mini, batch),
     )
-    return TermValue(made.value, (times, mini))
+    return TermValue(updates.value, (times, mini))
 
 
 def _trained(case: Case) -> TermValue:
@@ -104,8 +104,10 @@ def _trained(case: Case) -> TermValue:
     if not case.lora:
         return TermValue(ALL_WEIGHTS, rank)
     # Its FSDP workers set no dropout, and peft's own is 0.
-    words = term(case, lambda *two: adapter_text(case.lora, two[0], 0.0, two[1]), f"{MODEL}.lora_alpha", _MODULES)
-    return TermValue(words.value, (*rank, *words.keys))
+    adapter = term(
+        case, lambda alpha, modules: adapter_text(case.lora, alpha, 0.0, modules), f"{MODEL}.lora_alpha", _MODULES
+    )
+    return TermValue(adapter.value, (*rank, *adapter.keys))
 
 
 def _of_the_loss(case: Case, release: Release) -> Terms:
@@ -148,11 +150,11 @@ def _sampling(case: Case) -> Terms:
 
 
 def _loss(mode: str, workload: Mapping[str, Any], release: Release) -> str:
-    """The `loss_type` that a way to aggregate stands for, and where it is not what TRL computes under that name."""
-    fits = {name: loss for name, loss in release.losses.items() if loss.mode == mode}
+    """The `loss_type` of a `loss_agg_mode`, and how it differs from TRL's loss of that name."""
+    matching = {name: loss for name, loss in release.losses.items() if loss.mode == mode}
     asked = workload.get("loss_type")
-    name = asked if asked in fits else next((name for name, loss in fits.items() if not loss.differs), mode)
-    return f"{name}, but {fits[name].differs}" if name in fits and fits[name].differs else str(name)
+    name = asked if asked in matching else next((name for name, loss in matching.items() if not loss.differs), mode)
+    return f"{name}, but {matching[name].differs}" if name in matching and matching[name].differs else str(name)
 
 
 def _reward_weights(workload: Mapping[str, Any]) -> object:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from trainers.verl.driver.checkpoints import TRACKER, Decision, Found, decide, look, prepare
+from trainers.verl.driver.checkpoints import TRACKER, Decision, Found, decide, find_checkpoints, prepare
 
 
 def write_archive(path: Path, size: int = 2000) -> None:
@@ -126,7 +126,7 @@ def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path: Path
     for step in (3, 4, 5):
         write_checkpoint(tmp_path, step, world_size=4)
     (tmp_path / TRACKER).write_text("5")
-    with pytest.raises(UserError, match=r"step 5, was saved by 4 GPUs.*\(now: 2\)"):
+    with pytest.raises(UserError, match=r"4 GPUs saved the newest checkpoint, of step 5.*\(now: 2\)"):
         prepare(tmp_path, 2)
     assert steps_in(tmp_path) == [3, 4, 5]
 
@@ -134,7 +134,7 @@ def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path: Path
 def test_what_was_not_saved_is_not_missed(tmp_path: Path) -> None:
     for path in write_checkpoint(tmp_path, 5).glob("actor/optim_*"):
         path.unlink()
-    assert [one.complete for one in look(tmp_path)] == [False]
+    assert [one.complete for one in find_checkpoints(tmp_path)] == [False]
     assert prepare(tmp_path, 2, contents=["model", "extra_state"]) == 5
 
 

@@ -1,19 +1,18 @@
-"""Finds the step that a run of verl goes on from, and removes the checkpoints that are not kept.
+"""Selects the checkpoint that a verl run resumes from, and removes old checkpoints.
 
-verl resumes from the step that `latest_checkpointed_iteration.txt` names. It writes that file last, but not at once,
-and an empty one stops it; a step whose folder is missing starts training anew without a word, and a folder that is
-half there is loaded until it fails. It forgets at its end which checkpoints it has saved, so that those of earlier
-attempts are never removed. So before each launch the file is made to name the newest complete checkpoint, and older
-ones than the newest two go. (`trainer.max_actor_ckpt_to_keep` counts an attempt's own; 0.4.1 removes the older one
-before it writes the next, so that it must be at least 2.)
+verl resumes from the step in `latest_checkpointed_iteration.txt`, which it writes last, but not atomically. An empty
+file stops it, a missing folder silently restarts training, and an incomplete folder fails while loading. verl does not
+remove checkpoints of earlier attempts. So before each launch the file is set to the newest complete checkpoint, and
+all but the newest two are removed. (`trainer.max_actor_ckpt_to_keep` counts only an attempt's own; 0.4.1 removes the
+older one before it writes the next, so it must be at least 2.)
 
-A complete one, of FSDP (workers/fsdp_workers.py and utils/checkpoint/fsdp_checkpoint_manager.py of 0.4.1 and 0.9.1):
+A complete FSDP checkpoint (workers/fsdp_workers.py and utils/checkpoint/fsdp_checkpoint_manager.py, 0.4.1 and 0.9.1):
 
     global_step_<n>/actor/{model,optim,extra_state}_world_size_<w>_rank_<r>.pt     for each rank r of w
-    global_step_<n>/actor/fsdp_config.json and huggingface/config.json             rank 0, behind its shards
-    global_step_<n>/data.pt                                                        last: where the data loader is
+    global_step_<n>/actor/fsdp_config.json and huggingface/config.json             rank 0, after its shards
+    global_step_<n>/data.pt                                                        last: state of the data loader
 
-torch.save writes zip archives, whose directory is at the end: a file that was cut has none.
+torch.save writes zip archives, whose directory is at the end: a truncated file has none.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SHARD = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt"
 
 @dataclass(frozen=True)
 class Found:
-    """One folder `global_step_<n>`: its step, whether all of it is there, and by how many ranks it was saved."""
+    """One folder `global_step_<n>`: its step, whether it is complete, and the number of ranks that saved it."""
 
     step: int
     complete: bool
@@ -46,26 +45,26 @@ class Found:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done before a launch."""
+    """The changes before a launch."""
 
     resume: int | None
-    """The step to go on from; None: from the start."""
+    """The step to resume from; None: from the start."""
     remove: tuple[int, ...]
-    """Steps whose folders go."""
+    """Steps whose folders are removed."""
 
 
 def decide(found: Sequence[Found], world_size: int) -> Decision:
-    """Which checkpoint to go on from with `world_size` ranks, and which folders to remove.
+    """Which checkpoint to resume from with `world_size` ranks, and which folders to remove.
 
-    `UserError` if the newest complete one was saved by another number of ranks: verl's shards fit that number alone,
-    and to start anew in silence would throw the work away.
+    `UserError` if another number of ranks saved the newest complete one: verl's shards fit only that number, and a
+    silent restart would discard the work.
     """
     complete = sorted((one for one in found if one.complete), key=lambda one: one.step, reverse=True)
     if complete and complete[0].world_size != world_size:
         raise UserError(
-            f"the newest checkpoint, of step {complete[0].step}, was saved by {complete[0].world_size} GPUs, and verl "
-            f"can load it with that number only (now: {world_size}); set workload.nodes and workload.gpus_per_node "
-            "back, or remove the run's checkpoints to start anew"
+            f"{complete[0].world_size} GPUs saved the newest checkpoint, of step {complete[0].step}, and verl can load "
+            f"it only with that number (now: {world_size}); set workload.nodes and workload.gpus_per_node "
+            "back, or remove the run's checkpoints to start again"
         )
     kept = [one.step for one in complete[:KEPT]]
     return Decision(
@@ -74,8 +73,8 @@ def decide(found: Sequence[Found], world_size: int) -> Decision:
     )
 
 
-def look(folder: Path, contents: Sequence[str] = CONTENTS) -> list[Found]:
-    """All checkpoints in a run's folder, by step; `contents` are the parts that each rank saves."""
+def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> list[Found]:
+    """All checkpoints in a run's folder, by step; each rank saves `contents`."""
     found = []
     for path in folder.glob("global_step_*") if folder.is_dir() else ():
         match = _STEP.fullmatch(path.name)
@@ -87,11 +86,11 @@ def look(folder: Path, contents: Sequence[str] = CONTENTS) -> list[Found]:
 
 
 def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -> int | None:
-    """Make a run's folder fit for verl to resume from, and return the step that it will go on from, None for none.
+    """Prepare a run's folder so that verl resumes, and return the step that it resumes from, None from the start.
 
-    The tracker is written before anything is removed: killed at any moment, the next launch finds its way.
+    The tracker is written before anything is removed, so an interruption at any moment is harmless.
     """
-    decision = decide(look(folder, contents), world_size)
+    decision = decide(find_checkpoints(folder, contents), world_size)
     folder.mkdir(parents=True, exist_ok=True)
     tracker = folder / TRACKER
     if decision.resume is None:
@@ -101,7 +100,7 @@ def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -
         temporary.write_text(str(decision.resume), encoding="ascii")
         temporary.replace(tracker)
     for step in decision.remove:
-        # Under another name first: a folder that is half removed must not be taken for one that is half written.
+        # Rename first: a half-removed folder must not look like a half-written one.
         leaving = folder / f".removing-{step}"
         shutil.rmtree(leaving, ignore_errors=True)
         (folder / f"global_step_{step}").rename(leaving)
@@ -111,7 +110,7 @@ def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -
 
 
 def _world_size(actor: Path, contents: Sequence[str]) -> int | None:
-    """How many ranks saved a folder; None unless every shard of all of them is there, whole."""
+    """The number of ranks that saved a folder; None unless every shard of every rank is complete."""
     shards: dict[int, set[tuple[str, int]]] = {}
     for path in actor.glob("*.pt"):
         match = _SHARD.fullmatch(path.name)
@@ -119,8 +118,8 @@ def _world_size(actor: Path, contents: Sequence[str]) -> int | None:
             shards.setdefault(int(match[2]), set()).add((match[1], int(match[3])))
     for world_size, present in shards.items():
         if {(content, rank) for content in contents for rank in range(world_size)} <= present:
-            whole = _filled(actor / "fsdp_config.json") or _filled(actor / "huggingface" / "config.json")
-            return world_size if whole else None
+            configs = (actor / "fsdp_config.json", actor / "huggingface" / "config.json")
+            return world_size if any(path.is_file() and path.stat().st_size for path in configs) else None
     return None
 
 
@@ -128,10 +127,6 @@ def _is_archive(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return zipfile.is_zipfile(path)
     return False
-
-
-def _filled(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
 
 
 def _read(path: Path) -> str | None:

@@ -1,7 +1,7 @@
-"""Composes verl's settings as Hydra would from verl's own files, and checks them; no GPU, no torch.
+"""Composes verl's settings from verl's own files as Hydra does, and checks them, without GPU and torch.
 
-`python -m trainers.verl.driver.composed --version V --overrides FILE --out FILE`, in a Python with hydra-core and
-verl's files: the first file holds a JSON list of overrides, the second gets the composed configuration.
+`python -m trainers.verl.driver.composed --version V --overrides FILE --out FILE` needs a Python with hydra-core and
+verl's files. The first file contains a JSON list of overrides, the second gets the composed configuration.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def job_overrides(
 ) -> list[str]:
     """The overrides that only the job on the node knows: paths, names, loggers, the reward's entry point, Ray.
 
-    `num_cpus` is for a Ray that verl starts itself (on Slurm it would count the whole
-    node's cores); None where it joins a cluster that runs. `ValueError` for what Hydra cannot be told.
+    `num_cpus` is for a Ray that verl starts itself (on Slurm it would count all cores of the node); None if verl joins
+    a running cluster. `ValueError` for values that Hydra cannot read.
     """
     release = release_named(version)
     reward = release.reward_key
@@ -68,10 +68,10 @@ def job_overrides(
 
 
 def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """verl's configuration with overrides, as verl would start with it: nested, every reference resolved.
+    """verl's configuration with overrides, as verl starts with it: nested, every reference resolved.
 
-    `UserError` if another version of verl is installed, for a key that verl does not know (with the nearest one, or
-    the `+` that it needs), for one that is added though it is there, and for a value of the wrong kind.
+    `UserError` if another version of verl is installed, for an unknown key (with the nearest one, or the missing `+`),
+    for a key that is added but exists, and for a value of the wrong type.
     """
     folder = _config_folder(version)
     base = _packaged(folder)
@@ -82,7 +82,7 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
         keys.append(asked.key_or_group)
         _require_known(asked, text, known, version)
         if asked.is_add():
-            _require_taken(folder.parents[1], base, asked.key_or_group, version)
+            _require_field(folder.parents[1], base, asked.key_or_group, version)
     composed = _composed(folder, list(overrides))
     for key in keys:
         _require_same_kind(key, base, composed)
@@ -90,11 +90,11 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def check(version: str, config: Mapping[str, Any]) -> None:
-    """`UserError` that lists what Hydra lets through and verl would stop at, often only after the models have loaded.
+    """`UserError` that lists settings which Hydra accepts and verl refuses, often only after the models have loaded.
 
     verl's own checks (0.4.1: RayPPOTrainer._validate_config, 0.9.1: verl.utils.config.validate_config and the
-    configuration's dataclasses) cannot be called here, since verl imports torch first; `rules` has them again, with
-    further ones.
+    configuration's dataclasses) cannot be called here, since verl imports torch first; `rules` repeats them and adds
+    others.
     """
     found = problems(release_named(version), flat(config))
     if found:
@@ -107,7 +107,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """verl's version and its flat settings; `UserError` for what it would refuse."""
+    """verl's version and its flat settings; `UserError` for settings that it refuses."""
     version = trainer_args["version"]
     config = compose(version, trainer_args["overrides"])
     check(version, config)
@@ -172,18 +172,18 @@ def _require_known(override: Any, text: str, known: set[str], version: str) -> N
         raise UserError(f"{text}: {problem}")
 
 
-def _require_taken(package: Path, base: Mapping[str, Any], key: str, version: str) -> None:
-    """`UserError` for a key added to a section that becomes a dataclass which has no such field."""
-    if not key.startswith("actor_rollout_ref."):  # the others are read as they are
+def _require_field(package: Path, base: Mapping[str, Any], key: str, version: str) -> None:
+    """`UserError` for a key that is added to a section whose dataclass has no such field."""
+    if not key.startswith("actor_rollout_ref."):  # other sections do not become dataclasses
         return
     section, at = "", base
     for part in key.split("."):
         if part not in at:
             target = at.get("_target_")
-            taken = fields(package, target) if isinstance(target, str) else None
-            if taken is not None and part not in taken:
+            known = fields(package, target) if isinstance(target, str) else None
+            if known is not None and part not in known:
                 raise UserError(
-                    f"+{key}: {section} has no setting {part!r} in verl {version}{did_you_mean(part, sorted(taken))}: "
+                    f"+{key}: {section} has no setting {part!r} in verl {version}{did_you_mean(part, sorted(known))}: "
                     f"{target} would refuse it when the workers start"
                 )
             return
@@ -210,7 +210,7 @@ def _nodes(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 
 
 def main() -> None:
-    """Compose and check what a file of overrides asks for, and write the result."""
+    """Compose and check a file of overrides, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", required=True)
     parser.add_argument("--overrides", type=Path, required=True)

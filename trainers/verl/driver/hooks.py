@@ -1,19 +1,19 @@
-"""Writes down verl's steps and stops verl early, by hooks in the process of its TaskRunner.
+"""Logs verl's steps and stops verl early, with hooks in its TaskRunner's process.
 
-verl's fit loops (0.4.1's, and 0.9.1's V1 and legacy ones) have no callbacks and end a step in different orders. Alike
-in all of them are four places, and these are hooked:
+verl's fit loops (of 0.4.1, and V1 and legacy of 0.9.1) have no callbacks and end a step in different orders. All of
+them have four common functions, which are hooked:
 
-- they are entered by the trainer's `fit`, when the workers are there;
-- a checkpoint is saved by `_save_checkpoint`, on steps that `trainer.save_freq` divides, while the engine's memory is
-  released. A stop request sets save_freq to 1, so that the loop saves in its own place;
-- the lengths of prompts and responses are taken by `metric_utils._compute_response_info`, in a step first for the
-  metrics of its data (V1 leaves padding rows out there);
-- `Tracking.log` is called once per training step, with `training/global_step`, when all else is done; only counters
-  follow. After a stop request its hook raises what the hook of `fit` catches, so that verl's runner ends as after its
-  last step.
+- The trainer's `fit` starts the loop, after the workers.
+- `_save_checkpoint` saves on steps that `trainer.save_freq` divides, while the engine's memory is released. A stop
+  request sets save_freq to 1, so that the loop saves at its usual place.
+- `metric_utils._compute_response_info` computes the lengths of prompts and responses; its first call in a step is for
+  the metrics of its data (V1 excludes padding rows there).
+- `Tracking.log` is called once per training step, with `training/global_step`, at the end of the step; only counters
+  follow. After a stop request its hook raises an exception that the hook of `fit` catches, so that verl's runner ends
+  as after its last step.
 
-Requests come as files in the attempt's folder, since Ray may place the TaskRunner on any node: `stop`, and `stacks`
-for the stacks of all threads. `training` is there once `fit` has begun: before that there is nothing to save.
+Requests are files in the attempt's folder, since Ray may place the TaskRunner on any node: `stop`, and `stacks` to dump
+the stacks of all threads. `training` exists once `fit` has begun: before that there is nothing to save.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from node.rewards import FAILED
 from trainers.verl.driver.samples import ValidationSamples
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
-class HookOrder:
-    """What the TaskRunner's process is told by the attempt's."""
+class HookSettings:
+    """What the attempt's process passes to the TaskRunner's process."""
 
     folder: Path
-    """The attempt's, on a file system that all nodes share."""
+    """The attempt's folder, on a file system that all nodes share."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What only this process needs beside what its node's Ray has: where the tracker writes, and under which id."""
+    """Variables that only this process needs: the tracker's place and run id."""
     rewards: tuple[str, ...] = ()
-    """The workload's rewards by name, as `compute_score` tells them: verl itself logs their sum alone."""
+    """The names of the workload's rewards, as `compute_score` returns them; verl itself logs only their sum."""
     samples: int = 0
 
 
 class _Stop(BaseException):
-    """Leaves verl's loop between two steps."""
+    """Ends verl's loop between two steps."""
 
 
 class StepHooks:
-    """Writes metrics.jsonl and a line of progress after each training step, and ends training when asked to."""
+    """Writes metrics.jsonl and a progress line after each training step, and ends training on request."""
 
     def __init__(self, folder: Path, rewards: Sequence[str] = ()) -> None:
         self._folder = folder
@@ -70,16 +70,16 @@ class StepHooks:
         self._over = threading.Event()
 
     def install(self, trainer: type[Any]) -> None:
-        """Hook verl in this process; `trainer` is the class whose `fit` will run, or the base that it inherits from."""
+        """Hook verl in this process; `trainer` is the class whose `fit` will run, or its base."""
         from verl.trainer.ppo import metric_utils
         from verl.utils import tracking
 
         _wrap(trainer, "fit", self._fit)
         _wrap(trainer, "_save_checkpoint", self._save)
-        _wrap(metric_utils, "_compute_response_info", self._see_lengths)
+        _wrap(metric_utils, "_compute_response_info", self._note_lengths)
         if self._names and hasattr(trainer, "_compute_metrics"):
-            _wrap(trainer, "_compute_metrics", self._see_rewards)
-        _wrap(tracking.Tracking, "__init__", self._bear_wandb)
+            _wrap(trainer, "_compute_metrics", self._note_rewards)
+        _wrap(tracking.Tracking, "__init__", self._guard_wandb)
         _wrap(tracking.Tracking, "log", self._log)
 
     def _fit(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> None:
@@ -91,15 +91,15 @@ class StepHooks:
         try:
             original(trainer, *args, **named)
         except _Stop:
-            # What verl does after its last step, too: what was still to be written is written.
+            # As verl does after its last step: pending dumps are written.
             if hasattr(trainer, "_shutdown_dump_executor"):
                 trainer._shutdown_dump_executor()
         finally:
             self._over.set()
 
     def _watch(self) -> None:
-        """Look for requests while verl works: a step may take many minutes."""
-        while not self._over.wait(_LOOK_S):
+        """Poll for requests while verl works: a step may take many minutes."""
+        while not self._over.wait(_POLL_S):
             if self._wanted(STOP):
                 self._trainer.config.trainer.save_freq = 1
             if self._wanted(STACKS):
@@ -116,15 +116,15 @@ class StepHooks:
         self._saved = int(trainer.global_steps)
         return result
 
-    def _see_lengths(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def _note_lengths(self, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
         info = original(*args, **named)
         self._lengths = self._lengths or info
-        told = getattr(args[0] if args else named.get("batch"), "non_tensor_batch", {})
-        self._rewards = self._rewards or reward_scalars(told, self._names)
+        values = getattr(args[0] if args else named.get("batch"), "non_tensor_batch", {})
+        self._rewards = self._rewards or reward_scalars(values, self._names)
         return info
 
-    def _see_rewards(self, original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **named: Any) -> Any:
-        """V1 keeps in its queue what else a reward has told of each completion."""
+    def _note_rewards(self, original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **named: Any) -> Any:
+        """V1 keeps the other values of each completion's reward in its queue."""
         result = original(trainer, batch, *args, **named)
         try:
             from verl.trainer.ppo.v1 import trainer_base
@@ -133,21 +133,21 @@ class StepHooks:
             fields = trainer_base.tq.kv_batch_get(
                 keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
             ).pop("extra_fields")
-            told = [one.get("reward_extra_info") or {} for one in fields.tolist() if isinstance(one, dict)]
-            values = {name: [one[name] for one in told if name in one] for name in set().union(*told)}
+            infos = [one.get("reward_extra_info") or {} for one in fields.tolist() if isinstance(one, dict)]
+            values = {name: [one[name] for one in infos if name in one] for name in set().union(*infos)}
             self._rewards = reward_scalars(values, self._names)
-        except Exception as error:  # curves are not worth a run
+        except Exception as error:  # missing curves must not end a run
             print(f"the single rewards of a step are not logged: {type(error).__name__}: {error}", flush=True)
         return result
 
-    def _bear_wandb(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
+    def _guard_wandb(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
         original(tracking, *args, **named)
         if "wandb" in tracking.logger:
-            tracking.logger["wandb"] = BornWandb(tracking.logger["wandb"])
+            tracking.logger["wandb"] = GuardedWandb(tracking.logger["wandb"])
 
     def _log(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
-        told = dict(zip(("data", "step", "backend"), args, strict=False)) | named
-        data, step = told["data"], int(told["step"])
+        given = dict(zip(("data", "step", "backend"), args, strict=False)) | named
+        data, step = given["data"], int(given["step"])
         if "training/global_step" not in data:  # validation before the first step
             original(tracking, *args, **named)
             return
@@ -156,7 +156,7 @@ class StepHooks:
         self._rewards = {}
         line = step_line(data, step, self._lengths, resumed=step > 1 and step == self._first_step)
         self._lengths = None
-        self._tell_missing(line)
+        self._report_missing(line)
         append_json_line(self._folder / "metrics.jsonl", line)
         original(tracking, *args, **named)
         steps = int(self._trainer.total_training_steps)
@@ -165,8 +165,8 @@ class StepHooks:
             self._save_unless_saved(step)
             raise _Stop
 
-    def _tell_missing(self, line: MetricsLine) -> None:
-        """0.9.1 goes on without completions whose engine or reward has failed: such a step is shorter than others'."""
+    def _report_missing(self, line: MetricsLine) -> None:
+        """0.9.1 continues without completions whose engine or reward has failed: such a step is shorter."""
         config, got = self._trainer.config, len(line["samples"].get("response_length", ()))
         missing = int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n) - got
         if got and missing > 0:
@@ -176,7 +176,7 @@ class StepHooks:
     def _save_unless_saved(self, step: int) -> None:
         if self._saved == step:
             return
-        # The request came when this step's time to save was over. Newer versions have woken the engine by now.
+        # The request came after this step's place to save. Newer versions have already woken the engine.
         manager = getattr(self._trainer, "checkpoint_manager", None)
         if manager is not None:
             manager.sleep_replicas()
@@ -184,7 +184,7 @@ class StepHooks:
 
 
 def step_line(data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | None, *, resumed: bool) -> MetricsLine:
-    """A step's line of metrics.jsonl: verl's own numbers under verl's names, tokens summed, each response's length."""
+    """A step's line of metrics.jsonl: verl's numbers under verl's names, token sums, and each response's length."""
     scalars = {name: number for name, value in data.items() if (number := _number(value)) is not None}
     samples: dict[str, list[int]] = {}
     if lengths is not None:
@@ -196,16 +196,16 @@ def step_line(data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | N
         "step": step,
         "time": time.time(),
         "resumed": resumed,
-        "phases": {},  # the timers are among the scalars, as timing_s/*: their tree is declared for each version
+        "phases": {},  # timers are scalars timing_s/*; each version declares their tree
         "scalars": scalars,
         "samples": samples,
     }
 
 
 def reward_scalars(values: Mapping[str, Sequence[Any]], names: Sequence[str]) -> dict[str, float]:
-    """`rewards/<name>/mean` and `/std` of a step, as TRL has them, and `/failed` of a user's function.
+    """`rewards/<name>/mean` and `/std` of a step, as in TRL, and `/failed` of a user's function.
 
-    A completion without a value (NaN) is in neither mean nor deviation, which is a sample's.
+    A completion without a value (NaN) counts in neither mean nor sample deviation.
     """
     found = {}
     for name in names:
@@ -220,7 +220,7 @@ def reward_scalars(values: Mapping[str, Sequence[Any]], names: Sequence[str]) ->
 
 
 def _number(value: Any) -> int | float | None:
-    """A number as Python has it, in full: numpy's and torch's come, too."""
+    """A plain Python number, also from numpy and torch; None for anything else."""
     if not isinstance(value, int | float) and getattr(value, "size", 2) == 1 and hasattr(value, "item"):
         value = value.item()
     if not isinstance(value, int | float) and hasattr(value, "numel") and value.numel() == 1:
@@ -231,15 +231,15 @@ def _number(value: Any) -> int | float | None:
 
 
 def progress(line: Mapping[str, Any], steps: int) -> str:
-    """A step in one line for the log."""
+    """A step's progress line for the log."""
     scalars, step = line["scalars"], line["step"]
     seconds, reward = scalars.get("timing_s/step", float("nan")), scalars.get("critic/score/mean")
     shown = "none" if reward is None else f"{reward:.3f}"
     return f"step {step}/{steps}  {seconds:.2f} s  reward {shown}  ~{(steps - step) * seconds:.0f} s left"
 
 
-class BornWandb:
-    """verl's wandb backend with its failures borne: it is started again once under the same run, then done without."""
+class GuardedWandb:
+    """verl's wandb backend that survives failures: it is restarted once under the same run, then dropped."""
 
     def __init__(self, wandb: Any) -> None:
         self._wandb = wandb
@@ -256,7 +256,7 @@ class BornWandb:
         except Exception as error:
             print(f"wandb has ended ({type(error).__name__}: {error}); starting it again", flush=True)
             try:
-                with suppress(Exception):  # it cannot take leave of a process that is gone
+                with suppress(Exception):  # it fails if its process has died
                     self._wandb.teardown()
                 self._wandb.init(**self._start)
                 self._wandb.log(data=data, step=step)
@@ -265,7 +265,7 @@ class BornWandb:
                 print(f"wandb is lost ({type(again).__name__}: {again}); metrics.jsonl has every step", flush=True)
 
     def finish(self, exit_code: int = 0) -> None:
-        """Have wandb write all that it holds."""
+        """Have wandb write its pending rows."""
         if not self._lost:
             _finish(lambda: self._wandb.finish(exit_code=exit_code))
 
@@ -280,17 +280,17 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 class TaskRunner:
-    """verl's own TaskRunner within our hooks. Ray makes one without arguments, so its order is the class's."""
+    """verl's own TaskRunner with our hooks. Ray creates it without arguments, so its settings are a class attribute."""
 
-    order: ClassVar[HookOrder]
+    settings: ClassVar[HookSettings]
 
     def run(self, config: Any) -> None:
         """Train to the end, or until a stop request."""
-        os.environ.update(self.order.environment)  # wandb and the file logger read theirs when they start
-        runner, trainer = _verls_own(config)
-        StepHooks(self.order.folder, self.order.rewards).install(trainer)
-        if self.order.samples:
-            samples = ValidationSamples(self.order.folder, self.order.samples, self.order.rewards)
+        os.environ.update(self.settings.environment)  # wandb and the file logger read them when they start
+        runner, trainer = _task_runner(config)
+        StepHooks(self.settings.folder, self.settings.rewards).install(trainer)
+        if self.settings.samples:
+            samples = ValidationSamples(self.settings.folder, self.settings.samples, self.settings.rewards)
             _wrap(trainer, "_validate", samples.validate)
             _wrap(trainer, "_dump_generations", samples.dump)
         try:
@@ -302,16 +302,16 @@ class TaskRunner:
                 _finish(wandb.finish)
 
 
-def remote_task_runner(order: HookOrder, config: Any) -> Any:
-    """The Ray actor class for verl's `run_ppo`; it takes a CPU where verl's own does."""
+def remote_task_runner(settings: HookSettings, config: Any) -> Any:
+    """The Ray actor class for verl's `run_ppo`; it takes a CPU if verl's own does."""
     import ray
 
-    made = type("TaskRunner", (TaskRunner,), {"order": order})
+    made = type("TaskRunner", (TaskRunner,), {"settings": settings})
     return ray.remote(num_cpus=0 if _is_v1(config) else 1)(made)
 
 
-def _verls_own(config: Any) -> tuple[Any, type[Any]]:
-    """verl's TaskRunner for this configuration, freed of Ray's wrapping, and the trainer class that it runs."""
+def _task_runner(config: Any) -> tuple[Any, type[Any]]:
+    """verl's TaskRunner for this configuration, without Ray's wrapping, and its trainer class."""
     from verl.trainer import main_ppo
 
     if _is_v1(config):
@@ -320,11 +320,9 @@ def _verls_own(config: Any) -> tuple[Any, type[Any]]:
         return _unwrapped(main_ppo.TaskRunnerV1)(), PPOTrainer
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-    if hasattr(main_ppo, "TaskRunner"):
-        return _unwrapped(main_ppo.TaskRunner)(), RayPPOTrainer
-    from verl.trainer import main_ppo_v0
-
-    return _unwrapped(main_ppo_v0.TaskRunner)(), RayPPOTrainer
+    if not hasattr(main_ppo, "TaskRunner"):
+        from verl.trainer import main_ppo_v0 as main_ppo
+    return _unwrapped(main_ppo.TaskRunner)(), RayPPOTrainer
 
 
 def _is_v1(config: Any) -> bool:

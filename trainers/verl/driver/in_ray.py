@@ -1,4 +1,4 @@
-"""Runs verl's TaskRunner in the Ray cluster that RAY_ADDRESS names, and waits for it."""
+"""Runs verl's TaskRunner in the Ray cluster of RAY_ADDRESS, and waits for it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from common.errors import UserError
 from node.exit_codes import STOP_SIGNALS, RequeueError, one_line
 from node.hardware import importing
 from trainers.verl.driver import hooks
-from trainers.verl.driver.hooks import HookOrder
+from trainers.verl.driver.hooks import HookSettings
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class Stop:
-    """What signals ask of verl; they are passed on as files, since its TaskRunner may be on another node."""
+    """Passes signals on to verl as files, since its TaskRunner may be on another node."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._name: str | None = None
 
     def install(self) -> None:
-        """Take over the signals; to be called again after Ray has taken SIGTERM itself."""
+        """Install the signal handlers; call it again after Ray has replaced the one of SIGTERM."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGUSR1, self._on_stacks)
 
-    def look(self) -> None:
-        """Pass on what was asked; `RequeueError` before the first step, when there is nothing to save yet."""
+    def check(self) -> None:
+        """Pass a stop signal on; `RequeueError` before the first step, when there is nothing to save."""
         if self._name is None or (self._folder / hooks.STOP).exists():
             return
         (self._folder / hooks.STOP).touch()
@@ -53,27 +53,27 @@ class Stop:
 
 def run_verl(
     config: Any,
-    order: HookOrder,
+    settings: HookSettings,
     environment: Mapping[str, str],
     kept: Collection[str],
     stop: Stop,
     once_joined: Callable[[], None],
 ) -> None:
-    """Have verl train in the Ray cluster of this job, and return when it has ended.
+    """Train with verl in this job's Ray cluster, and return at its end.
 
-    Its processes have the `environment`, and of what verl wants there all but the variables that are `kept` as they
-    are. `once_joined` is called when this process has joined the cluster, before verl begins.
+    verl's processes get `environment`, and verl's own variables except those in `kept`. `once_joined` is called after
+    this process has joined the cluster, before verl starts.
     """
     import ray
 
-    start = _verls_start(config, order)
-    runtime = dict(_asked_of_ray(start).get("runtime_env") or {})
-    verls = {name: value for name, value in runtime.get("env_vars", {}).items() if name not in kept}
-    runtime["env_vars"] = {**verls, **environment}
+    start = _start_of_verl(config, settings)
+    runtime = dict(_ray_arguments(start).get("runtime_env") or {})
+    own = {name: value for name, value in runtime.get("env_vars", {}).items() if name not in kept}
+    runtime["env_vars"] = {**own, **environment}
     os.environ.update(runtime["env_vars"])
-    # Of what verl would ask for, CPUs and the like are for a Ray of its own; this one is there.
+    # verl's other arguments, such as CPUs, are for starting a Ray cluster; this one already runs.
     ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime)
-    stop.install()  # Ray took SIGTERM
+    stop.install()  # Ray has replaced the handler of SIGTERM
     once_joined()
     require_cpus(config, float(ray.cluster_resources().get("CPU", 0)))
     _wait(start, stop)
@@ -81,7 +81,7 @@ def run_verl(
 
 
 def require_cpus(config: Any, cpus: float) -> None:
-    """`UserError` where Ray has fewer CPUs than verl's actors reserve: it would wait for them without a word, for ever.
+    """`UserError` if Ray has fewer CPUs than verl's actors reserve: verl would wait silently and forever.
 
     0.4.1: one for the TaskRunner, one with each GPU (RayResourcePool of ray_trainer.py), and one to place the actor in
     which workers meet (register_center/ray.py); rank 0 waits five minutes for it. 0.9.1: three with each GPU
@@ -99,18 +99,18 @@ def require_cpus(config: Any, cpus: float) -> None:
         queue = f", {units} for transfer_queue.backend.SimpleStorage.num_data_storage_units" if units else ""
         raise UserError(
             f"verl reserves {needed} CPUs in Ray ({without_gpu}{queue}, {with_gpu} with each of {gpus} GPUs), and the "
-            f"job's nodes have {cpus:.0f}, so that it would wait for ever; raise cpus in the profile"
+            f"job's nodes have {cpus:.0f}, so that it would wait forever; raise cpus in the profile"
         )
 
 
-def _verls_start(config: Any, order: HookOrder) -> Callable[[], None]:
-    """verl's own start of Ray and of its TaskRunner, with ours in that one's place."""
+def _start_of_verl(config: Any, settings: HookSettings) -> Callable[[], None]:
+    """verl's function that starts Ray and its TaskRunner, with our TaskRunner instead."""
     with importing():
         from verl.trainer import main_ppo
 
-    runner = hooks.remote_task_runner(order, config)
+    runner = hooks.remote_task_runner(settings, config)
     if "task_runner_class" in inspect.signature(main_ppo.run_ppo).parameters:
-        # As its main does before.
+        # As in verl's main.
         main_ppo.auto_set_device(config)
         try:
             main_ppo.validate_config(
@@ -121,35 +121,35 @@ def _verls_start(config: Any, order: HookOrder) -> Callable[[], None]:
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UserError(f"verl refuses the settings: {one_line(error)}") from error
         return lambda: main_ppo.run_ppo(config, task_runner_class=runner)
-    main_ppo.TaskRunner = runner  # 0.4.1 takes the one of its module
+    main_ppo.TaskRunner = runner  # 0.4.1 uses its module's class
     return lambda: main_ppo.run_ppo(config)
 
 
-class _Asked(Exception):
-    """Carries what verl wants of Ray."""
+class _RayArguments(Exception):
+    """Carries verl's arguments of ray.init."""
 
 
-def _asked_of_ray(start: Callable[[], None]) -> dict[str, Any]:
-    """What verl would call ray.init with: the environment of its workers is in there, in each version another."""
+def _ray_arguments(start: Callable[[], None]) -> dict[str, Any]:
+    """verl's arguments of ray.init, which include its workers' environment; each version has other ones."""
     import ray
 
     def init(**settings: Any) -> None:
-        raise _Asked(settings)
+        raise _RayArguments(settings)
 
     own = ray.init
     ray.init = init
     try:
         start()
-    except _Asked as asked:
-        settings: dict[str, Any] = asked.args[0]
+    except _RayArguments as arguments:
+        settings: dict[str, Any] = arguments.args[0]
         return settings
     finally:
         ray.init = own
-    raise RuntimeError("verl did not ask for Ray; this version of it is not known here")
+    raise RuntimeError("verl did not call ray.init; this version of verl is not supported")
 
 
 def _wait(start: Callable[[], None], stop: Stop) -> None:
-    """Wait in a thread, since Ray swallows what a signal's handler raises while it waits itself."""
+    """Run verl in a thread, since Ray swallows exceptions of signal handlers while it waits."""
     from ray.exceptions import RayTaskError
 
     failed: list[Exception] = []
@@ -163,12 +163,12 @@ def _wait(start: Callable[[], None], stop: Stop) -> None:
     thread = threading.Thread(target=work, name="verl", daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(_LOOK_S)
-        stop.look()
+        thread.join(_POLL_S)
+        stop.check()
     if not failed:
         return
     cause: BaseException = failed[0]
-    while isinstance(cause, RayTaskError):  # its text is all of the remote traceback
+    while isinstance(cause, RayTaskError):  # its text is the complete remote traceback
         cause = cause.cause
     if isinstance(cause, UserError):
         raise UserError(str(cause))

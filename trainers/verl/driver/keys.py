@@ -1,21 +1,21 @@
-"""Tells whether verl has a setting, and whether a value is of its kind, by the settings of verl's own configuration.
+"""Checks keys and value types of overrides against verl's own configuration.
 
-Only the standard library: the job asks it of what Hydra composed in the stack, and the controller of the tables in
-`trainers/verl/packaged/`, so that a slip is told before a stack is built. verl 0.9.1 makes dataclasses of parts of its
-configuration (those with `_target_`), when the workers start: a setting that Hydra was told to add and the dataclass
-lacks ends the run there. Their fields are read from the source, since importing it would import torch.
+Uses only the standard library: the job calls it with Hydra's configuration in the stack, and the controller with the
+tables in `trainers/verl/packaged/`, which finds typos before a stack is built. When its workers start, verl 0.9.1 turns
+sections with `_target_` into dataclasses: an added setting that the dataclass lacks ends the run there. Their fields
+are read from the source, since importing it would import torch.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from common.messages import did_you_mean
 
-# Where verl takes a value of another kind than its default's.
+# Settings whose values may have another type than their default.
 _ALSO: Mapping[str, tuple[type, ...]] = {
     "target_modules": (list,),
     "train_files": (list,),
@@ -36,13 +36,13 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def key_problem(key: str, added: bool, known: Collection[str], version: str) -> str | None:
-    """What is wrong with a key, if anything; `added` where it is written with a leading +, `known` are verl's own."""
+    """The problem with a key, if any; `added` if it has a leading +, `known` are verl's own keys."""
     if added:
         return f"verl {version} has {key} already; write it without the leading +" if key in known else None
     if key in known:
         return None
     last = key.rpartition(".")[2]
-    # A key in another place is a likelier slip than one that merely looks alike.
+    # The same name in another section is more likely than a similar key.
     elsewhere = sorted(one for one in known if one.rpartition(".")[2] == last)
     hint = f" (did you mean {elsewhere[0]}?)" if len(elsewhere) == 1 else did_you_mean(key, sorted(known))
     return (
@@ -52,7 +52,7 @@ def key_problem(key: str, added: bool, known: Collection[str], version: str) -> 
 
 
 def kind_problem(key: str, was: Any, now: Any) -> str | None:
-    """What is wrong with a value, if it is of another kind than verl's own."""
+    """The problem with a value whose type differs from verl's own value."""
     if was is None or now is None or was == "???":
         return None
     kinds, wanted = next((kinds, word) for kinds, word in _KINDS if isinstance(was, kinds))
@@ -65,30 +65,22 @@ def kind_problem(key: str, was: Any, now: Any) -> str | None:
 
 
 def fields(package: Path, target: str) -> frozenset[str] | None:
-    """The fields of the class that `target` (verl.workers.config.RolloutConfig) names, inherited ones too.
+    """The fields of the class `target` (verl.workers.config.RolloutConfig), with inherited ones.
 
-    None if a class of the chain is not in that module or package: then nothing is known.
+    None (unknown) if a base class is not in that module or package.
     """
     *modules, name = target.split(".")
     if modules[:1] != ["verl"]:
         return None
     place = package.joinpath(*modules[1:])
-    classes = {
-        one.name: one
-        for file in _sources(place)
-        for one in ast.parse(file.read_text("utf-8")).body
-        if isinstance(one, ast.ClassDef)
-    }
-    return _with_inherited(classes, name)
-
-
-def _sources(place: Path) -> Iterator[Path]:
     single = place.with_suffix(".py")
-    yield from [single] if single.is_file() else sorted(place.glob("*.py"))
+    files = [single] if single.is_file() else sorted(place.glob("*.py"))
+    parsed = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
+    return _with_inherited({node.name: node for node in parsed if isinstance(node, ast.ClassDef)}, name)
 
 
 def _with_inherited(classes: dict[str, ast.ClassDef], name: str) -> frozenset[str] | None:
-    if name == "BaseConfig":  # verl/base_config.py: every dataclass's root, with no settings of its own
+    if name == "BaseConfig":  # verl/base_config.py: the base of all dataclasses, without fields
         return frozenset()
     if name not in classes:
         return None

@@ -1,6 +1,6 @@
-"""Writes a setting so that verl's Hydra reads the same value back.
+"""Writes settings as Hydra overrides that verl's Hydra reads back as the same values.
 
-Only the standard library: the controller writes a run's settings with it, and the job adds its own on the node.
+Uses only the standard library: the controller writes a run's settings with it, and the job on the node adds its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
 
-# Hydra takes these without quotes; everything else is quoted, which it always takes as text.
+# Hydra reads these as text without quotes; everything else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_TEXT = frozenset({"true", "false", "null", "none", "inf", "nan"})
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -27,11 +27,11 @@ BOOKKEEPING = (
     *("trainer.default_local_dir", "trainer.default_hdfs_dir", "trainer.del_local_ckpt_after_load"),
     *("trainer.resume_mode", "trainer.resume_from_path"),
 )
-"""Names, trackers, places, and what only a resumed run reads: no work of a step."""
+"""Names, trackers, places and resume settings, without effect on a step."""
 
 
 def override(key: str, value: Any) -> str:
-    """One override as on verl's command line; `ValueError` if Hydra has no way to write it."""
+    """One override as on verl's command line; `ValueError` if Hydra's grammar cannot express it."""
     if not _WHOLE_KEY.fullmatch(key):
         raise ValueError(
             f"{key!r} is no key that Hydra can read: parts of letters, digits, '_' and '-', joined by dots, "
@@ -41,7 +41,7 @@ def override(key: str, value: Any) -> str:
 
 
 def value_text(value: Any, where: str) -> str:
-    """A value in the grammar of Hydra's overrides; None is null. `where` is for the `ValueError`."""
+    """A value in the grammar of Hydra's overrides; None is null. `where` names it in the `ValueError`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -55,7 +55,7 @@ def value_text(value: Any, where: str) -> str:
     if isinstance(value, str):
         if _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
             return value
-        # A backslash stands for itself, but before a quote and at the end it must be doubled.
+        # A backslash must be doubled only before a quote and at the end.
         return "'" + _BEFORE_QUOTE.sub(_escaped, value) + "'"
     if isinstance(value, Mapping):
         for key in value:

@@ -1,9 +1,9 @@
-"""Scores a response for verl: `compute_score`, which verl loads from this file by its path.
+"""Scores a response for verl: verl loads `compute_score` from this file by its path.
 
-Ray starts the processes that call it: they find `workflow` by the PYTHONPATH that their node's Ray was started with.
-verl hands over the text alone, with special tokens left out. A reward that counts tokens gets those of the text, by
-the run's own tokenizer: these may be a few fewer than were sampled, and the end token is not among them, so that a
-response counts as cut when it fills all but one of the places. A prompt is found again in the run's data, by its row.
+Ray starts the processes that call it; they import this repository by the PYTHONPATH of their node's Ray. verl passes
+only the text, without special tokens. A reward that counts tokens gets the text's tokens by the run's tokenizer: these
+may be a few fewer than were sampled, and the end token is missing, so a response counts as truncated when it has all
+but one of the allowed tokens. A prompt is looked up in the run's data by its row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from node.rewards import FAILED, reward_functions, reward_name
 
-# verl calls from a pool of threads; neither tokenizers nor the order of sums shall depend on which is first.
+# verl calls from several threads; tokenizers and the order of sums must not depend on which is first.
 _lock = threading.Lock()
 
 
@@ -34,36 +34,36 @@ def compute_score(
     max_response_length: int | None = None,
     **_: Any,
 ) -> dict[str, float]:
-    """`score`, the weighted sum of a workload's rewards, and each of them under its name.
+    """`score`, the weighted sum of a workload's rewards, and each reward under its name.
 
-    The last four come from verl's `reward_kwargs`: the workload's `rewards`, or the file that holds them where some are
-    the user's own, the folder of the run's tokenizer, and the longest response in tokens. A reward without a value is
-    NaN, and adds nothing to the score.
+    The last four arguments come from verl's `reward_kwargs`: the workload's `rewards`, or a file with them if some are
+    the user's own, the folder of the tokenizer, and the longest response in tokens. A reward without a value is NaN and
+    is left out of the score.
     """
     with _lock:
-        made = _made(json.dumps([_plain(rewards), rewards_file, tokenizer, max_response_length]))
+        loaded = _loaded(json.dumps([_plain(rewards), rewards_file, tokenizer, max_response_length]))
         row = {"data_source": data_source, "extra_info": _plain(extra_info or {})}
-        values = made.values(solution_str, row | {"reward_model": {"ground_truth": ground_truth}})
-    score = sum(weight * values[name] for name, weight in made.weights.items() if not math.isnan(values[name]))
+        values = loaded.values(solution_str, row | {"reward_model": {"ground_truth": ground_truth}})
+    score = sum(weight * values[name] for name, weight in loaded.weights.items() if not math.isnan(values[name]))
     return {"score": score, **values}
 
 
-class _Made:
-    """The rewards of one workload, ready to be called."""
+class _Rewards:
+    """The rewards of one workload, ready to call."""
 
     def __init__(
         self, rewards: list[dict[str, Any]], rewards_file: str | None, tokenizer: str | None, longest: int | None
     ) -> None:
-        told: dict[str, Any] = {"rewards": rewards, "data": []}
+        workload: dict[str, Any] = {"rewards": rewards, "data": []}
         failures = None
         if rewards_file:
-            told = json.loads(Path(rewards_file).read_text(encoding="utf-8"))
+            workload = json.loads(Path(rewards_file).read_text(encoding="utf-8"))
             failures = Path(rewards_file).with_name("reward_failures.jsonl")
-        self.weights = {reward_name(reward): float(reward.get("weight", 1.0)) for reward in told["rewards"]}
-        self._functions = reward_functions(told["rewards"], longest, failures=failures)
+        self.weights = {reward_name(reward): float(reward.get("weight", 1.0)) for reward in workload["rewards"]}
+        self._functions = reward_functions(workload["rewards"], longest, failures=failures)
         self._longest = math.inf if longest is None else longest
         takes = frozenset[str]().union(*(function.takes for function in self._functions))
-        self._prompts = _prompts_of(tuple(told["data"])) if "prompts" in takes else {}
+        self._prompts = _prompts_of(tuple(workload["data"])) if "prompts" in takes else {}
         self._tokenizer: Any = None
         if takes & {"token_ids", "cut_off"}:
             from transformers import AutoTokenizer
@@ -72,15 +72,15 @@ class _Made:
 
     def values(self, text: str, row: Mapping[str, Any]) -> dict[str, float]:
         """Each reward of one response, by name."""
-        asked: dict[str, Any] = {"completions": [text], **{name: [value] for name, value in row.items()}}
-        asked["prompts"] = [self._prompts.get(_key(row["extra_info"]))]
+        columns: dict[str, Any] = {"completions": [text], **{name: [value] for name, value in row.items()}}
+        columns["prompts"] = [self._prompts.get(_key(row["extra_info"]))]
         if self._tokenizer is not None:
             ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-            asked |= {"completion_ids": [ids], "complete": [len(ids) < self._longest - 1]}
+            columns |= {"completion_ids": [ids], "complete": [len(ids) < self._longest - 1]}
         values: dict[str, float] = {}
         for function in self._functions:
             failed: dict[str, float] = {}
-            (value,) = function(**asked, log_metric=failed.__setitem__)
+            (value,) = function(**columns, log_metric=failed.__setitem__)
             values[function.__name__] = math.nan if value is None else value
             values |= {f"{function.__name__}{FAILED}": count for count in failed.values()}
         return values
@@ -99,12 +99,12 @@ def _key(extra_info: Mapping[str, Any]) -> tuple[str, int]:
 
 
 @functools.cache
-def _made(settings: str) -> _Made:
-    return _Made(*json.loads(settings))
+def _loaded(settings: str) -> _Rewards:
+    return _Rewards(*json.loads(settings))
 
 
 def _plain(value: Any) -> Any:
-    """OmegaConf's containers and numpy's numbers as Python's own."""
+    """OmegaConf's containers and numpy's numbers as plain Python values."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Lists the settings that every release of verl would stop at, though Hydra takes them, and adds a release's own.
+"""Finds settings that Hydra accepts and every release of verl refuses, and those that one release refuses.
 
-Only the standard library: the job asks it of what Hydra composed in the stack, and the preflight of what is known
-before. Each rule names its source in verl's code; paths are below `verl/`.
+Uses only the standard library: the job calls it with Hydra's configuration in the stack, the preflight with the
+settings that it knows. Each rule names its source in verl's code; paths are below `verl/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainers.verl.driver.overrides import ROLLOUT as _R
 from trainers.verl.releases import Release, alike
 from trainers.verl.releases.release import FlatConfig, Refusal
 
-# Counts that verl divides by, or makes a loop of.
+# Counts that verl divides by or loops over.
 _COUNTS = (
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
     *(f"{_A}.ppo_mini_batch_size", f"{_A}.ppo_epochs", f"{_R}.n", f"{_R}.tensor_model_parallel_size"),
@@ -25,23 +25,21 @@ _COUNTS = (
     *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_training_steps", "trainer.total_epochs"),
     *(f"{_R}.max_num_batched_tokens", f"{_R}.max_num_seqs"),
 )
-
-
 _mode = partial(
     Refusal,
     "rollout-mode",
-    why="it is no mode of this release, or has been removed (sync in 0.9.1); verl {version} ends with an error",
-    change=f"take {_R}.mode out",
+    why="this release does not have the mode, or it was removed (sync in 0.9.1); verl {version} ends with an error",
+    change=f"remove {_R}.mode",
 )
 
 
 def problems(release: Release, settings: Mapping[str, Any]) -> list[Refusal]:
-    """Everything that is wrong with flat settings; empty if verl can start with them, or its release is not known."""
+    """All refusals of flat settings; empty if verl can start with them, or the release is unknown."""
     if not release.choices:
         return []
     config = FlatConfig(settings)
     wrong = [*_choices(release, config), *_counts(config)]
-    if wrong:  # the arithmetic needs numbers
+    if wrong:  # the other rules need valid numbers
         return wrong
     padded = release.pads_packed_batches and config.dynamic
     return [
@@ -75,15 +73,15 @@ def _counts(config: FlatConfig) -> Iterator[Refusal]:
 
 
 def _checkpoints(config: FlatConfig) -> Iterator[Refusal]:
-    # utils/checkpoint/fsdp_checkpoint_manager.py, load_checkpoint: what is not in it is left as it is, without a word.
+    # utils/checkpoint/fsdp_checkpoint_manager.py, load_checkpoint: missing contents are silently left unchanged.
     for key in (f"{_A}.checkpoint.save_contents", f"{_A}.checkpoint.load_contents"):
-        whole, found = ("model", "optimizer", "extra"), config.get(key)
-        if found is not None and not {*whole} <= {*found}:
+        required, found = ("model", "optimizer", "extra"), config.get(key)
+        if found is not None and not {*required} <= {*found}:
             yield Refusal(
                 "setting-choice",
-                f"{key} must have {', '.join(whole)} (got {', '.join(found) or 'none'})",
-                "a run that is stopped would go on without its optimizer's moments, or begin again",
-                f"take {key} out, or add what is missing",
+                f"{key} must have {', '.join(required)} (got {', '.join(found) or 'none'})",
+                "a stopped run would resume without its optimizer's moments, or start again",
+                f"remove {key}, or add what is missing",
             )
 
 
@@ -104,13 +102,13 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
     ):
         key = f"{_A}.ulysses_sequence_parallel_size"
         yield Refusal("sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)")
-    # 0.4.1 trainer/ppo/ray_trainer.py:_validate_config; 0.9.1 pads the batch where it packs by tokens.
+    # 0.4.1 trainer/ppo/ray_trainer.py:_validate_config; 0.9.1 pads the batch if it packs by tokens.
     if prompts * n % gpus and not padded:
         yield Refusal(
             "batch-over-gpus",
             f"data.train_batch_size x {_R}.n, the completions of a step, must be a multiple of the {gpus} GPUs "
             f"(got {prompts} x {n} = {prompts * n})",
-            "verl ends with an assertion: each GPU takes the same number",
+            "an assertion ends verl: each GPU takes the same number",
             "workload.batch_size: a multiple of the GPUs",
         )
     if prompts < mini and not dynamic:
@@ -118,10 +116,10 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
             "mini-batch",
             f"{_A}.ppo_mini_batch_size must be at most data.train_batch_size, both in prompts, unless "
             f"{_A}.use_dynamic_bsz is true (got {mini} and {prompts})",
-            "verl ends with an assertion as long as use_dynamic_bsz is off",
+            "an assertion ends verl if use_dynamic_bsz is off",
             "workload.mini_batch_size: at most batch_size, or null for the whole batch",
         )
-    # 0.4.1 workers/fsdp_workers.py divides and drops the rest; 0.9.1 workers/engine_workers.py asserts.
+    # 0.4.1 workers/fsdp_workers.py divides and drops the remainder; 0.9.1 workers/engine_workers.py asserts.
     groups = gpus // sp
     if mini * n % groups:
         yield alike.micro_batch(
@@ -142,12 +140,12 @@ def _micro_batches(config: FlatConfig, share: int) -> Iterator[Refusal]:
         if micro is not None and old is not None:
             yield alike.micro_batch(f"{key} and {total} must not both be given (got {micro} and {old})")
         elif micro is None and old is None:
-            # A configuration that is not whole does not say it.
+            # An incomplete configuration has neither key.
             if not config.dynamic and (key in config.values or total in config.values):
                 yield Refusal(
                     "micro-batch-missing",
                     f"{key} must be given unless {_A}.use_dynamic_bsz is true",
-                    "verl refuses to start without it as long as use_dynamic_bsz is off",
+                    "verl refuses to start without it if use_dynamic_bsz is off",
                     "workload.micro_batch_size: completions per pass and GPU",
                 )
         elif micro is not None and (not isinstance(micro, int) or micro < 1):

@@ -1,8 +1,7 @@
-"""One attempt of a run with verl's GRPO: `python -m trainers.verl.driver.train <attempt.json>`.
+"""Runs one attempt of verl's GRPO: `python -m trainers.verl.driver.train <attempt.json>`.
 
-This process trains nothing itself: it prepares, has verl's TaskRunner work in the Ray cluster that RAY_ADDRESS names,
-and waits. Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one line), 75 stopped and to be
-requeued.
+This process prepares the inputs, starts verl's TaskRunner in the Ray cluster of RAY_ADDRESS, and waits. Exit codes: 0
+done, 1 unexpected error (traceback in the log), 2 user error (one line), 75 stopped, to be requeued.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
 
 
 def train(attempt: dict[str, Any], stop: Stop) -> None:
-    """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
+    """Train one attempt to its end, and write done.json; `RequeueError` if it is stopped before."""
     from trainers.verl.driver.composed import flat
 
     job = Job(attempt, read_spec(attempt), Inputs(attempt), time.time(), sorted(os.sched_getaffinity(0)))
     workload = job.spec["workload"]
     if not os.environ.get("RAY_ADDRESS"):
-        raise UserError("RAY_ADDRESS is not set: the job on the node starts a Ray cluster and says where it is")
+        raise UserError("RAY_ADDRESS is not set: the job on the node starts a Ray cluster and sets it")
     for function in reward_functions(workload["rewards"], workload.get("max_response_length")):
-        function.close()  # wrong names are told
+        function.close()  # raises for wrong names
     job.inputs.require_unchanged()
     require_working_gpus(attempt, str(job.spec["stack"]))
     os.environ.update(tracker_environment(os.environ, attempt, str(job.spec["experiment"])))
@@ -53,13 +52,13 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
     resumed_from = _prepared_checkpoints(attempt, composed, gpus * int(composed["trainer"]["nnodes"]))
     steps = int(composed["trainer"]["total_training_steps"])
     environment = _environment(attempt, gpus)
-    stop.look()
+    stop.check()
     if (resumed_from or 0) < steps:
         if resumed_from:
             print(f"resuming from step {resumed_from}", flush=True)
-        check_nodes = partial(require_working_nodes, attempt, str(job.spec["stack"]), stop.look)
+        check_nodes = partial(require_working_nodes, attempt, str(job.spec["stack"]), stop.check)
         kept = attempt.get("env", {})
-        run_verl(_config(composed, resumed_from), _order(job), environment, kept, stop, check_nodes)
+        run_verl(_config(composed, resumed_from), _hook_settings(job), environment, kept, stop, check_nodes)
     first, last = _steps_done(job.folder, resumed_from or 0, steps)
     write_done(
         job,
@@ -73,7 +72,7 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
 
 
 def _composed(job: Job) -> dict[str, Any]:
-    """verl's whole configuration: the plan's settings, and what only this node knows."""
+    """verl's complete configuration: the plan's settings and those that only this node knows."""
     from trainers.verl.driver.composed import check, compose, job_overrides
 
     attempt, inputs, workload = job.attempt, job.inputs, job.spec["workload"]
@@ -89,7 +88,7 @@ def _composed(job: Job) -> dict[str, Any]:
         run_id=str(attempt["run_id"]),
         reward_file=str(Path(verl_reward.__file__).resolve()),
         reward_kwargs={
-            **_rewards_told(job),
+            **_reward_arguments(job),
             "tokenizer": str(inputs.model),
             "max_response_length": workload.get("max_response_length"),
         },
@@ -99,8 +98,8 @@ def _composed(job: Job) -> dict[str, Any]:
     return composed
 
 
-def _rewards_told(job: Job) -> dict[str, Any]:
-    """A workload's rewards for `compute_score`; where some are the user's own, in a file of the attempt's folder."""
+def _reward_arguments(job: Job) -> dict[str, Any]:
+    """The workload's rewards for `compute_score`; in a file of the attempt's folder if some are the user's own."""
     rewards, inputs = job.spec["workload"]["rewards"], job.inputs
     if any("code" in reward for reward in rewards):
         file = job.folder / "rewards.json"
@@ -113,23 +112,23 @@ def _rewards_told(job: Job) -> dict[str, Any]:
 
 
 def _require_rows(inputs: Inputs, prompts: int) -> None:
-    """`UserError` where the data is smaller than one step; 0.9.1 divides by zero, when the engine is up."""
+    """`UserError` if the data is smaller than one step; 0.9.1 then divides by zero after the engine has started."""
     rows = inputs.content["data"].get("rows")
     if rows is not None and rows < prompts:
         raise UserError(
             f"a step takes {prompts} prompts (workload.batch_size / num_generations), and the data has {rows} rows; "
-            "verl makes no step of fewer: lower batch_size, or give more rows"
+            "verl needs one full step: lower batch_size, or give more rows"
         )
 
 
 def _config(composed: dict[str, Any], resumed_from: int | None) -> Any:
-    """The configuration as Hydra would hand it over."""
+    """The configuration as Hydra passes it to verl."""
     from omegaconf import OmegaConf
 
     config = OmegaConf.create(composed)
     OmegaConf.set_struct(config, True)
     if resumed_from:
-        config.trainer.val_before_train = False  # it belongs to the run's beginning
+        config.trainer.val_before_train = False  # only at the start of the run
     return config
 
 
@@ -137,43 +136,43 @@ def _prepared_checkpoints(attempt: Mapping[str, Any], composed: Mapping[str, Any
     actor = composed["actor_rollout_ref"]["actor"]
     if actor["strategy"] not in ("fsdp", "fsdp2"):
         raise UserError(
-            f"actor_rollout_ref.actor.strategy is {actor['strategy']!r}; which of its checkpoints are complete is not "
-            "known here: use fsdp or fsdp2"
+            f"actor_rollout_ref.actor.strategy is {actor['strategy']!r}; rolloutbench can check only "
+            "checkpoints of fsdp and fsdp2: use one of them"
         )
     contents = [_SHARDS[name] for name in actor["checkpoint"]["load_contents"] if name in _SHARDS]
     return verl_checkpoints.prepare(Path(attempt["checkpoint_dir"]), world_size, contents)
 
 
 def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
-    """What all of this job's processes in Ray need beside what their node's Ray was started with; and this process.
+    """Variables for this process and all of the job's Ray processes, in addition to their node's Ray environment.
 
-    Each GPU has a worker, and all of a node's would take all of its CPUs' threads. They are not pinned: engines and
-    trainer take turns, with processes of their own. What the arm sets itself is there already, and stays.
+    Each GPU has a worker, and by default each worker would start threads for all CPUs. Workers are not pinned: engines
+    and trainer take turns in separate processes. Variables that the arm sets are kept.
     """
     threads = str(max(1, int(attempt["cpus"]) // max(1, gpus)))
     ours = {
         **dict.fromkeys(THREAD_VARIABLES, threads),
-        "HF_HUB_OFFLINE": "1",  # the inputs are on the disk by now
+        "HF_HUB_OFFLINE": "1",  # the inputs are already on disk
         "VLLM_NO_USAGE_STATS": "1",
     }
-    told = {name: value for name, value in ours.items() if name not in attempt.get("env", {})}
-    os.environ.update(told)
-    return told
+    added = {name: value for name, value in ours.items() if name not in attempt.get("env", {})}
+    os.environ.update(added)
+    return added
 
 
-def _order(job: Job) -> hooks.HookOrder:
+def _hook_settings(job: Job) -> hooks.HookSettings:
     environment = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
-    # verl empties its file when it starts: one for each attempt.
+    # verl empties this file when it starts, so each attempt has its own.
     environment["VERL_FILE_LOGGER_PATH"] = str(job.folder / "verl.jsonl")
     workload = job.spec["workload"]
     rewards = tuple(reward_name(reward) for reward in workload["rewards"])
-    return hooks.HookOrder(job.folder, environment, rewards, int(workload.get("samples") or 0))
+    return hooks.HookSettings(job.folder, environment, rewards, int(workload.get("samples") or 0))
 
 
 def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None, int]:
-    """The first step that this attempt has done (None where all were done before) and the last.
+    """The first step of this attempt (None if all were already done) and the last.
 
-    `RequeueError` if it was stopped before the last of all.
+    `RequeueError` if it was stopped before the run's last step.
     """
     metrics = folder / "metrics.jsonl"
     lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
@@ -185,18 +184,18 @@ def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None
     if stopped and last < steps:
         raise RequeueError(f"after step {last} of {steps}, with a checkpoint")
     if last < steps:
-        raise RuntimeError(f"verl ended after step {last} of {steps} and did not say why")
+        raise RuntimeError(f"verl ended after step {last} of {steps} without an error")
     return (done[0] if done else None), last
 
 
 def _engine(composed: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's settings as verl was given them; what the engine makes of them, it does not tell."""
+    """The engine's settings as given to verl; verl does not report the engine's own."""
     rollout = composed["actor_rollout_ref"]["rollout"]
     return {name: value for name, value in rollout.items() if isinstance(value, bool | int | float | str)}
 
 
 def main() -> None:
-    """Read the order on the command line and train it."""
+    """Train the attempt on the command line."""
     attempt = read_attempt(sys.argv[1:])
     Path(attempt["attempt_dir"]).mkdir(parents=True, exist_ok=True)
     stop = Stop(Path(attempt["attempt_dir"]))
@@ -208,5 +207,5 @@ if __name__ == "__main__":
     code = run(main)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by sys.exit: a thread may still wait for Ray, which then aborts this process with another code.
+    # Not sys.exit: a thread may still wait for Ray, which then aborts this process with another code.
     os._exit(code)
