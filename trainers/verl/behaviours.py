@@ -16,8 +16,6 @@ from trainers.verl.driver.overrides import ROLLOUT
 from trainers.verl.engine_settings import PREFERRED
 from trainers.verl.releases import releases
 
-_VLLM, _SGLANG = f"{ROLLOUT}.engine_kwargs.vllm", f"{ROLLOUT}.engine_kwargs.sglang"
-
 
 def _graphs_suffice(cases: Sequence[Case]) -> str:
     # An engine that chooses its limit itself has it in its words: then the limit may be any number.
@@ -75,28 +73,31 @@ def _fixed_seeds(cases: Sequence[Case]) -> str:
     return "all arms draw from fixed seeds" if fixed else ""
 
 
+def _keys(*names: str) -> tuple[str, ...]:
+    """Settings of the rollout; `vllm.` and `sglang.` stand for the engines' own options."""
+    return tuple(f"{ROLLOUT}.{'engine_kwargs.' if '.' in name else ''}{name}" for name in names)
+
+
 _ROWS: tuple[Behaviour, ...] = (
     Behaviour(
         code="cuda-graphs",
         name="CUDA graphs while decoding",
-        keys=(f"{ROLLOUT}.enforce_eager", f"{_VLLM}.enforce_eager", f"{_SGLANG}.disable_cuda_graph"),
-        why=(
-            "without graphs the CPU launches each of the hundreds of small kernels of a decoded token, and vLLM 0.8.5 "
-            "also leaves out torch.compile (vllm/config.py:3884); decoding is most of a step. A public measurement of "
-            "a 0.5B model on two A100s: 273 tokens/s of vLLM as configured, 504 tuned (verl issue 1133)"
-        ),
+        keys=_keys("enforce_eager", "vllm.enforce_eager", "sglang.disable_cuda_graph"),
+        why="without graphs the CPU launches each of the hundreds of small kernels of a decoded token, and vLLM 0.8.5 "
+        "also leaves out torch.compile (vllm/config.py:3884); decoding is most of a step. A public measurement of "
+        "a 0.5B model on two A100s: 273 tokens/s of vLLM as configured, 504 tuned (verl issue 1133)",
     ),
     Behaviour(
         code="graph-sizes",
         name="the largest batch that graphs are captured for, where they are on",
-        keys=(f"{ROLLOUT}.cudagraph_capture_sizes", f"{_SGLANG}.cuda_graph_max_bs"),
+        keys=_keys("cudagraph_capture_sizes", "sglang.cuda_graph_max_bs"),
         why="above that size one engine decodes without graphs, the other still with them",
         no_effect=_graphs_suffice,
     ),
     Behaviour(
         code="attention-kernels",
         name="attention kernels",
-        keys=(f"{_VLLM}.attention_backend", f"{_SGLANG}.attention_backend"),
+        keys=_keys("vllm.attention_backend", "sglang.attention_backend"),
         why=(
             "attention over long sequences is most of the work of a late decode step, and the kernels differ in speed"
         ),
@@ -104,43 +105,35 @@ _ROWS: tuple[Behaviour, ...] = (
     Behaviour(
         code="custom-all-reduce",
         name="custom all-reduce between the engine's GPUs",
-        keys=(f"{_VLLM}.disable_custom_all_reduce", f"{_SGLANG}.disable_custom_all_reduce"),
-        why=(
-            "the two all-reduces per layer and token are small and bound by latency; the engines' own kernel is faster "
-            "than NCCL's there"
-        ),
+        keys=_keys("vllm.disable_custom_all_reduce", "sglang.disable_custom_all_reduce"),
+        why="the two all-reduces per layer and token are small and bound by latency; the engines' own kernel is faster "
+        "than NCCL's there",
         no_effect=_one_gpu,
     ),
     Behaviour(
         code="memory-share",
         name="memory for keys and values",
-        keys=(
-            f"{ROLLOUT}.gpu_memory_utilization",
-            f"{_VLLM}.num_gpu_blocks_override",
-            f"{_SGLANG}.max_total_tokens",
-        ),
-        why=(
-            "the same number leaves the engines different room; an engine with a full cache makes sequences wait or "
-            "recomputes them"
-        ),
+        keys=_keys("gpu_memory_utilization", "vllm.num_gpu_blocks_override", "sglang.max_total_tokens"),
+        why="the same number leaves the engines different room; an engine with a full cache makes sequences wait or "
+        "recomputes them",
         no_effect=_cache_never_full,
         equal_without_effect=False,
     ),
     Behaviour(
         code="sequence-limit",
         name="sequences that one engine decodes at once",
-        keys=(f"{ROLLOUT}.max_num_seqs", f"{_VLLM}.max_num_seqs", f"{_SGLANG}.max_running_requests"),
+        keys=_keys("max_num_seqs", "vllm.max_num_seqs", "sglang.max_running_requests"),
         why="an engine with a lower limit makes sequences wait, and has more and smaller decode steps",
         no_effect=_few_sequences,
     ),
     Behaviour(
         code="prefill-limit",
         name="tokens that one prefill pass reads",
-        keys=(
-            f"{ROLLOUT}.max_num_batched_tokens",
-            f"{ROLLOUT}.enable_chunked_prefill",
-            f"{_VLLM}.max_num_batched_tokens",
-            f"{_SGLANG}.chunked_prefill_size",
+        keys=_keys(
+            "max_num_batched_tokens",
+            "enable_chunked_prefill",
+            "vllm.max_num_batched_tokens",
+            "sglang.chunked_prefill_size",
         ),
         why="with many or long prompts the passes differ in number and size, and decoding waits for them",
         no_effect=_short_prefill,
@@ -148,19 +141,16 @@ _ROWS: tuple[Behaviour, ...] = (
     Behaviour(
         code="prefix-cache",
         name="prefix cache",
-        keys=(
-            f"{ROLLOUT}.enable_prefix_caching",
-            f"{_VLLM}.enable_prefix_caching",
-            f"{_SGLANG}.disable_radix_cache",
-        ),
+        keys=_keys("enable_prefix_caching", "vllm.enable_prefix_caching", "sglang.disable_radix_cache"),
         why="with several completions per prompt only an engine with this cache reads each prompt once",
-        change=f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, +{_SGLANG}.disable_radix_cache: the opposite",
+        change=f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, "
+        f"+{ROLLOUT}.engine_kwargs.sglang.disable_radix_cache: the opposite",
         no_effect=_one_completion,
     ),
     Behaviour(
         code="ignore-eos",
         name="the end token",
-        keys=(f"{ROLLOUT}.ignore_eos", f"{_SGLANG}.preferred_sampling_params.ignore_eos"),
+        keys=_keys("ignore_eos", "sglang.preferred_sampling_params.ignore_eos"),
         why="one arm generates to the full length and the other does not: their work differs",
         change=f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, with it, in the SGLang arms "
         f"{PREFERRED}",
@@ -168,29 +158,25 @@ _ROWS: tuple[Behaviour, ...] = (
     Behaviour(
         code="rollout-mode",
         name="synchronous or server rollout",
-        keys=(f"{ROLLOUT}.mode",),
+        keys=_keys("mode"),
         why="a server takes requests one by one: batches, overheads and timers differ",
         change=f"{ROLLOUT}.mode: the same in all arms",
     ),
     Behaviour(
         code="sampling-seed",
         name="the engine's sampling seed",
-        keys=(f"{ROLLOUT}.seed", f"{_VLLM}.seed", f"{_SGLANG}.random_seed"),
-        why=(
-            "a step waits for its longest response: without a fixed seed the lengths differ from run to run, and so "
-            "does the time"
-        ),
+        keys=_keys("seed", "vllm.seed", "sglang.random_seed"),
+        why="a step waits for its longest response: without a fixed seed the lengths differ from run to run, and so "
+        "does the time",
         level="odd",
         no_effect=_fixed_seeds,
     ),
     Behaviour(
         code="sleep",
         name="weights and cache between rollouts",
-        keys=(f"{ROLLOUT}.free_cache_engine",),
-        why=(
-            "copying the weights takes time in every step: to the CPU at the end of gen, back in reshard (0.4.1) or "
-            "update_weights (0.9.1), which the report shows separately"
-        ),
+        keys=_keys("free_cache_engine"),
+        why="copying the weights takes time in every step: to the CPU at the end of gen, back in reshard (0.4.1) or "
+        "update_weights (0.9.1), which the report shows separately",
         level="odd",
     ),
     Behaviour(

@@ -33,11 +33,6 @@ def engine_option(case: Case, name: str) -> object:
     return case.settings.get(f"{ROLLOUT}.engine_kwargs.{case.engine.name}.{name}")
 
 
-def first_set(*values: object) -> str | None:
-    """The first number that is set; None if an incomplete configuration has none."""
-    return next((str(value) for value in values if value), None)
-
-
 def switch(value: object, no: str = "off", yes: str = "on") -> str | None:
     """A switch in words; None if it is not set."""
     return None if not isinstance(value, bool) else yes if value else no
@@ -56,9 +51,9 @@ def attention_name(backend: str) -> str:
     return "FlashAttention" if plain.startswith(("flashattn", "fa3", "fa2", "flashattention")) else backend
 
 
-def spans_nodes(case: Case) -> bool:
-    """Whether an engine spans nodes; both engines then turn their own all-reduce off."""
-    return case.tensor_parallel > case.settings.int("trainer.n_gpus_per_node", case.tensor_parallel)
+def all_reduce(case: Case) -> str:
+    """The engine's own all-reduce; both engines turn it off if an engine spans nodes."""
+    return "off" if case.tensor_parallel > case.settings.int("trainer.n_gpus_per_node", case.tensor_parallel) else "on"
 
 
 def share(of: str, option: str = "", tokens_each: int = 1) -> Describe:
@@ -80,9 +75,18 @@ def by_memory(case: Case, steps: Sequence[tuple[float, int]]) -> str | None:
     return None if gpu is None else str(next(number for below, number in steps if gpu.memory_gib < below))
 
 
-def prefill_limit(case: Case) -> str | None:
-    """vLLM's limit of tokens in one pass."""
-    return first_set(engine_option(case, "max_num_batched_tokens"), rollout(case, "max_num_batched_tokens"))
+def limit(option: str, setting: str) -> Describe:
+    """Describes a limit: the engine's own option, else verl's setting; None if an incomplete configuration has none."""
+
+    def describe(case: Case) -> str | None:
+        given = engine_option(case, option) or rollout(case, setting)
+        return str(given) if given else None
+
+    return describe
+
+
+prefill_limit = limit("max_num_batched_tokens", "max_num_batched_tokens")
+"""vLLM's limit of tokens in one pass."""
 
 
 def end_token(case: Case) -> str | None:

@@ -9,25 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainers import terms
 from trainers.cases import Case
-from trainers.terms import (
-    ADAPTER_ONLY,
-    ALL_WEIGHTS,
-    GPUS_PER_COPY,
-    NEWEST,
-    ONE_TURN,
-    POLICY_VERSION,
-    TRAINED_WEIGHTS,
-    TURNS,
-    WEIGHTS_SENT,
-    Terms,
-    TermValue,
-    adapter_text,
-    number,
-    number_or_off,
-    schedule,
-    term,
-)
+from trainers.terms import Terms, TermValue, adapter_text, number, number_or_off, schedule, term
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.engine_settings import with_adapter
 from trainers.verl.memory import shards
@@ -67,13 +51,13 @@ def _of_the_update(case: Case) -> Terms:
         "weight decay": term(case, number, f"{_OPTIM}.weight_decay"),
         "gradient norm limit": term(case, number, *norm) if norm else TermValue(None),
         "updates per batch": _updates(case),
-        TRAINED_WEIGHTS: _trained(case),
-        GPUS_PER_COPY: TermValue(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
-        WEIGHTS_SENT: TermValue(
-            ADAPTER_ONLY if with_adapter(case) else ALL_WEIGHTS, _first(case, f"{MODEL}.lora.merge")
+        terms.TRAINED_WEIGHTS: _trained(case),
+        terms.GPUS_PER_COPY: TermValue(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
+        terms.WEIGHTS_SENT: TermValue(
+            terms.ADAPTER_ONLY if with_adapter(case) else terms.ALL_WEIGHTS, _first(case, f"{MODEL}.lora.merge")
         ),
-        POLICY_VERSION: TermValue(
-            NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "also older ones", _first(case, _LOOP)
+        terms.POLICY_VERSION: TermValue(
+            terms.NEWEST if case.settings.get(_LOOP, "sync") == "sync" else "also older ones", _first(case, _LOOP)
         ),
         "number format of the weights": TermValue(
             _FORMATS.get(str(case.settings.get(weights, "fp32")), str(case.settings.get(weights))), (weights,)
@@ -102,7 +86,7 @@ def _updates(case: Case) -> TermValue:
 def _trained(case: Case) -> TermValue:
     rank = _first(case, *case.trainer.keys["lora_rank"])
     if not case.lora:
-        return TermValue(ALL_WEIGHTS, rank)
+        return TermValue(terms.ALL_WEIGHTS, rank)
     # Its FSDP workers set no dropout, and peft's own is 0.
     adapter = term(
         case, lambda alpha, modules: adapter_text(case.lora, alpha, 0.0, modules), f"{MODEL}.lora_alpha", _MODULES
@@ -145,7 +129,7 @@ def _sampling(case: Case) -> Terms:
         "repetition penalty": TermValue("off"),
         "completions per prompt": term(case, int, f"{ROLLOUT}.n"),
         "longest completion": term(case, int, "data.max_response_length"),
-        TURNS: term(case, lambda on: "several" if on else ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
+        terms.TURNS: term(case, lambda on: "several" if on else terms.ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
     }
 
 

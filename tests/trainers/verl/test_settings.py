@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import re
 import subprocess
 import time
@@ -544,12 +545,12 @@ def test_fields_read_from_the_source_are_those_of_the_classes(composed: Composed
 
 
 def test_another_verl_is_told(tmp_path: Path) -> None:
-    given = tmp_path / "overrides.json"
-    given.write_text("[]")
+    given = tmp_path / "request.json"
+    given.write_text(json.dumps({"trainer": "verl", "trainer_args": {"version": "0.9.1", "overrides": []}}))
     done = subprocess.run(
         [
-            *(str(build("0.4.1")), "-m", "trainers.verl.driver.composed", "--version", "0.9.1"),
-            *("--overrides", str(given), "--out", str(tmp_path / "out.json")),
+            *(str(build("0.4.1")), "-m", "trainers.resolve", "--with", "trainers.verl.driver.composed"),
+            *("--request", str(given), "--out", str(tmp_path / "out.json")),
         ],
         cwd=ROOT,
         capture_output=True,

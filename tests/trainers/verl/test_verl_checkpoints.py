@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from trainers.verl.driver.checkpoints import TRACKER, Decision, Found, decide, find_checkpoints, prepare
+from trainers.verl.driver.checkpoints import TRACKER, Found, decide, find_checkpoints, prepare
 
 
 def write_archive(path: Path, size: int = 2000) -> None:
@@ -148,5 +148,5 @@ def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
 
 def test_the_decision() -> None:
     found = [Found(1, True, 8), Found(2, True, 8), Found(3, True, 8), Found(4, False, None)]
-    assert decide(found, 8) == Decision(resume=3, remove=(1, 4))
-    assert decide([], 8) == Decision(resume=None, remove=())
+    assert decide(found, 8) == (3, (1, 4))
+    assert decide([], 8) == (None, ())

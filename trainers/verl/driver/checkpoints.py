@@ -43,18 +43,8 @@ class Found:
     world_size: int | None
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The changes before a launch."""
-
-    resume: int | None
-    """The step to resume from; None: from the start."""
-    remove: tuple[int, ...]
-    """Steps whose folders are removed."""
-
-
-def decide(found: Sequence[Found], world_size: int) -> Decision:
-    """Which checkpoint to resume from with `world_size` ranks, and which folders to remove.
+def decide(found: Sequence[Found], world_size: int) -> tuple[int | None, tuple[int, ...]]:
+    """The step to resume from with `world_size` ranks (None: from the start), and the steps to remove.
 
     `UserError` if another number of ranks saved the newest complete one: verl's shards fit only that number, and a
     silent restart would discard the work.
@@ -67,10 +57,7 @@ def decide(found: Sequence[Found], world_size: int) -> Decision:
             "back, or remove the run's checkpoints to start again"
         )
     kept = [one.step for one in complete[:KEPT]]
-    return Decision(
-        resume=kept[0] if kept else None,
-        remove=tuple(sorted(one.step for one in found if one.step not in kept)),
-    )
+    return kept[0] if kept else None, tuple(sorted(one.step for one in found if one.step not in kept))
 
 
 def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> list[Found]:
@@ -90,23 +77,23 @@ def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -
 
     The tracker is written before anything is removed, so an interruption at any moment is harmless.
     """
-    decision = decide(find_checkpoints(folder, contents), world_size)
+    resume, remove = decide(find_checkpoints(folder, contents), world_size)
     folder.mkdir(parents=True, exist_ok=True)
     tracker = folder / TRACKER
-    if decision.resume is None:
+    if resume is None:
         tracker.unlink(missing_ok=True)
-    elif _read(tracker) != str(decision.resume):
+    elif _read(tracker) != str(resume):
         temporary = folder / f".{TRACKER}"
-        temporary.write_text(str(decision.resume), encoding="ascii")
+        temporary.write_text(str(resume), encoding="ascii")
         temporary.replace(tracker)
-    for step in decision.remove:
+    for step in remove:
         # Rename first: a half-removed folder must not look like a half-written one.
         leaving = folder / f".removing-{step}"
         shutil.rmtree(leaving, ignore_errors=True)
         (folder / f"global_step_{step}").rename(leaving)
     for leaving in folder.glob(".removing-*"):
         shutil.rmtree(leaving, ignore_errors=True)
-    return decision.resume
+    return resume
 
 
 def _world_size(actor: Path, contents: Sequence[str]) -> int | None:

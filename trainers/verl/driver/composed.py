@@ -1,16 +1,10 @@
-"""Composes verl's settings from verl's own files as Hydra does, and checks them, without GPU and torch.
-
-`python -m trainers.verl.driver.composed --version V --overrides FILE --out FILE` needs a Python with hydra-core and
-verl's files. The first file contains a JSON list of overrides, the second gets the composed configuration.
-"""
+"""Composes verl's settings from verl's own files as Hydra does, and checks them, without GPU and torch."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib.metadata
 import importlib.util
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +13,7 @@ from typing import Any
 from common.dotted import lookup
 from common.errors import UserError
 from common.messages import did_you_mean
-from node.exit_codes import one_line, run
-from node.records import write_json
+from node.exit_codes import one_line
 from trainers.verl.driver.keys import fields, key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, override
 from trainers.verl.driver.rules import problems
@@ -207,19 +200,3 @@ def _nodes(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
         yield f"{above}{key}", value
         if isinstance(value, Mapping):
             yield from _nodes(value, f"{above}{key}.")
-
-
-def main() -> None:
-    """Compose and check a file of overrides, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--version", required=True)
-    parser.add_argument("--overrides", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    config = compose(arguments.version, json.loads(arguments.overrides.read_text(encoding="utf-8")))
-    check(arguments.version, config)
-    write_json(arguments.out, config)
-
-
-if __name__ == "__main__":
-    sys.exit(run(main))

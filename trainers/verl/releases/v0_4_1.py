@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from common.findings import Finding
 from common.model_facts import model_facts
 from trainers.cases import Case, vllm_attention_backend
 from trainers.rows import Advice, Effect, Rule
@@ -16,7 +15,6 @@ from trainers.verl.releases import alike
 from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, Refusal, Release
 
 if TYPE_CHECKING:
-    from trainers.protocol import Variables
     from trainers.workload import Workload
 
 _WORKERS = "verl 0.4.1, workers"
@@ -120,34 +118,20 @@ _GIVEN_TO_VLLM = frozenset(
 )
 
 
-def _engine_kwargs(case: Case, variables: Variables) -> Iterator[Finding]:
-    """Engine options that have no effect, or that verl passes a second time."""
-    engine, section = case.engine.name, f"{ROLLOUT}.engine_kwargs.{case.engine.name}"
-    # Options that the packaged configuration sets do not count.
-    given = [key for key in case.settings.under(section) if f"{section}.{key}" in case.settings.given]
-    twice = [key for key in given if engine == "vllm" and key.split(".")[0] in _GIVEN_TO_VLLM]
-    if given and (engine == "sglang" or read.rollout(case, "mode") == "async"):
-        yield Finding(
-            "unequal",
-            "engine-kwargs-ignored",
-            (case.arm,),
-            f"engine_kwargs.{engine} ({', '.join(given)}) has no effect",
-            f"verl 0.4.1 never reads it for {case.engine.label}"
-            + (" in its asynchronous mode" if engine == "vllm" else "")
-            + ": the engine runs with its own defaults",
-            f"{_SGLANG}:390" if engine == "sglang" else f"{_ASYNC_VLLM}:165",
-            "take it out, or compare with verl 0.9.1, which passes it on",
-        )
-    elif twice:
-        yield Finding(
-            "impossible",
-            "engine-kwargs-twice",
-            (case.arm,),
-            f"engine_kwargs.vllm ({', '.join(twice)}) repeats what verl 0.4.1 passes by name",
-            "Python ends with a TypeError: multiple values for one argument",
-            f"{_VLLM}:149",
-            f"the setting of that name in {ROLLOUT}, where there is one; others cannot be changed in 0.4.1",
-        )
+def _engine_options(case: Case) -> list[str]:
+    """The engine's own options that the run sets; those of the packaged configuration do not count."""
+    section = f"{ROLLOUT}.engine_kwargs.{case.engine.name}"
+    return [key for key in case.settings.under(section) if f"{section}.{key}" in case.settings.given]
+
+
+def _ignored_options(case: Case) -> str | None:
+    given, ignored = _engine_options(case), case.engine.name == "sglang" or read.rollout(case, "mode") == "async"
+    return f"{case.engine.name} ({', '.join(given)})" if given and ignored else None
+
+
+def _repeated_options(case: Case) -> str | None:
+    repeated = [key for key in _engine_options(case) if key.split(".")[0] in _GIVEN_TO_VLLM]
+    return ", ".join(repeated) if repeated and case.engine.name == "vllm" and not _ignored_options(case) else None
 
 
 _CHECKS = (
@@ -171,7 +155,24 @@ _CHECKS = (
         f"{_ASYNC_VLLM}:165",
         f"{ROLLOUT}.mode: sync",
     ),
-    _engine_kwargs,
+    Rule(
+        "engine-kwargs-ignored",
+        "unequal",
+        _ignored_options,
+        "engine_kwargs.{got} has no effect",
+        "verl 0.4.1 never reads it for SGLang, nor in mode async for vLLM: the engine runs with its own defaults",
+        f"{_SGLANG}:390; in mode async {_ASYNC_VLLM}:165",
+        "remove it, or compare with verl 0.9.1, which passes it on",
+    ),
+    Rule(
+        "engine-kwargs-twice",
+        "impossible",
+        _repeated_options,
+        "engine_kwargs.vllm ({got}) repeats what verl 0.4.1 passes by name",
+        "Python ends with a TypeError: multiple values for one argument",
+        f"{_VLLM}:149",
+        f"the setting of that name in {ROLLOUT}, if there is one; others cannot be changed in 0.4.1",
+    ),
     vllm_attention_backend,
 )
 
@@ -265,9 +266,7 @@ _OF_SGLANG = {
     "attention-kernels": Effect(
         _attention_of_sglang, f"{_SGLANG_CODE}/model_executor/model_runner.py:317 and srt/utils.py:2096"
     ),
-    "custom-all-reduce": Effect(
-        lambda case: "off" if read.spans_nodes(case) else "on", f"{_SGLANG}:390, SGLang's default"
-    ),
+    "custom-all-reduce": Effect(read.all_reduce, f"{_SGLANG}:390, SGLang's default"),
     "memory-share": Effect(
         read.share("the memory free at its start"),
         f"{_SGLANG}:393 as mem_fraction_static; {_SGLANG_CODE}/model_executor/model_runner.py:816",

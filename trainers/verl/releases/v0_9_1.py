@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.rows import Advice, Effect, Rule
+from trainers.rows import Advice, Describe, Effect, Rule
 from trainers.timers.tree import Phase, TimerTree
 from trainers.verl import engine_settings as read
 from trainers.verl import timers
@@ -82,20 +82,12 @@ def _attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
         )
 
 
-def _kernel_compiler(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A kernel that is compiled in every run; the stack's own checks do not look for its compiler."""
-    wanted = case.settings.get(f"{ROLLOUT}.engine_kwargs.vllm.attention_backend")
-    if case.imported or case.engine.name != "vllm" or wanted != "FLASHINFER":
-        return
-    yield Finding(
-        "odd",
-        "kernel-compiler",
-        (case.arm,),
-        "attention_backend FLASHINFER compiles its kernels in the run, with nvcc of CUDA 13",
-        f"stack {case.stack} does not require it: vLLM's own kernels need no compiler. Without one the engine "
-        "build fails",
-        "envs/verl09-vllm/stack.yaml: run_needs; docs/verl-stacks.md",
-        "nvcc on the compute nodes (`module load cuda/13.0` in the profile's setup.sh, or the stack's conda layer)",
+def _compiles_kernels(case: Case) -> str | None:
+    """The stack, if its engine compiles a kernel in every run; the stack's own checks do not look for its compiler."""
+    return (
+        case.stack
+        if case.engine.name == "vllm" and read.engine_option(case, "attention_backend") == "FLASHINFER"
+        else None
     )
 
 
@@ -120,7 +112,16 @@ _CHECKS = (
         f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, {read.PREFERRED}",
     ),
     _attention_backend,
-    _kernel_compiler,
+    Rule(
+        "kernel-compiler",
+        "odd",
+        _compiles_kernels,
+        "attention_backend FLASHINFER compiles its kernels in the run, with nvcc of CUDA 13",
+        "stack {got} does not require it: vLLM's own kernels need no compiler. Without one the engine build fails",
+        "envs/verl09-vllm/stack.yaml: run_needs; docs/verl-stacks.md",
+        "nvcc on the compute nodes (`module load cuda/13.0` in the profile's setup.sh, or the stack's conda layer)",
+        on_imported=False,
+    ),
 )
 
 
@@ -159,15 +160,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _all_reduce(case: Case) -> str:
-    return "off" if read.spans_nodes(case) or read.engine_option(case, "disable_custom_all_reduce") is True else "on"
+    return "off" if read.engine_option(case, "disable_custom_all_reduce") is True else read.all_reduce(case)
 
 
-def _sequences_of_vllm(case: Case) -> str | None:
-    return read.first_set(read.engine_option(case, "max_num_seqs"), read.rollout(case, "max_num_seqs"))
-
-
-def _sequences_of_sglang(case: Case) -> str | None:
-    return read.first_set(read.engine_option(case, "max_running_requests"), read.rollout(case, "max_num_seqs"))
+_sequences_of_vllm = read.limit("max_num_seqs", "max_num_seqs")
 
 
 def _prefill_of_sglang(case: Case) -> str | None:
@@ -191,36 +187,24 @@ def _captured_by_sglang(case: Case) -> str | None:
 
 
 def _prefix_of_vllm(case: Case) -> str | None:
-    return read.switch(read.engine_option(case, "enable_prefix_caching")) or read.switch(
-        read.rollout(case, "enable_prefix_caching")
-    )
+    name = "enable_prefix_caching"
+    return read.switch(read.engine_option(case, name)) or read.switch(read.rollout(case, name))
 
 
-def _seed_of_vllm(case: Case) -> str | None:
-    given = read.engine_option(case, "seed")
-    # The adapter sets rollout.seed to the run's seed; no option may change it.
-    return "fixed: the run's seed + the replica's number" if given is None else f"fixed: {given} in every replica"
+def _seed(option: str, default: str) -> Describe:
+    def describe(case: Case) -> str:
+        given = read.engine_option(case, option)
+        return default if given is None else f"fixed: {given} in every replica"
+
+    return describe
 
 
-def _seed_of_sglang(case: Case) -> str:
-    seed = read.engine_option(case, "random_seed")
-    return "random at each start" if seed is None else f"fixed: {seed} in every replica"
+def _sleep(asleep: str, with_adapter: str) -> Describe:
+    def describe(case: Case) -> str | None:
+        text = with_adapter if read.with_adapter(case) else asleep
+        return read.switch(read.rollout(case, "free_cache_engine"), "stays awake", text)
 
-
-def _sleep_of_vllm(case: Case) -> str | None:
-    return read.switch(
-        read.rollout(case, "free_cache_engine"),
-        "stays awake",
-        read.COPIED if read.with_adapter(case) else read.DROPPED,
-    )
-
-
-def _sleep_of_sglang(case: Case) -> str | None:
-    return read.switch(
-        read.rollout(case, "free_cache_engine"),
-        "stays awake",
-        read.WEIGHTS_STAY if read.with_adapter(case) else read.COPIED,
-    )
+    return describe
 
 
 def _end_token_of_sglang(case: Case) -> str | None:
@@ -253,8 +237,12 @@ _OF_VLLM = {
     "sequence-limit": Effect(_sequences_of_vllm, f"{_VLLM}:333"),
     "prefill-limit": Effect(read.prefill_limit, f"{_VLLM}:335"),
     "prefix-cache": Effect(_prefix_of_vllm, f"{_VLLM}:336"),
-    "sampling-seed": Effect(_seed_of_vllm, f"{_VLLM}:343"),
-    "sleep": Effect(_sleep_of_vllm, f"{_VLLM}:853 and :1289 (level 2; with an adapter level 1)"),
+    "sampling-seed": Effect(
+        # The adapter sets rollout.seed to the run's seed; no option may change it.
+        _seed("seed", "fixed: the run's seed + the replica's number"),
+        f"{_VLLM}:343",
+    ),
+    "sleep": Effect(_sleep(read.DROPPED, read.COPIED), f"{_VLLM}:853 and :1289 (level 2; with an adapter level 1)"),
     "ignore-eos": Effect(read.end_token, f"{_VLLM}:624"),
     "rollout-mode": _SERVER_ONLY,
 }
@@ -267,7 +255,9 @@ _OF_SGLANG = {
         read.share("the memory free at its start", "max_total_tokens"),
         f"{_SGLANG}:317; sglang 0.5.12, srt/model_executor/model_runner_kv_cache_mixin.py:70",
     ),
-    "sequence-limit": Effect(_sequences_of_sglang, f"{_SGLANG}:329 as max_running_requests"),
+    "sequence-limit": Effect(
+        read.limit("max_running_requests", "max_num_seqs"), f"{_SGLANG}:329 as max_running_requests"
+    ),
     "prefill-limit": Effect(
         _prefill_of_sglang, f"{_SGLANG}:314, which maps none; sglang 0.5.12, srt/server_args.py:1459"
     ),
@@ -275,8 +265,10 @@ _OF_SGLANG = {
         lambda case: "off" if read.engine_option(case, "disable_radix_cache") is True else "on",
         f"{_SGLANG}:314, which does not map enable_prefix_caching: SGLang's default (radix cache)",
     ),
-    "sampling-seed": Effect(_seed_of_sglang, f"{_SGLANG}:314; sglang 0.5.12, srt/server_args.py:1174"),
-    "sleep": Effect(_sleep_of_sglang, f"{_SGLANG}:387 and :516"),
+    "sampling-seed": Effect(
+        _seed("random_seed", "random at each start"), f"{_SGLANG}:314; sglang 0.5.12, srt/server_args.py:1174"
+    ),
+    "sleep": Effect(_sleep(read.COPIED, read.WEIGHTS_STAY), f"{_SGLANG}:387 and :516"),
     "ignore-eos": Effect(
         _end_token_of_sglang,
         "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos in it; sglang 0.5.12, "
