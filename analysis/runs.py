@@ -251,7 +251,6 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
 
 
 def _verify_verdicts(verify: Mapping[str, Any] | None, stack: str) -> list[Verdict]:
-    """Reports the failed checks of a stack, or that it was not checked."""
     if verify is None:
         return [Verdict("warning", "stack-unverified", f"{stack} has no verify.json: its versions were not checked")]
     return [

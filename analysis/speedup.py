@@ -194,7 +194,6 @@ def comparison_table(
 
 
 def _sums(pairs: pd.DataFrame) -> dict[str, Any]:
-    """The counts, sums and ratios of paired steps."""
     a_s, b_s = pairs[PHASE + "step_a"], pairs[PHASE + "step_b"]
     base_s, arm_s = float(a_s.sum()), float(b_s.sum())
     base_tokens, arm_tokens = _total_tokens(pairs, "a"), _total_tokens(pairs, "b")
@@ -226,7 +225,6 @@ def _by_wall_clock(pairs: pd.DataFrame) -> float:
 
 
 def _by_seed(pairs: pd.DataFrame) -> pd.Series:
-    """The raw speed-up of each pair of runs."""
     sums = pairs.groupby("seed")[[PHASE + "step_a", PHASE + "step_b"]].sum()
     return sums[PHASE + "step_a"] / sums[PHASE + "step_b"]
 
@@ -234,7 +232,6 @@ def _by_seed(pairs: pd.DataFrame) -> pd.Series:
 def _comparison_verdicts(
     wide: pd.DataFrame, pairs: pd.DataFrame, row: Mapping[str, Any], versus: str
 ) -> Iterator[Verdict]:
-    """What to know before reading the ratios of a row of the comparison."""
     seeds = _by_seed(pairs)
     if disagrees(seeds.min(), seeds.max()):
         each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())

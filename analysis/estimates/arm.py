@@ -125,8 +125,7 @@ def _interval(name: str, steps: Paired, sums: Sums) -> Interval | None:
 
 
 def _of_one_pair(row: Row) -> Row:
-    """A row from one pair of runs: without a direction, and with a rough estimate of the runs that would resolve "
-    "one."""
+    """A row from one pair of runs: it has no direction, and its `runs_to_resolve` is a rough estimate."""
     if not row["low"] > 0:
         return row
     more = row["runs_to_resolve"] if row["verdict"] == "~" else 1.0

@@ -41,6 +41,9 @@ class Comparable:
     """Arms that are declared as repetitions, but ran under other conditions, so they do not measure noise."""
 
 
+ALL_COMPARABLE = Comparable()
+
+
 def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple[Comparable, list[Verdict]]:
     """What cannot be compared, and the findings about it.
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.estimates.arm import estimates, needed
 from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, students_t
-from analysis.estimates.comparable import Comparable
+from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import STEP
 from analysis.runs import PlanRead
 from analysis.speedup import paired_steps
@@ -27,19 +27,18 @@ def repetition_of(plan: PlanRead, arm: str) -> str:
     return plan.same_as.get(arm, of_baseline)
 
 
-def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | None = None) -> pd.DataFrame:
+def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable = ALL_COMPARABLE) -> pd.DataFrame:
     """The A/A bands by factor combination, those of declared A/A arms first (columns: `COLUMNS`).
 
     95% of the ratios of step time of two equal runs are between `low` and `high`, those of two single steps between
     `step_low` and `step_high`; `runs` is the number of runs. A second band comes from pairs of one arm's seeds; it is
     wider, because their work differs too. Arms that are not `comparable` are in neither.
     """
-    known = comparable or Comparable()
     rows: list[dict[str, object]] = []
     counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
     for factors in wide["factors"].unique():
         here = counted[counted["factors"] == factors]
-        for arm, other in repetitions(plan, factors, known):
+        for arm, other in repetitions(plan, factors, comparable):
             pairs = paired_steps(wide, factors, other, arm, (STEP,))
             if len(pairs):
                 matched = [(p[f"{STEP}_a"], p[f"{STEP}_b"]) for _, p in pairs.groupby("seed")]
@@ -47,7 +46,7 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | Non
         matched, runs = [], 0
         arms: list[str] = []
         for arm in plan.arms:
-            if plan.apart(arm) or (factors, arm) in known.refused or (factors, arm) in known.not_repeated:
+            if plan.apart(arm) or (factors, arm) in {**comparable.refused, **comparable.not_repeated}:
                 continue
             seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
             of_seed = [rows.set_index("step")[STEP] for _, rows in seeds]
@@ -84,7 +83,7 @@ def noise_bands(
     plan: PlanRead,
     factors: str,
     resamples: int = RESAMPLES,
-    comparable: Comparable | None = None,
+    comparable: Comparable = ALL_COMPARABLE,
 ) -> dict[str, float]:
     """Estimate -> how far from 1 the ratio of the same engine, run twice, may be (as |log ratio|), by the A/A arms.
 
@@ -92,7 +91,7 @@ def noise_bands(
     absent.
     """
     bands: dict[str, float] = {}
-    for arm, other in repetitions(plan, factors, comparable or Comparable()):
+    for arm, other in repetitions(plan, factors, comparable):
         pairs = paired_steps(wide, factors, other, arm, needed())
         for row in estimates(pairs, resamples=resamples) if len(pairs) else []:
             ends = [abs(math.log(row[end])) for end in ("value", "low", "high") if row[end] > 0]

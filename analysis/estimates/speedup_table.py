@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.estimates.arm import estimates, needed, no_value, rounding_reach
 from analysis.estimates.bootstrap import RESAMPLES
-from analysis.estimates.comparable import Comparable
+from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
 from analysis.estimates.equal_work import ESTIMATES, Row, discarded
 from analysis.estimates.noise import noise_bands, repetition_of
@@ -30,7 +30,7 @@ COLUMNS = [
 
 
 def estimate_table(
-    wide: pd.DataFrame, plan: PlanRead, comparable: Comparable | None = None, resamples: int = RESAMPLES
+    wide: pd.DataFrame, plan: PlanRead, comparable: Comparable = ALL_COMPARABLE, resamples: int = RESAMPLES
 ) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination, arm and estimate (columns: `COLUMNS`), and the findings.
 
@@ -39,18 +39,17 @@ def estimate_table(
     """
     rows: list[Row] = []
     verdicts: list[Verdict] = []
-    known = comparable or Comparable()
-    bands = {factors: noise_bands(wide, plan, factors, resamples, known) for factors in wide["factors"].unique()}
+    bands = {factors: noise_bands(wide, plan, factors, resamples, comparable) for factors in wide["factors"].unique()}
     for factors, arm, pairs in compared(wide, plan, needed()):
         if not wide["arm"].eq(arm).any():
             continue
         head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
-        reason = known.refused.get((factors, arm), "")
+        reason = comparable.refused.get((factors, arm), "")
         if reason or pairs.empty:
             reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
             rows += [head | no_value(name, reason) for name in ESTIMATES]
             continue
-        found = estimates(pairs, known.throughput_only.get((factors, arm), ""), resamples)
+        found = estimates(pairs, comparable.throughput_only.get((factors, arm), ""), resamples)
         if not repetition_of(plan, arm):
             found = [_within_noise(row, bands[factors]) for row in found]
         rows += [head | row for row in found]
@@ -59,7 +58,6 @@ def estimate_table(
 
 
 def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
-    """Why two arms have no pair of steps at a factor combination."""
     present = set(wide.loc[wide["factors"] == factors, "arm"])
     absent = [name for name in (baseline, arm) if name not in present]
     return (f"{' and '.join(absent)} has no run" if absent else "no counted step in common") + at(factors)

@@ -18,19 +18,17 @@ def _read_spec(given: str) -> dict[str, Any]:
     if not given.lstrip().startswith("{"):
         return read_json_object(Path(given), "the plan")
     try:
-        spec = json.loads(given)
+        spec: dict[str, Any] = json.loads(given)
     except ValueError as error:
-        raise UserError(f"SPEC_JSON is no JSON ({error})") from None
-    if not isinstance(spec, dict):
-        raise UserError("SPEC_JSON must be an object, or the name of a file that holds one")
+        raise UserError(f"SPEC_JSON is not JSON ({error})") from None
     return spec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.imports", description="Import one run's steps.")
-    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the file that holds it")
+    parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the name of its file")
     parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write, in the run's folder")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads from wandb are kept")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="the folder for downloads from wandb")
     args = parser.parse_args(argv)
     try:
         rows = write_import(_read_spec(args.spec), args.out, args.cache)

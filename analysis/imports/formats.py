@@ -45,7 +45,6 @@ def formats() -> dict[str, str]:
 
 
 def _logs() -> dict[str, LogFormat]:
-    """The formats of trainers' own files."""
     return {form.name: form for trainer in trainers() for form in trainer.formats}
 
 
@@ -224,7 +223,6 @@ def _data_format(path: Path) -> str | None:
 
 
 def _row_format(line: str) -> str | None:
-    """The format of a line of JSON."""
     try:
         row = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
@@ -235,7 +233,6 @@ def _row_format(line: str) -> str | None:
 
 
 def _contains(path: Path, word: bytes) -> bool:
-    """Whether a file of any size contains a word."""
     piece = b""
     with open_log(path) as file:
         while more := file.read(1 << 20):

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from analysis.attempts import RELATIVE_TOLERANCE
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.imports.added_steps import (
     add_time_between,
@@ -36,8 +37,6 @@ from trainers.timers.tree import TimerTree
 CACHE = Path(".wandb-cache")
 # Step numbers have 32 bits in the tables.
 HIGHEST_STEP = 2**31 - 1
-# Two programs that write the same number in full may differ in its last bit.
-RELATIVE_TOLERANCE = 1e-9
 
 
 def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[Iterator[pa.Table], ImportedFile]:
@@ -183,7 +182,6 @@ def _require_unchanged(before: Mapping[str, tuple[int, int] | None], run_id: str
 
 
 def _file_states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
-    """Size and date of each source that is a file."""
     paths = {source: Path(source).expanduser() for source in sources if not source.startswith(WANDB)}
     stats = {source: path.stat() for source, path in paths.items() if path.is_file()}
     return {s: (stats[s].st_size, stats[s].st_mtime_ns) if s in stats else None for s in sources}

@@ -24,7 +24,6 @@ def _trainers_of_format(form: str) -> tuple[str, ...]:
 
 
 def _engine_named(name: str) -> str | None:
-    """The engine that a configuration or a table names so."""
     return next((engine.name for engine in engines() if name.lower() in (engine.name, *engine.aliases)), None)
 
 

@@ -157,7 +157,6 @@ def require_declared(
 
 
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
-    """The trainer's version in each source that has one."""
     package = trainer_named(trainer).distribution
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 

@@ -132,8 +132,7 @@ def equal_floor_s(wide: pd.DataFrame, found: Floors, baseline: str) -> Array:
 
 
 def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: Array) -> Array:
-    """The shortest prompt of the step, of the data, or 0: the first that all `floored` rows of the same factors "
-    "have."""
+    """The shortest prompt of the step, of the data, or 0: the first of these that all `floored` rows have."""
     common = np.zeros(len(wide))
     for rows in wide.groupby("factors", sort=False).indices.values():
         at = np.asarray(rows, dtype=np.intp)[floored[rows]]
@@ -172,7 +171,6 @@ def _column(wide: pd.DataFrame, name: str) -> Array:
 
 
 def _places(wide: pd.DataFrame) -> dict[str, Rows]:
-    """The positions of each run's rows."""
     groups = wide.groupby("run_id", sort=False).indices
     return {str(run_id): np.asarray(at, dtype=np.intp) for run_id, at in groups.items()}
 

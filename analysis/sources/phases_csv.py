@@ -176,7 +176,7 @@ def wrong_columns(path: Path, line: str) -> str:
         return f"{path} has no first line: a table of phases begins with its columns, {','.join(REQUIRED)}"
     names = _names_in(line, max(DELIMITERS, key=line.count))
     phases = [name for name in names if name and name.lower() not in (*REQUIRED, *SELECTING, PARENT, CATEGORY)]
-    shown = ", ".join(_printable(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
+    shown = join_first([_printable(name) for name in names], 8)
     rows = "\n".join(f"  3,{_printable(name)},12.5" for name in (phases or ["gen"])[:2])
     return (
         f"{path} has the columns {shown}; a table of phases is long, with one row for each step and phase, in the "
@@ -235,7 +235,6 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
 
 
 def _rows_of(path: Path) -> tuple[list[str], list[Row]]:
-    """A table's columns and rows."""
     try:
         text = TextIOWrapper(open_log(path), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
@@ -288,7 +287,6 @@ def _own_tree(table: Sequence[Row], lines: Collection[int], path: Path) -> dict[
 
 
 def _of_one_run(table: Sequence[Row], columns: Sequence[str], names: Collection[str], path: Path) -> list[Row]:
-    """The rows of the run with these names."""
     rows = list(table)
     selecting = [column for column in SELECTING if column in columns]
     for column in selecting:
@@ -300,10 +298,9 @@ def _of_one_run(table: Sequence[Row], columns: Sequence[str], names: Collection[
         found = list(dict.fromkeys(row.get(column, "") for _, row in rows))
         if len(found) > 1:
             raise UserError(
-                f"{path} holds several runs: column {column} has {', '.join(found[:6])}"
-                f"{', ...' if len(found) > 6 else ''}, and the imported run is known as "
-                f"{', '.join(dict.fromkeys(names)) or 'none'}. Name the arm or the run as the table does, or split the "
-                f"table: one file for each value of {column}"
+                f"{path} holds several runs: column {column} has {join_first(found, 6)}, and the  imported run is "
+                f"known as {', '.join(dict.fromkeys(names)) or 'none'}. Name the arm or the run as the table does, or "
+                f"split the table: one file for each value of {column}"
             )
     return rows
 

@@ -130,7 +130,6 @@ def fetch(name: str, folder: Path, calls: _RetriedCalls) -> None:
 
 
 def _text_of(file: Any) -> str:
-    """The content of one of the run's files."""
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("WANDB_CACHE_DIR")) as folder,
         file.download(root=folder, replace=True) as opened,

@@ -15,6 +15,7 @@ from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import Row, logged_steps, read_steps, restarted_verdict, steps_of, time_of
 from common.errors import UserError
 from common.files import read_json_object
+from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, SourceRead
@@ -119,7 +120,7 @@ def run_files(path: Path) -> list[Path]:
         if len(ids) > 1:
             shown = "\n".join(f"  {file.parent}" for file in files[:10]) + ("\n  ..." if len(files) > 10 else "")
             raise UserError(
-                f"{path} holds {len(ids)} runs of wandb ({', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}), and "
+                f"{path} holds {len(ids)} runs of wandb ({join_first(ids, 5)}), and "
                 f"an import is one run. Name the folder of one, or several of them as a list in `import`:\n{shown}"
             )
         return files
@@ -131,22 +132,18 @@ def _no_run(path: Path) -> str:
     importable = sorted({file for pattern in _IMPORTABLE for file in path.glob(pattern)})
     run = _RUN_FOLDER.fullmatch(path.resolve().name)
     if importable:
-        remedy = f"It contains {_listed(importable)}: name one of these"
+        remedy = f"It contains {join_first(importable, 6)}: name one of these"
         if run is None:
             remedy = f"A folder must be wandb/offline-run-<time>-<id>, or the wandb folder above it. {remedy}"
     else:
         others = sorted(path.glob("*"))
-        content = f"It contains {_listed(others)}, none of which can be imported" if others else "It is empty"
+        content = f"It contains {join_first(others, 6)}, none of which can be imported" if others else "It is empty"
         remedy = (
             f"{content}. If the run was uploaded, import it from wandb's server: wandb:entity/project/"
             f"{run[1] if run else 'id'}; else import the log that the trainer printed"
         )
     deleted = " (wandb sync --clean deletes it after the upload)" if run else ""
     return f"{path} holds no wandb run: there is no run-{run[1] if run else '<id>'}.wandb{deleted}. {remedy}"
-
-
-def _listed(files: Sequence[Path]) -> str:
-    return ", ".join(map(str, files[:6])) + (f", ... ({len(files)} in all)" if len(files) > 6 else "")
 
 
 def joined_attempts(reads: Sequence[SourceRead], shown_as: str) -> SourceRead:

@@ -10,6 +10,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import STEP_TIME, window_verdicts, windows_of
 from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
@@ -283,9 +284,9 @@ class LoggedSteps:
             verdicts.append(Verdict("warning", "evaluation-in-window", text))
         if unknown:
             text = (
-                f"{self.shown_as}: the timers' calls of {count_of(len(unknown), 'step')} "
-                f"({', '.join(map(str, unknown[:5]))}{', ...' if len(unknown) > 5 else ''}) are sums over an unknown "
-                "number of steps: " + ("these steps do not count" if means else "no phases, only the steps")
+                f"{self.shown_as}: the timers' calls of {count_of(len(unknown), 'step')} ({join_first(unknown, 5)}) "
+                "are sums over an unknown number of steps: "
+                + ("these steps do not count" if means else "no phases, only the steps")
             )
             verdicts.append(Verdict("warning", "calls-left-out", text))
         return verdicts
