@@ -122,7 +122,7 @@ def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used
         ),
         (["one/wandb/debug.log", "two/wandb/debug.log"], {}, "It contains FOLDER/one/wandb, FOLDER/two/wandb"),
         (["notes"], {}, "It contains FOLDER/notes, none of which can be imported. If the run was uploaded"),
-        ([f"{n}.log" for n in range(9)], {}, "FOLDER/5.log, ... (9 in all)"),
+        ([f"{n}.log" for n in range(9)], {}, "FOLDER/5.log and 3 more"),
         ([], {}, "It is empty. If the run was uploaded, import it from wandb's server: wandb:entity/project/id; else"),
         (["wandb/run-2-a/files/output.log"], {}, "It contains FOLDER/wandb/run-2-a/files/output.log: name"),
         (["a.log"], {"format": "verl-console"}, "is a folder, but verl-console is verl's console log"),

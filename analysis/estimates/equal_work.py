@@ -88,17 +88,12 @@ def paired(pairs: pd.DataFrame) -> Paired:
         why["roofline"] = NO_ONE_ROOF
     if reason := discarded(pairs):
         why |= dict.fromkeys(ESTIMATES[1:], reason)
-    columns = np.zeros((len(pairs), len(_NAMES)))
-
-    def put(name: str, values: npt.ArrayLike) -> None:
-        columns[:, _AT[name]] = values
-
-    put("n", 1.0)
+    zeros = np.zeros(len(pairs))
+    columns = {"n": np.ones(len(pairs))}
     for s in "ab":
-        put(f"t_{s}", side[s][STEP])
+        columns[f"t_{s}"] = side[s][STEP]
         for name, source in (("tokens", TOKENS), ("floor", FLOOR)):
-            values = side[s][source]
-            put(f"{name}_{s}", values if np.isfinite(values).all() else 0.0)
+            columns[f"{name}_{s}"] = side[s][source] if np.isfinite(side[s][source]).all() else zeros
     fitted = (False, False)
     if "standardised" not in why:
         x = {s: np.stack([side[s][LONGEST], side[s][TOKENS]], axis=1) for s in "ab"}
@@ -106,11 +101,12 @@ def paired(pairs: pd.DataFrame) -> Paired:
         if reason:
             why["standardised"] = reason
         else:
-            _put_moments(put, side, x)
+            columns |= _moments(side, x)
     lengths = tuple(int(n) for n in pairs.groupby("seed", sort=False).size())
     series = {name: _series(name, side, fitted) for name in ESTIMATES if name not in why}
     by_run = {name: list(np.split(values, np.cumsum(lengths)[:-1])) for name, values in series.items()}
-    return Paired(columns, lengths, by_run, fitted, why)
+    matrix = np.stack([columns.get(name, zeros) for name in _NAMES], axis=1)
+    return Paired(matrix, lengths, by_run, fitted, why)
 
 
 def discarded(pairs: pd.DataFrame) -> str:
@@ -201,10 +197,8 @@ def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _put_moments(
-    put: Callable[[str, npt.ArrayLike], None], side: dict[str, dict[str, Floats]], x: dict[str, Floats]
-) -> None:
-    """Adds the products whose sums make both fits, with regressors that are 0 at the mean step of the common support.
+def _moments(side: dict[str, dict[str, Floats]], x: dict[str, Floats]) -> dict[str, Floats]:
+    """The products whose sums make both fits, with regressors that are 0 at the mean step of the common support.
 
     This mean is the work at which the arms are compared, and is the same in every resample.
     """
@@ -212,11 +206,12 @@ def _put_moments(
     centre, size = pooled[_in_common(x["a"], x["b"])].mean(axis=0), pooled.std(axis=0)
     size[size == 0] = 1.0
     z = {s: (x[s] - centre) / size for s in "ab"}
+    found: dict[str, Floats] = {}
     for s in "ab":
         z1, z2, t = z[s][:, 0], z[s][:, 1], side[s][STEP]
         products = (z1, z2, z1 * z1, z1 * z2, z2 * z2, z1 * t, z2 * t)
-        for name, values in zip(_MOMENTS, products, strict=True):
-            put(f"{name}_{s}", values)
+        found |= {f"{name}_{s}": values for name, values in zip(_MOMENTS, products, strict=True)}
+    return found
 
 
 def log_estimate(name: str, fitted: tuple[bool, bool], sums: Floats) -> Floats:

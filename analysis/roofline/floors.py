@@ -69,13 +69,9 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     setups = {run.run_id: setup_of(run) for run in runs}
     places = _places(wide)
     generation = category_s(wide, runs, OWN, "generation")
-    roof, has_roof = _roofs(len(wide), setups, places)
-    declared = np.full(len(wide), np.nan)
-    of_data = np.full(len(wide), np.nan)
-    for run_id, setup in setups.items():
-        at = places.get(run_id, np.array([], dtype=np.intp))
-        declared[at] = setup.completions or np.nan
-        of_data[at] = setup.shortest_prompt or 0
+    roof, has_roof = _roofs(wide, setups)
+    declared = _by_run(wide, {run_id: setup.completions or np.nan for run_id, setup in setups.items()})
+    of_data = _by_run(wide, {run_id: setup.shortest_prompt or 0 for run_id, setup in setups.items()})
     # The log does not say which prompt had which response, so the shortest prompt counts for all.
     of_step = _column(wide, "prompt_length/min")
     prompt = np.fmax(of_step, of_data)
@@ -175,17 +171,17 @@ def _places(wide: pd.DataFrame) -> dict[str, Rows]:
     return {str(run_id): np.asarray(at, dtype=np.intp) for run_id, at in groups.items()}
 
 
-def _roofs(rows: int, setups: Mapping[str, DecodeSetup], places: Mapping[str, Rows]) -> tuple[Roof, Flags]:
+def _by_run(wide: pd.DataFrame, values: Mapping[str, float]) -> Array:
+    """Each row's value by its run; NaN for other runs."""
+    return np.asarray(wide["run_id"].map(dict(values)), dtype=np.float64)
+
+
+def _roofs(wide: pd.DataFrame, setups: Mapping[str, DecodeSetup]) -> tuple[Roof, Flags]:
     """Each row's roof, and whether it has one."""
+    roofs = {run_id: roof for run_id, setup in setups.items() if (roof := _roof_of_setup(setup)) is not None}
     names = [f.name for f in fields(Roof)]
-    values = {name: np.full(rows, np.nan) for name in names}
-    has_roof = np.zeros(rows, dtype=np.bool_)
-    for run_id, setup in setups.items():
-        if run_id in places and (roof := _roof_of_setup(setup)) is not None:
-            for name in names:
-                values[name][places[run_id]] = getattr(roof, name)
-            has_roof[places[run_id]] = True
-    return Roof(**values), has_roof
+    values = {name: _by_run(wide, {run_id: getattr(roof, name) for run_id, roof in roofs.items()}) for name in names}
+    return Roof(**values), wide["run_id"].isin(list(roofs)).to_numpy(bool)
 
 
 def _roof_of_setup(setup: DecodeSetup) -> Roof | None:

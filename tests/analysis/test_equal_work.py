@@ -28,7 +28,7 @@ def estimated(*runs: Run, baseline: str = "a", **columns: Any) -> tuple[pd.DataF
     """The estimates by name, and the counted steps with their floors."""
     wide = with_work(wide_steps(runs, 2)[0].assign(**columns), runs, baseline=baseline)
     arms = sorted({run.arm for run in runs}, key=lambda arm: arm != baseline)
-    return estimate_table(wide, plan(*arms), None, 200)[0].set_index("estimate"), wide[wide["counted"]]
+    return estimate_table(wide, plan(*arms), resamples=200)[0].set_index("estimate"), wide[wide["counted"]]
 
 
 @pytest.mark.parametrize("baseline", ["a", "b"])
@@ -124,7 +124,7 @@ def test_the_verdict_does_not_say_that_lengths_differ_where_the_tokens_do_not() 
         columns |= {"max_response_length": columns["max_response_length"] * scale}
         frames.append(arm_rows(arm, engine_s(columns, c=0.0) * np.linspace(1, 1.001, 40), **columns))
     wide, of = pd.concat(frames, ignore_index=True), plan("a", "b")
-    estimates, _ = estimate_table(wide, of, None, 200)
+    estimates, _ = estimate_table(wide, of, resamples=200)
     (found,) = verdict_table(comparison_table(wide, of, {})[0], of, None, estimates, None)
     (told,) = [c.text for c in found.caveats if c.kind == "estimates"]
     assert told.startswith("Step time (per step ") and "equally many tokens" in told and "in length" not in told

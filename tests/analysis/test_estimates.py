@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, spent_blocks
-from analysis.estimates.comparable import Comparable
+from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import ESTIMATES, paired
 from analysis.estimates.speedup_table import estimate_table
 from analysis.runs import PlanRead
@@ -33,7 +33,7 @@ def arm_rows(arm, step_s, seed=0, factors="", **columns):
     return pd.DataFrame(steps | columns)
 
 
-def found(*frames, arms=("a", "b"), comparable=None, **same_as):
+def found(*frames, arms=("a", "b"), comparable=ALL_COMPARABLE, **same_as):
     table, verdicts = estimate_table(pd.concat(frames, ignore_index=True), plan(*arms, **same_as), comparable, 500)
     return table.set_index("estimate"), verdicts
 

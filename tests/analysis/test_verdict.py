@@ -372,7 +372,7 @@ def test_a_combination_that_one_arm_lacks_is_said():
     assert "Not compared at lr = 2: b has no run at lr = 2." in caveats(found, "data")
     assert "run pair" not in settle(found) and "resolve only" not in caveats(found)
     wide = pd.concat([*engines(2.0, factors='{"lr": 1}'), *base], ignore_index=True)
-    table, _ = estimate_table(wide, plan("a", "b"), None, 100)
+    table, _ = estimate_table(wide, plan("a", "b"), resamples=100)
     lacking = table[table["factors"] == '{"lr": 2}']
     assert set(lacking["verdict"]) == {"x"} and set(lacking["why"]) == {"b has no run at lr = 2"}
 
@@ -534,7 +534,7 @@ def test_the_line_claims_no_more_than_the_table(frames):
     """A direction only where every row that is claimed has it, and no ratio that is not in the table."""
     wide, of = pd.concat(frames(), ignore_index=True), plan("a", "b")
     comparison, _ = comparison_table(wide, of)
-    table, _ = estimate_table(wide, of, None, 100)
+    table, _ = estimate_table(wide, of, resamples=100)
     gate = gate_table(wide, of)
     kinds = [None, EQUAL, UNKNOWN, UNEQUAL]
     founds = [verdict_table(comparison, of, preflight, table, gate)[0] for preflight in kinds]
