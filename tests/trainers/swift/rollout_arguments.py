@@ -109,7 +109,7 @@ def seeds(rank: int, seed: int, step: int) -> list[int]:
     """Of a request in two generations of a process, two of which have an engine together."""
     from swift.rlhf_trainers.rollout_mixin import RolloutTrainerMixin
 
-    from trainers.swift.driver.colocate import draw_anew
+    from trainers.swift.driver.colocate import vary_seeds
 
     trainer = SimpleNamespace(
         request_config=SimpleNamespace(seed=None),
@@ -120,7 +120,7 @@ def seeds(rank: int, seed: int, step: int) -> list[int]:
         state=SimpleNamespace(global_step=step),
     )
     trainer._get_request_config = MethodType(RolloutTrainerMixin._get_request_config, trainer)
-    draw_anew(trainer, seed)
+    vary_seeds(trainer, seed)
     return [trainer._get_request_config().seed for _ in range(2)]
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     (OUT.parent / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
     request = json.loads(REQUEST.read_text(encoding="utf-8"))
     settings = request["trainer_args"] | ON_GPUS | LORA | {"vllm_mode": "server"}
-    asked = arguments.served(settings, OUT.parent, {"host": "127.0.0.1", "port": 0, "seed": 7})
+    asked = arguments.server_arguments(settings, OUT.parent, {"host": "127.0.0.1", "port": 0, "seed": 7})
     from swift.pipelines.infer import rollout
 
     client, engines = client_and_engines(rollout, asked)

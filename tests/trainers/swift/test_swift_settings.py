@@ -113,7 +113,7 @@ def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
 
 def test_a_generation_beside_the_training_hands_its_answer_or_its_failure_over() -> None:
     """And nobody waits for it where the program ends."""
-    beside, going, before = serve.Beside(), threading.Event(), {*threading.enumerate()}
+    beside, going, before = serve.DaemonExecutor(), threading.Event(), {*threading.enumerate()}
     assert beside.submit(lambda: 3).result() == 3
     with pytest.raises(ValueError, match="no head"):
         beside.submit(lambda: (_ for _ in ()).throw(ValueError("no head")).__next__()).result()
@@ -142,7 +142,7 @@ def killed():
 
 Process(target=threading.Event().wait, daemon=True).start()
 Process(target=killed).start()
-serve.end_with_a_worker(Over())
+serve.exit_with_failed_worker(Over())
 """
     ended = run_python(Path(sys.executable), "-c", program)
     assert ended.returncode == 1 and ended.stderr.startswith("error: ") and "SIGABRT" in ended.stderr

@@ -1,4 +1,4 @@
-"""Turns a run's settings into ms-swift's arguments, in swift's own parser: what it refuses is told in its words."""
+"""Turns a run's settings into ms-swift's arguments with swift's own parser, and reports what that refuses."""
 
 from __future__ import annotations
 
@@ -21,58 +21,51 @@ from node.exit_codes import one_line
 from node.hardware import free_port, importing
 from trainers.swift.driver.pipeline import with_scheduler
 
-# What every run has: it needs no ModelScope, and writes where it is told.
+# The same in every run: no ModelScope, and no folder names of swift's own.
 _CONSTANT: Mapping[str, Any] = {
     "rlhf_type": "grpo",
     "check_model": False,
     "add_version": False,
     "create_checkpoint_symlink": False,
 }
-# What decides beside TrainingArguments' own fields what a step is.
-_BESIDE = (
-    "tuner_type",
-    "torch_dtype",
-    "template",
-    "template_backend",
-    "max_length",
-    "truncation_strategy",
-    "data_seed",
+# Settings of a step that TrainingArguments does not have.
+_SWIFT_SETTINGS = (
+    *("tuner_type", "torch_dtype", "template", "template_backend", "max_length", "truncation_strategy", "data_seed"),
 )
-# What a server shares with its trainer beside vLLM's own arguments.
+# Arguments that a server shares with its trainer, in addition to vLLM's.
 _TEMPLATE = ("template", "template_backend", "max_length")
 _ADAPTER_ALONE = "vllm_enable_lora"
-# Where settings are resolved there is no server.
-_NOWHERE: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "seed": 0}
-_TO_NOBODY: Mapping[str, Any] = {"vllm_server_base_url": ["http://127.0.0.1"], "vllm_server_group_port": [0]}
+# Settings are resolved without a server.
+_NO_ADDRESS: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "seed": 0}
+_NO_SERVER: Mapping[str, Any] = {"vllm_server_base_url": ["http://127.0.0.1"], "vllm_server_group_port": [0]}
 _OF_AN_ADAPTER = ("lora_alpha", "lora_dropout", "target_modules")
-# The least that swift asks of a model before it parses on: it reads config.json alone.
+# The minimal model for swift's parser, which reads only config.json.
 _STAND_IN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 1 << 20}
 
 
 def owned_settings(attempt: Mapping[str, Any], model: Path, data: Path) -> dict[str, Any]:
-    """The arguments that the job sets itself: the run's inputs, where files land, and that every step is logged."""
-    ours = {**_CONSTANT, **hf_training.owned_settings(attempt), **of_a_model(model)}
-    return {**ours, "dataset": [str(data)]}
+    """The arguments that the job sets: the run's inputs, the output folder, and logging of every step."""
+    return {**_CONSTANT, **hf_training.owned_settings(attempt), **model_arguments(model), "dataset": [str(data)]}
 
 
-def of_a_model(model: Path) -> dict[str, Any]:
+def model_arguments(model: Path) -> dict[str, Any]:
     """The arguments that name a model, of the trainer and of its server."""
     return {"use_hf": True, "model": str(model), "model_type": _type_of(model)}
 
 
 def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
-    """ms-swift's RLHFArguments; `UserError` for one that it does not have, that the job owns, or that it refuses."""
+    """ms-swift's RLHFArguments; `UserError` for an argument that is unknown, set by the job, or refused."""
     with importing():
         from swift.arguments import RLHFArguments
 
     version = importlib.metadata.version("ms-swift")
     fixed = {name: value for name, value in owned.items() if name != "model_type"}
     hf_training.require_settings(trainer_args, RLHFArguments, fixed, f"no argument of ms-swift {version}'s rlhf")
-    return of_a_command(RLHFArguments, {**owned, **trainer_args, **_in_shares(trainer_args)})
+    return parse_command(RLHFArguments, {**owned, **trainer_args, **_fsdp_arguments(trainer_args)})
 
 
-def _in_shares(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """FSDP in swift's words: its option has the whole configuration, and a pass is checkpointed by FSDP's own means."""
+def _fsdp_arguments(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """FSDP's arguments in swift: one option has the whole configuration, and FSDP does the activation checkpointing."""
     if not trainer_args.get("fsdp"):
         return {}
     hf_training.enable_full_fsdp_state()
@@ -81,29 +74,31 @@ def _in_shares(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     return {"fsdp": {"fsdp_config": config}, "fsdp_config": None}
 
 
-def of_a_command(kind: type[Any], settings: Mapping[str, Any]) -> Any:
-    """The arguments of one of swift's commands, by its own parser; `UserError` with its words for what it refuses."""
+def parse_command(kind: type[Any], settings: Mapping[str, Any]) -> Any:
+    """The arguments of a swift command, by swift's own parser; `UserError` with its message if it refuses them."""
     from swift.utils import parse_args
 
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             arguments, rest = parse_args(kind, command_line(settings))
     except SystemExit:
         # argparse: the usage, then "<program>: error: <what is wrong>".
-        raise UserError(f"ms-swift refuses the settings: {said.getvalue().strip().rpartition('error: ')[2]}") from None
+        raise UserError(
+            f"ms-swift refuses the settings: {stderr.getvalue().strip().rpartition('error: ')[2]}"
+        ) from None
     except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
         raise UserError(f"ms-swift refuses the settings: {one_line(error)}") from error
     if rest:
-        raise UserError(f"ms-swift refuses the settings: it does not understand {' '.join(rest)}")
+        raise UserError(f"ms-swift refuses the settings: it does not know {' '.join(rest)}")
     return arguments
 
 
-def served(trainer_args: Mapping[str, Any], model: Path, here: Mapping[str, Any]) -> Any:
-    """The arguments of `swift rollout` beside a trainer with these: vLLM's are the trainer's own.
+def server_arguments(trainer_args: Mapping[str, Any], model: Path, address: Mapping[str, Any]) -> Any:
+    """The arguments of `swift rollout` for a trainer with these arguments; vLLM's are the same.
 
-    `here` are the server's `host`, `port` and `seed`. swift counts GPUs at once, which are not where settings are
-    resolved, nor on a CPU: vLLM counts its own.
+    `address` has the server's `host`, `port` and `seed`. swift's parser counts GPUs, which are missing on a CPU
+    and may be missing where settings are resolved; vLLM itself checks them.
     """
     with importing():
         from swift.arguments import RolloutArguments
@@ -111,22 +106,22 @@ def served(trainer_args: Mapping[str, Any], model: Path, here: Mapping[str, Any]
 
     passed = {field.name for field in dataclasses.fields(VllmArguments)} | {*_TEMPLATE, _ADAPTER_ALONE}
     settings = {
-        **of_a_model(model),
-        "vllm_disable_custom_all_reduce": False,  # as in vLLM's own settings, which TRL leaves as they are
+        **model_arguments(model),
+        "vllm_disable_custom_all_reduce": False,  # vLLM's default, as in TRL
         **{name: value for name, value in trainer_args.items() if name in passed},
-        # In which it generates; the weights that the optimizer holds are another matter.
+        # The format of generation, not of the optimizer's weights.
         "torch_dtype": hf_training.number_format(trainer_args["bf16"], trainer_args.get("fp16")),
-        **here,
+        **address,
     }
     if trainer_args.get(_ADAPTER_ALONE):
         settings["vllm_max_lora_rank"] = trainer_args.get("lora_rank", 8)
     RolloutArguments._check_device_count = lambda self: None
-    return of_a_command(RolloutArguments, settings)
+    return parse_command(RolloutArguments, settings)
 
 
 @contextlib.contextmanager
 def _unconnected() -> Iterator[None]:
-    """swift's parser for the trainer looks for the server; inside the block it does not."""
+    """Within this context swift's parser for the trainer does not connect to the server."""
     from swift.arguments import RLHFArguments
 
     connect = RLHFArguments._init_external_vllm
@@ -138,26 +133,26 @@ def _unconnected() -> Iterator[None]:
 
 
 def command_line(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as arguments: a list's items one after another, a mapping as JSON; null is left out."""
-    words: list[str] = []
+    """Settings as command line arguments: a list as several arguments, a mapping as JSON; null is left out."""
+    arguments: list[str] = []
     for name, value in settings.items():
         if value is None or value == []:
             continue
         items = value if isinstance(value, list | tuple) else [value]
-        words += [f"--{name}", *(_word(item) for item in items)]
-    return words
+        arguments += [f"--{name}", *(_argument(item) for item in items)]
+    return arguments
 
 
-def _word(value: Any) -> str:
+def _argument(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 def _type_of(model: Path) -> str | None:
-    """swift's name for a model's kind, where several have its architecture: the first that it loads in the plain way.
+    """swift's model type, if several have the model's architecture: the first with the standard loader.
 
-    They differ in the chat template, which is the tokenizer's own here. None where swift finds it by itself.
+    They differ in the chat template, but runs use the tokenizer's own. None if swift finds the type itself.
     """
     with importing():
         from swift.model import MODEL_MAPPING, ModelLoader
@@ -170,23 +165,24 @@ def _type_of(model: Path) -> str | None:
 
 
 def set_environment(folder: Path) -> None:
-    """Set what swift and ModelScope's client read, where nobody has.
+    """Set defaults of the variables that swift and ModelScope's client read.
 
-    The client wants a folder, and the home may be another node's, or full; swift logs all arguments and the model.
+    The client needs a folder, and the home folder may be on another node or full. swift's own log level prints all
+    arguments and the model.
     """
     os.environ.setdefault("MODELSCOPE_CACHE", str(folder / "modelscope"))
     os.environ.setdefault("LOG_LEVEL", "WARNING")
-    # swift's plugin for vLLM is for embeddings, and imports torchvision.
+    # swift's vLLM plugin is for embeddings and imports torchvision.
     os.environ.setdefault("VLLM_PLUGINS", "none")
-    # With vLLM its parser has one process meet itself, at 29500 (utils/torch_utils.py, set_default_ddp_config): on a
-    # login node another one's torchrun may have that port.
+    # With vLLM swift's parser opens a process group of one process at port 29500 (utils/torch_utils.py,
+    # set_default_ddp_config); another user's torchrun on a login node may have that port.
     os.environ.setdefault("MASTER_PORT", str(free_port()))
 
 
 def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """ms-swift's version and what its arguments come to; `UserError` for what it would refuse."""
+    """ms-swift's version and its resolved arguments; `UserError` for settings that it refuses."""
     cpu = hf_training.cpu_fallback(trainer_args)
-    # One process that sees several GPUs would lay the model over them, and swift refuses vLLM and FSDP beside that.
+    # Otherwise one process that sees several GPUs spreads the model over them; swift refuses vLLM and FSDP with that.
     os.environ["SWIFT_SINGLE_DEVICE_MODE"] = "1"
     with tempfile.TemporaryDirectory(prefix="rolloutbench-swift-") as folder:
         set_environment(Path(folder))
@@ -194,18 +190,13 @@ def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Mapping[str, Any
         owned = owned_settings({"checkpoint_dir": folder, "run_id": "settings"}, Path(folder), Path(folder))
         settings = {"reward_weights": hf_training.reward_weights(rewards), **with_scheduler(trainer_args), **cpu}
         if uses_server(settings):
-            served(settings, Path(folder), _NOWHERE)
+            server_arguments(settings, Path(folder), _NO_ADDRESS)
             with _unconnected():
-                arguments = parsed(settings, {**owned, **_TO_NOBODY})
+                arguments = parsed(settings, {**owned, **_NO_SERVER})
         else:
             arguments = parsed(settings, owned)
-    left_out = hf_training.ATTEMPT_FIELDS | cpu.keys() | _TO_NOBODY.keys()
-    settings = {key: value for key, value in told(arguments).items() if key not in left_out}
+    left_out = hf_training.ATTEMPT_FIELDS | cpu.keys() | _NO_SERVER.keys()
+    names = (*_SWIFT_SETTINGS, *(_OF_AN_ADAPTER if arguments.tuner_type == "lora" else ()))
+    all_settings = {**arguments.training_args.to_dict(), **{name: getattr(arguments, name) for name in names}}
+    settings = {key: value for key, value in all_settings.items() if key not in left_out}
     return importlib.metadata.version("ms-swift"), flatten(settings)
-
-
-def told(arguments: Any) -> dict[str, Any]:
-    """The settings that a run's arguments come to."""
-    names = (*_BESIDE, *_OF_AN_ADAPTER) if arguments.tuner_type == "lora" else _BESIDE
-    beside = {name: getattr(arguments, name) for name in names}
-    return {**arguments.training_args.to_dict(), **beside}

@@ -1,6 +1,6 @@
-"""Corrects the vLLM that ms-swift builds inside the trainer, so that engines meet on equal terms.
+"""Corrects the vLLM that ms-swift builds inside the trainer, so that all engines have equal conditions.
 
-Read from ms-swift 4.6.0 infer_engine/vllm_engine.py and rlhf_trainers/rollout_mixin.py.
+Source: ms-swift 4.6.0 infer_engine/vllm_engine.py and rlhf_trainers/rollout_mixin.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,13 +19,13 @@ from node.hf_training import number_format
 
 
 def is_colocated(arguments: Any) -> bool:
-    """Whether vLLM lives in the training process."""
+    """Whether vLLM runs in the training process."""
     return bool(arguments.use_vllm) and arguments.vllm_mode == "colocate"
 
 
 @contextmanager
 def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
-    """What must surround the building of the trainer; it does nothing where no vLLM is built in it."""
+    """The context in which the trainer is built; without a colocated vLLM it does nothing."""
     if not is_colocated(arguments):
         yield
         return
@@ -34,23 +34,23 @@ def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
         yield
         return
     _sync_through_reload()
-    _hand_over_copies()
+    _copy_adapters()
     with keep_threads(threads):
         yield
 
 
 def settings(trainer: Any) -> dict[str, Any]:
-    """The engine as it finally is, for done.json; `UserError` if its number format is not the workload's."""
-    held = engine_settings(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
-    return held | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
+    """The engine's final settings, for done.json; `UserError` if its number format is not the workload's."""
+    final = engine_settings(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
+    return final | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
 
 
-def draw_anew(trainer: Any, seed: int) -> None:
-    """Make the requests of a tensor parallel engine draw by the run's seed, otherwise in each generation.
+def vary_seeds(trainer: Any, seed: int) -> None:
+    """Make the request seeds of a tensor parallel engine depend on the run's seed and on the generation.
 
-    swift seeds each of them by its place in the batch (rollout_mixin.py, `_get_request_config`), since an engine's
-    processes must draw alike: every step, and a run of any seed, would have the same random numbers. What is added is
-    the same in all of them.
+    An engine's processes must draw the same numbers, so swift seeds each request by its place in the batch
+    (rollout_mixin.py, `_get_request_config`): all steps and all runs would have the same random numbers. The added
+    number is the same in all processes.
     """
     original, calls = trainer._get_request_config, itertools.count()
 
@@ -66,9 +66,9 @@ def draw_anew(trainer: Any, seed: int) -> None:
 def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
     """Make ms-swift build its vLLM with the run's seed and the workload's number format.
 
-    swift's seed is `rank // tensor_parallel_size`, whatever the run's; it stays as an offset, so that ranks differ.
-    Its dtype is that of the optimizer's weights, float32 here, where the passes may be in bfloat16. It turns vLLM's own
-    all-reduce off, which TRL leaves on.
+    swift's seed is `rank // tensor_parallel_size`; it stays as an offset, so that ranks differ. swift's dtype is that
+    of the optimizer's weights (float32), although passes may be in bfloat16. swift disables vLLM's own all-reduce,
+    which TRL leaves on.
     """
     with importing():
         from swift.infer_engine import GRPOVllmEngine
@@ -86,10 +86,10 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
 
 
 def _sync_through_reload() -> None:
-    """Make ms-swift's weight sync go through vLLM's own `reload_weights`, as TRL's does on a CPU (engines/vllm/cpu.py).
+    """Make ms-swift's weight sync use vLLM's own `reload_weights`, as for TRL on a CPU (engines/vllm/cpu.py).
 
-    It packs the weights for the CPU's kernels itself: swift's own last step would pack what is packed. Beside an
-    adapter that is sent alone, the base's weights are those that vLLM has loaded from the model's folder.
+    It packs the weights for the CPU's kernels, so swift's own last step must not pack them again. If only an adapter is
+    sent, vLLM keeps the base's weights that it loaded from the model's folder.
     """
     with importing():
         from swift.rlhf_trainers import rollout_mixin
@@ -98,27 +98,24 @@ def _sync_through_reload() -> None:
 
     def load(trainer: Any, weights: Mapping[str, Any]) -> None:
         if not trainer.rollout_enable_lora:
-            reload_weights(trainer.engine.engine, _detached(weights.items()))
+            detached = ((name, weight.detach()) for name, weight in weights.items())
+            reload_weights(trainer.engine.engine, detached)
 
     mixin._load_state_dict_to_vllm = load
     rollout_mixin.finish_vllm_weight_reload = lambda *args, **kwargs: None
 
 
-def _hand_over_copies() -> None:
-    """Make ms-swift hand vLLM a copy of an adapter, where the tensors are the trainer's own.
+def _copy_adapters() -> None:
+    """Make ms-swift send vLLM a copy of an adapter instead of the trainer's own tensors.
 
-    vLLM 0.31 moves them to a CPU, which copies nothing here, and multiplies B by alpha / rank in place
+    vLLM 0.31 moves them to the CPU (no copy here) and multiplies B by alpha / rank in place
     (vllm/lora/lora_weights.py, `optimize`): each sync would change the policy itself.
     """
     from swift.rlhf_trainers import rollout_mixin
 
     original = rollout_mixin.TensorLoRARequest
 
-    def request(lora_tensors: Mapping[str, Any], **words: Any) -> Any:
-        return original(lora_tensors={name: one.clone() for name, one in lora_tensors.items()}, **words)
+    def request(lora_tensors: Mapping[str, Any], **others: Any) -> Any:
+        return original(lora_tensors={name: one.clone() for name, one in lora_tensors.items()}, **others)
 
     rollout_mixin.TensorLoRARequest = request
-
-
-def _detached(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    return ((name, weight.detach()) for name, weight in weights)

@@ -1,4 +1,4 @@
-"""Builds ms-swift's GRPO trainer on prepared inputs, with its prompts, completions and rewards as TRL's."""
+"""Builds ms-swift's GRPO trainer on prepared inputs, with the same prompts, completions and rewards as in TRL."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from node.hardware import importing
 from node.own_reward_process import Problem, load_function
 from node.rewards import RewardFunction
 
-# The data's columns, and our way to log beside a reward.
-_TOLD = ("data_source", "reward_model", "extra_info", "log_metric")
+# The data's columns, and the function that logs a reward's counts.
+_PASSED = ("data_source", "reward_model", "extra_info", "log_metric")
 _SCHEDULER = "multi_turn_scheduler"
-# Stands for a turn's tokens while the chat template renders the text around them: of Unicode's private use.
+# Replaces a turn's tokens while the chat template renders the text around them (Unicode's private use area).
 _MARK = "\ue000{}\ue001"
 
 
 def run(arguments: Any, data: Path, rewards: Sequence[RewardFunction], train: Callable[[Any], None]) -> None:
-    """Load model and data as ms-swift does, and hand its trainer to `train`."""
-    truths = bool(arguments.multi_turn_scheduler)
+    """Load model and data as ms-swift does, and call `train` with its trainer."""
+    with_solution = bool(arguments.multi_turn_scheduler)
     with importing():
         from swift.pipelines.train.rlhf import SwiftRLHF
         from transformers.utils import logging
 
     class Pipeline(SwiftRLHF):  # type: ignore[misc]
         def _get_dataset(self) -> tuple[Any, None]:
-            # Rows as they are: swift would shuffle them once more, by a seed of its own.
-            return _rows(data, truths), None
+            # swift would shuffle the rows again with its own seed.
+            return _rows(data, with_solution), None
 
         def _prepare_template(self) -> None:
             super()._prepare_template()
@@ -48,21 +48,21 @@ def run(arguments: Any, data: Path, rewards: Sequence[RewardFunction], train: Ca
     Pipeline(arguments).run()
 
 
-def _rows(data: Path, truths: bool) -> Any:
-    """The data's rows; ms-swift's own schedulers want to know the answer, as `solution`."""
+def _rows(data: Path, with_solution: bool) -> Any:
+    """The data's rows; ms-swift's own schedulers need the ground truth as `solution`."""
     import pyarrow.parquet as pq
     from datasets import Dataset
 
     rows = [{"messages": row.pop("prompt"), **row} for row in pq.read_table(data).to_pylist()]
-    for row in rows if truths else ():
+    for row in rows if with_solution else ():
         row["solution"] = row["reward_model"]["ground_truth"]
     return Dataset.from_list(rows)
 
 
 def with_scheduler(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings in which a scheduler of the user's has a name, under which ms-swift finds the class then.
+    """A run's settings with a user's scheduler registered in ms-swift and replaced by its name.
 
-    `UserError` for a file that cannot be loaded, and for a class that is no scheduler.
+    `UserError` for a file that does not load, and for a class that is no scheduler.
     """
     own = trainer_args.get(_SCHEDULER)
     if not isinstance(own, Mapping):
@@ -77,19 +77,19 @@ def with_scheduler(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"options.{_SCHEDULER}: {problem}; correct the file") from problem
     if not (issubclass(made, MultiTurnScheduler) and made.step is not MultiTurnScheduler.step):
         raise UserError(
-            f"options.{_SCHEDULER}: {name} must inherit from swift.rollout.multi_turn.MultiTurnScheduler, and have a "
-            "method step; correct the file"
+            f"options.{_SCHEDULER}: {name} must inherit from swift.rollout.multi_turn.MultiTurnScheduler and define "
+            "step; correct the file"
         )
     multi_turns[name] = made
     return {**trainer_args, _SCHEDULER: name}
 
 
 def encode_with_chat_template(template: type[Any]) -> None:
-    """Have a template put each turn's own tokens into what the tokenizer's chat template makes of the rest.
+    """Make a template insert each turn's own tokens into the text that the chat template renders for the rest.
 
-    ms-swift 4.6.0 template/base.py _jinja_encode renders the whole conversation, where a completion is a list of
-    token ids by then: it would train on that list's text, and on the prompt. Behind the last turn nothing is added,
-    and of an end token that closes an earlier one only what the engine has not written.
+    ms-swift 4.6.0 template/base.py _jinja_encode renders the whole conversation, in which completions are lists of
+    token ids: it would train on the text of those lists, and on the prompt. Nothing follows the last turn. An end token
+    after an earlier turn is added only if the engine did not generate it.
     """
     if hasattr(template, "rendered_whole"):
         return
@@ -119,7 +119,7 @@ def encode_with_chat_template(template: type[Any]) -> None:
         return contexts, scales, 1
 
     template._jinja_encode = encode
-    # It would have an end token learned that the engine did not write.
+    # Otherwise an end token is learned that the engine did not generate.
     template._add_dynamic_eos = staticmethod(lambda *args: None)
 
 
@@ -128,37 +128,37 @@ def _is_tokens(content: Any) -> bool:
 
 
 def _add_turn(content: Any, contexts: list[Any], scales: list[float]) -> None:
-    """Add a turn's tokens, as ms-swift holds them: a list, or with a mask of those that are learned."""
+    """Add a turn's tokens in ms-swift's form: a list, or a list with a mask of the learned ones."""
     ids = content["token_ids"] if isinstance(content, dict) else content
     mask = content["loss_scale"] if isinstance(content, dict) else [1] * len(ids)
-    for scale, some in groupby(zip(ids, mask, strict=True), key=lambda one: one[1]):
-        contexts.append([token for token, _ in some])
+    for scale, tokens in groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1]):
+        contexts.append([token for token, _ in tokens])
         scales.append(float(scale))
 
 
 def as_reward(reward: RewardFunction, tokenizer: Any) -> Callable[..., list[float | None]]:
-    """A reward as ms-swift calls it, with what TRL hands over: the completion's ids, and their text without special
-    tokens (swift's own text holds all but the last)."""
+    """A reward in ms-swift's form that gets the same as in TRL: the completion's ids, and their text without special
+    tokens (swift's own text has all but the last)."""
     reward.end_ids = frozenset(tokenizer.all_special_ids)
 
     def scored(completions: Sequence[str], **columns: Any) -> list[float | None]:
         ids = [last_turn(one) for one in columns["response_token_ids"]]
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
         prompts = [[_as_text(one, tokenizer) for one in messages[:-1]] for messages in columns["messages"]]
-        told = {name: columns[name] for name in _TOLD if name in columns}
-        return reward(completions=texts, prompts=prompts, completion_ids=ids, **told)
+        passed = {name: columns[name] for name in _PASSED if name in columns}
+        return reward(completions=texts, prompts=prompts, completion_ids=ids, **passed)
 
     scored.__name__ = reward.__name__
     return scored
 
 
 def _as_text(message: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """A message of the conversation; ms-swift holds the turns before the last one as token ids."""
+    """A message of the conversation as text; in ms-swift turns before the last are token ids."""
     if not _is_tokens(message["content"]):
         return dict(message)
     return {**message, "content": tokenizer.decode(message["content"], skip_special_tokens=True)}
 
 
 def last_turn(ids: Sequence[Any]) -> list[int]:
-    """A completion's ids, of its last turn where swift keeps them by turn."""
+    """A completion's ids; of its last turn, if swift keeps them by turn."""
     return list(ids[-1] if ids and isinstance(ids[-1], list) else ids)

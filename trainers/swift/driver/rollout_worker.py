@@ -1,7 +1,7 @@
-"""Corrects what runs in the worker processes of `swift rollout`, and carries new weights where there is no NCCL.
+"""Corrects the worker processes of `swift rollout`, and transfers new weights without NCCL.
 
-Read from ms-swift 4.6.0 pipelines/infer/rollout.py and rlhf_trainers/vllm_client.py. On a CPU weights go through the
-store of the group in which trainer and server meet; all else is swift's own: endpoints, buckets, their order.
+Source: ms-swift 4.6.0 pipelines/infer/rollout.py and rlhf_trainers/vllm_client.py. On a CPU weights go through the
+store of the trainer's and server's process group; endpoints, buckets and their order are swift's own.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from node.records import write_json
 from trainers.swift.driver.pipeline import encode_with_chat_template
 
 WORKERS = ("llm_worker", "llm_worker_entry")
-"""swift's own functions that run in a process of their own, with vLLM's engine and with its asynchronous one."""
+"""swift's functions for a worker process, with vLLM's engine and with its asynchronous one."""
 
 
-def run(name: str, tell: Path, arguments: Any, rank: int, *others: Any) -> None:
-    """One of swift's workers, with the run's seed, whose engine's settings are written to `tell`.
+def run(name: str, settings_file: Path, arguments: Any, rank: int, *others: Any) -> None:
+    """Run one of swift's workers with the run's seed plus its rank (swift's own seed is random).
 
-    swift's own seed is a random one. The engines of several differ in it by their rank.
+    Worker 0 writes its engine's settings to `settings_file`.
     """
     rollout.get_seed = lambda: int(arguments.seed) + rank
     build = rollout.SwiftRolloutDeploy.get_infer_engine
 
     def built(given: Any, *args: Any, **kwargs: Any) -> Any:
-        encode_with_chat_template(type(kwargs["template"]))  # a conversation's turns are tokens here, too
+        encode_with_chat_template(type(kwargs["template"]))  # turns are tokens here too
         engine = build(given, *args, **kwargs)
         if rank == 0:
-            held = engine_settings(engine.engine, str(given.torch_dtype).removeprefix("torch."))
-            write_json(tell, held | {"adapter_only_sync": bool(given.vllm_enable_lora)})
+            final = engine_settings(engine.engine, str(given.torch_dtype).removeprefix("torch."))
+            write_json(settings_file, final | {"adapter_only_sync": bool(given.vllm_enable_lora)})
         return engine
 
     rollout.SwiftRolloutDeploy.get_infer_engine = staticmethod(built)
     rollout.logger = _Fatal(rollout.logger)
     if is_cpu_platform():
-        # vLLM's own core in a process of its own would share these CPUs.
+        # vLLM's core in its own process would compete for these CPUs.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         _extend()
     getattr(rollout, name)(arguments, rank, *others)
 
 
 class _Fatal(logging.LoggerAdapter[logging.Logger]):
-    """Ends a worker whose call has failed: swift logs that, and would go on with the weights that it had."""
+    """Ends a worker after a failed call: swift would only log it and continue with the old weights."""
 
     def error(self, *args: Any, **kwargs: Any) -> None:
         super().error(*args, **kwargs)
@@ -58,7 +58,7 @@ class _Fatal(logging.LoggerAdapter[logging.Logger]):
 
 
 def _extend() -> None:
-    """Have vLLM's worker loaded with `OnCpu` in place of swift's own extension."""
+    """Load `OnCpu` into vLLM's worker instead of swift's own extension."""
     from swift.infer_engine import GRPOVllmEngine
 
     original = GRPOVllmEngine._prepare_engine_kwargs
@@ -71,13 +71,13 @@ def _extend() -> None:
 
 
 class StoreCommunicator:
-    """Stands for vLLM's PyNcclCommunicator: a tensor goes through the store of the group."""
+    """Replaces vLLM's PyNcclCommunicator: tensors go through the store of the group."""
 
     def __init__(self, group: Any, device: Any) -> None:
         self.group, self.rank, self.device = group, group.rank, torch.device("cpu")
 
     def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
-        """Hand a tensor over, or fill it; a barrier follows, after which what was handed over last can go."""
+        """Send or receive a tensor. A barrier follows, so the sender can delete the tensor before."""
         while self.rank == src and self.group.entries:
             self.group.store.delete_key(self.group.entries.popleft()[0])
         found = self.group.broadcast(tensor, src)
@@ -86,19 +86,19 @@ class StoreCommunicator:
 
 
 class OnCpu(rollout.WeightSyncWorkerExtension):  # type: ignore[misc]
-    """swift's extension of vLLM's worker, which unpacks the model's layers before new weights, and packs them again."""
+    """swift's extension of vLLM's worker that unpacks the model's layers before new weights and packs them after."""
 
     reloading = False
 
     def init_communicator(self, host: str, port: int, world_size: int) -> None:
-        """Meet the trainer without NCCL."""
+        """Connect to the trainer without NCCL."""
         rollout.PyNcclCommunicator = StoreCommunicator
         rollout.synchronize = lambda *device: None
         super().init_communicator(host, port, world_size)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def update_flattened_params(self, metadatas: list[dict[str, Any]]) -> None:
-        """Take a bucket of weights."""
+        """Receive a bucket of weights."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         if not self.reloading:
@@ -107,7 +107,7 @@ class OnCpu(rollout.WeightSyncWorkerExtension):  # type: ignore[misc]
         super().update_flattened_params(metadatas)
 
     def process_weights_after_loading(self) -> None:
-        """Pack all layers, once the last bucket is there."""
+        """Pack all layers after the last bucket."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         self.reloading = False
@@ -116,7 +116,7 @@ class OnCpu(rollout.WeightSyncWorkerExtension):  # type: ignore[misc]
 
 
 def send_through_store() -> None:
-    """Make the trainer's client hand weights to `OnCpu`."""
+    """Make the trainer's client send weights to `OnCpu`."""
     from swift.rlhf_trainers import vllm_client
 
     def send(communicator: Any, tensors: Iterable[Any]) -> None:

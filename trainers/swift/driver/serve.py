@@ -1,7 +1,7 @@
-"""Serves vLLM beside ms-swift's trainer by its own `swift rollout`, and joins the trainer to it:
+"""Starts `swift rollout`, ms-swift's vLLM server, for its trainer:
 `python -m trainers.swift.driver.serve <attempt.json> --host HOST --port PORT`.
 
-It trains nothing and answers GET /health when it is ready. Exit codes: 1 unforeseen, 2 a user's mistake (one line).
+It answers GET /health when it is ready. Exit codes: 1 unforeseen, 2 a user's mistake (one line).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from node.ranks import describe_exit
 from trainers.swift.driver import arguments
 
 _ENGINE = "server-engine.json"
-"""The settings that the server's engine finally holds, in the attempt's folder."""
+"""The file with the engine's final settings, in the attempt's folder."""
 
 
 def main() -> None:
-    """Be the server that the command line's attempt wants, until it is ended."""
+    """Run the server of the attempt on the command line until it is stopped."""
     order = read_server_order("trainers.swift.driver.serve")
     job = order.job
     arguments.set_environment(job.folder)
-    here = {"host": order.host, "port": order.port, "seed": order.seed, "log_level": "warning"}
-    asked = arguments.served(job.spec["trainer_args"], job.inputs.model, here)
-    if asked.port != order.port:
-        raise UserError(f"address already in use: port {order.port}; swift rollout would listen at {asked.port}")
+    address = {"host": order.host, "port": order.port, "seed": order.seed, "log_level": "warning"}
+    given = arguments.server_arguments(job.spec["trainer_args"], job.inputs.model, address)
+    if given.port != order.port:
+        raise UserError(f"address already in use: port {order.port}; swift rollout would use {given.port}")
     with importing():
         from swift.pipelines.infer import rollout
 
@@ -45,30 +45,27 @@ def main() -> None:
     for name in rollout_worker.WORKERS:
         setattr(rollout, name, functools.partial(rollout_worker.run, name, job.folder / _ENGINE))
     over = threading.Event()
-    threading.Thread(target=end_with_a_worker, args=(over,), daemon=True).start()
+    threading.Thread(target=exit_with_failed_worker, args=(over,), daemon=True).start()
     try:
-        rollout.rollout_main(asked)
+        rollout.rollout_main(given)
     finally:
         over.set()
         _kill_workers()
 
 
 def _kill_workers() -> None:
-    """Where one of several has failed, the others would wait for requests, and this process for them."""
+    """Kill the workers: otherwise they wait for requests, and this process for them."""
     for process in multiprocessing.active_children():
         process.kill()
 
 
-def end_with_a_worker(over: threading.Event) -> None:
-    """End this process when one that it has started fails: swift's server would live on, and the trainer wait for it.
-
-    Until `over` is set.
-    """
+def exit_with_failed_worker(over: threading.Event) -> None:
+    """Exit when a worker process fails, until `over` is set: otherwise swift's server and the trainer keep waiting."""
     workers: set[Any] = set()
     while True:
         workers |= {*multiprocessing.active_children()}
         for code in filter(None, (worker.exitcode for worker in workers)):
-            # One that has failed has said why.
+            # A worker with a positive exit code has printed its error.
             print("error: " * (code < 0) + f"an engine's process {describe_exit(code)}", file=sys.stderr, flush=True)
             _kill_workers()
             os._exit(1)
@@ -76,8 +73,8 @@ def end_with_a_worker(over: threading.Event) -> None:
             return
 
 
-def words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """swift's arguments that say where the server is; none where the run has no server."""
+def address_settings(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
+    """swift's arguments with the server's address; empty without a server."""
     if not uses_server(trainer_args):
         return {}
     url, _, port = server_address()
@@ -88,21 +85,19 @@ def words(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     return {"vllm_server_base_url": [url], "vllm_server_group_port": [port]}
 
 
-def held(trainer: Any, folder: Path) -> dict[str, Any]:
-    """The settings that the server finally holds; rank 0 tells them."""
-    if not trainer.accelerator.is_main_process:
-        return {}
+def engine_settings(folder: Path) -> dict[str, Any]:
+    """The final settings of the server's engine."""
     return {**read_json_object(folder / _ENGINE, "the server"), "mode": "server"}
 
 
-class Beside:
-    """Stands for swift's executor of a generation beside the training: its thread does not outlive the program.
+class DaemonExecutor:
+    """Replaces swift's executor of a generation during training: its thread does not outlive the program.
 
-    An executor's own thread would be waited for, and with it the longest response, when a run is stopped.
+    Python waits for an executor's own threads, and so for the longest response, when a run is stopped.
     """
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Begin a task; swift has one at a time."""
+        """Start a task; swift runs one at a time."""
         future: Future[Any] = Future()
 
         def work() -> None:

@@ -1,4 +1,4 @@
-"""One attempt of a run with ms-swift's GRPO trainer: `python -m trainers.swift.driver.train <attempt.json>`.
+"""Runs one attempt with ms-swift's GRPO trainer: `python -m trainers.swift.driver.train <attempt.json>`.
 
 Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one line), 75 stopped and to be requeued.
 """
@@ -27,15 +27,15 @@ _PACKAGES = (
 
 
 def train(attempt: dict[str, Any], stop: StopRequest) -> None:
-    """Train one attempt to its end, and write done.json; `RequeueError` if it was stopped before."""
+    """Train one attempt to its last step and write done.json; `RequeueError` if it is stopped before."""
     job = begin(attempt)
     rewards = job_rewards(job)
     set_environment(job.folder)
     job.inputs.require_unchanged()
     owned = owned_settings(attempt, job.inputs.model, job.inputs.data)
     trainer_args = pipeline.with_scheduler(job.spec["trainer_args"])
-    # swift's parser connects the trainer with its server.
-    owned |= serve.words(trainer_args)
+    # swift's parser connects the trainer to its server.
+    owned |= serve.address_settings(trainer_args)
     arguments = parsed({"reward_weights": reward_weights(job.spec["workload"]["rewards"]), **trainer_args}, owned)
 
     import torch
@@ -46,8 +46,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     def train_with(trainer: Any) -> None:
         building.close()
-        trainer.executor = serve.Beside()
-        colocate.draw_anew(trainer, trainer_args["seed"])
+        trainer.executor = serve.DaemonExecutor()
+        colocate.vary_seeds(trainer, trainer_args["seed"])
 
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
@@ -64,7 +64,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
 
 def _generate_for_fsdp() -> None:
-    """Make swift's own engine generate without torch's inference mode: what FSDP2 first gathers there cannot train."""
+    """Let swift's own engine generate without torch's inference mode: weights that FSDP2 gathers in it cannot train."""
     import torch
     from swift.infer_engine import TransformersEngine
 
@@ -72,11 +72,11 @@ def _generate_for_fsdp() -> None:
 
 
 def _engine_settings(trainer: Any, folder: Path) -> dict[str, Any]:
-    """The engine as it finally is, for done.json."""
+    """The engine's final settings, for done.json."""
     if colocate.is_colocated(trainer.args):
         return colocate.settings(trainer)
     if trainer.args.use_vllm:
-        return serve.held(trainer, folder)
+        return serve.engine_settings(folder) if trainer.accelerator.is_main_process else {}
     return {
         "name": "transformers",
         "dtype": number_format(trainer.args.bf16, trainer.args.fp16),
