@@ -181,7 +181,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
     assert spec["workload"]["temperature"] == 1.0
     for factors in ({}, {"workload.temperature": 0.7}, {"workload.temperature": True}):
         runs[0]["factors"] = factors
-        with pytest.raises(UserError, match=r"at one of its values: 0\.5, 1\.0 \(got "):
+        with pytest.raises(UserError, match=r"must have one of its values: 0\.5, 1\.0 \(got "):
             planned(mixed({"runs": runs}, sweep=sweep, seeds=[0]))
 
 
@@ -191,12 +191,12 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (with_import("wandb:team/1abc"), "must be wandb:entity/project/id"),
         (with_import("wandb:a/b/c/d"), "must be wandb:entity/project/id"),
         (with_import("wandb:../../x"), "must be wandb:entity/project/id"),
-        (with_import("https://wandb.ai/a/b/runs/c"), "must be a file, a folder or wandb:entity/project/id, no address"),
+        (with_import("https://wandb.ai/a/b/runs/c"), "must be a file, a folder or wandb:entity/project/id, no URL"),
         (with_import("https://me:s3cr3t@host/a.log"), "source contains a URL with a password"),
-        (with_import(" "), "is empty"),
+        (with_import(" "), "must not be empty"),
         (with_import([]), "arms.vllm.import.runs: must have at least 1 entry"),
         (with_import(3), "arms.vllm.import: must be a file, a folder or wandb:entity/project/id, a list of those"),
-        (with_import([["a"]]), "a list holds one source for each run"),
+        (with_import([["a"]]), "a list must have one source for each run"),
         (
             with_import({"runs": [{"sorce": "a"}]}),
             "arms.vllm.import.runs.0.sorce is not a known key (did you mean source?)",
@@ -205,7 +205,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (with_import({"version": 0.9, "runs": [{"source": "a"}]}), "import.version: must be text (got 0.9); quote it"),
         (with_import({"format": "verl", "runs": [{"source": "a"}]}), "arms.vllm.import.format: must be"),
         (with_import({"nodes": 0, "runs": [{"source": "a"}]}), "arms.vllm.import.nodes: must be greater"),
-        (with_import({"runs": [{"source": "a", "factors": {"x.": 1}}]}), "a factor's name is a path"),
+        (with_import({"runs": [{"source": "a", "factors": {"x.": 1}}]}), "a factor must be a path"),
         (with_import({"runs": [{"source": "a", "factors": {"api_key": "x"}}]}), "api_key looks like a secret"),
         (with_import(["vllm.log", "./vllm.log"]), "have the same source ('vllm.log' and './vllm.log')"),
         (with_import({"runs": [{"source": ["a.csv", "./a.csv"]}]}), "have the same source ('a.csv' and './a.csv')"),
@@ -219,7 +219,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         (with_import("b", stack="verl04-sglang"), "is built for trainer verl with engine sglang"),
         (
             with_import({"version": "0.9.1", "runs": [{"source": "b"}]}, stack="verl04-vllm"),
-            "import.version is 0.9.1, and its stack verl04-vllm pins verl 0.4.1",
+            "import.version is 0.9.1, but its stack verl04-vllm pins verl 0.4.1",
         ),
         (LOGS | {"arms": {"vllm": {"trainer": "verl", "engine": "vllm"}}}, "arms.vllm: stack is missing"),
         (
@@ -333,7 +333,7 @@ def test_which_arm_repeats_another_is_in_the_plans_fingerprint() -> None:
             RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
             "must be an arm without same_as (got 'b', which repeats 'vllm'); write same_as: vllm",
         ),
-        (RAW | {"arms": {**RAW["arms"], "b": RAW["arms"]["vllm"]}}, "of b only same_as: vllm"),
+        (RAW | {"arms": {**RAW["arms"], "b": RAW["arms"]["vllm"]}}, "write only same_as: vllm in b"),
     ],
 )
 def test_a_repetition_that_is_none_is_refused(raw: dict[str, Any], says: str) -> None:

@@ -97,7 +97,7 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
             "python is a pip package; move it to requirements.lock",
         ),
         ("conda-lock.yml", "platform: linux-64", "platform: osx-64", "python is for osx-64; stacks are for linux-64"),
-        ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs openssl, which the lock lacks"),
+        ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs the missing openssl"),
         ("conda-lock.yml", "- name: libgcc\n  version", "- version", "conda-lock.yml:13: 'name' is missing"),
         ("conda-lock.yml", "version: 1\n", "version: 6\n", "not a conda-lock file of format 1"),
         ("conda-lock.yml", "package:", "package: [", "not valid YAML"),

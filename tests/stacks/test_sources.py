@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.uv import Uv, pip_settings, redacted, run, uv_arguments, uv_environment
+from workflow.stacks.uv import Uv, configured_uv, pip_settings, redacted, run, uv_environment
 
 DEFAULTS = {
     "index_url": "https://main.invalid/simple",
@@ -70,9 +70,10 @@ def test_the_users_index_strategy_stays() -> None:
     assert uv_environment(DEFAULTS, {"UV_INDEX_STRATEGY": "first-index"}) == {}
 
 
-def test_no_index_is_an_argument() -> None:
-    assert uv_arguments({"no_index": True}) == ["--no-index"]
-    assert uv_arguments({"no_index": False}) == []
+def test_no_index_is_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, arguments in (("1", ("--no-index",)), ("0", ())):
+        monkeypatch.setenv("PIP_NO_INDEX", value)
+        assert configured_uv().arguments == arguments
 
 
 def test_passwords_are_not_shown() -> None:
@@ -106,7 +107,7 @@ def test_pip_itself_is_asked(pip_conf: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert settings["extra_index_urls"] == ["https://a.invalid", "https://b.invalid"]
     assert settings["trusted_hosts"] == ["a", "b"]
     assert settings["timeout"] == 7
-    assert uv_arguments(settings) == ["--no-index"]
+    assert configured_uv().arguments == ("--no-index",)
     # The environment goes before the files, as in pip; an empty variable does not count.
     monkeypatch.setenv("PIP_FIND_LINKS", "/three /four")
     monkeypatch.setenv("PIP_TIMEOUT", "")

@@ -339,7 +339,7 @@ def test_a_folder_of_somebody_elses_is_not_touched(tiny: Site) -> None:
     (tiny.root / "house" / "parts").mkdir(parents=True)
     (tiny.root / "house" / "thesis.tex").touch()
     failed = collect(tiny, "--part-mb", "1")
-    assert failed.returncode == 1 and "holds thesis.tex, which is no part of a wheelhouse" in failed.stderr
+    assert failed.returncode == 1 and "contains thesis.tex, which is no part of a wheelhouse" in failed.stderr
 
 
 def test_a_disk_that_fills_up_is_told(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:

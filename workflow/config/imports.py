@@ -51,9 +51,7 @@ def _checked(source: str) -> str:
     if is_remote(source) and not _WANDB_RUN.fullmatch(source):
         raise ValueError(f"must be wandb:entity/project/id, as in the run's wandb address (got {short_repr(source)})")
     if "://" in source:
-        raise ValueError(
-            f"must be a file, a folder or wandb:entity/project/id, not an address (got {short_repr(source)})"
-        )
+        raise ValueError(f"must be a file, a folder or wandb:entity/project/id, no URL (got {short_repr(source)})")
     return source
 
 
@@ -84,9 +82,7 @@ class ImportedRun(BaseModel):
     def _factors_can_be_published(cls, factors: dict[str, Any]) -> dict[str, Any]:
         check_published(factors)
         if any(not all(path.split(".")) for path in factors):
-            raise ValueError(
-                f"a factor's name must be a path such as workload.temperature (got {short_repr(list(factors))})"
-            )
+            raise ValueError(f"a factor must be a path such as workload.temperature (got {short_repr(list(factors))})")
         return {path: as_number(value) for path, value in factors.items()}
 
 

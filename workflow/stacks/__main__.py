@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -94,7 +95,7 @@ def _wheelhouse(given: argparse.Namespace) -> None:
     if given.part_mb is not None and not given.part_mb > 0:  # checked before gigabytes are downloaded
         raise UserError(f"--part-mb must be more than 0 (got {given.part_mb:g})")
     python = given.python or load_stack(given.name, given.envs).python
-    target = Target(python, given.platform or wheelhouse.default_platform())
+    target = Target(python, given.platform or f"manylinux_2_28_{os.uname().machine}")  # most clusters support it
     selection = wheelhouse.select(given.name, target, given.have, given.envs)
     if given.list:
         print(wheelhouse.file_list(selection))

@@ -90,9 +90,7 @@ def check_conda_lock(stack: Stack, lock: Path | None = None) -> list[CondaPackag
     for package in packages:
         for need in package.needs:
             if not need.startswith("__") and need not in locked:
-                raise UserError(
-                    f"{path}:{package.line}: {package.name} needs {need}, which the lock lacks; run `{make}`"
-                )
+                raise UserError(f"{path}:{package.line}: {package.name} needs the missing {need}; run `{make}`")
     for name, version, build, source in _requirements(stack.environment):
         found = locked.get(name)
         if found is None:
@@ -128,7 +126,7 @@ def _clause_fits(clause: str, version: str) -> bool:
         return SpecifierSet(f"{operator}{stem}").contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
         raise UserError(
-            f"{version} and {wanted} of an environment.yml cannot be compared; write the version as 1.2.*"
+            f"environment.yml: cannot compare {version} with {wanted}; write the version as 1.2.*"
         ) from None
 
 

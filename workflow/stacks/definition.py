@@ -137,9 +137,7 @@ def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
     if values["accelerator"] not in _ACCELERATORS:
         raise UserError(f"{path}: {unknown_name('accelerator', values['accelerator'], _ACCELERATORS)}")
     if (values["accelerator"] == "cuda") != ("cuda" in values):
-        raise UserError(
-            f'{path}: `cuda`, CUDA\'s release such as "12.4", must be set for `accelerator: cuda` and only there'
-        )
+        raise UserError(f'{path}: set `cuda`, a release such as "12.4", for `accelerator: cuda` and only there')
     if "cuda" in values and not re.fullmatch(r"\d+\.\d+", values["cuda"]):
         raise UserError(f'{path}: cuda must be a release such as "12.4" (got "{values["cuda"]}")')
     return values
@@ -180,7 +178,7 @@ _TEXT: _Kind = (_is_text, 'be text, in quotes: "{}"', str)
 _KINDS: dict[str, _Kind] = {
     "disk_gib": (_is_number, "be a number of GiB, at least 0", float),
     "source_builds": (_is_texts, "be a list of package names", _normalized),
-    "build_job": (_is_build_job, f"hold whole numbers by {', '.join(BUILD_JOB)}", lambda value: {**BUILD_JOB, **value}),
+    "build_job": (_is_build_job, f"be whole numbers by {', '.join(BUILD_JOB)}", lambda value: {**BUILD_JOB, **value}),
     "verify_code": (
         _is_texts,
         "be a list of files, each as its path in the repository",
@@ -189,17 +187,17 @@ _KINDS: dict[str, _Kind] = {
     "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
     "run_paths": (
         _is_mapping(_is_paths),
-        'hold NAME: ["folder", ...] pairs',
+        'be NAME: ["folder", ...] pairs',
         lambda lists: {key: tuple(items) for key, items in lists.items()},
     ),
     "run_caches": (
         _is_mapping(lambda value: isinstance(value, str) and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]*", value))),
-        "hold NAME: folder pairs, each folder of lower-case letters, digits and dashes",
+        "be NAME: folder pairs, each folder of lower-case letters, digits and dashes",
         dict,
     ),
     "source_environment": (
         _is_mapping(lambda value: isinstance(value, str)),
-        'hold NAME: "text" pairs, numbers in quotes too',
+        'be NAME: "text" pairs, numbers in quotes too',
         dict,
     ),
 }

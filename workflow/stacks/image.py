@@ -53,9 +53,7 @@ def container_definition(name: str, envs: Path = ENVS, base: str | None = None) 
     lock = envs / "controller" / "requirements.lock"
     pins = {pin.name: pin for pin in parse_lock(lock)}
     if missing := [package for package in BUILDER if package not in pins]:
-        raise UserError(
-            f"{lock} pins no {', '.join(missing)}, which builds the image; run `make locks STACK=controller`"
-        )
+        raise UserError(f"{lock} pins no {', '.join(missing)} for the build; run `make locks STACK=controller`")
     builder_python = max(stack.python, _OLDEST_BUILDER, key=Version)
     present = lock_id(name, envs)
     return _TEMPLATE.read_text(encoding="utf-8").format(

@@ -16,7 +16,7 @@ from workflow.stacks.lockfile import check_lock, env_folder
 from workflow.stacks.uv import configured_uv, end_of_output, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
-"""The oldest Python that the controller supports; its locks also hold for later ones."""
+"""The oldest Python that the controller supports; its locks are valid for later ones too."""
 
 _TORCH = re.compile(r"^(torch==[^\s;#]+)", re.MULTILINE)
 

@@ -73,9 +73,7 @@ def pip_settings(python: str = sys.executable) -> dict[str, Any]:
     if "No module named 'pip'" in output:
         return {}
     last = output.splitlines()[-1] if output else "no message"
-    raise UserError(
-        f"pip's settings cannot be read: {last}\nCorrect them (`{python} -m pip config debug` shows every file)."
-    )
+    raise UserError(f"pip's settings cannot be read: {last}\nTo correct them, see `{python} -m pip config debug`.")
 
 
 def uv_environment(
@@ -83,8 +81,8 @@ def uv_environment(
 ) -> dict[str, str]:
     """The variables that make uv use pip's sources; the user's own UV_* variables win.
 
-    They are variables, not arguments: addresses may hold passwords, and other users can read arguments.
-    `main_index_first` prefers the main index where several indexes have the same version. A mirror may hold only some
+    They are variables, not arguments: addresses may contain passwords, and other users can read arguments.
+    `main_index_first` prefers the main index where several indexes have the same version. A mirror may have only some
     of a release's files: that suffices to install, but a lock would lack hashes.
     """
     found: dict[str, str] = {}
@@ -118,11 +116,6 @@ def uv_environment(
     if proxy := settings.get("proxy"):
         found |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), str(proxy))
     return found
-
-
-def uv_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """The one pip setting that uv accepts only as an argument."""
-    return ["--no-index"] if settings.get("no_index") else []
 
 
 def _link(link: str) -> str | None:
@@ -229,13 +222,14 @@ def configured_uv(*, main_index_first: bool = False) -> Uv:
     translated = uv_environment(settings, main_index_first=main_index_first)
     # If COLUMNS is set, uv wraps its messages, and the patterns above would not match.
     environ = {**os.environ, **translated, "UV_NO_WRAP": "1"}
-    return Uv(find_uv(), environ, tuple(uv_arguments(settings)))
+    # uv accepts this setting only as an argument.
+    return Uv(find_uv(), environ, ("--no-index",) if settings.get("no_index") else ())
 
 
 def find_uv() -> str:
-    """The uv beside this Python, else the first on PATH; UserError when there is none."""
-    beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
+    """The uv in this Python's folder, else the first on PATH; UserError without any."""
+    own = Path(sys.executable).parent / "uv"
+    found = str(own) if os.access(own, os.X_OK) else shutil.which("uv")
     if found is None:
         raise UserError(
             "uv is not installed; it is among envs/controller/requirements.lock: "
@@ -282,7 +276,7 @@ def uv_error(output: str, doing: str, uv: Uv) -> UserError:
         if "pytorch" in output:
             what += (
                 "\nPyTorch's own index was asked, because no configured source has the torch wheel; you can also name "
-                "a folder that holds it in PIP_FIND_LINKS."
+                "a folder that has it in PIP_FIND_LINKS."
             )
     elif missing := _NOT_THERE.search(output):
         what = f"no configured source has it: {missing[1]}.\nSources: {uv.sources}.\n{HOW_TO_SET_SOURCES}"

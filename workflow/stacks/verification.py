@@ -75,10 +75,7 @@ def require_free(stack: Stack, final: Path, state: str, doing: str) -> None:
     """UserError if the folder has an environment in another state, such as "adopted, not built"."""
     present = origin_of(final).get("state", "built")
     if os.path.lexists(final / "env") and present != state:
-        raise UserError(
-            f"{stack.name} already exists, {present}: {final}; it stays in use. To {doing} instead, remove that folder "
-            "first"
-        )
+        raise UserError(f"{stack.name} already exists, {present}; to {doing}, remove that folder first: {final}")
 
 
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
@@ -159,7 +156,7 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
     out.unlink(missing_ok=True)
     stack, env = found.stack, found.env.absolute()
     run = run_time(stack, found.lock_id, env)
-    # Jobs run with the same variables, so that a passed check also holds there.
+    # Jobs run with the same variables, so that a passed check is valid there.
     environ = environment_in(env, {"environment": activation(env), "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     limit_s = 3600 if gpu else 1800  # a GPU check may compile FlashInfer's and SGLang's kernels for minutes

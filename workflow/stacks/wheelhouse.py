@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -116,7 +115,7 @@ def collect(selection: Selection, out: Path, part_mb: float | None = None) -> Pa
     own = {"wheels", "parts", "manifest.json", *_LISTS}  # earlier versions wrote manifest.json
     if out.exists() and (foreign := sorted(path.name for path in out.iterdir() if path.name not in own)):
         # `parts` is deleted below, so `out` must be a wheelhouse.
-        raise UserError(f"{out} holds {foreign[0]}, which is no part of a wheelhouse; give a new folder with --out")
+        raise UserError(f"{out} contains {foreign[0]}, which is no part of a wheelhouse; give a new folder with --out")
     advice = "; downloaded files stay: make room and run again, or collect elsewhere with --out"
     with explaining_disk(stack.name, out, advice):
         wheels.mkdir(parents=True, exist_ok=True)
@@ -151,11 +150,6 @@ def parse_have(text: str) -> dict[str, str | None]:
             raise UserError(f"{where}: {item!r} is not understood; wanted name==version, as `pip freeze` prints it")
         have[canonicalize_name(match["name"])] = match.groupdict().get("version")
     return have
-
-
-def default_platform() -> str:
-    """manylinux_2_28 for this machine's processor: most clusters support it."""
-    return f"manylinux_2_28_{os.uname().machine}"
 
 
 def _download_missing(selection: Selection, wheels: Path) -> dict[str, str]:
