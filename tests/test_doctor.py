@@ -17,7 +17,7 @@ import pytest
 from common.errors import UserError
 from workflow.cli import main
 from workflow.cluster.site import read_site
-from workflow.doctor import DoctorCheck, Outcome, file_checks, machine_checks, passed, slurm_checks, stack_checks
+from workflow.doctor import DoctorCheck, Outcome, machine_checks, passed, slurm_checks, stack_checks
 from workflow.doctor.diagnosis import lines_of, run_checks
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.doctor.stack_checks import Gpus
@@ -300,16 +300,16 @@ def test_tokens_are_there_or_not_and_never_shown(tmp_path: Path) -> None:
 
 
 def test_locks_renames_and_who_sees_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert file_checks.locks(tmp_path)[0] == file_checks.rename(tmp_path)[0] == "passed"
+    assert machine_checks.locks(tmp_path)[0] == machine_checks.rename(tmp_path)[0] == "passed"
     mounts = tmp_path / "mountinfo"
     for kind, level in (("lustre", "passed"), ("xfs", "warning")):
         mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {tmp_path} rw shared:1 - {kind} fs rw\n")
-        assert file_checks.shared(tmp_path, mounts)[0] == level
-    taken = file_checks.try_lock
-    monkeypatch.setattr(file_checks, "try_lock", lambda path: taken(path.with_name("x" + os.urandom(4).hex())))
-    assert file_checks.locks(tmp_path)[0] == "failed"
-    monkeypatch.setattr(file_checks, "write_text", lambda path, text: path.write_text("old"))
-    assert file_checks.rename(tmp_path)[0] == "failed"
+        assert machine_checks.shared(tmp_path, mounts)[0] == level
+    taken = machine_checks.try_lock
+    monkeypatch.setattr(machine_checks, "try_lock", lambda path: taken(path.with_name("x" + os.urandom(4).hex())))
+    assert machine_checks.locks(tmp_path)[0] == "failed"
+    monkeypatch.setattr(machine_checks, "write_text", lambda path, text: path.write_text("old"))
+    assert machine_checks.rename(tmp_path)[0] == "failed"
     assert [one.name for one in tmp_path.iterdir()] == ["mountinfo"], "nothing is left behind"
 
 

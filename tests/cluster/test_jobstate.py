@@ -149,7 +149,7 @@ def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path: Path, mo
     slurm = SlurmScheduler(made.paths, "a", lambda: None)
     for number in (1, 2, 1):
         job, looks = made.paths.job(number), 1
-        while slurm.look(job).alive:
+        while slurm.current_state(job).alive:
             looks += 1
         assert looks == 6
 
@@ -161,11 +161,11 @@ def test_a_job_of_this_machine_that_began_and_ended_between_two_looks_is_not_wai
     monkeypatch.setattr(scheduler.time, "monotonic", lambda: now)
     made = MadeRun(tmp_path, "a").job(cluster="local")
     head, job = LocalScheduler(made.paths), made.paths.job(1)
-    assert head.look(job).alive, "it may be about to begin"
+    assert head.current_state(job).alive, "it may be about to begin"
     made.attempt()
-    assert head.look(job).alive, "it may be about to say how it ended"
+    assert head.current_state(job).alive, "it may be about to say how it ended"
     now += 3
-    assert not head.look(job).alive
+    assert not head.current_state(job).alive
 
 
 def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

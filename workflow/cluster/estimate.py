@@ -50,14 +50,12 @@ class Estimate:
 
     @property
     def time_s(self) -> float | None:
-        """Duration of the remaining steps."""
         if not self.steps_left:
             return 0.0
         return None if self.pace.step_s is None else self.steps_left * self.pace.step_s
 
     @property
     def gpu_hours(self) -> float | None:
-        """GPU-hours of the remaining steps."""
         if not self.steps_left or self.gpus == 0:
             return 0.0
         return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
@@ -91,7 +89,10 @@ def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s:
             measured[run.spec["arm"]].append(state)
             measured[_point(run)].append(state)
     given = Pace(given_step_s, "given" if given_step_s is not None else "unknown")
-    medians = {key: _median_pace(found) for key, found in measured.items()}
+    medians = {}
+    for key, found in measured.items():
+        median = statistics.median(state.step_s for state in found if state.step_s is not None)
+        medians[key] = Pace(median, "arm", tuple(state.run_id for state in found))
     return [
         Pace(state.step_s, "own")
         if state.step_s is not None
@@ -102,11 +103,6 @@ def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s:
 
 def _point(run: PlannedRun) -> str:
     return json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True)
-
-
-def _median_pace(states: Sequence[RunState]) -> Pace:
-    seconds = [state.step_s for state in states if state.step_s is not None]
-    return Pace(statistics.median(seconds), "arm", tuple(state.run_id for state in states))
 
 
 def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
@@ -192,7 +188,6 @@ def _time(estimates: Iterable[Estimate]) -> str:
 
 
 def _gpu_hours(estimates: Iterable[Estimate]) -> str:
-    """The GPU-hours of the runs; empty if none uses a GPU."""
     hours = [estimate.gpu_hours for estimate in estimates if estimate.steps_left and estimate.gpus != 0]
     return _sum(hours, lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.1f}") if hours else ""
 
@@ -213,7 +208,6 @@ def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
 
 
 def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
-    """The sources of the paces that a run did not measure itself."""
     left = [estimate for estimate in estimates if estimate.steps_left]
     arms: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for estimate in left:
@@ -232,7 +226,6 @@ def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
-    """The runs that take longer than one job may."""
     lives: dict[int, list[Estimate]] = defaultdict(list)
     for estimate in estimates:
         if site.life_s and estimate.time_s and estimate.time_s > site.life_s:

@@ -36,12 +36,10 @@ class Experiment:
     stacks: tuple[str, ...] = ()  # the stacks of the trained arms
 
     def run(self, run_id: str) -> RunPaths:
-        """A run's files."""
         return RunPaths(self.folder / "runs" / run_id)
 
     @property
     def cancelled(self) -> Path:
-        """The file that says who cancelled the experiment."""
         return self.run("any").cancelled
 
 
@@ -83,7 +81,6 @@ def unplanned(experiment: Experiment) -> Experiment:
 
 
 def run_folders(experiment: Path) -> set[str]:
-    """The names of the runs that have a folder."""
     try:
         return {entry.name for entry in os.scandir(experiment / "runs") if entry.is_dir()}
     except (FileNotFoundError, NotADirectoryError):

@@ -48,7 +48,6 @@ def matching_attempts(
 
 
 def attempts_of_job(run: RunPaths, job: int) -> list[AttemptPaths]:
-    """The attempts of one submission."""
     return [attempt for attempt in run.attempts() if read_object(attempt.order).get("job") == job]
 
 
@@ -95,7 +94,7 @@ def log_of(run: RunPaths, job: JobPaths) -> Path | None:
     return next(iter([*sorted(job.submitit.glob("*_log.out")), *sorted(job.submitit.glob("*_log.err"))]), None)
 
 
-# Slurm's states after which the run continues in another job: nobody wanted them, and the trainer is not the cause.
+# Slurm's states after which the run continues in another job: they are unwanted, and the trainer is not the cause.
 _RETRIED_STATES = {
     "PREEMPTED": "preempted",
     "TIMEOUT": "time limit",

@@ -37,8 +37,8 @@ from workflow.cluster.place import Place
 from workflow.cluster.processes import adopt_orphans
 from workflow.cluster.progress import last_step, without_new_step
 from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
+from workflow.cluster.server import started_nodes, worker_task
 from workflow.cluster.slurm import SlurmError, may_pass
-from workflow.cluster.spread import started_nodes, worker_task
 from workflow.cluster.stopping import StopRequests
 from workflow.cluster.submissions import submission
 from workflow.cluster.training import POLL_S, Training, trainer_command, trainer_environment
@@ -82,8 +82,7 @@ class JobOnNode:
         adopt_orphans()
         end = self._over()
         if end is None:
-            lock = self._take_over()
-            end = self._not_begun() if lock is None else self._train_on(lock)
+            end = self._not_begun() if (lock := self._take_over()) is None else self._train_on(lock)
         if end.get("again"):
             self._requeue()
         elif end["kind"] != "superseded" and end.get("cause") != ENDED_BY_SLURM:
@@ -219,22 +218,12 @@ class JobOnNode:
         return end
 
     def _new_attempt(self) -> AttemptPaths:
-        attempt = self.run.new_attempt()
-        write_json(attempt.spec, self.order["spec"])
-        write_json(attempt.order, self._attempt_order(attempt))
-        return attempt
-
-    def _earlier(self) -> list[AttemptPaths]:
-        """The attempts that count against the limits."""
-        order = self.order
-        return matching_attempts(self.run, order["fingerprint"], order["inputs_sha256"], order["count_from"])
-
-    def _attempt_order(self, attempt: AttemptPaths) -> AttemptFile:
-        order = self.order
+        attempt, order = self.run.new_attempt(), self.order
         placed: SlurmPlace | None = None
         if self.slurm_id is not None:
             placed = {"job_id": self.slurm_id, "restart": self.restart, "nodes": self.nodes}
-        return {
+        write_json(attempt.spec, order["spec"])
+        attempt_order: AttemptFile = {
             "attempt": attempt.number,
             "run_id": order["run_id"],
             "fingerprint": order["fingerprint"],
@@ -246,13 +235,19 @@ class JobOnNode:
             "env": order["env"],
             "spec": str(attempt.spec),
             "attempt_dir": str(attempt.folder),
-            "command": trainer_command(self.order, attempt),
+            "command": trainer_command(order, attempt),
             "job": self.job.number,
             "slurm": placed,
             "host": socket.gethostname(),
             "output_bytes": sum(file.stat().st_size for file in self.job.submitit.glob("*.out")),
             "started": time.time(),
         }
+        write_json(attempt.order, attempt_order)
+        return attempt
+
+    def _earlier(self) -> list[AttemptPaths]:
+        order = self.order
+        return matching_attempts(self.run, order["fingerprint"], order["inputs_sha256"], order["count_from"])
 
     def _train_on_nodes(self, attempt: AttemptPaths, training: Training) -> dict[str, Any]:
         """Train with all nodes of the job; with Ray always in a cluster of its own, also on one node."""

@@ -65,8 +65,6 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Launcher:
-    """The launcher of one run."""
-
     def __init__(self, run: RunPaths, request: dict[str, Any]) -> None:
         self.run, self.request = run, request
         self.spec: dict[str, Any] = request["spec"]
@@ -150,7 +148,6 @@ class Launcher:
         return finished_attempt(self.run, self.fingerprint, self.steps, self.request["inputs_sha256"])
 
     def _train(self) -> AttemptPaths:
-        """Submit one job after another until one has finished the run."""
         self._stop.message = ASKING
         self._require_one_cluster()
         barren = 0
@@ -234,7 +231,7 @@ class Launcher:
     def _wait_out(self, job: JobPaths) -> None:
         """Wait while a trainer that Slurm has given up still writes: it may finish the run, or become silent."""
         reported = False
-        while (state := self.scheduler.look(job)).alive:
+        while (state := self.scheduler.current_state(job)).alive:
             if state.life is Life.ABANDONED and not reported:
                 self._print(f"{self.scheduler.label(job)} {remark(state)}; `rolloutbench cancel` ends it")
                 reported = True
@@ -264,7 +261,7 @@ class Launcher:
         )
         last_remark = ""
         while not retry.exists(job.end):
-            state = self.scheduler.look(job)
+            state = self.scheduler.current_state(job)
             reporter.report()
             if not state.alive:
                 self._note_end(job, state)
@@ -280,7 +277,6 @@ class Launcher:
         return {**final_end(job, read_json(job.end)), "job": job.number}
 
     def _note_end(self, job: JobPaths, state: JobState) -> None:
-        """Write end.json for a job that did not write it itself."""
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
             end = end_from_slurm(self.run, job, state.ended, state.slurm_state)

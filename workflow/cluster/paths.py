@@ -14,8 +14,6 @@ from common.files import user_name
 
 
 class _File:
-    """A file or folder with a fixed name in the owner's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -29,13 +27,10 @@ class _Folder:
 
     @property
     def number(self) -> int:
-        """The number that is the folder's name."""
         return int(self.folder.name)
 
 
 class JobPaths(_Folder):
-    """The files of one submission of a run."""
-
     order = _File("order.json")  # the job's order, written before it is submitted
     record = _File("job.json")
     """Its name and id in the scheduler; written before the submission without an id, and again after it."""
@@ -65,8 +60,6 @@ class AttemptPaths(_Folder):
 
 
 class RunPaths(_Folder):
-    """The files of one run."""
-
     spec = _File("spec.json")
     done = _File("done.json")
     current = _File("job.json")  # the submission that counts: {"job": k}
@@ -101,7 +94,6 @@ class RunPaths(_Folder):
         return JobPaths(self.folder / "jobs" / str(number))
 
     def jobs(self) -> list[JobPaths]:
-        """All submissions so far, oldest first."""
         return [self.job(number) for number in _numbers(self.folder / "jobs")]
 
     def new_job(self) -> JobPaths:
@@ -112,11 +104,9 @@ class RunPaths(_Folder):
         return AttemptPaths(self.folder / "attempts" / str(number))
 
     def attempts(self) -> list[AttemptPaths]:
-        """All attempts so far, oldest first."""
         return [self.attempt(number) for number in _numbers(self.folder / "attempts")]
 
     def new_attempt(self) -> AttemptPaths:
-        """The folder of a new attempt; concurrent callers get different ones."""
         return self.attempt(_new_number(self.folder / "attempts"))
 
 

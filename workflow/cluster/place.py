@@ -32,7 +32,6 @@ class Place:
         return self.hosts[self.rank]
 
     def name(self, rank: int) -> str:
-        """A rank's name in messages."""
         return f"rank {rank} ({self.hosts[rank]})"
 
     @classmethod

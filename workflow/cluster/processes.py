@@ -84,7 +84,6 @@ def reap_orphans() -> None:
 
 
 def living_children() -> set[int]:
-    """This process's living children, including adopted ones."""
     return {process.pid for process in _own_children(ended=False)}
 
 
@@ -152,7 +151,6 @@ def _found(
 
 
 def _living(token: str) -> dict[psutil.Process, _Facts]:
-    """All living processes on this node."""
     found = {}
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, ProcessLookupError), process.oneshot():  # it may end in the meantime

@@ -41,10 +41,10 @@ class StepReader:
                 data = file.read()
         except FileNotFoundError:  # not written yet
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
         steps = []
-        for line in whole.splitlines():
+        for line in complete.splitlines():
             try:
                 row = json.loads(line)
                 seconds = float(row["phases"]["step"]) + float(row["scalars"].get("between_steps_s") or 0.0)
@@ -56,8 +56,6 @@ class StepReader:
 
 
 class Progress:
-    """Describes the progress of an attempt."""
-
     def __init__(self, metrics: Path, steps: int) -> None:
         self._reader = StepReader(metrics)
         self._steps = steps
@@ -79,11 +77,9 @@ class Progress:
 
     @property
     def part(self) -> int:
-        """The current part of the run (`part_of`)."""
         return part_of(self.last_step or 0, self._steps)
 
     def bar(self, filled: str = "█", empty: str = "░") -> str:
-        """A progress bar with the seconds per step and the time left."""
         done = round(_BAR_WIDTH * (self.last_step or 0) / self._steps)
         drawn = filled * done + empty * (_BAR_WIDTH - done)
         left = f"{readable_duration(self.left_s)} left" if self.last_step != self._steps else "done"

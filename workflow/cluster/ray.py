@@ -205,7 +205,6 @@ class _RayNode(Task):
         return None if code is None else self._end_sentence(code)
 
     def _keep_logs(self) -> None:
-        """Save the ends of Ray's logs before their folder is removed."""
         with suppress(OSError), self._setup.log.open("ab") as log:
             for path in sorted(self._temporary[-1].ray.glob("session_latest/logs/*")):
                 if path.stem in ("gcs_server", "raylet") and (size := path.stat().st_size):
@@ -218,10 +217,7 @@ class _RayNode(Task):
 
 
 class RayHead(_RayNode, HeadTask):
-    """Rank 0's part."""
-
     def start(self) -> None:
-        """Start Ray's head on this node and publish its address."""
         with self._reporting_failure("Ray"):
             _write_secret(self._setup.folder / "secret")
             has_client = _has_grpcio(self._setup.python)
@@ -255,8 +251,6 @@ class RayHead(_RayNode, HeadTask):
 
 
 class RayWorker(_RayNode, WorkerTask):
-    """The part of every other rank."""
-
     def join(self) -> None:
         with self._reporting_failure("Ray"):
             self._join()

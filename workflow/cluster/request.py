@@ -24,7 +24,6 @@ _LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
-    """The launcher's command line."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folder", type=Path)
     parser.add_argument(
@@ -75,23 +74,20 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         if site["setup"]:
             site["setup"] = str(ROOT / site["setup"])
     inputs = args.inputs.resolve()
+    try:
+        prepared = inputs_sha256(retry_io(lambda: read_json(inputs), "the inputs", for_others=False))
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
     return {
         "spec": args.spec,
         "inputs": str(inputs),
-        "inputs_sha256": _prepared(inputs),
+        "inputs_sha256": prepared,
         "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
         "cpus": args.cpus,
         "cluster": args.cluster,
         "limits": {name: getattr(args, name) for name in _LIMITS},
         "site": site,
     }
-
-
-def _prepared(inputs: Path) -> dict[str, str]:
-    try:
-        return inputs_sha256(retry_io(lambda: read_json(inputs), "the inputs", for_others=False))
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
 
 
 def require_fit(request: Mapping[str, Any]) -> str:

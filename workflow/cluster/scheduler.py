@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 from common.errors import UserError
 from common.files import read_json, write_json
@@ -28,7 +26,7 @@ START_PATIENCE_S = 60.0
 # An sbatch of a dead launcher may still be under way: allow a minute, more than Slurm's own MessageTimeout.
 IN_FLIGHT_S = 2 * MAX_AGE_S
 # The shared answer is read more often than it is renewed: usually another process renews it.
-LOOK_EVERY_S = MAX_AGE_S / 3
+READ_EVERY_S = MAX_AGE_S / 3
 # The same while squeue shows that a job has ended and accounting does not know it yet.
 DOUBT_S = max(MAX_AGE_S / 6, 3.0)
 # A launcher waits this long for a Slurm that does not answer before it may submit; a restart takes a minute or two.
@@ -50,38 +48,11 @@ REASONS = {
 }
 
 
-class Scheduler(ABC):
-    """A run's jobs, as its launcher sees them."""
-
-    poll_s: ClassVar[float]
-    is_cluster: ClassVar[bool]  # jobs outlive their launcher; a job that the scheduler took away is submitted again
-
-    @abstractmethod
-    def live_job(self) -> tuple[JobPaths, JobState] | None:
-        """The run's last job, of any configuration, and its state once that is conclusive; None without one."""
-
-    @abstractmethod
-    def look(self, job: JobPaths) -> JobState:
-        """A job's state, as far as it is known now."""
-
-    def adopt(self, job: JobPaths) -> JobPaths | None:
-        """The job that an unanswered submission has created after all."""
-        return None
-
-    def withdraw(self, job: JobPaths) -> None:
-        """Remove a job of a finished run from the queue."""
-        return None
-
-    def label(self, job: JobPaths) -> str:
-        """A job's name in messages."""
-        return f"job {job.number}"
-
-
-class LocalScheduler(Scheduler):
-    """Jobs on this machine: alive while they hold their run's lock."""
+class LocalScheduler:
+    """A run's jobs on this machine: alive while they hold their run's lock."""
 
     poll_s = 0.2
-    is_cluster = False
+    is_cluster = False  # jobs outlive their launcher; a job that the scheduler took away is submitted again
 
     def __init__(self, run: RunPaths) -> None:
         self._run = run
@@ -90,29 +61,41 @@ class LocalScheduler(Scheduler):
         self._began = time.monotonic()
 
     def live_job(self) -> tuple[JobPaths, JobState] | None:
+        """The run's last job, of any configuration, and its state once that is conclusive; None without one."""
         while (note := holder_note(self._run.live_lock)) == "":
             time.sleep(self.poll_s)  # its holder has just taken the lock, and is about to write its number
         if note is None:
             return None
-        return (job := self._run.job(int(note))), self.look(job)
+        return (job := self._run.job(int(note))), self.current_state(job)
 
-    def look(self, job: JobPaths) -> JobState:
+    def current_state(self, job: JobPaths) -> JobState:
+        """A job's state, as far as it is known now."""
         now = time.monotonic()
         holds = holder_note(self._run.live_lock) is not None
-        # A job with an attempt has had the lock, even if it ended between two looks.
+        # A job with an attempt has had the lock, even if it ended between two checks.
         if holds or (job.number not in self._seen and attempts_of_job(self._run, job.number)):
             self._seen[job.number] = now
         # Once the lock is free, its holder has written end.json or was killed.
         seen = self._seen.get(job.number)
         silent_s, patience_s = (now - seen, 2.0) if seen else (now - self._began, START_PATIENCE_S)
-        # Read the files only once, at five looks a second: only the lock shows whether the job is alive.
+        # Read the files only once, at five checks a second: only the lock shows whether the job is alive.
         if job.number not in self._files:
             self._files[job.number] = submission(job)
         return job_state(Evidence(self._files[job.number], holds_lock=holds, submitting=silent_s <= patience_s))
 
+    def adopt(self, job: JobPaths) -> JobPaths | None:
+        """The job that an unanswered submission has created after all."""
+        return None
 
-class SlurmScheduler(Scheduler):
-    """Jobs in Slurm, known through the answer that all launchers share."""
+    def withdraw(self, job: JobPaths) -> None:
+        """Remove a job of a finished run from the queue."""
+
+    def label(self, job: JobPaths) -> str:
+        return f"job {job.number}"
+
+
+class SlurmScheduler:
+    """A run's jobs in Slurm, known through the answer that all launchers share."""
 
     poll_s = 2.0
     is_cluster = True
@@ -120,7 +103,7 @@ class SlurmScheduler(Scheduler):
     def __init__(self, run: RunPaths, run_id: str, leave_if_asked: Callable[[], None]) -> None:
         self._run, self._run_id, self._leave_if_asked = run, run_id, leave_if_asked
         self._answer = Answer()
-        self._look_again_at, self._max_age_s = float("-inf"), MAX_AGE_S
+        self._read_again_at, self._max_age_s = float("-inf"), MAX_AGE_S
         self._job: int | None = None
         self._watch(0)
 
@@ -148,9 +131,9 @@ class SlurmScheduler(Scheduler):
             job = found
         # Whether there is a job to attach to must not depend on an old answer.
         self._watch(job.number)
-        self._hear(ask(self._run.slurm, fresh=True))
+        self._use(ask(self._run.slurm, fresh=True))
         last_message = None
-        while not (state := self.look(job)).known:
+        while not (state := self.current_state(job)).known:
             name = self.label(job)
             message = f"{name} {remark(state)}" if state.note else f"asking Slurm about {name}"
             if message != last_message:
@@ -163,18 +146,18 @@ class SlurmScheduler(Scheduler):
     def _print(self, message: str) -> None:
         print_message(f"{self._run_id}: {message}")
 
-    def look(self, job: JobPaths) -> JobState:
+    def current_state(self, job: JobPaths) -> JobState:
         self._watch(job.number)
-        if time.monotonic() >= self._look_again_at:
-            self._hear(ask(self._run.slurm, max_age_s=self._max_age_s))
+        if time.monotonic() >= self._read_again_at:
+            self._use(ask(self._run.slurm, max_age_s=self._max_age_s))
         # Hundreds of launchers share a file system: between Slurm's answers nothing is read or decided again.
         if self._state is None:
             self._state = self._judge(job)
         return self._state
 
-    def _hear(self, answer: Answer) -> None:
+    def _use(self, answer: Answer) -> None:
         self._answer, self._state = answer, None
-        self._look_again_at, self._max_age_s = time.monotonic() + LOOK_EVERY_S, MAX_AGE_S
+        self._read_again_at, self._max_age_s = time.monotonic() + READ_EVERY_S, MAX_AGE_S
 
     def _judge(self, job: JobPaths) -> JobState:
         answer, files = self._answer, submission(job)
@@ -184,7 +167,7 @@ class SlurmScheduler(Scheduler):
                 "unknown; start the same command again"
             )
         if files.end:
-            self._look_again_at = time.monotonic() + self.poll_s
+            self._read_again_at = time.monotonic() + self.poll_s
             return job_state(Evidence(files, pulse=self._heartbeat.check()))
         unavailable = f"is left alone while Slurm does not answer ({answer.error})" if answer.error else ""
         state = job_state(Evidence(files, answer=answer, unavailable=unavailable))
@@ -196,7 +179,7 @@ class SlurmScheduler(Scheduler):
         # Slurm does not have it alive: neither one answer nor Slurm alone proves its end.
         self._without.add(answer.mark)
         request_details(self._run.slurm, str(files.job_id))
-        self._look_again_at, self._max_age_s = time.monotonic() + DOUBT_S, DOUBT_S
+        self._read_again_at, self._max_age_s = time.monotonic() + DOUBT_S, DOUBT_S
         pulse = self._heartbeat.check()
         return job_state(Evidence(files, answer=answer, answers_without=len(self._without), pulse=pulse))
 
@@ -217,7 +200,7 @@ class SlurmScheduler(Scheduler):
                     f"({answer.error}); nothing was submitted. Start again when `squeue` answers"
                 )
             self._print(f"{answer.error or 'an earlier submission may still be under way'}; waiting")
-            pause_until = time.monotonic() + LOOK_EVERY_S
+            pause_until = time.monotonic() + READ_EVERY_S
             while time.monotonic() < pause_until:
                 self._leave_if_asked()
                 time.sleep(0.5)
@@ -251,6 +234,9 @@ class SlurmScheduler(Scheduler):
         )
         write_json(self._run.current, {"job": job.number})
         return job
+
+
+Scheduler = LocalScheduler | SlurmScheduler
 
 
 def _pending(answer: Answer, name: str) -> list[str]:

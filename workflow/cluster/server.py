@@ -1,4 +1,4 @@
-"""Starts the servers beside a trainer (an engine's, reward models') in the same job, and waits until they answer.
+"""Starts a job's trainer on its nodes (a Ray cluster, or a process per GPU) and the servers beside it.
 
 A server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
 stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
@@ -8,12 +8,13 @@ signals do not end it: the trainer's last step needs it.
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import secrets
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,12 +25,14 @@ from common.files import tail
 from node.engine_server import MEET, SCORER, SECRET, URL
 from node.hardware import free_port
 from node.ranks import SHARE, describe_exit
-from trainers import SERVERS
+from trainers import SERVERS, Spread
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
+from workflow.cluster.ray import RayHead, RayWorker
 from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
-from workflow.cluster.torchrun import RanksHead
+from workflow.cluster.torchrun import RanksHead, RanksWorker
+from workflow.cluster.training import server_environment, server_gpus_beside, trainer_command
 
 _URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
 _HEALTH_TIMEOUT_S = 5.0
@@ -93,7 +96,6 @@ class EngineServer:
         return ended and bool(_PORT_TAKEN.search(self._output()))
 
     def close(self) -> None:
-        """End it and its children."""
         end_session(self._process, self._task.token)
 
     def _output(self) -> str:
@@ -172,7 +174,6 @@ class ServerHead(RanksHead):
         return self._server_died() or super().culprit(code)
 
     def close(self) -> None:
-        """Publish the end, and end the servers."""
         super().close()
         for own in self._own:
             own.close()
@@ -208,7 +209,6 @@ class ServerWorker(WorkerTask):
         return {"error": died[0], "code": str(died[1]), "port": "taken" if self._server.port_taken() else "its own"}
 
     def close(self) -> None:
-        """End the server."""
         self._status.set("ended")
         self._server.close()
 
@@ -224,3 +224,59 @@ def is_healthy(url: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+Head = RayHead | RanksHead  # starts and watches a trainer that spreads, on the job's first node
+
+
+@contextmanager
+def started_nodes(order: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPaths) -> Iterator[Head]:
+    """Rank 0's part in an attempt, once all nodes of the job take part.
+
+    A `RendezvousError` if they do not all join, a `NoServerError` if a server does not answer.
+    """
+    spread = Spread.from_spec(order)
+    if spread is Spread.RAY:
+        with RayHead(setup) as ray:
+            ray.start()
+            ray.wait_for_nodes()
+            yield ray
+        return
+    each = _processes_per_node(order)
+    with (
+        ServerHead(setup, each, *_servers(order, setup)) if spread is Spread.SERVER else RanksHead(setup, each) as head
+    ):
+        head.start(attempt.folder)
+        head.wait_for_nodes()
+        yield head
+
+
+def worker_task(order: dict[str, Any], setup: TaskSetup) -> WorkerTask:
+    """The part of a node that is not the first."""
+    spread = Spread.from_spec(order)
+    if spread is Spread.RAY:
+        return RayWorker(setup)
+    nodes = setup.place.nodes - (spread is Spread.SERVER)
+    if setup.place.rank == nodes:
+        return ServerWorker(setup, *_servers(order, setup))
+    each = _processes_per_node(order)
+    return RanksWorker(setup, each, lambda attempt: trainer_command(order, AttemptPaths(attempt)), nodes)
+
+
+def _processes_per_node(order: Mapping[str, Any]) -> int:
+    """The trainer's processes on each node: one per GPU, and one on a CPU."""
+    gpus = int(order["spec"]["workload"].get("gpus_per_node", 0))
+    return max(1, gpus - server_gpus_beside(order))
+
+
+def _servers(order: Mapping[str, Any], setup: TaskSetup) -> list[ServerSetup]:
+    return [
+        ServerSetup(
+            order["spec"][name],
+            server_environment(order, os.environ, name),
+            setup.folder / f"{name}-{setup.place.nodes - 1}.log",
+            name,
+        )
+        for name in SERVERS
+        if name in order["spec"]
+    ]

@@ -180,31 +180,28 @@ def requeue(job_id: str) -> None:
     """Put a job back into the queue unless it has ended or was cancelled; raises `SlurmError`.
 
     With `incomplete` slurmctld itself checks for a cancellation: a plain requeue would revive a job that was cancelled
-    after a check of ours.
+    after our own check.
     """
     command("scontrol", "requeue", "incomplete", job_id)
 
 
-def command(*words: str) -> str:
+def command(*arguments: str) -> str:
     """The output of a Slurm command; raises `SlurmError` if it fails, does not answer, or is missing."""
+    # Without a user's settings for these commands (SQUEUE_PARTITION, ...).
+    settings = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
+    env |= {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         # A Ctrl-C at the terminal is for the launcher, which still needs the answer.
-        done = run_interruptible(words, PATIENCE_S, errors="replace", env=_environment(), start_new_session=True)
+        done = run_interruptible(arguments, PATIENCE_S, errors="replace", env=env, start_new_session=True)
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{words[0]} did not answer within {PATIENCE_S:.0f} s") from None
+        raise SlurmError(f"{arguments[0]} did not answer within {PATIENCE_S:.0f} s") from None
     except OSError as error:
         now = " (temporarily)" if passes(error) else ""
-        raise SlurmError(f"{words[0]}: {error.strerror}{now}") from None
+        raise SlurmError(f"{arguments[0]}: {error.strerror}{now}") from None
     if done.returncode != 0:
         raise SlurmError(" ".join((done.stderr or done.stdout or f"exit code {done.returncode}").split()))
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    """Ours without a user's settings for Slurm's commands (SQUEUE_PARTITION, ...)."""
-    settings = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
-    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
 def _excerpt(text: str) -> str:

@@ -36,12 +36,7 @@ _RECENT_STEPS = 10
 _ENOUGH_ANSWERS = 6
 # A life may take minutes from its start in Slurm to its first output.
 _UNHEARD_S = 600.0
-_LIFE_LABELS = {
-    Life.ABANDONED: "running",
-    Life.DOUBTED: "unknown",
-    Life.SILENT: "unknown",
-    Life.SUBMITTING: "starting",
-}
+_LIFE_LABELS = {Life.ABANDONED: "running", Life.DOUBTED: "unknown", Life.SILENT: "unknown", Life.SUBMITTING: "starting"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,6 @@ class RunState:
 
     @property
     def label(self) -> str:
-        """The state with its detail."""
         if self.state == "failed":
             return "failed" if self.detail in ("", "failed") else f"failed: {self.detail}"
         return f"cancelled by {self.detail}" if self.state == "cancelled" and self.detail else self.state
@@ -181,7 +175,6 @@ def _with_progress(state: RunState, attempts: Sequence[AttemptPaths]) -> RunStat
 
 
 def _last_sign(run: RunPaths, job: Submission, now: float) -> str:
-    """The last sign of life in the files of a job."""
     attempts = attempts_of_job(run, job.paths.number)
     if not attempts:
         return "has not begun yet"
@@ -210,7 +203,6 @@ def _life_label(state: JobState) -> str:
 
 
 def _alive(state: RunState, life: JobState, job: Submission, unheard: str) -> RunState:
-    """The state of a run with a living job."""
     note = "; ".join(filter(None, ("of another configuration" if state.other else "", life.note, unheard)))
     state = replace(state, state=_life_label(life), note=note, job_id=job.slurm_id)
     if (queued := life.queued) is None:

@@ -58,33 +58,46 @@ class Snapshot:
 
 
 def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
-    """Print an experiment's status; with `every_s` repeatedly, until every run is finished or Ctrl-C.
-
-    Waits while the file system refuses reads: unreadable files must not count as missing.
-    """
-
+    """Print an experiment's status; with `every_s` repeatedly, until every run is finished or Ctrl-C."""
     try:
-        while True:
-            patience_s = READ_PATIENCE_S if every_s is None else PATIENCE_S
-            snapshot = _read(find, patience_s)
+        for number, snapshot in enumerate(_snapshots(find, every_s)):
+            if number:
+                print()
             if every_s is not None:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"))
             print("\n".join(status_lines(snapshot)), flush=True)
-            if every_s is None or snapshot.finished:
-                return
-            interruptible_sleep(every_s)
-            print()
     except KeyboardInterrupt:
         print()
 
 
+def watch(find: Callable[[], Experiment], every_s: float) -> None:
+    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
+    show = _show_table if can_redraw(sys.stdout) else _show_changes
+    try:
+        show(_snapshots(find, every_s), every_s)
+    except KeyboardInterrupt:
+        print()
+
+
+def _snapshots(find: Callable[[], Experiment], every_s: float | None) -> Iterator[Snapshot]:
+    """Snapshots until every run is finished; a single one without `every_s`.
+
+    Waits while the file system refuses reads: unreadable files must not count as missing.
+    """
+    patience_s = READ_PATIENCE_S if every_s is None else PATIENCE_S
+    while True:
+        snapshot = retry_io(lambda: take_snapshot(find()), "the results", patience_s, for_others=False)
+        yield snapshot
+        if every_s is None or snapshot.finished:
+            return
+        interruptible_sleep(every_s)
+
+
 def status_lines(snapshot: Snapshot) -> list[str]:
-    """All lines of an experiment's status."""
     return [*table_lines(HEADER, snapshot.rows, NUMBERS), *snapshot.notes]
 
 
 def take_snapshot(experiment: Experiment) -> Snapshot:
-    """An experiment's state now."""
     states, report = run_states(experiment)
     now = time.strftime("%H:%M:%S")
     rows = [row_of(state) for state in states]
@@ -92,10 +105,6 @@ def take_snapshot(experiment: Experiment) -> Snapshot:
         state, note = ("imported", "") if is_imported(experiment, run) else ("to import", "snakemake reads it")
         rows.append((run.run_id, state, *("" for _ in HEADER[3:]), note))
     return Snapshot(now, states, rows, _notes(experiment, states, report))
-
-
-def _read(find: Callable[[], Experiment], patience_s: float) -> Snapshot:
-    return retry_io(lambda: take_snapshot(find()), "the results", patience_s, for_others=False)
 
 
 def _notes(experiment: Experiment, states: Sequence[RunState], report: SlurmReport) -> list[str]:
@@ -124,11 +133,11 @@ def _manager_lines(folder: Path, states: Sequence[RunState]) -> list[str]:
     if not any(state.job for state in states) and not (folder / ".head.lock").exists():
         return ["no run was started yet"]
     without = sum(not state.live for state in unfinished)
-    nobody = "no snakemake is running" + _elsewhere(folder)
+    message = "no snakemake is running" + _elsewhere(folder)
     if without:
         s = "s" * (without > 1)
-        return [f"{nobody}: start the same command again to continue ({without} unfinished run{s} without a job)"]
-    return [f"{nobody}; the jobs continue without it. Start the same command again to attach to them"]
+        return [f"{message}: start the same command again to continue ({without} unfinished run{s} without a job)"]
+    return [f"{message}; the jobs continue without it. Start the same command again to attach to them"]
 
 
 def _elsewhere(folder: Path) -> str:
@@ -142,7 +151,6 @@ def _elsewhere(folder: Path) -> str:
 
 
 def row_of(state: RunState) -> tuple[str, ...]:
-    """A trained run's row of the table."""
     begins = f", from {clock(state.start)}" if state.start and state.start > time.time() else ""
     return (
         state.run_id,
@@ -193,34 +201,20 @@ def _remarks(experiment: Experiment, states: Sequence[RunState], report: SlurmRe
 
 
 def summary(states: Sequence[RunState]) -> str:
-    """The number of runs in each state."""
     counts = Counter(state.state for state in states)
     present = sorted(counts, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
     return ", ".join(f"{counts[name]} {name}" for name in present)
 
 
-def watch(find: Callable[[], Experiment], every_s: float) -> None:
-    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
-    show = _show_table if can_redraw(sys.stdout) else _show_changes
-    try:
-        show(lambda: _read(find, PATIENCE_S), every_s)
-    except KeyboardInterrupt:
-        print()
-
-
-def _show_table(take: Callable[[], Snapshot], every_s: float) -> None:
+def _show_table(snapshots: Iterator[Snapshot], every_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     # Drawn only after each snapshot: no refresh thread is needed.
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-        while True:
-            snapshot = take()
+        for snapshot in snapshots:
             live.update(table_of(snapshot, every_s, console.width, console.height), refresh=True)
-            if snapshot.finished:
-                return
-            interruptible_sleep(every_s)
 
 
 def table_of(snapshot: Snapshot, every_s: float, width: int, height: int) -> Group:
@@ -271,16 +265,12 @@ def _notes_of(snapshot: Snapshot, columns: Sequence[int]) -> list[str]:
     return [*of_rows, *filter(None, snapshot.notes)]
 
 
-def _show_changes(take: Callable[[], Snapshot], every_s: float) -> None:
+def _show_changes(snapshots: Iterator[Snapshot], every_s: float) -> None:
     before: Snapshot | None = None
-    while True:
-        now = take()
+    for now in snapshots:
         for line in changes(before, now):
             print(f"{now.time} {line}", flush=True)
-        if now.finished:
-            return
         before = now
-        interruptible_sleep(every_s)
 
 
 def changes(before: Snapshot | None, now: Snapshot) -> Iterator[str]:

@@ -27,8 +27,6 @@ from workflow.cluster.slurm import SlurmError
 
 
 class StopRequests:
-    """The stop requests of one life of a job."""
-
     def __init__(self, job: JobPaths, environ: Mapping[str, str]) -> None:
         self._job = job
         self.slurm_id: str | None = None  # set once the job's order is read; None on one machine
@@ -102,7 +100,6 @@ class StopRequests:
         return reported == (str(self.restart), self.nodes)
 
     def is_running(self) -> bool:
-        """Whether Slurm shows this life as running."""
         assert self.slurm_id is not None
         with suppress(SlurmError):
             details = slurm.job_details(self.slurm_id)

@@ -79,7 +79,6 @@ def last_submission(run: RunPaths) -> Submission | None:
 
 
 def submission(job: JobPaths) -> Submission:
-    """A job, from its files."""
     # Read the end last: a job that ends meanwhile then counts as ended, never as one without a record.
     order, record = read_object(job.order), read_object(job.record)
     # In copied results the job belongs to the original: it is neither shown nor cancelled here.

@@ -120,7 +120,6 @@ def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str])
 
 
 def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
-    """submitit's parameters for a run's job, from its order."""
     site = order["site"]
     optional = {
         f"slurm_{key}": site.get(key) for key in ("account", "qos", "gres", "constraint", "nodelist", "exclude")
@@ -187,7 +186,6 @@ def _ignored(number: signal.Signals) -> Iterator[None]:
 
 
 def main() -> int:
-    """Submit the request on standard input."""
     os.umask(os.umask(0) | 0o022)  # others may read results, not write them
     return report_errors(lambda: submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin)))
 

@@ -58,8 +58,6 @@ class LauncherStop:
 
 
 class Submitter:
-    """Submits the jobs of one run."""
-
     def __init__(self, run: RunPaths, request: dict[str, Any], scheduler: Scheduler, stop: LauncherStop) -> None:
         self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
         spec = request["spec"]
@@ -161,5 +159,4 @@ class Submitter:
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a log, for a message."""
     return "\n".join(QUOTE + line for line in last_lines(log, LOG_TAIL_LINES))

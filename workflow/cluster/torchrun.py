@@ -45,8 +45,6 @@ class _Ranks(Task):
 
 
 class RanksHead(_Ranks, HeadTask):
-    """Rank 0's part."""
-
     def start(self, attempt: Path) -> None:
         """Choose the rendezvous address and publish it."""
         with self._reporting_failure("The trainer's processes"):
@@ -85,13 +83,10 @@ class RanksHead(_Ranks, HeadTask):
         return ends
 
     def close(self) -> None:
-        """Publish the end; the caller ends the processes of this node."""
         self._status.set("ended")
 
 
 class RanksWorker(_Ranks, WorkerTask):
-    """The part of every other node."""
-
     def __init__(
         self, setup: TaskSetup, each: int, trainer: Callable[[Path], list[str]], nodes: int | None = None
     ) -> None:
@@ -135,7 +130,6 @@ class RanksWorker(_Ranks, WorkerTask):
         return {"error": f"{what}{reason} (see {self._setup.log})", "code": str(death.get("code", code))}
 
     def close(self) -> None:
-        """End this node's processes."""
         self._status.set("ended")
         end_session(self._process, self._setup.token)
 

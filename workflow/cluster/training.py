@@ -28,7 +28,7 @@ from workflow.cluster.stopping import StopRequests, Watchdog, dump_stacks
 from workflow.stacks import stack_environment
 
 if TYPE_CHECKING:
-    from workflow.cluster.spread import Head
+    from workflow.cluster.server import Head
 
 POLL_S = 0.2
 REQUEUE_EXIT_CODE = 75  # a trainer that was stopped and wrote a checkpoint (EX_TEMPFAIL)

@@ -39,7 +39,6 @@ def warning(found: str, remedy: str) -> Outcome:
 
 
 def failed(found: str, remedy: str) -> Outcome:
-    """It will not work."""
     return "failed", found, remedy
 
 

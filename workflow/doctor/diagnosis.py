@@ -18,8 +18,7 @@ from workflow.cluster.site import Site, read_site
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning
-from workflow.doctor.file_checks import file_checks
-from workflow.doctor.machine_checks import machine_checks, token_checks
+from workflow.doctor.machine_checks import file_checks, machine_checks, token_checks
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
 from workflow.stacks import load_stack, stack_names

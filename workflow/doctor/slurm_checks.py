@@ -101,8 +101,7 @@ def partitions(site: SlurmSite) -> Outcome:
     for name in (one for word in wanted for one in word.split(",")):
         if name not in site.partitions:
             return failed(
-                f"there is no partition {name}; known: {known}",
-                f"write one of them into {request.profile}/config.yaml",
+                f"there is no partition {name}; known: {known}", f"write one of them into {request.profile}/config.yaml"
             )
         if not any(row["up"] == "up" for row in site.partitions[name]):
             return failed(f"partition {name} is down", "choose another one, or wait for the administrator")

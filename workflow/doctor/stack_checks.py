@@ -93,7 +93,6 @@ def needs(stack: Stack, required: bool) -> Outcome:
 
 
 def gpu(gpus: Gpus, on_gpus: Sequence[Stack], required: bool) -> Outcome:
-    """The GPUs of this machine."""
     try:
         rows = gpus.rows
     except UserError as error:
