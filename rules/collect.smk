@@ -1,4 +1,4 @@
-# Every number of a run, tidy, with the file and line it came from.
+# Collects every number of a run into a tidy table, with its source file and line.
 rule collect:
     input:
         done=f"{RESULTS}/runs/{{run_id}}/done.json",

@@ -1,16 +1,16 @@
-# One environment per stack and lock. The lock's id is in the path: a new lock is a new environment beside the old
-# one, and an unchanged lock is never built again, whatever its file's date says.
+# Builds one environment per stack and lock. The lock's id is in the path, so a new lock gets a new environment, and an
+# unchanged lock is never rebuilt, whatever its file's date.
 rule stack:
     output:
         ".stacks/{stack}/{lock_id}/verify.json",
     log:
         ".stacks/logs/{stack}-{lock_id}.log",
-    # Before any training, so that no arm's runs go ahead of the others' because its stack was ready first.
+    # Before any training, so that no arm starts earlier because its stack is ready first.
     priority: 1000000
     conda:
         "../envs/controller/environment.yml"
-    # Resources and no parameters: another experiment's backend is no reason to build again what is built and verified.
-    # How much a build asks of a scheduler is its stack's matter; set-resources: stack: in a profile replaces it.
+    # Resources, not params: another experiment's backend must not trigger a rebuild. Each stack declares the resources
+    # of its build; set-resources: stack: in a profile replaces them.
     resources:
         backend=PLAN.config.envs.backend,
         cpus_per_task=lambda wildcards: load_stack(wildcards.stack).build_job[

@@ -1,13 +1,13 @@
 import re
 
-# The runs that are read, not trained; where there are none, a pattern that nothing matches.
+# The imported runs; without any, a pattern that never matches.
 IMPORTED = "|".join(map(re.escape, PLAN.imports)) or "(?!)"
 
 
-# One run that was trained elsewhere, read from what it logged: its steps, tidy, and what its sources say of it.
+# Imports one run that was trained elsewhere from its logs: its steps and its facts.
 rule import_run:
     input:
-        # A name with a brace would be a pattern to Snakemake; `state` below watches those, too.
+        # Snakemake treats a name with a brace as a pattern; `state` below also detects changes of such files.
         lambda wildcards: [
             file for file in PLAN.import_files(wildcards.run_id) if "{" not in file
         ],
@@ -18,18 +18,18 @@ rule import_run:
         f"{RESULTS}/runs/{{run_id}}/import.log",
     wildcard_constraints:
         run_id=IMPORTED,
-    # A node of a cluster may reach no service's API, and no folder of somebody's own.
+    # Cluster nodes may not reach a service's API or a user's own folders.
     localrule: True
     conda:
         "../envs/controller/environment.yml"
-    # Each reads whole logs into memory, on the machine that runs Snakemake; a profile says how many at once.
+    # Each import reads full logs into memory on this machine; a profile limits the number of parallel imports.
     resources:
         import_slots=1,
     params:
         spec=lambda wildcards: json.dumps(
             PLAN.imports[wildcards.run_id].spec, sort_keys=True
         ),
-        # Nobody reads it: it makes Snakemake read a run again whose log was replaced by one with an older date.
+        # Unused by the command: it makes Snakemake import a run again if an older log replaced its log.
         state=lambda wildcards: PLAN.import_state(wildcards.run_id),
     shell:
         "python -m analysis.imports {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"

@@ -1,7 +1,7 @@
-# Data and model, prepared once for all arms by one stack's own libraries.
+# Prepares data and model once for all arms, with the libraries of one stack.
 rule inputs:
     input:
-        # ancient: a stack that is verified again is the same stack, and jobs that run read these files.
+        # ancient: verifying a stack again does not change it, and running jobs read these files.
         stack=ancient(lambda wildcards: PLAN.inputs_stack_file),
         local=lambda wildcards: PLAN.local_files(wildcards.inputs_id),
     output:

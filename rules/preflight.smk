@@ -4,16 +4,16 @@ from workflow.preflight.cases import (
     settings_requests,
 )
 
-# run_id -> settings_id, and settings_id -> a run that has these settings; seeds share them.
+# run_id -> settings_id, and settings_id -> a run with these settings; all seeds share them.
 SETTINGS_IDS = settings_ids(PLAN)
 SETTINGS = settings_requests(PLAN, SETTINGS_IDS)
 
 
-# A trainer's settings, all of them, resolved by the stack's own libraries: what it would refuse is told here, before
-# anything waits for a GPU. What a request says is in the file's name, so that no further seed or arm asks again.
+# Resolves all settings of a trainer with the stack's libraries, so that settings that it rejects fail before the queue.
+# The file's name has the request's hash, so that arms and seeds with equal requests share the result.
 rule settings:
     input:
-        # ancient: a stack that is verified again is the same stack.
+        # ancient: verifying a stack again does not change it.
         stack=ancient(
             lambda wildcards: PLAN.stack_file(SETTINGS[wildcards.settings_id].run_id)
         ),
@@ -21,7 +21,7 @@ rule settings:
         f"{RESULTS}/settings/{{settings_id}}.json",
     log:
         f"{RESULTS}/logs/settings-{{settings_id}}.log",
-    # Before any training, as the stacks.
+    # Before any training, like the stacks.
     priority: 1000000
     conda:
         "../envs/controller/environment.yml"
@@ -34,13 +34,13 @@ rule settings:
         " 2> >(tee {log:q} >&2)"
 
 
-# What of the experiment is impossible, unequal or odd, and the fairness ledger that the report shows.
+# Checks what is impossible, unequal or odd in the experiment, and writes the fairness ledger.
 rule preflight:
     input:
         settings=expand(
             f"{RESULTS}/settings/{{settings_id}}.json", settings_id=SETTINGS
         ),
-        # What a source says of its run's own settings.
+        # The runs' own settings from their sources.
         imported=expand(f"{RESULTS}/runs/{{run_id}}/imported.json", run_id=PLAN.imports),
     output:
         f"{RESULTS}/preflight.json",
@@ -50,7 +50,7 @@ rule preflight:
     conda:
         "../envs/controller/environment.yml"
     params:
-        # A function's value is taken as it stands: a brace in a text is no wildcard.
+        # A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
         "python -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"

@@ -1,4 +1,4 @@
-# The comparison: one page, the same tables as files, the figures apart; all of it stands in `snakemake --report`, too.
+# Writes the comparison: one page, its tables and its figures as files; all are also in `snakemake --report`.
 rule report:
     input:
         plan=f"{RESULTS}/plan.json",

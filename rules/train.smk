@@ -1,33 +1,33 @@
-# Train one run: submit or attach, wait, verify. The only output is done.json; whatever else the run leaves is not
-# Snakemake's, so that no rerun can delete it. Local: the launcher waits, the work is in the job that it submits.
+# Trains one run: submit or attach, wait, verify. The only output is done.json, so that Snakemake never deletes the
+# run's other files. A local rule: the launcher only waits for the job that it submits.
 rule train:
     input:
         stack=lambda wildcards: PLAN.stack_file(wildcards.run_id),
         inputs=lambda wildcards: PLAN.inputs_file(wildcards.run_id),
-        # What the trainer would refuse is told before the queue.
+        # Settings that the trainer rejects fail before the queue.
         settings=lambda wildcards: f"{RESULTS}/settings/{SETTINGS_IDS[wildcards.run_id]}.json",
     output:
         f"{RESULTS}/runs/{{run_id}}/done.json",
     log:
         f"{RESULTS}/runs/{{run_id}}/launcher.log",
-    # In the plan's order: equal seeds of all arms one after another, so that a machine's drift falls on all alike.
+    # In the plan's order: all arms of a seed one after another, so that a machine's drift affects all arms equally.
     priority: lambda wildcards: PLAN.priority(wildcards.run_id)
-    # The launcher knows what is worth another try; --retries would submit what a person has cancelled.
+    # The launcher retries; --retries would also submit cancelled jobs again.
     retries: 0
     localrule: True
     conda:
         "../envs/controller/environment.yml"
     threads: 2
-    # What the scheduler is asked for; a profile's set-resources says it for its site (docs/slurm.md). Resources are not
-    # among the rerun triggers: another partition or limit retrains nothing.
+    # Requested from the scheduler; set by set-resources in a site's profile (docs/slurm.md). Resources are not rerun
+    # triggers: another partition or limit retrains nothing.
     resources:
         train_slots=1,
-        # With Slurm for the light rules, training goes there too or nowhere: never onto a login node unasked.
+        # If the other rules use Slurm, training also does: it must not start on a login node.
         submit_to=lambda wildcards: getattr(workflow.executor_plugin, "name", "local"),
         slurm_partition="",
         slurm_account="",
         qos="",
-        # The experiment's own; the launcher refuses a profile's that contradict them.
+        # From the experiment; the launcher rejects a profile that contradicts them.
         gres=lambda wildcards: default_gres(PLAN.runs[wildcards.run_id].spec["workload"]),
         nodes=lambda wildcards: PLAN.runs[wildcards.run_id].spec["workload"]["nodes"],
         constraint="",
@@ -45,7 +45,7 @@ rule train:
         first_step_s=7200,
     params:
         folder=subpath(output[0], parent=True),
-        # Decides, with the stack's lock in its path and the inputs, whether there is anything to train.
+        # With the stack's lock and the inputs, this decides whether a run must be trained.
         spec=lambda wildcards: json.dumps(
             PLAN.runs[wildcards.run_id].spec, sort_keys=True
         ),
