@@ -44,12 +44,7 @@ class RewardProgram:
     """
 
     def __init__(
-        self,
-        reward: Mapping[str, Any],
-        failures: Path | None = None,
-        *,
-        load_s: float = LOAD_S,
-        call_s: float = CALL_S,
+        self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S, call_s: float = CALL_S
     ) -> None:
         self._order = {
             **{key: reward[key] for key in ("source", "code", "function")},
@@ -64,13 +59,11 @@ class RewardProgram:
         self._unread = b""
         self._lock = threading.Lock()
         self._failed_in_a_row = self._logged = 0
-        self.missing: str | None = None
-        """The missing module, if loading failed for that reason."""
         self.takes: tuple[str, ...] = ()
         with self._lock:
-            problem = self._start()
-        if problem:
-            raise NotLoaded(f"workload.rewards: {problem}; correct the file", self.missing)
+            answer = self._start()
+        if problem := answer.get("problem"):
+            raise NotLoaded(f"workload.rewards: {problem}; correct the file", answer.get("missing"))
 
     def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
         """One value for each response, and the number of failures; `UserError` after many failures in a row.
@@ -130,25 +123,24 @@ class RewardProgram:
             line = {"time": time.time(), "reward": self.name, "problem": problem, "row": dict(response.row)}
             append_json_line(self._failures, {**line, "completion": response.text[:2000]})
 
-    def _start(self) -> str | None:
-        """Start the process; returns the problem, if there is one."""
+    def _start(self) -> dict[str, Any]:
+        """Start the process and load the function; returns the process's answer."""
         # By path: it needs only the stack's packages.
         command = [sys.executable, str(Path(__file__).with_name("own_reward_process.py"))]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._unread = b""
         answer = self._exchange(self._order)
         if "problem" in answer:
-            self.missing = answer.get("missing")
             self._stop()
-            return str(answer["problem"])
-        self.takes = tuple(answer["takes"])
-        return None
+        else:
+            self.takes = tuple(answer["takes"])
+        return answer
 
     def _ask(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         if self._child is None or self._child.poll() is not None:
             self._stop()
-            if problem := self._start():
-                return {"problem": problem}
+            if "problem" in (answer := self._start()):
+                return answer
         answer = self._exchange({"given": given, "limit_s": self._call_s})
         if answer.get("late"):
             self._stop()
@@ -160,8 +152,7 @@ class RewardProgram:
         with suppress(BrokenPipeError):
             self._child.stdin.write(json.dumps(order).encode() + b"\n")
             self._child.stdin.flush()
-        line = self._line(float(order["limit_s"]) + GRACE_S)
-        if line is not None:
+        if line := self._line(float(order["limit_s"]) + GRACE_S):
             answer: dict[str, Any] = json.loads(line)
             return answer
         code = self._child.poll()

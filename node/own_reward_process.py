@@ -8,10 +8,9 @@ wrong}`. An error gives `{problem}`. The user's prints go to stderr.
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.util
 import inspect
 import json
+import linecache
 import math
 import os
 import sys
@@ -19,25 +18,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 from typing import Any
 
 ARGUMENTS = ("completions", "prompts", "rows", "token_ids", "cut_off")
 """The possible arguments, each a list with one entry per response. A function gets those for which it has parameters;
 likewise the columns that the workload names."""
-
-
-class _Source(importlib.abc.InspectLoader):
-    """Loads a module from its text, so that tracebacks show its lines without a file."""
-
-    def __init__(self, source: str, code: str) -> None:
-        self.source, self.code = source, code
-
-    def get_source(self, fullname: str) -> str:
-        return self.code
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.code, self.source)
 
 
 class Problem(Exception):
@@ -46,14 +32,11 @@ class Problem(Exception):
 
 def load_function(source: str, code: str, function: str) -> Callable[..., Any]:
     """The function of a module's text; `Problem` if it cannot be loaded."""
-    loader = _Source(source, code)
     name = f"own_reward_{Path(source).stem}"
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # for dataclasses and pickle
+    module = sys.modules[name] = ModuleType(name)  # dataclasses and pickle need it there
+    linecache.cache[source] = (len(code), None, code.splitlines(keepends=True), source)  # for tracebacks
     try:
-        loader.exec_module(module)
+        exec(compile(code, source, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         raise Problem(f"{source} cannot be imported: {describe_error(error, source)}") from error
     loaded = getattr(module, function, None)

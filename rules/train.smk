@@ -28,7 +28,9 @@ rule train:
         slurm_account="",
         qos="",
         # From the experiment; the launcher rejects a profile that contradicts them.
-        gres=lambda wildcards: default_gres(PLAN.runs[wildcards.run_id].spec["workload"]),
+        gres=lambda wildcards: default_gres(
+            PLAN.runs[wildcards.run_id].spec["workload"]
+        ),
         nodes=lambda wildcards: PLAN.runs[wildcards.run_id].spec["workload"]["nodes"],
         constraint="",
         reservation="",

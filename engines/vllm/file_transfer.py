@@ -10,11 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer import base
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
@@ -23,18 +19,18 @@ from engines.vllm.server import TRANSFER
 
 
 @dataclass
-class _Init(WeightTransferInitInfo):  # type: ignore[misc]
+class _Init(base.WeightTransferInitInfo):  # type: ignore[misc]
     """Nothing to initialize."""
 
 
 @dataclass
-class _Update(WeightTransferUpdateInfo):  # type: ignore[misc]
+class _Update(base.WeightTransferUpdateInfo):  # type: ignore[misc]
     """The path of the weights."""
 
     path: str
 
 
-class FileTransfer(WeightTransferEngine):  # type: ignore[misc]
+class FileTransfer(base.WeightTransferEngine):  # type: ignore[misc]
     """Reads all weights from a file, and packs them for the CPU kernels."""
 
     init_info_cls, update_info_cls = _Init, _Update
