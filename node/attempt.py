@@ -125,10 +125,13 @@ def begin(attempt: Mapping[str, Any], beside: str = "") -> Job:
     for folder in ("attempt_dir", "checkpoint_dir"):
         Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
     if local == 0:
-        require = require_working_gpus if job.spec["workload"].get("gpus_per_node") else require_as_registered
         node = os.environ.get("GROUP_RANK", "0")
         suffix = f"-{beside}" if beside else f"-node{node}" if node != "0" else ""
-        require(attempt, str(job.spec["stack"]), f"verify{suffix}.json")
+        stack, name = str(job.spec["stack"]), f"verify{suffix}.json"
+        if job.spec["workload"].get("gpus_per_node"):
+            require_working_gpus(attempt, stack, name)
+        elif "python" in (stack_origin() or {}):  # a registered stack: its interpreter may have changed
+            _require_verified(attempt, stack, [], name)
     return job
 
 
@@ -143,12 +146,6 @@ def stack_origin() -> dict[str, Any] | None:
         return {"state": "built", **(origin or {})}
     except (OSError, ValueError):
         return None
-
-
-def require_as_registered(attempt: Mapping[str, Any], stack: str, name: str) -> None:
-    """Check a registered stack again, because its interpreter may have changed; a built stack is not checked."""
-    if "python" in (stack_origin() or {}):
-        _require_verified(attempt, stack, [], name)
 
 
 def require_working_gpus(attempt: Mapping[str, Any], stack: str, name: str = "verify.json") -> None:

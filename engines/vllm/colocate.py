@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from common.errors import UserError
@@ -31,26 +32,27 @@ def pass_seed_and_dtype(seed: int, dtype: str) -> None:
     vllm_generation.LLM = build
 
 
-def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
-    """The final settings of a colocated `LLMEngine`, for done.json; `UserError` if its dtype is not the workload's."""
-    config = engine.vllm_config
-    compilation = config.compilation_config
-    actual = str(config.model_config.dtype).removeprefix("torch.")
+_REPORTED = (
+    *(("model_config", name) for name in ("seed", "max_model_len", "enforce_eager")),
+    *(("scheduler_config", name) for name in ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill")),
+    ("cache_config", "enable_prefix_caching"),
+    ("parallel_config", "tensor_parallel_size"),
+)
+
+
+def final_settings(config: Any, get: Callable[[Any, str], Any], dtype: str) -> dict[str, Any]:
+    """The settings in vLLM's configuration, for done.json; `UserError` if its dtype is not the workload's."""
+    actual = str(get(get(config, "model_config"), "dtype")).removeprefix("torch.")
     if actual != dtype:
         raise UserError(
             f"vLLM generates in {actual}, but workload.dtype is {dtype}; choose a dtype that the model and the device "
             "support"
         )
-    return {
-        "name": "vllm",
-        "dtype": actual,
-        "seed": config.model_config.seed,
-        "max_model_len": config.model_config.max_model_len,
-        "enforce_eager": config.model_config.enforce_eager,
-        "max_num_seqs": config.scheduler_config.max_num_seqs,
-        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
-        "enable_prefix_caching": config.cache_config.enable_prefix_caching,
-        "enable_chunked_prefill": config.scheduler_config.enable_chunked_prefill,
-        "compilation_mode": str(getattr(compilation, "mode", getattr(compilation, "level", ""))),  # level up to 0.10
-        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
-    }
+    return {"name": "vllm", "dtype": actual, **{name: get(get(config, section), name) for section, name in _REPORTED}}
+
+
+def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
+    """The final settings of a colocated `LLMEngine`."""
+    compilation = engine.vllm_config.compilation_config
+    mode = getattr(compilation, "mode", getattr(compilation, "level", ""))  # level up to 0.10
+    return {**final_settings(engine.vllm_config, getattr, dtype), "compilation_mode": str(mode)}

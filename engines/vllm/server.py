@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from engines.vllm.colocate import final_settings
 from engines.vllm.cpu import is_cpu_platform
 from node.hardware import importing
 
@@ -67,25 +69,8 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 def server_settings(client: Any, dtype: str) -> dict[str, Any]:
-    """The server's final settings from TRL's client, for done.json; `UserError` if its dtype is not the workload's."""
-    config = client.get_server_info()
-    actual = str(config["model_config"]["dtype"]).removeprefix("torch.")
-    if actual != dtype:
-        raise UserError(f"vLLM's server generates in {actual}, but workload.dtype is {dtype}")
-    model, scheduler, cache = config["model_config"], config["scheduler_config"], config["cache_config"]
-    return {
-        "name": "vllm",
-        "mode": "server",
-        "dtype": actual,
-        "seed": model["seed"],
-        "max_model_len": model["max_model_len"],
-        "enforce_eager": model["enforce_eager"],
-        "max_num_seqs": scheduler["max_num_seqs"],
-        "max_num_batched_tokens": scheduler["max_num_batched_tokens"],
-        "enable_prefix_caching": cache["enable_prefix_caching"],
-        "enable_chunked_prefill": scheduler["enable_chunked_prefill"],
-        "tensor_parallel_size": config["parallel_config"]["tensor_parallel_size"],
-    }
+    """The server's final settings, from TRL's client."""
+    return {"mode": "server", **final_settings(client.get_server_info(), getitem, dtype)}
 
 
 def transfer_through_file(folder: Path) -> None:
