@@ -140,7 +140,6 @@ def _without_thousands_commas(text: str) -> str:
 
 
 def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The source's rows with `question` and `answer`."""
     source, extra = str(data["source"]), list(data.get("columns") or ())
     kind = source_kind(source)
     if kind == "builtin":

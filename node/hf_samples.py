@@ -74,7 +74,6 @@ class SampleLog(TrainerCallback):  # type: ignore[misc]
         return first_rows(self._data, int(self._workload["samples"]))
 
     def _samples(self) -> tuple[list[Sample], str | None]:
-        """The samples, and the problem if there is one."""
         rows = self._rows()
         limit = _Limit(self._stop)
         generated = self._generate([row["prompt"] for row in rows], limit)

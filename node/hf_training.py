@@ -178,7 +178,6 @@ def _step_log(
     resumed_from: int,
     generating: Callable[[], AbstractContextManager[Any]],
 ) -> Any:
-    """Add the trainer's `StepLog`, and before it the `SampleLog` if the workload has samples."""
     import torch
     from transformers import PrinterCallback
 

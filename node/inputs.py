@@ -51,7 +51,6 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def _prepare(request: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Write data and model into a folder; returns the content of inputs.json."""
     data, model = request["data"], request["model"]
     limit, max_response_length = int(request["max_prompt_length"]), int(request["max_response_length"])
     _progress(f"data: {data['source']}")

@@ -124,7 +124,6 @@ class RewardProgram:
             append_json_line(self._failures, {**line, "completion": response.text[:2000]})
 
     def _start(self) -> dict[str, Any]:
-        """Start the process and load the function; returns the process's answer."""
         # By path: it needs only the stack's packages.
         command = [sys.executable, str(Path(__file__).with_name("own_reward_process.py"))]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -104,7 +104,6 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
 
 
 def _slowest_rank(scalars: Mapping[str, Any]) -> str:
-    """The slowest process, its delay and the phase; empty for one process."""
     if WHO not in scalars:
         return ""
     spread = {name: value for name, value in scalars.items() if name.startswith(f"{BETWEEN}/")}

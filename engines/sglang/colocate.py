@@ -188,7 +188,6 @@ class Sglang:
             processes[sentinel].join(_JOIN_S)
 
     def _on_child_ended(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGQUIT: one of SGLang's processes ended or failed."""
         if self._ended:
             return
         self._ended = True
