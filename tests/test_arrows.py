@@ -1,4 +1,4 @@
-"""The house's floors: imports go down, and what runs in a stack needs nothing that only the controller has."""
+"""Imports only go down the floors, and code in stacks needs no controller packages."""
 
 import ast
 import importlib
@@ -56,7 +56,7 @@ def test_imports_go_down(floor):
     assert not wrong
 
 
-def test_what_runs_in_a_stack_needs_no_controller():
+def test_code_in_stacks_does_not_import_the_controllers_packages():
     files = {file for pattern in IN_STACKS for file in files_of(pattern)}
     wrong = []
     for file in sorted(files):
@@ -72,13 +72,13 @@ def test_what_runs_in_a_stack_needs_no_controller():
     assert not wrong
 
 
-def test_the_ground_floor_is_the_standard_librarys():
+def test_common_imports_only_the_standard_library():
     known = {*sys.stdlib_module_names, "common"}
     wrong = [f"{file.name}: {name}" for file in files_of("common") for name in imported(file)]
     assert not [one for one in wrong if one.split(": ")[1].split(".")[0] not in known]
 
 
-def test_what_the_benches_and_scripts_import_is_there():
+def test_imports_of_benches_and_scripts_exist():
     """No type checker reads them, and they run too long for a test."""
     missing = []
     for file in [*files_of("bench"), *files_of("scripts")]:
@@ -114,11 +114,11 @@ def literals_compared(file):
 
 
 @pytest.mark.parametrize("floor", [floor for floor in FLOORS if floor not in ("engines", "trainers")])
-def test_nobody_asks_for_a_trainers_or_an_engines_name(floor):
+def test_no_comparison_with_a_trainers_or_engines_name(floor):
     """It asks the object of its folder instead (trainers/protocol.py, engines/engine.py)."""
     assert not [one for file in files_of(floor) for one in literals_compared(file)]
 
 
-def test_a_name_that_is_compared_is_found(tmp_path):
+def test_a_compared_name_is_detected(tmp_path):
     (tmp_path / "a.py").write_text("x = 1 if trainer in ('verl', 'x') else engine != 'vllm' and version == '0.9.1'")
     assert len(list(literals_compared(tmp_path / "a.py"))) == 3

@@ -1,4 +1,4 @@
-"""The files between the parts hold what their contract says: those that were recorded, and those that are planned."""
+"""Recorded and planned files fit their contracts."""
 
 import json
 from pathlib import Path
@@ -40,17 +40,17 @@ def problems(kind: Any, held: dict[str, Any]) -> list[str]:
     [(SpecFile, "spec.json"), (AttemptFile, "attempts/1/attempt.json"), (DoneFile, "attempts/1/done.json")],
 )
 @pytest.mark.parametrize("run", ["vllm-s0", "transformers-s1"])
-def test_recorded_runs_have_what_their_contracts_say(kind: Any, file: str, run: str) -> None:
+def test_recorded_runs_fit_their_contracts(kind: Any, file: str, run: str) -> None:
     assert not problems(kind, json.loads((RECORDED / run / file).read_text()))
 
 
-def test_recorded_steps_have_what_their_contract_says() -> None:
+def test_recorded_steps_fit_their_contract() -> None:
     lines = (RECORDED / "vllm-s0" / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 6 and not [one for line in lines for one in problems(MetricsLine, json.loads(line))]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "experiments/camino-2025-published.yaml"])
-def test_a_plan_has_what_its_contracts_say(name: str) -> None:
+def test_a_plan_fits_its_contracts(name: str) -> None:
     plan = load_plan(yaml.safe_load((ROOT / name).read_text()))
     assert not problems(PlanFile, json.loads(json.dumps(plan.as_json())))
     for run in plan.all_runs.values():
@@ -59,22 +59,22 @@ def test_a_plan_has_what_its_contracts_say(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("content", "message"),
     [
         ({}, "runs must be list of text (got nothing); the plan makes it"),
         ({"runs": ["a", 1]}, "runs must be list of text (got ['a', 1]); the plan makes it"),
         ({"runs": {}}, "runs must be list of text (got {}); the plan makes it"),
     ],
 )
-def test_what_a_reader_needs_must_be_there(tmp_path: Path, held: Any, said: str) -> None:
+def test_a_reader_rejects_missing_keys(tmp_path: Path, content: Any, message: str) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(json.dumps(held))
+    file.write_text(json.dumps(content))
     with pytest.raises(UserError, match="runs must be") as error:
         read_file(PlanFile, file, "the plan", ("runs",))
-    assert said in str(error.value)
-    assert read_file(PlanFile, file, "the plan") == held
+    assert message in str(error.value)
+    assert read_file(PlanFile, file, "the plan") == content
 
 
-def test_types_are_told_in_words() -> None:
+def test_types_are_described() -> None:
     assert describe_type(int | None) == "whole number or null" and describe_type(dict[str, list[float]])
     assert fits(1, float) and not fits(True, float) and not fits("1", int | None) and fits({"a": [1]}, dict[str, Any])

@@ -1,4 +1,4 @@
-"""What people are told at the end."""
+"""Messages to the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from common.messages import did_you_mean, errors_since, report_errors
 
 
-def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path) -> None:
+def test_only_errors_of_this_start_are_printed_again(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "launcher.log").write_text("error: a was killed\nlog: x\n  | a line\n  | last line\n")
     (tmp_path / "inputs.log").write_text("inputs: reading\nerror: no column q\n")
@@ -26,15 +26,15 @@ def test_the_errors_of_this_start_are_recalled_and_no_older_ones(tmp_path: Path)
     ]
 
 
-def test_only_a_near_name_is_suggested() -> None:
+def test_only_a_similar_name_is_suggested() -> None:
     assert did_you_mean("vlm", ["vllm", "sglang"]) == " (did you mean vllm?)"
     assert did_you_mean("zzz", ["vllm", "sglang"]) == ""
 
 
-def test_a_file_without_the_right_to_it_is_told_as_people_would(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_permission_is_reported_with_its_owner(capsys: pytest.CaptureFixture[str]) -> None:
     def refused() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/proc/1/locked")
 
     assert report_errors(refused) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: /proc/1/locked: Permission denied; ") and "Errno" not in told, told
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("error: /proc/1/locked: Permission denied; ") and "Errno" not in stderr, stderr

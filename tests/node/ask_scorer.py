@@ -24,12 +24,12 @@ rewards = read_spec(attempt)["workload"]["rewards"]
 here, there = reward_functions(rewards, models=Inputs(attempt).reward_models)
 PROMPTS = [[{"role": "user", "content": f"{n} + {n}?"}] for n in range(5)]
 TEXTS = ["4", "It is four, of course.", "", "no " * 60, "🍎🍎"]
-told: dict[str, Any] = {}
+results: dict[str, Any] = {}
 for name, function in (("here", here), ("there", there)):
     function.ready("cpu")
     counted: dict[str, float] = {}
     values = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
-    told[name] = [values, {key.rpartition("/")[2]: value for key, value in counted.items()}]
+    results[name] = [values, {key.rpartition("/")[2]: value for key, value in counted.items()}]
 
 
 def refused() -> str:
@@ -41,12 +41,12 @@ def refused() -> str:
 
 
 secret, os.environ[SECRET] = os.environ[SECRET], "wrong"
-told["stranger"] = refused()
+results["stranger"] = refused()
 os.environ[SECRET] = secret
 scorer.ANSWER_S = 0.5
 os.kill(PID, signal.SIGSTOP)
-told["silent"] = refused()
+results["silent"] = refused()
 scorer.ANSWER_S = 60.0
 os.kill(PID, signal.SIGKILL)
-told["dead"] = refused()
-OUT.write_text(json.dumps(told))
+results["dead"] = refused()
+OUT.write_text(json.dumps(results))

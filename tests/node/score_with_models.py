@@ -49,9 +49,9 @@ def by_hand(at: Path, response: Response) -> float:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(at))
-    said = [*response.prompt, {"role": "assistant", "content": response.text}]
-    text = tokenizer.apply_chat_template(said, tokenize=False) if tokenizer.chat_template else None
-    text = text or "\n".join(one["content"] for one in said)
+    stderr = [*response.prompt, {"role": "assistant", "content": response.text}]
+    text = tokenizer.apply_chat_template(stderr, tokenize=False) if tokenizer.chat_template else None
+    text = text or "\n".join(one["content"] for one in stderr)
     network = AutoModelForSequenceClassification.from_pretrained(str(at)).eval()
     with torch.no_grad():
         return float(network(**tokenizer(text, return_tensors="pt", add_special_tokens=False)).logits[0, 0])
@@ -61,21 +61,21 @@ chat, raw = folder("chat"), folder("raw", template=False)
 torch.manual_seed(3)
 before = torch.random.get_rng_state()
 whole, plain = model(chat), model(raw)
-told: dict[str, Any] = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
+results: dict[str, Any] = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
 together = whole.score(RESPONSES)[0]
-told["together"], told["again"] = together, whole.score(RESPONSES)[0]
-told["reversed"] = whole.score(RESPONSES[::-1])[0][::-1]
-told["alone"] = [whole.score([one])[0][0] for one in RESPONSES]
-told["by_hand"] = [by_hand(chat, one) for one in RESPONSES]
-told["raw"], told["raw_by_hand"] = plain.score(RESPONSES)[0], [by_hand(raw, one) for one in RESPONSES]
-told["texts"] = [whole.text(RESPONSES[0]), plain.text(RESPONSES[0])]
-told["untruncated"] = whole.truncated
+results["together"], results["again"] = together, whole.score(RESPONSES)[0]
+results["reversed"] = whole.score(RESPONSES[::-1])[0][::-1]
+results["alone"] = [whole.score([one])[0][0] for one in RESPONSES]
+results["by_hand"] = [by_hand(chat, one) for one in RESPONSES]
+results["raw"], results["raw_by_hand"] = plain.score(RESPONSES)[0], [by_hand(raw, one) for one in RESPONSES]
+results["texts"] = [whole.text(RESPONSES[0]), plain.text(RESPONSES[0])]
+results["untruncated"] = whole.truncated
 
 short = model(chat, max_length=20)
-told["short"] = short.score(RESPONSES)[0]
-told["truncated"] = short.truncated
+results["short"] = short.score(RESPONSES)[0]
+results["truncated"] = short.truncated
 ids = load_tokenizer(chat)(whole.text(RESPONSES[3]), add_special_tokens=False)["input_ids"]
-told["last_tokens_alone"] = float(whole._model(torch.tensor([ids[-20:]])).logits[0, 0])
+results["last_tokens_alone"] = float(whole._model(torch.tensor([ids[-20:]])).logits[0, 0])
 
 function = reward_functions(
     [{"model": str(chat), "revision": None, "name": "liked", "batch_size": 3, "dtype": "bfloat16"}],
@@ -83,17 +83,17 @@ function = reward_functions(
 )[0]
 function.ready("cpu")
 counted: dict[str, float] = {}
-told["half"] = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
-told["counted"] = counted
+results["half"] = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
+results["counted"] = counted
 
 with torch.no_grad():
     whole._model.score.weight.fill_(float("nan"))
-told["none_finite"] = refused(lambda: whole.score(RESPONSES))
-told["none_finite_of_samples"] = whole.score(RESPONSES, trained=False)
-told["without_head"] = refused(lambda: model(folder("headless", head=False)))
-told["two_labels"] = refused(lambda: model(folder("two", labels=2)))
+results["none_finite"] = refused(lambda: whole.score(RESPONSES))
+results["none_finite_of_samples"] = whole.score(RESPONSES, trained=False)
+results["without_head"] = refused(lambda: model(folder("headless", head=False)))
+results["two_labels"] = refused(lambda: model(folder("two", labels=2)))
 for file in ("tokenizer.json", "tokenizer_config.json"):
     (raw / file).write_text("{")
-told["broken_tokenizer"] = refused(lambda: model(raw))
-told["not_prepared"] = refused(lambda: reward_functions([{"model": "elsewhere", "name": "liked"}]))
-OUT.write_text(json.dumps(told))
+results["broken_tokenizer"] = refused(lambda: model(raw))
+results["not_prepared"] = refused(lambda: reward_functions([{"model": "elsewhere", "name": "liked"}]))
+OUT.write_text(json.dumps(results))

@@ -1,4 +1,4 @@
-"""A stack on a compute node: checked again there, with what the login node did not have."""
+"""Checks of a stack on a compute node, with its GPUs."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ head = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": F
 cluster = Cluster(initialize_head=True, head_node_args=head)
 cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
 ray.init(address=cluster.address, log_to_driver=False)
-told = []
+errors = []
 for GPUS in ("0,1", "0,1,2"):
     open(os.path.join(stack, "wanted"), "w").write(GPUS)
     waited = []
     try:
         require_working_nodes(attempt, stack, lambda: waited.append(1))
-        told.append("")
+        errors.append("")
     except UserError as error:
-        told.append(str(error))
+        errors.append(str(error))
     assert waited
 require_working_nodes({}, "of no stack", lambda: None)
-print(json.dumps(told))
+print(json.dumps(errors))
 """
 # A stack's own check that works where the GPUs in sight are those in the file `wanted`.
 PROBE = """
@@ -74,14 +74,14 @@ def python(stack_python: Callable[[str], Path]) -> Path:
     return stack_python(TRANSFORMERS)
 
 
-def test_a_stack_that_works_says_so_in_the_attempts_folder(python: Path, tmp_path: Path) -> None:
+def test_a_working_stack_is_recorded_in_the_attempts_folder(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS)
     assert done.returncode == 0, done.stderr
     verdict = json.loads((tmp_path / "verify.json").read_text())
     assert (verdict["ok"], verdict["gpu"]) == (True, True)
 
 
-def test_a_stack_that_does_not_work_is_refused_by_what_fails(python: Path, tmp_path: Path) -> None:
+def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, ANOTHER)  # another stack's expectations
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
@@ -90,20 +90,20 @@ def test_a_stack_that_does_not_work_is_refused_by_what_fails(python: Path, tmp_p
     assert "Traceback" not in done.stderr
 
 
-def test_a_check_that_cannot_run_is_told(python: Path, tmp_path: Path) -> None:
+def test_a_check_that_cannot_run_is_reported(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, "no-such-stack")
     assert done.returncode == 2
     assert "gave no verdict on this node" in done.stderr.splitlines()[-1]
 
 
-def test_a_check_that_hangs_is_killed_and_told(python: Path, tmp_path: Path) -> None:
+def test_a_check_that_hangs_is_killed_and_reported(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS, "0.5")  # no check of a stack is done in that time
     assert done.returncode == 2 and "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert "did not end within 0 s on" in last and "was killed" in last and "Exclude the node" in last
 
 
-def test_a_stack_that_was_verified_without_its_run_time_environment_is_refused(python: Path, tmp_path: Path) -> None:
+def test_a_stack_verified_without_its_run_time_environment_is_rejected(python: Path, tmp_path: Path) -> None:
     verdict = json.loads((python.parents[2] / "verify.json").read_text())
     del verdict["run"]
     (tmp_path / "verify.json").write_text(json.dumps(verdict))
@@ -116,7 +116,7 @@ def test_a_stack_that_was_verified_without_its_run_time_environment_is_refused(p
     )
 
 
-def test_every_other_node_of_a_ray_cluster_is_checked_with_all_of_its_gpus(tmp_path: Path) -> None:
+def test_every_other_node_of_a_ray_cluster_is_checked_with_all_its_gpus(tmp_path: Path) -> None:
     """The interpreter is not the stack's, as in an image: the attempt's command tells where the stack is."""
     (tmp_path / "verify.json").write_text('{"run": {}}')
     (tmp_path / "verify.py").write_text(PROBE)
@@ -133,7 +133,7 @@ def test_every_other_node_of_a_ray_cluster_is_checked_with_all_of_its_gpus(tmp_p
     assert verdict["gpu"] and verdict["checks"][0]["got"] == "0,1"
 
 
-def test_a_stack_in_an_image_is_checked_as_a_built_one(tmp_path: Path) -> None:
+def test_a_stack_in_an_image_is_checked_like_a_built_one(tmp_path: Path) -> None:
     (tmp_path / "verify.json").write_text('{"run": {}}')
     attempt = {"attempt_dir": str(tmp_path), "command": [str(tmp_path / "env" / "bin" / "python")]}
     with pytest.raises(UserError, match="gave no verdict on this node"):

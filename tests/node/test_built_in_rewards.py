@@ -1,4 +1,4 @@
-"""The built-in rewards by values computed by hand, as every trainer calls them."""
+"""The built-in rewards against values computed by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from node.phi4_reward import Phi4
 from node.rewards import reward_functions
 
 
-def test_cosine_goes_along_half_a_cosine_and_is_clamped() -> None:
+def test_cosine_is_half_a_cosine_and_clamped() -> None:
     # 60° of 180° is a third of the way: cos(π/3) = 0.5, so a quarter of the height is gone.
     assert [cosine(length, True, 90) for length in (0, 30, 45, 90, 400)] == pytest.approx(
         [1.0, 0.875, 0.75, 0.5, 0.5], abs=1e-12
@@ -38,7 +38,7 @@ def test_soft_overlong_is_dapos_equation_13() -> None:
     assert soft_overlong(18_432, 20_480) == -0.5  # the cache is a fifth
 
 
-def test_emojis_are_counted_as_they_show() -> None:
+def test_emojis_are_counted_as_displayed() -> None:
     assert emojis("none of them: 123 #1 © ✓ → 富士山") == 0
     assert emojis("one 😀") == 1
     assert emojis("a family 👨‍👩‍👧‍👦 and a hand 👍🏽") == 2
@@ -65,13 +65,13 @@ def test_options_come_as_floats() -> None:
         ),
     ],
 )
-def test_options_that_mean_nothing(reward: dict[str, Any], words: str) -> None:
+def test_invalid_options(reward: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as caught:
         reward_functions([reward])
     assert words in str(caught.value)
 
 
-def test_the_end_token_is_no_part_of_a_response() -> None:
+def test_the_end_token_is_not_part_of_a_response() -> None:
     """verl scores a response without it: TRL's ids have it, and come to the same."""
     (trl,) = reward_functions([{"name": "soft_overlong", "options": {"cache_length": 4.0}}], 8)
     trl.end_ids = frozenset({99})

@@ -1,4 +1,4 @@
-"""What a job writes, and which checkpoint it goes on from."""
+"""A job's files, and the checkpoint from which it resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .. import patience
 from ..attempts import ROOT
 
 
-def test_json_is_valid_and_whole(tmp_path: Path) -> None:
+def test_json_is_valid_and_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"nan": float("nan"), "inf": [float("inf")], "path": tmp_path, 1: (True, None, 2)})
     assert json.loads(path.read_text()) == {"nan": None, "inf": [None], "path": str(tmp_path), "1": [True, None, 2]}
@@ -60,7 +60,7 @@ def test_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_stop_is_a_stop_where_a_library_handles_all_errors() -> None:
+def test_a_library_that_catches_all_errors_does_not_hide_a_stop() -> None:
     """As transformers does around each of its imports, which are most of a job's first minute."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
@@ -106,7 +106,7 @@ def make_checkpoint(folder: Path, step: int, without: str = "", state_step: int 
 @pytest.mark.parametrize(
     "without", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_half_written_checkpoints_are_passed_over(tmp_path: Path, without: str) -> None:
+def test_incomplete_checkpoints_are_skipped(tmp_path: Path, without: str) -> None:
     assert newest_checkpoint(tmp_path / "none") is None
     make_checkpoint(tmp_path, 9)
     make_checkpoint(tmp_path, 10)
@@ -150,19 +150,19 @@ def test_environment() -> None:
     # No other program is given it by the kernel until torch binds it, which is minutes later.
     given_away = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     assert 1024 < int(environment["MASTER_PORT"]) < int(given_away[0])
-    told = reported_environment(environment)
-    assert "VLLM_API_KEY" not in told
-    assert not any(value == "x" for value in told.values())
-    assert "TORCHINDUCTOR_CACHE_DIR" not in told, "the place of a cache is of this one process"
-    assert told["LD_PRELOAD"] == "libgomp.so.1 libc.so"
+    reported = reported_environment(environment)
+    assert "VLLM_API_KEY" not in reported
+    assert not any(value == "x" for value in reported.values())
+    assert "TORCHINDUCTOR_CACHE_DIR" not in reported, "the place of a cache is of this one process"
+    assert reported["LD_PRELOAD"] == "libgomp.so.1 libc.so"
 
 
-def test_cpus_are_bounded_by_what_is_allowed() -> None:
+def test_cpus_are_limited_to_the_allowed_ones() -> None:
     # In a process of its own, so that the suite keeps its CPUs.
     code = "import os; from node.hardware import pin_cpus; print(pin_cpus(1), sorted(os.sched_getaffinity(0)))"
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    stdout = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     first = min(os.sched_getaffinity(0))
-    assert told == f"[{first}] [{first}]\n"
+    assert stdout == f"[{first}] [{first}]\n"
     with pytest.raises(UserError, match=r"asks for 100000 CPUs, but \d+ may be used"):
         pin_cpus(100000)
     with pytest.raises(UserError, match=r"at least 1 \(got 0\)"):
@@ -170,8 +170,8 @@ def test_cpus_are_bounded_by_what_is_allowed() -> None:
     with pytest.raises(UserError, match="has 1 CPUs of this node for 2 processes"):
         pin_cpus(1, 1, 2)
     code = "from node.hardware import pin_cpus; print(pin_cpus(2, 1, 2))"
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert told == f"[{sorted(os.sched_getaffinity(0))[1]}]\n", "each process of a node has its part"
+    stdout = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert stdout == f"[{sorted(os.sched_getaffinity(0))[1]}]\n", "each process of a node has its part"
 
 
 def test_a_stop_before_the_first_step_requeues() -> None:

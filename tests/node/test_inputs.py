@@ -1,4 +1,4 @@
-"""Data and models, as a stack prepares them: each source, and each thing that can be wrong with it."""
+"""Data and models prepared in a stack: each source and each mistake."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import contextlib, io, json, sys
 from pathlib import Path
 from node.exit_codes import run
 from node.inputs import prepare_inputs
-told = {}
+results = {}
 for name, request in json.load(sys.stdin).items():
-    made, said = {}, io.StringIO()
-    with contextlib.redirect_stderr(said):
+    made, stderr = {}, io.StringIO()
+    with contextlib.redirect_stderr(stderr):
         code = run(lambda: made.update(prepare_inputs(request, Path(sys.argv[1], name))))
-    told[name] = {"code": code, "said": said.getvalue(), "made": made}
-print(json.dumps(told))
+    results[name] = {"code": code, "stderr": stderr.getvalue(), "made": made}
+print(json.dumps(results))
 """
 
 # Answers that would be trained on as Python writes them.
@@ -46,7 +46,7 @@ def request(data: dict[str, Any] | None = None, model: dict[str, Any] | None = N
 
 
 @pytest.fixture(scope="module")
-def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of each request, by name; `folder` is where the outputs lie."""
     folder = tmp_path_factory.mktemp("many")
     rows = [{"q": f"What is {n}?", "a": f"It is\n#### {n},000"} for n in range(10, 16)]
@@ -132,23 +132,23 @@ def told(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     return {**json.loads(done.stdout), "folder": folder}
 
 
-def test_validation_rows_are_prepared_as_the_training_rows_are(told: dict[str, Any]) -> None:
-    made = told["test"]["made"]
+def test_validation_rows_are_prepared_like_training_rows(results: dict[str, Any]) -> None:
+    made = results["test"]["made"]
     assert (made["data"]["rows"], made["test"]["rows"]) == (5, 5)  # the one that is too long is dropped of both
-    assert (told["folder"] / "test" / made["test"]["path"]).is_file()
-    assert told["builtin"]["made"]["test"] is None
-    assert "workload.data.test_source './no/such.jsonl' is not a file" in told["no-test-file"]["said"]
+    assert (results["folder"] / "test" / made["test"]["path"]).is_file()
+    assert results["builtin"]["made"]["test"] is None
+    assert "workload.data.test_source './no/such.jsonl' is not a file" in results["no-test-file"]["stderr"]
 
 
-def test_builtins_are_reproducible(told: dict[str, Any]) -> None:
-    first, again, other = told["builtin"]["made"], told["again"]["made"], told["other-seed"]["made"]
+def test_builtins_are_reproducible(results: dict[str, Any]) -> None:
+    first, again, other = results["builtin"]["made"], results["again"]["made"], results["other-seed"]["made"]
     assert first["data"]["sha256"] == again["data"]["sha256"] != other["data"]["sha256"]
     assert first["model"]["sha256"] == again["model"]["sha256"] != other["model"]["sha256"]
     assert first["data"]["rows"] == 32
     assert 1_000_000 < first["model"]["parameters"] < 3_000_000
-    assert 25_000_000 < told["small"]["made"]["model"]["parameters"] < 40_000_000
+    assert 25_000_000 < results["small"]["made"]["model"]["parameters"] < 40_000_000
     assert 5 < first["prompt_tokens"]["min"] <= first["prompt_tokens"]["mean"] <= first["prompt_tokens"]["max"] <= 48
-    folder = told["folder"] / "builtin"
+    folder = results["folder"] / "builtin"
     assert json.loads((folder / "inputs.json").read_text()) == first
     assert sorted(path.name for path in folder.iterdir()) == ["data.parquet", "inputs.json", "model"]
 
@@ -158,8 +158,8 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
     return list(parquet.read_table(path).to_pylist())
 
 
-def test_columns_are_verls(told: dict[str, Any]) -> None:
-    rows = read_parquet(told["folder"] / "system" / "data.parquet")
+def test_columns_are_verls(results: dict[str, Any]) -> None:
+    rows = read_parquet(results["folder"] / "system" / "data.parquet")
     assert list(rows[0]) == ["data_source", "prompt", "reward_model", "extra_info"]
     assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
     assert rows[0]["prompt"][0]["content"] == "Be brief."
@@ -168,28 +168,28 @@ def test_columns_are_verls(told: dict[str, Any]) -> None:
     assert rows[0]["reward_model"]["ground_truth"].lstrip("-").isdigit()
 
 
-def test_local_files(told: dict[str, Any]) -> None:
-    dropped = told["jsonl-drop"]
-    assert dropped["code"] == 0, dropped["said"]
+def test_local_files(results: dict[str, Any]) -> None:
+    dropped = results["jsonl-drop"]
+    assert dropped["code"] == 0, dropped["stderr"]
     assert (dropped["made"]["data"]["rows"], dropped["made"]["data"]["dropped_too_long"]) == (5, 1)
-    rows = read_parquet(told["folder"] / "jsonl-drop" / "data.parquet")
+    rows = read_parquet(results["folder"] / "jsonl-drop" / "data.parquet")
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["10000", "11000", "13000", "14000", "15000"]
     assert [row["extra_info"]["index"] for row in rows] == [0, 1, 3, 4, 5]
     for name in ("json-first-two", "parquet", "blank-unused"):
-        assert told[name]["code"] == 0, told[name]["said"]
-        assert told[name]["made"]["data"]["rows"] == 2
+        assert results[name]["code"] == 0, results[name]["stderr"]
+        assert results[name]["made"]["data"]["rows"] == 2
 
 
-def test_further_columns_are_kept_as_they_were_written(told: dict[str, Any]) -> None:
-    assert told["further"]["code"] == 0, told["further"]["said"]
-    rows = [row["extra_info"] for row in read_parquet(told["folder"] / "further" / "data.parquet")]
+def test_extra_columns_are_unchanged(results: dict[str, Any]) -> None:
+    assert results["further"]["code"] == 0, results["further"]["stderr"]
+    rows = [row["extra_info"] for row in read_parquet(results["folder"] / "further" / "data.parquet")]
     assert [(row["index"], row["split"]) for row in rows] == [(0, "train"), (1, "train")]
     given = [json.loads(row["columns"]) for row in rows]
     assert given == [{"tags": [None, "x"], "of": {"n": at, "é": 0.5}, "day": "2025-01-31"} for at in range(2)]
 
 
-def test_a_column_of_text_and_numbers_is_read_as_it_was_written(told: dict[str, Any]) -> None:
-    rows = read_parquet(told["folder"] / "text-and-numbers" / "data.parquet")
+def test_a_column_of_text_and_numbers_is_unchanged(results: dict[str, Any]) -> None:
+    rows = read_parquet(results["folder"] / "text-and-numbers" / "data.parquet")
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["1/2", "3"]
 
 
@@ -229,14 +229,14 @@ def test_a_column_of_text_and_numbers_is_read_as_it_was_written(told: dict[str, 
         ("context", ["48 + 2048 = 2096 tokens", "is 2048"]),
     ],
 )
-def test_mistakes_are_one_line(told: dict[str, Any], name: str, words: list[str]) -> None:
-    assert told[name]["code"] == 2, told[name]["said"]
-    last = told[name]["said"].splitlines()[-1]
+def test_mistakes_are_one_line(results: dict[str, Any], name: str, words: list[str]) -> None:
+    assert results[name]["code"] == 2, results[name]["stderr"]
+    last = results[name]["stderr"].splitlines()[-1]
     assert last.startswith("error: ")
-    assert "Traceback" not in told[name]["said"]
+    assert "Traceback" not in results[name]["stderr"]
     for word in words:
         assert word in last
-    left = told["folder"] / name
+    left = results["folder"] / name
     assert not left.exists() or list(left.iterdir()) == []
 
 
@@ -252,7 +252,7 @@ inputs.main()
 """
 
 
-def test_an_interrupted_run_leaves_nothing_that_looks_whole(
+def test_an_interrupted_run_leaves_nothing_that_looks_finished(
     stack_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "request.json").write_text(json.dumps(request()))

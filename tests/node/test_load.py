@@ -1,4 +1,4 @@
-"""What others took from the CPUs: read from the kernel, shown with a real neighbour."""
+"""The CPU time of other processes, read from the kernel."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ intr 1 2 3
 """
 
 
-def test_busy_seconds_are_work_and_stolen_time_of_the_given_cpus() -> None:
+def test_busy_seconds_are_work_and_steal_of_the_given_cpus() -> None:
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert busy_s(STAT, [0]) == (60 + 1 + 20 + 2 + 3 + 10) * tick
     assert busy_s(STAT, [0, 1]) == (96 + 85) * tick
 
 
-def test_a_neighbour_on_the_same_cpu_is_seen() -> None:
+def test_a_process_on_the_same_cpu_is_measured() -> None:
     """It is no child of ours: their work is our own. How much it gets of a CPU that many share, the kernel says."""
     cpu = min(os.sched_getaffinity(0))
     spin = f"import os; os.sched_setaffinity(0, [{cpu}]); print(os.getpid(), flush=True)\nwhile True: pass"
@@ -57,7 +57,7 @@ def used_s(pid: int) -> float:
     return sum(psutil.Process(pid).cpu_times()[:2])
 
 
-def test_what_a_process_has_others_do_for_it_is_its_own(tmp_path: Path) -> None:
+def test_child_processes_are_not_other_load(tmp_path: Path) -> None:
     """SGLang's scheduler is a process of its own; what that starts counts, too, and what has ended."""
     burn = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
     program = (
@@ -85,7 +85,7 @@ def test_what_a_process_has_others_do_for_it_is_its_own(tmp_path: Path) -> None:
     assert peak > peak_resident_gib() > 0
 
 
-def test_a_system_that_does_not_tell_is_no_number(tmp_path: Path) -> None:
+def test_without_proc_stat_the_load_is_unknown(tmp_path: Path) -> None:
     load = OtherLoad([0], stat=tmp_path / "nothing")
     load.begin()
     assert load.taken_s() is None

@@ -1,4 +1,4 @@
-"""What a job tells of its node's driver and of the code that it runs."""
+"""The driver and git state that a job records, and its import context."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CLOSED = (
 )
 
 
-def test_the_driver_tells_its_version(tmp_path: Path) -> None:
-    told = tmp_path / "version"
-    assert driver_version(told) is None
+def test_the_version_of_the_driver(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    assert driver_version(file) is None
     for text, version in ((OPEN, "580.95.05"), (CLOSED, "535.129.03"), ("something else\n", None)):
-        told.write_text(text)
-        assert driver_version(told) == version
+        file.write_text(text)
+        assert driver_version(file) == version
 
 
 def git(folder: Path, *words: str) -> str:
@@ -35,15 +35,15 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_collector_rests_while_libraries_are_imported() -> None:
+def test_the_garbage_collector_is_paused_during_imports() -> None:
     """And no longer, though one is not there; within another import it rests until that one's end."""
-    told = []
+    enabled = []
     with contextlib.suppress(ImportError), importing():
         with importing():
-            told.append(gc.isenabled())
-        told.append(gc.isenabled())
+            enabled.append(gc.isenabled())
+        enabled.append(gc.isenabled())
         raise ImportError
-    assert [*told, gc.isenabled()] == [False, False, True]
+    assert [*enabled, gc.isenabled()] == [False, False, True]
 
 
 class Model:
@@ -53,7 +53,7 @@ class Model:
         self.own = self
 
 
-def test_what_was_imported_is_left_out_of_collections_and_a_model_is_not(
+def test_imported_modules_are_excluded_from_collections_and_a_model_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -71,7 +71,7 @@ def test_what_was_imported_is_left_out_of_collections_and_a_model_is_not(
     assert alive() is None
 
 
-def test_what_was_imported_ends_with_the_program(tmp_path: Path) -> None:
+def test_imported_modules_are_collected_at_exit(tmp_path: Path) -> None:
     """Else libraries that look for leaks at the end find all that they have."""
     (tmp_path / "library.py").write_text(
         "import os\n\nclass Part:\n    def __del__(self, say=os.write):\n        say(1, b'ended')\n\n"
@@ -88,7 +88,7 @@ def test_what_was_imported_ends_with_the_program(tmp_path: Path) -> None:
     assert done.stdout == "ended"
 
 
-def test_the_checkout_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+def test_the_git_state_is_the_commit_and_a_dirty_flag(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
     git(tmp_path, "init", "-q")
     assert git_state(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Steps of several processes become one: means that are a tree, sums of counts, and who lags."""
+"""Merging the steps of several processes: means, sums and the slowest rank."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def step(generate: float, rewards: float, **more: float) -> RankStep:
     return RankStep(phases, {"other_cpu_s": 0.5, "between_steps_s": 2.0, **more}, [3, 4], [int(generate)])
 
 
-def test_one_process_is_told_as_it_is() -> None:
+def test_one_process_is_not_changed() -> None:
     alone = step(4.0, 1.0)
     assert merge_ranks([alone]) is alone
 
 
-def test_means_are_a_tree_and_the_slowest_is_named() -> None:
+def test_means_form_a_tree_and_the_slowest_rank_is_reported() -> None:
     ranks = [step(4.0, 5.0), step(8.0, 1.0)]
     whole = merge_ranks(ranks)
     assert whole.phases == {"step": 10.0, "step/generate": 6.0, "step/rewards": 3.0}
@@ -36,13 +36,13 @@ def test_means_are_a_tree_and_the_slowest_is_named() -> None:
     assert whole.responses == [4, 8] and whole.prompts == [3, 4, 3, 4]
 
 
-def test_a_phase_that_one_process_lacks_counts_as_nothing_there() -> None:
+def test_a_missing_phase_counts_as_zero() -> None:
     first, second = step(4.0, 1.0), step(4.0, 1.0)
     with_sync = RankStep({**first.phases, "step/sync": 2.0}, first.scalars)
     assert merge_ranks([with_sync, second]).phases["step/sync"] == pytest.approx(1.0)
 
 
-def test_a_stop_of_one_is_a_stop_of_all() -> None:
+def test_a_stop_of_one_process_stops_all() -> None:
     first = step(1.0, 1.0)
     assert merge_ranks([first, RankStep(first.phases, first.scalars, stop=True)]).stop
     assert not merge_ranks([first, first]).stop

@@ -1,4 +1,4 @@
-"""A user's reward function: what it is given, and what each mistake in it comes to."""
+"""A user's reward function: its arguments, and the effect of each mistake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def own(code: str, function: str = "score", options: dict[str, Any] | None = Non
     return {"source": "mine.py", "function": function, "code": code, "options": options or {}, "weight": 1.0}
 
 
-def test_a_function_gets_what_it_has_parameters_for() -> None:
+def test_a_function_gets_arguments_for_its_parameters() -> None:
     brevity, everything = reward_functions(
         [own(GOOD, "brevity", {"target": 2}), own(GOOD, "everything", {"x": 0.5})], max_response_length=3
     )
@@ -66,7 +66,7 @@ def none_of_them(completions):
 """
 
 
-def test_a_function_gets_the_columns_that_it_has_parameters_for() -> None:
+def test_a_function_gets_columns_for_its_parameters() -> None:
     columns = ["level", "tags", "with a space"]
     named = [own(COLUMNS, name) | {"columns": columns} for name in ("picked", "all_of_them", "none_of_them")]
     values = [{"level": {"n": at}, "tags": ["a"] * at, "with a space": None} for at in (1, 2)]
@@ -93,7 +93,7 @@ NOT_LOADED = {
 
 
 @pytest.mark.parametrize("name", NOT_LOADED)
-def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str) -> None:
+def test_an_unusable_file_is_reported_in_one_line(name: str) -> None:
     code, words = NOT_LOADED[name]
     with pytest.raises(NotLoaded) as caught:
         RewardProgram(own(code, options={"target": 2}))
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str) -> None:
     assert caught.value.missing == ("a_package_that_nobody_has" if name == "lacks" else None)
 
 
-def test_a_column_is_given_by_name_alone() -> None:
+def test_a_column_is_passed_only_by_name() -> None:
     with pytest.raises(NotLoaded, match=r"has a parameter 'level' that is no option.*workload\.data\.columns names"):
         RewardProgram(own(COLUMNS, "picked"))
     named = own(COLUMNS, "picked", {"level": 1}) | {"columns": ["level"]}
@@ -131,7 +131,7 @@ def hang():
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
+def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     does, words = BROKEN[name]
@@ -146,7 +146,7 @@ def test_a_broken_row_has_no_value_and_the_others_keep_theirs(
     assert f"no value for a response to row 6 of the data: {first['problem']}" in capfd.readouterr().err
 
 
-def test_a_list_of_the_wrong_length_is_told_and_scored_alone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_the_wrong_length_is_reported_and_scored_separately(capfd: pytest.CaptureFixture[str]) -> None:
     reward = RewardProgram(own("def score(completions): return [1.0]\n"))
     with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
         reward.call([Response("a"), Response("b")])
@@ -164,7 +164,7 @@ def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPat
     reward.close()
 
 
-def test_many_hangs_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_hangs_take_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
     reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)
     values, failed = reward.score([Response("a")] * 20)

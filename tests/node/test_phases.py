@@ -41,7 +41,7 @@ def test_nesting_and_sums() -> None:
     assert clock.take() == ({}, {})
 
 
-def test_a_phase_on_a_gpu_ends_when_its_kernels_have_ended() -> None:
+def test_a_phase_on_a_gpu_ends_with_its_kernels() -> None:
     """Python starts kernels and goes on: without waiting, their seconds would be the next phase's."""
     now, asked = 0.0, 0.0
 
@@ -94,7 +94,7 @@ def a_trainer(processes: int = 1, mode: str = "colocate", **more: Any) -> Simple
     ("kind", "method"), [(TrlTimers, "_generate_single_turn"), (SwiftTimers, "_generate_completions")]
 )
 @pytest.mark.parametrize(("processes", "mode"), [(2, "colocate"), (1, "colocate"), (2, "server")])
-def test_who_is_ready_waits_for_the_slowest_engine_before_anything_else(
+def test_a_ready_process_waits_for_the_slowest_engine_first(
     kind: type[TrlTimers], method: str, processes: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next phase that gathers would have the seconds; with a server all wait in `generate`."""
@@ -114,7 +114,7 @@ def test_who_is_ready_waits_for_the_slowest_engine_before_anything_else(
     assert done == ["prepare_inputs", *["prepare_inputs/wait"] * waits]
 
 
-def test_waking_up_for_new_weights_is_their_sync_under_ms_swift_too() -> None:
+def test_waking_for_new_weights_is_weight_sync_in_ms_swift() -> None:
     clock, engine = PhaseClock(Ticks()), Sleeper()
     SwiftTimers(clock)._time_waking(engine)
     engine.wake_up(tags=["weights"])
@@ -122,7 +122,7 @@ def test_waking_up_for_new_weights_is_their_sync_under_ms_swift_too() -> None:
     assert clock.take()[1] == {"sync_weights": 1.0, "sleep": 1.0}
 
 
-def test_an_engine_that_sleeps_is_timed_by_itself_and_waking_for_weights_is_their_sync(
+def test_sleep_has_its_own_phase_and_waking_for_weights_is_weight_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, engine = PhaseClock(Ticks()), Sleeper()
@@ -145,47 +145,47 @@ def test_a_failing_block_closes_its_phase() -> None:
     assert clock.path == ""
 
 
-def test_outside_a_step_is_kept_apart() -> None:
+def test_phases_outside_a_step_are_separate() -> None:
     clock = PhaseClock(Ticks())
     with clock.phase("prepare_inputs"), clock.phase("generate"):
         pass
     assert clock.take() == ({}, {"prepare_inputs": 3.0, "prepare_inputs/generate": 1.0})
 
 
-def test_a_step_has_the_time_before_it_and_what_is_timed_outside(tmp_path: Path) -> None:
+def test_a_step_has_the_time_before_it_and_the_phases_outside(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     stat.write_text("cpu0 0 0 0 0 0 0 0 0 0 0\n")
     clock = StepClock(OtherLoad([0], stat), Ticks())
-    told = []
+    steps = []
     for _ in range(2):
         clock.begin_step()
         with clock.phase("generate"):
             pass
-        told.append(clock.end_step())
+        steps.append(clock.end_step())
         with clock.phase("save"):
             pass
     phases = {"step": 3.0, "step/generate": 1.0}
-    assert told[0] == (phases, {"other_cpu_s": 0.0})
-    assert told[1] == (phases, {"between_steps_s": 3.0, "other_cpu_s": 0.0, "outside_step_s/save": 1.0})
+    assert steps[0] == (phases, {"other_cpu_s": 0.0})
+    assert steps[1] == (phases, {"between_steps_s": 3.0, "other_cpu_s": 0.0, "outside_step_s/save": 1.0})
     stat.unlink()
     clock.begin_step()
     assert "other_cpu_s" not in clock.end_step()[1]
 
 
-def test_what_is_done_apart_between_two_steps_is_in_neither(tmp_path: Path) -> None:
+def test_work_between_two_steps_is_in_neither(tmp_path: Path) -> None:
     clock = StepClock(OtherLoad([0], tmp_path / "absent"), Ticks())
-    told = []
+    steps = []
     for _ in range(2):
         with clock.outside_step("samples"):
             pass
         clock.begin_step()
-        told.append(clock.end_step())
-    assert told[0] == ({"step": 1.0}, {"outside_step_s/samples": 1.0})
+        steps.append(clock.end_step())
+    assert steps[0] == ({"step": 1.0}, {"outside_step_s/samples": 1.0})
     # The end at 7, the start at 12; samples from 8 to 11.
-    assert told[1] == ({"step": 1.0}, {"between_steps_s": 2.0, "outside_step_s/samples": 1.0})
+    assert steps[1] == ({"step": 1.0}, {"between_steps_s": 2.0, "outside_step_s/samples": 1.0})
 
 
-def test_another_thread_counts_under_the_open_phase() -> None:
+def test_a_phase_of_another_thread_is_inside_the_open_phase() -> None:
     clock = PhaseClock(Ticks())
 
     def work() -> None:
@@ -218,7 +218,7 @@ def test_timer_names(timer: str, phase: str) -> None:
     assert phase_name(timer, "the pass") == phase
 
 
-def test_sanitized() -> None:
+def test_sanitize() -> None:
     assert sanitize("_a b/c_") == "a_b_c"
     assert sanitize("//") == "unnamed"
 

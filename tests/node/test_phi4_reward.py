@@ -31,18 +31,18 @@ RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
         (31743, 0.5 + 0.25 * (1 + math.cos(math.pi * 6143 / 6144))),
     ],
 )
-def test_a_correct_answer_loses_when_it_is_long(length: int, expected: float) -> None:
+def test_a_long_correct_answer_gets_less(length: int, expected: float) -> None:
     assert Phi4().accuracy(RIGHT, length, "12", complete=True) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("length", "expected"), [(0, -1.0), (1851, -0.75), (1234, -0.875), (3702, -0.5), (30000, -0.5)]
 )
-def test_a_wrong_answer_loses_when_it_is_short(length: int, expected: float) -> None:
+def test_a_short_wrong_answer_gets_less(length: int, expected: float) -> None:
     assert Phi4().accuracy(NONE, length, "12", complete=True) == pytest.approx(expected, abs=1e-12)  # cos(π/3) = 0.5
 
 
-def test_an_incomplete_response_is_told_from_a_bad_format() -> None:
+def test_an_incomplete_response_is_not_a_bad_format() -> None:
     phi4 = Phi4()
     assert phi4.accuracy("<think>a", 31744, "12", complete=False) == -0.5
     assert phi4.accuracy(RIGHT, 31744, "12", complete=False) == -0.5
@@ -61,11 +61,11 @@ def test_an_incomplete_response_is_told_from_a_bad_format() -> None:
         "",
     ],
 )
-def test_what_is_no_thought_and_answer(text: str) -> None:
+def test_bad_formats(text: str) -> None:
     assert answer_part(text) is None
 
 
-def test_a_draft_inside_the_thought_is_no_answer() -> None:
+def test_a_draft_inside_the_thought_is_not_the_answer() -> None:
     draft = "<think>maybe \\boxed{12}</think>I do not know"
     assert answer_part(draft) == "I do not know"
     assert Phi4().accuracy(draft, 3702, "12", complete=True) == -0.5
@@ -86,12 +86,12 @@ def test_a_draft_inside_the_thought_is_no_answer() -> None:
         ("12", ""),
     ],
 )
-def test_the_last_box_that_is_closed(text: str, expected: str) -> None:
+def test_the_last_closed_box(text: str, expected: str) -> None:
     assert last_boxed(text) == expected
 
 
 @pytest.mark.parametrize("truth", [None, "", "  "])
-def test_a_missing_ground_truth_is_told(truth: str | None) -> None:
+def test_a_missing_ground_truth_is_an_error(truth: str | None) -> None:
     with pytest.raises(UserError, match="no ground truth"):
         Phi4().accuracy("<think>a</think>\\boxed{None}", 10, truth, complete=True)
 
@@ -135,7 +135,7 @@ def test_other_lengths_keep_the_shares() -> None:
         ({"ngram": 0}, "ngram must be at least 1"),
     ],
 )
-def test_options_that_mean_nothing(options: dict[str, Any], words: str) -> None:
+def test_invalid_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Phi4(**options)
 
@@ -168,7 +168,7 @@ print(json.dumps(out))
 """
 
 
-def test_equality_in_a_stack_from_any_thread_in_bounded_time(stack_python: Callable[[str], Path]) -> None:
+def test_equality_in_a_stack_from_any_thread_in_limited_time(stack_python: Callable[[str], Path]) -> None:
     command = [str(stack_python(TRANSFORMERS)), "-c", PROGRAM, "2"]
     done = patience.run(command, 90, input=json.dumps(EQUALITY), cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -180,7 +180,7 @@ def test_equality_in_a_stack_from_any_thread_in_bounded_time(stack_python: Calla
     assert wrong == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * 7 / (62 * 3702 / 31744)))))
 
 
-def test_time_in_which_a_comparison_does_not_have_the_core_is_not_counted(tmp_path: Path) -> None:
+def test_only_cpu_time_of_a_comparison_counts(tmp_path: Path) -> None:
     """Who sleeps stands for who waits: what is equal must not depend on a node's other load."""
     asleep = "import time\ndef parse(text, **_):\n    time.sleep(0.6)\n    return [text]\n"
     (tmp_path / "math_verify.py").write_text(f"{asleep}def verify(truth, answer, **_):\n    return truth == answer\n")
@@ -189,7 +189,7 @@ def test_time_in_which_a_comparison_does_not_have_the_core_is_not_counted(tmp_pa
     assert patience.run([sys.executable, "-c", code], 60, cwd=ROOT, env=environ).stdout == "True False\n"
 
 
-def test_without_math_verify_nothing_is_guessed() -> None:
+def test_without_math_verify_a_comparison_fails() -> None:
     # The controller's Python has none.
     code = "from node import equality; equality.equal('1', '2')"
     done = patience.run([sys.executable, "-c", code], 60, cwd=ROOT)

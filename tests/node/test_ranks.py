@@ -1,4 +1,4 @@
-"""A node's processes start with torchrun's variables, and one that dies ends the others and is named."""
+"""A node's processes have torchrun's variables; one that fails ends the others and is named."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ while len(list(folder.glob("up-*"))) < 2:
 
 def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "node.ranks", "--nodes=1", "--node=0", "--each=2", "--at=127.0.0.1:29400"]
-    command += [*options, f"--report={folder / 'told.json'}", "-c", BEGIN + script, str(folder)]
+    command += [*options, f"--report={folder / 'report.json'}", "-c", BEGIN + script, str(folder)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def test_processes_have_torchruns_variables_and_end_well_together(tmp_path: Path) -> None:
+def test_processes_have_torchruns_variables_and_all_succeed(tmp_path: Path) -> None:
     job = start(tmp_path, "")
     patience.ended(job, 60)
-    assert job.returncode == 0 and not (tmp_path / "told.json").exists()
+    assert job.returncode == 0 and not (tmp_path / "report.json").exists()
     seen = [json.loads((tmp_path / f"up-{rank}").read_text()) for rank in range(2)]
     for rank, env in enumerate(seen):
         assert (env["RANK"], env["LOCAL_RANK"], env["GROUP_RANK"]) == (str(rank), str(rank), "0")
@@ -47,45 +47,45 @@ def test_processes_have_torchruns_variables_and_end_well_together(tmp_path: Path
         assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "29400", "lo")
 
 
-def test_ranks_of_the_second_node_are_numbered_on(tmp_path: Path) -> None:
+def test_ranks_continue_on_the_second_node(tmp_path: Path) -> None:
     script = BEGIN.replace("while", "while False and") + ""
     command = [sys.executable, "-m", "node.ranks", "--nodes=2", "--node=1", "--each=2", "--at=10.0.0.1:5"]
-    command += [f"--report={tmp_path / 'told.json'}", "-c", script, str(tmp_path)]
+    command += [f"--report={tmp_path / 'report.json'}", "-c", script, str(tmp_path)]
     assert patience.run(command, 60, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
     seen = [json.loads((tmp_path / f"up-{rank}").read_text()) for rank in (2, 3)]
     assert [env["LOCAL_RANK"] for env in seen] == ["0", "1"]
     assert [env["WORLD_SIZE"] for env in seen] == ["4", "4"]
 
 
-def test_one_that_is_killed_ends_the_others_and_is_named(tmp_path: Path) -> None:
+def test_a_killed_process_ends_the_others_and_is_named(tmp_path: Path) -> None:
     job = start(tmp_path, "if rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(600)")
-    _, said = patience.ended(job, 60)
-    told = json.loads((tmp_path / "told.json").read_text())
+    _, stderr = patience.ended(job, 60)
+    report = json.loads((tmp_path / "report.json").read_text())
     assert job.returncode == 128 + 9
-    assert (told["rank"], told["code"]) == (1, -9)
-    assert told["what"].startswith("rank 1 of 2 on ") and told["what"].endswith(" was killed by SIGKILL")
-    assert f"{told['what']}; the other processes are ended" in said
+    assert (report["rank"], report["code"]) == (1, -9)
+    assert report["what"].startswith("rank 1 of 2 on ") and report["what"].endswith(" was killed by SIGKILL")
+    assert f"{report['what']}; the other processes are ended" in stderr
 
 
-def test_one_that_refuses_ends_one_that_does_not_listen(tmp_path: Path) -> None:
+def test_a_user_error_ends_a_process_that_ignores_signals(tmp_path: Path) -> None:
     """It waits for the other in a library that no signal interrupts: it is killed."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     job = start(tmp_path, f"if rank == 0:\n    sys.exit(2)\n{deaf}time.sleep(600)\n(folder / 'outlived').touch()")
     patience.ended(job, 60)
     assert job.returncode == 2 and not (tmp_path / "outlived").exists()
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert (told["rank"], told["code"]) == (0, 2)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["rank"], report["code"]) == (0, 2)
 
 
-def test_a_stop_reaches_all_and_is_no_failure(tmp_path: Path) -> None:
+def test_a_stop_reaches_all_processes_and_is_not_a_failure(tmp_path: Path) -> None:
     job = start(tmp_path, "time.sleep(600)")
     patience.until(lambda: len(list(tmp_path.glob("up-*"))) == 2, job.pid)
     job.send_signal(signal.SIGTERM)
-    _, said = patience.ended(job, 60)
-    assert job.returncode == 75 and not (tmp_path / "told.json").exists() and said == ""
+    _, stderr = patience.ended(job, 60)
+    assert job.returncode == 75 and not (tmp_path / "report.json").exists() and stderr == ""
 
 
-def test_whose_end_explains_the_others() -> None:
+def test_the_first_cause_of_several_exits() -> None:
     assert first_cause({0: 1, 1: -9, 2: 2}) == 1
     assert first_cause({0: 1, 1: 75, 2: 2}) == 2
     assert first_cause({0: 75, 3: 1, 2: 1}) == 2

@@ -1,4 +1,4 @@
-"""The rewards' formulas, and how TRL meets them."""
+"""The rewards' formulas, called as TRL calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When sample completions are taken, how much of them is written, and that nothing that fails there ends a run."""
+"""Sample completions: when they are taken, their length, and failures that do not end a run."""
 
 import json
 import math
@@ -18,11 +18,11 @@ PROMPT = {"prompt": [{"role": "user", "content": "x" * 50_000}]}
     ("steps", "every", "after"),
     [(4, 1, (0, 2, 4)), (5, 1, (0, 2, 5)), (1, 1, (0, 1)), (100, 20, (0, 40, 100)), (10, 50, (0, 10)), (0, 1, (0,))],
 )
-def test_stages_are_before_about_halfway_and_after(steps: int, every: int, after: tuple[int, ...]) -> None:
+def test_samples_are_taken_before_halfway_and_after(steps: int, every: int, after: tuple[int, ...]) -> None:
     assert sample_steps(steps, every) == after
 
 
-def test_a_sample_is_bounded_and_json_can_hold_it(tmp_path: Path) -> None:
+def test_a_sample_is_shortened_and_valid_json(tmp_path: Path) -> None:
     rewards = {"accuracy": 1, "nan": math.nan, "inf": math.inf, "none": None}
     text = "<b>\ud83d\x00" + "変" * 50_000 + "end"
     made = sample(0, PROMPT, text, tokens=7, cut_off=True, rewards=rewards)
@@ -37,7 +37,7 @@ def test_a_sample_is_bounded_and_json_can_hold_it(tmp_path: Path) -> None:
     assert problems(SamplesLine, line) == [] and all(problems(Sample, one) == [] for one in line["samples"])
 
 
-def test_what_fails_is_a_problem_of_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_becomes_the_lines_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> tuple[list[Sample], str | None]:
         raise RuntimeError("CUDA out of memory\nTried to allocate")
 

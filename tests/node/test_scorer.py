@@ -1,4 +1,4 @@
-"""Reward models in a process of their own: the same scores, and whatever becomes of the process is named."""
+"""Reward models in a separate process: equal scores, and errors that name the process's failure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def beside(python: Path, attempt: Path) -> Iterator[tuple[ServerHead, dict[str, 
         cwd=ROOT,
         log=attempt.parent / "log",
     )
-    told = json.loads((attempt.parents[2] / "spec.json").read_text())["scorer"]
-    with ServerHead(setup, 1, ServerSetup(told, setup.environment, attempt.parent / "scorer.log", "scorer")) as head:
+    scorer = json.loads((attempt.parents[2] / "spec.json").read_text())["scorer"]
+    with ServerHead(setup, 1, ServerSetup(scorer, setup.environment, attempt.parent / "scorer.log", "scorer")) as head:
         head.start(attempt.parent)
         head.wait_for_nodes()
         yield head, {**setup.environment, **head.environment()}
@@ -62,10 +62,10 @@ def ordered(folder: Path, inputs: Path, **trainer_args: Any) -> Path:
     return attempt
 
 
-def test_the_scores_are_those_of_the_trainers_process_and_silence_and_death_are_named(
+def test_scores_equal_the_trainers_and_a_silent_or_dead_scorer_is_named(
     stack_python: Stack, made_inputs: Path, tmp_path: Path
 ) -> None:
-    python, attempt, out = stack_python(TRANSFORMERS), ordered(tmp_path, made_inputs), tmp_path / "told.json"
+    python, attempt, out = stack_python(TRANSFORMERS), ordered(tmp_path, made_inputs), tmp_path / "results.json"
     with beside(python, attempt) as (head, environment):
         scorer = scorer_of(attempt)
         command = [str(python), "-m", "tests.node.ask_scorer", str(attempt), str(scorer.pid), str(out)]
@@ -73,15 +73,15 @@ def test_the_scores_are_those_of_the_trainers_process_and_silence_and_death_are_
         assert done.returncode == 0, done.stderr + (attempt.parent / "scorer.log").read_text()
         died, code = head.culprit(2)
         assert died.startswith("the scorer on rank 0 (here) was killed by SIGKILL") and code == -signal.SIGKILL
-    told = json.loads(out.read_text())
-    (here, counted), (there, counted_there) = told["here"], told["there"]
+    results = json.loads(out.read_text())
+    (here, counted), (there, counted_there) = results["here"], results["there"]
     assert there == pytest.approx(here, abs=1e-6) and max(here) - min(here) > 1e-2
     assert counted == counted_there and counted["truncated"] > 0
-    assert "the secret is wrong" in told["stranger"]
-    assert "did not answer within 0.5 s" in told["silent"] and "does not answer (" in told["dead"]
+    assert "the secret is wrong" in results["stranger"]
+    assert "did not answer within 0.5 s" in results["silent"] and "does not answer (" in results["dead"]
 
 
-def test_two_clients_at_once_have_their_own_scores_whoever_else_dies(
+def test_parallel_clients_get_their_own_scores_when_another_client_dies(
     stack_python: Stack, made_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = ordered(tmp_path, made_inputs)
@@ -102,13 +102,13 @@ def test_two_clients_at_once_have_their_own_scores_whoever_else_dies(
         assert [started[who].poll() for who in ("one", "two", "three", "four")] == [0, 0] + [-signal.SIGKILL] * 2
         assert head.poll() is None and answers(attempt, "one") == alone["one"]
     assert len(alone["one"]) == ROUNDS and alone["one"][0] != alone["two"][0]
-    for who, told in alone.items():
-        assert json.loads((tmp_path / who).read_text()) == told
+    for who, scores in alone.items():
+        assert json.loads((tmp_path / who).read_text()) == scores
     assert len({value for values, *_ in (*alone["one"], *alone["two"]) for value in values}) > ROUNDS
     assert any(truncated for *_, truncated in alone["two"]) and not alone["two"][0][2]
 
 
-def test_a_death_in_a_step_ends_the_training_and_nothing_is_left_behind(
+def test_a_scorer_that_dies_in_a_step_ends_the_training_and_leaves_no_process(
     stack_python: Stack, made_inputs: Path, tmp_path: Path
 ) -> None:
     python, attempt = stack_python(TRANSFORMERS), ordered(tmp_path, made_inputs, max_steps=1000, save_strategy="no")
@@ -121,8 +121,8 @@ def test_a_death_in_a_step_ends_the_training_and_nothing_is_left_behind(
         patience.until(lambda: len(read_lines(metrics)) >= 2 or trainer.poll() is not None, trainer.pid)
         scorer.kill()
         patience.until(lambda: trainer.poll() is not None, trainer.pid)
-        said = (tmp_path / "log").read_text()
-        assert trainer.poll() == 2 and "error: the scorer at 127.0.0.1:" in said, said
+        log = (tmp_path / "log").read_text()
+        assert trainer.poll() == 2 and "error: the scorer at 127.0.0.1:" in log, log
         assert (head.poll() or "").startswith("the scorer on rank 0 (here) was killed by SIGKILL")
     for line in read_lines(metrics)[:2]:
         scalars, phases = line["scalars"], line["phases"]
@@ -133,7 +133,7 @@ def test_a_death_in_a_step_ends_the_training_and_nothing_is_left_behind(
     assert not scorer.is_running()
 
 
-def test_a_model_that_cannot_be_loaded_is_named_before_the_trainer_starts(
+def test_a_model_that_cannot_load_is_named_before_the_trainer_starts(
     stack_python: Stack, made_inputs: Path, tmp_path: Path
 ) -> None:
     attempt = ordered(tmp_path, made_inputs)

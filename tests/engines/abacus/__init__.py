@@ -1,4 +1,4 @@
-"""Abacus: an engine of the tests, which draws completions from a table of bigrams, one character after another."""
+"""Abacus, an engine for tests: samples completions from a table of bigrams."""
 
 from __future__ import annotations
 
