@@ -16,16 +16,7 @@ from node.own_reward_process import ARGUMENTS
 from node.reward_model import OWN_PROCESS
 from node.tiny import BUILTIN_MODELS
 from trainers.reward_settings import AnyReward, RewardModel
-from trainers.section import (
-    Count,
-    Environment,
-    Number,
-    Options,
-    PositiveInt,
-    Section,
-    Seed,
-    require_source,
-)
+from trainers.section import Count, Environment, Number, Options, PositiveInt, Section, Seed, require_source
 
 _SCORER_TIMEOUT_S = 1800.0
 

@@ -104,10 +104,7 @@ class _StepRest:
 
 
 def timer_places(
-    steps: Sequence[Mapping[str, float]],
-    tree: TimerTree,
-    run_id: str,
-    rounding: Sequence[Mapping[str, float]] = (),
+    steps: Sequence[Mapping[str, float]], tree: TimerTree, run_id: str, rounding: Sequence[Mapping[str, float]] = ()
 ) -> tuple[dict[str, str], list[Verdict]]:
     """The places of timers that lie inside the step in some releases and outside in others, by the run's own seconds.
 

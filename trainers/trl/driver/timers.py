@@ -161,10 +161,7 @@ class TrlTimers:
             return enter(context)
 
         def timed_leave(
-            context: Any,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
+            context: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
         ) -> Any:
             # Close first: TRL logs to the tracker as it exits, and does not time that.
             clock.close()
