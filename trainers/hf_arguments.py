@@ -47,7 +47,7 @@ _OWNED = _NAMES_AND_PLACES | {
 }
 
 
-def workload_arguments(workload: Workload, seed: int, processes: int = 1) -> dict[str, Any]:
+def workload_arguments(workload: Workload, seed: int, processes: int) -> dict[str, Any]:
     """The arguments that the workload sets for every arm; each process learns from its share of the batch."""
     # Settings are resolved in one process, which would generate for its own share only.
     together = {"generation_batch_size": workload.batch_size} if processes > 1 else {}

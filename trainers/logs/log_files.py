@@ -212,7 +212,7 @@ def _elements(file: TextIO, text: str) -> Iterator[Any]:
                 found, end = decode(text, at)
                 end = _after_space(text, end)
                 if text[end : end + 1] not in (",", "]"):
-                    raise ValueError("no comma behind it")
+                    raise ValueError("no comma after it")
                 if "\\u" in text[at:end]:
                     require_characters(found)
             except ValueError:

@@ -50,9 +50,9 @@ class StepNames:
 
     def scalar_name(self, name: str) -> str:
         """The project's name of a logged number: `timing_s/<name>` for a timer, else the same."""
-        for before, behind in self.timers:
-            if name.startswith(before) and name.endswith(behind) and len(name) > len(before) + len(behind):
-                return TIMERS + name[len(before) : len(name) - len(behind)]
+        for prefix, suffix in self.timers:
+            if name.startswith(prefix) and name.endswith(suffix) and len(name) > len(prefix) + len(suffix):
+                return TIMERS + name[len(prefix) : len(name) - len(suffix)]
         return name
 
     def logged_step(self, numbers: Mapping[str, float], counted: float | None) -> LoggedStep | None:

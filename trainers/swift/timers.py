@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.timers.tree import Phase, TimerTree, overlapping_tree
+from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
 from trainers.trl.timers import PREPARE_INPUTS, TRL_1_16, generate, sync_weights
 
 _ROLLOUT = "step/rollout"
@@ -91,23 +91,23 @@ SWIFT_4_6 = TimerTree(
         ),
         sync_weights(_ROLLOUT, "_move_model_to_vllm"),
         generate(_ROLLOUT, "generate", more="; with several turns or dynamic_sample, the last call"),
-        Phase(
-            f"{_ROLLOUT}/score",
+        keyed(
+            "_score_completions",
             "Score completions",
             "Rewards; with dynamic_sample also the generation of further completions.",
             "rewards",
-            ("_score_completions",),
+            within=_ROLLOUT,
+            name="score",
         ),
-        Phase(
-            f"{_ROLLOUT}/prepare_batch",
+        keyed(
+            "_prepare_batch_inputs",
             "Prepare batch",
             "Encodes the samples; log-probabilities of the old policy and the reference.",
             "log-probs",
-            ("_prepare_batch_inputs",),
+            within=_ROLLOUT,
+            name="prepare_batch",
         ),
-        Phase(
-            f"{_ROLLOUT}/log", "Log completions", "Decodes and gathers texts for the log.", "other", ("log_metrics",)
-        ),
+        keyed("log_metrics", "Log completions", "Decodes and gathers texts for the log.", "other", _ROLLOUT, "log"),
     ),
 )
 

@@ -23,10 +23,10 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
     The trainer's resolved settings take precedence over the overrides that it was given.
     """
     resolved = done.get("resolved")
-    held = resolved.get("trainer") if isinstance(resolved, Mapping) else None
+    final = resolved.get("trainer") if isinstance(resolved, Mapping) else None
     settings: dict[str, Any] = dict(overrides_by_key(spec.get("trainer_args")))
-    if isinstance(held, Mapping):
-        settings |= {key: value for key, value in flatten(held).items() if value is not None}
+    if isinstance(final, Mapping):
+        settings |= {key: value for key, value in flatten(final).items() if value is not None}
     return trainer_named(trainer).loop(version, settings)
 
 

@@ -58,7 +58,7 @@ class _ConsoleRow:
     swift: bool
     before: _Bar | None = None
     on_its_line: bool = False
-    behind: _Bar | None = None
+    after: _Bar | None = None
 
 
 def read_trl_console(path: Path) -> Imported:
@@ -120,8 +120,8 @@ def _last_bar(text: str, rows: Sequence[_ConsoleRow], totals: Totals) -> _Bar | 
         if _NAMED.search(before) is None or _OWN.fullmatch(before):
             last = _Bar(int(found["done"]), int(found["total"]), clock_s(found["elapsed"]))
             totals.add_bar(last.done, last.total, last.elapsed_s or 0.0)
-            if rows and rows[-1].behind is None:
-                rows[-1].behind = last
+            if rows and rows[-1].after is None:
+                rows[-1].after = last
     return last
 
 
@@ -162,15 +162,15 @@ def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[
     belongs to a later step.
     """
     logged = [one.row for one in rows]
-    behind, before = [one.behind for one in rows], [one.before for one in rows]
-    steps, bars = None, behind
+    after, before = [one.after for one in rows], [one.before for one in rows]
+    steps, bars = None, after
     if len(rows) > 1:
-        steps = _multiples(behind)
+        steps = _multiples(after)
         if steps is None and None not in before:
             steps, bars = _multiples(before), before
     if steps is None:
-        late = all(one.on_its_line for one in rows) or any(a and a == b for a, b in pairwise(behind))
-        bars = before if late else behind
+        late = all(one.on_its_line for one in rows) or any(a and a == b for a, b in pairwise(after))
+        bars = before if late else after
         steps = _each(bars)
     if steps is not None:
         clocks = [bar.elapsed_s if bar else None for bar in bars]

@@ -120,5 +120,8 @@ def _agree(steps: Sequence[int], epochs: Sequence[float | None], tokens: Sequenc
         return True
     counts = [(0, 0.0), *((step, count) for step, count in zip(steps, tokens, strict=True) if count is not None)]
     rates = [(after - before) / (step - since) for (since, before), (step, after) in pairwise(counts)]
-    beside = [max([*rates[max(0, n - 1) : n], *rates[n + 1 : n + 2]], default=math.inf) for n in range(len(rates))]
-    return bool(rates) and all(0.0 < rate <= _MOST_TOKENS_MORE * most for rate, most in zip(rates, beside, strict=True))
+    for n, rate in enumerate(rates):
+        neighbours = [*rates[max(0, n - 1) : n], *rates[n + 1 : n + 2]]
+        if not 0.0 < rate <= _MOST_TOKENS_MORE * max(neighbours, default=math.inf):
+            return False
+    return bool(rates)

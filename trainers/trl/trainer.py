@@ -114,9 +114,9 @@ def memory(
     share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
     share = int(case.workload["batch_size"]) // processes
     tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
-    held, update = _trainers_share(case, model, adapter, processes, whole_reference)
-    update = [*held, *update, *pass_parts(model, tokens_per_pass)]
-    rollout = [] if served else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(held)), True)]
+    always, update = _trainers_share(case, model, adapter, processes, whole_reference)
+    update = [*always, *update, *pass_parts(model, tokens_per_pass)]
+    rollout = [] if served else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(always)), True)]
     tokens, more = None, "trainer verl" if adapter else f"{FSDP[0]}: true"
     if not case.engine.in_trainer:
         of_gpu = case.settings.number(share_of_gpu) or 0.3  # GRPOConfig's default
@@ -151,9 +151,9 @@ def _trainers_share(
     ways = processes if case.settings.true(FSDP[0]) else 1
     of_all, part = f", 1/{ways}" if ways > 1 else "", (model.parameters or 0) * size / ways / GIB
     gathered = part * ways * 2 / size
-    held, update = [Part(f"weights{of_all}, {size} bytes each", part, True)], []
+    always, update = [Part(f"weights{of_all}, {size} bytes each", part, True)], []
     if not adapter:
-        held += [Part(f"gradients{of_all}", part, True), Part(f"AdamW's two moments{of_all}", 2 * part, True)]
+        always += [Part(f"gradients{of_all}", part, True), Part(f"AdamW's two moments{of_all}", 2 * part, True)]
         if processes > 1 and not of_all:
             update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", part, True))
         if float(case.workload.get("beta") or 0) > 0:
@@ -162,7 +162,7 @@ def _trainers_share(
                 update.append(Part("the reference gathered, 2 bytes each", gathered, True))
     if of_all and case.settings.get(f"{FSDP[1]}.{RESHARD}") is False:
         update.append(Part("the weights gathered, 2 bytes each", gathered, True))
-    return held, update
+    return always, update
 
 
 TRAINER_STATE = LogFormat(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,6 +70,17 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
     of the optimizer's weights (float32), although passes may be in bfloat16. swift disables vLLM's own all-reduce,
     which TRL leaves on.
     """
+
+    def change(engine_args: Any) -> None:
+        engine_args.seed = seed + int(engine_args.seed or 0)
+        engine_args.dtype = dtype
+        engine_args.disable_custom_all_reduce = False
+
+    change_engine_args(change)
+
+
+def change_engine_args(change: Callable[[Any], None]) -> None:
+    """Change the engine arguments that ms-swift prepares for its vLLM."""
     with importing():
         from swift.infer_engine import GRPOVllmEngine
 
@@ -78,9 +89,7 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
     @functools.wraps(original)
     def prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
         original(engine, *args, **kwargs)
-        engine.engine_args.seed = seed + int(engine.engine_args.seed or 0)
-        engine.engine_args.dtype = dtype
-        engine.engine_args.disable_custom_all_reduce = False
+        change(engine.engine_args)
 
     GRPOVllmEngine._prepare_engine_kwargs = prepare
 

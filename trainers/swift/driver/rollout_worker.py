@@ -18,6 +18,7 @@ from swift.pipelines.infer import rollout
 from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
 from node.records import write_json
+from trainers.swift.driver.colocate import change_engine_args
 from trainers.swift.driver.pipeline import encode_with_chat_template
 
 WORKERS = ("llm_worker", "llm_worker_entry")
@@ -45,7 +46,9 @@ def run(name: str, settings_file: Path, arguments: Any, rank: int, *others: Any)
     if is_cpu_platform():
         # vLLM's core in its own process would compete for these CPUs.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        _extend()
+        # swift's own extension of vLLM's worker would need NCCL.
+        extension = f"{__name__}.{OnCpu.__name__}"
+        change_engine_args(lambda engine_args: setattr(engine_args, "worker_extension_cls", extension))
     getattr(rollout, name)(arguments, rank, *others)
 
 
@@ -55,19 +58,6 @@ class _Fatal(logging.LoggerAdapter[logging.Logger]):
     def error(self, *args: Any, **kwargs: Any) -> None:
         super().error(*args, **kwargs)
         os._exit(1)
-
-
-def _extend() -> None:
-    """Load `OnCpu` into vLLM's worker instead of swift's own extension."""
-    from swift.infer_engine import GRPOVllmEngine
-
-    original = GRPOVllmEngine._prepare_engine_kwargs
-
-    def prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
-        original(engine, *args, **kwargs)
-        engine.engine_args.worker_extension_cls = f"{__name__}.{OnCpu.__name__}"
-
-    GRPOVllmEngine._prepare_engine_kwargs = prepare
 
 
 class StoreCommunicator:

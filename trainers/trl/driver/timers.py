@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from node.engine_server import uses_server
@@ -160,12 +159,10 @@ class TrlTimers:
             clock.open(phase_name(context.name, timers._log_prob))
             return enter(context)
 
-        def timed_leave(
-            context: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> Any:
+        def timed_leave(context: Any, *error: Any) -> Any:
             # Close first: TRL logs to the tracker as it exits, and does not time that.
             clock.close()
-            return leave(context, kind, error, trace)
+            return leave(context, *error)
 
         ProfilingContext.__enter__ = timed_enter
         ProfilingContext.__exit__ = timed_leave
