@@ -82,18 +82,29 @@ class Sglang:
             skip_tokenizer_init=True,
             custom_sigquit_handler=_ignored,
         )
-        # SGLang's first request installs handlers for SIGTERM and for SIGQUIT, which would end this process silently.
-        self.generate([[0]], {"max_new_tokens": 1})
-        take_back_signals(self._engine.loop)
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._handlers[number])
-        signal.signal(signal.SIGQUIT, self._on_child_ended)
+        self._replace_handlers()
         # SGLang's watchdog ignores a scheduler that ends with status 0, and a request would wait forever.
         self._engine.tokenizer_manager._subprocess_watchdog.stop()
         threading.Thread(target=self._watch, daemon=True).start()
         root.setLevel(level)  # SGLang changed both
         root.handlers[:] = handlers
         self._remove_files()
+
+    def _replace_handlers(self) -> None:
+        """Restore the signal handlers that SGLang replaced, and handle SIGQUIT, its signal for a failed process.
+
+        Its first request installs handlers for SIGTERM and for SIGQUIT, which would end this process silently.
+        """
+        self.tokens([[0]], [{"max_new_tokens": 1}])
+
+        async def remove() -> None:  # uvloop ignores the removal unless it is running
+            for number in (signal.SIGTERM, signal.SIGQUIT):
+                self._engine.loop.remove_signal_handler(number)
+
+        self._engine.loop.run_until_complete(remove())
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.signal(signal.SIGQUIT, self._on_child_ended)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]
@@ -213,16 +224,6 @@ class Sglang:
             if self._lost is not None:
                 raise self._lost from None
             raise
-
-
-def take_back_signals(loop: Any) -> None:
-    """Remove SGLang's signal handlers from its running loop; uvloop ignores the removal at other times."""
-
-    async def remove() -> None:
-        for number in (signal.SIGTERM, signal.SIGQUIT):
-            loop.remove_signal_handler(number)
-
-    loop.run_until_complete(remove())
 
 
 def _describe_status(code: int) -> str:

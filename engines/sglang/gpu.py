@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from engines.sglang.colocate import Sglang, require_success, start_resource_tracker, take_back_signals
+from engines.sglang.colocate import Sglang, require_success, start_resource_tracker
 from node.exit_codes import STOP_SIGNALS
 from node.hardware import free_port, importing
 
@@ -35,7 +35,7 @@ class SglangOnGpu(Sglang):
         self.sleeps = bool(settings.get("enable_memory_saver"))
         self._ended = False
         # SGLang 0.4.6 also handles SIGCHLD, and so the ends of this process's other children.
-        before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+        self._handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
         others = set(multiprocessing.active_children())
         # Prompts and completions are token ids.
         options = {"model_path": str(model), "dtype": dtype, "random_seed": seed, "skip_tokenizer_init": True}
@@ -47,12 +47,7 @@ class SglangOnGpu(Sglang):
         self._children = [child for child in multiprocessing.active_children() if child not in others]
         if not hasattr(self._engine, "loop"):  # 0.4.6 gets it from asyncio each time
             self._engine.loop = asyncio.get_event_loop()
-        # The first request installs a handler for SIGTERM, which stops a job.
-        self.tokens([[0]], [{"max_new_tokens": 1}])
-        take_back_signals(self._engine.loop)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.signal(signal.SIGQUIT, self._on_child_ended)
+        self._replace_handlers()
         # 0.4.6 does not watch its processes, and a request would wait forever.
         threading.Thread(target=self._watch, daemon=True).start()
 
