@@ -108,11 +108,11 @@ def exit_code(train: Callable[[dict[str, Any], StopRequest], None]) -> int:
     return run(main)
 
 
-def begin(attempt: Mapping[str, Any], beside: str = "") -> Job:
+def begin(attempt: Mapping[str, Any], role: str = "") -> Job:
     """Bind the job's CPUs, set its environment and check a registered stack; nothing large is imported yet.
 
-    Each of several processes binds its share of the CPUs; the first one of each node checks the stack. A process
-    `beside` the trainer, with that name, also checks it.
+    Each of several processes binds its share of the CPUs; the first one of each node checks the stack. A server beside
+    the trainer has a `role`, which names the file of its check.
     """
     local = local_rank()[0]
     part, width, parts = cpu_share()
@@ -126,7 +126,7 @@ def begin(attempt: Mapping[str, Any], beside: str = "") -> Job:
         Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
     if local == 0:
         node = os.environ.get("GROUP_RANK", "0")
-        suffix = f"-{beside}" if beside else f"-node{node}" if node != "0" else ""
+        suffix = f"-{role}" if role else f"-node{node}" if node != "0" else ""
         stack, name = str(job.spec["stack"]), f"verify{suffix}.json"
         if job.spec["workload"].get("gpus_per_node"):
             require_working_gpus(attempt, stack, name)

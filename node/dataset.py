@@ -27,21 +27,21 @@ def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
     """
     draw = random.Random(seed).random
 
-    def whole(low: int, high: int) -> int:
+    def integer(low: int, high: int) -> int:
         return low + int(draw() * (high - low + 1))
 
     def pick(choices: tuple[str, ...]) -> str:
-        return choices[whole(0, len(choices) - 1)]
+        return choices[integer(0, len(choices) - 1)]
 
     problems = []
     for _ in range(rows):
-        terms = [whole(2, 99), whole(2, 99)]
+        terms = [integer(2, 99), integer(2, 99)]
         signs = [pick(("+", "-", "*"))]
         if signs[0] == "*":
-            terms[1] = whole(2, 12)
+            terms[1] = integer(2, 12)
         if draw() < 0.5:
             signs.append(pick(("+", "-")))
-            terms.append(whole(2, 99))
+            terms.append(integer(2, 99))
         value = {"+": terms[0] + terms[1], "-": terms[0] - terms[1], "*": terms[0] * terms[1]}[signs[0]]
         if len(signs) == 2:
             value += terms[2] if signs[1] == "+" else -terms[2]

@@ -8,6 +8,7 @@ wrong}`. An error gives `{problem}`. The user's prints go to stderr.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import linecache
@@ -112,11 +113,9 @@ class Server:
     """Answers orders; if one exceeds its time limit, the answer names the current line, and the process ends."""
 
     def __init__(self, answers: Any) -> None:
-        self._answers = answers
-        self._lock = threading.Lock()
-        self._source, self._where = "", ""
+        self._answers, self._lock = answers, threading.Lock()
+        self._source = self._where = ""
         self._function: Callable[..., Any] | None = None
-        self._options: dict[str, Any] = {}
         self._takes: list[str] = []
 
     def answer(self, order: Mapping[str, Any]) -> None:
@@ -132,17 +131,16 @@ class Server:
                 reply({"problem": str(problem), "missing": missing})
 
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        self._options = dict(order["options"])
-        self._function = load_function(order["source"], order["code"], order["function"])
-        self._takes = accepted_arguments(self._function, self._options, order["columns"], self._where)
+        function = load_function(order["source"], order["code"], order["function"])
+        self._takes = accepted_arguments(function, order["options"], order["columns"], self._where)
+        self._function = functools.partial(function, **order["options"])
         return {"takes": self._takes}
 
     def _score(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         assert self._function is not None
         count = len(next(iter(given.values())))
-        accepted = {name: value for name, value in given.items() if name in self._takes}
         try:
-            returned = self._function(**accepted, **self._options)
+            returned = self._function(**{name: value for name, value in given.items() if name in self._takes})
         except (Exception, SystemExit) as error:
             raise Problem(f"{self._where}: {describe_error(error, self._source)}") from None
         values, wrong = check_values(returned, count, self._where)
