@@ -2,7 +2,7 @@
 
 Read in releases 0.3.0 to 0.7.0: nemo_rl/algorithms/grpo.py (grpo_train, async_grpo_train, validate,
 refit_policy_generation) and nemo_rl/utils/{timer,logger}.py. Its console has a block for each step, from a line
-`==== Step 3/100 ====` to the timers behind `Total step time:`.
+`==== Step 3/100 ====` to the timers after `Total step time:`.
 """
 
 from __future__ import annotations
@@ -151,10 +151,10 @@ class _Blocks:
         self.headed = False
         return self.step if self.first_head else self.placed
 
-    def head(self, word: str, number: int, of: int, line: int) -> None:
+    def head(self, kind: str, number: int, of: int, line: int) -> None:
         """A step's or an epoch's first line."""
         self.numbers = {}
-        if word == "Epoch":
+        if kind == "Epoch":
             if number != self.epoch:
                 self.before = self.step if number > self.epoch else 0
                 self.epoch = number

@@ -109,11 +109,11 @@ def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
             from_step = int(resumes[1])
         if "ed: '" not in part.text or (timer := _TIMER.search(part.text)) is None:
             continue
-        word, name, cost = timer.groups()
-        if name == "init_weight_sync_state" and word == "Started":
+        event, name, cost = timer.groups()
+        if name == "init_weight_sync_state" and event == "Started":
             # The trainer starts, from a checkpoint if the log names one before the first step.
             step, inside, seconds, calls = 0, False, {}, {}
-        if word == "Started":
+        if event == "Started":
             if name == "step":
                 step, from_step, inside = from_step or step, 0, True
         elif inside and cost is not None:

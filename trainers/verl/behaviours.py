@@ -18,7 +18,7 @@ from trainers.verl.releases import releases
 
 
 def _graphs_suffice(cases: Sequence[Case]) -> str:
-    # An engine that chooses its limit itself has it in its words: then the limit may be any number.
+    # A description that is not a number means that the engine chooses its limit: then it may be any number.
     limits = [case.behaviour("sequence-limit") or "" for case in cases]
     at_once = [
         min(case.per_replica, int(limit)) if limit.isdigit() else case.per_replica

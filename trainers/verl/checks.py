@@ -73,10 +73,6 @@ def _validation_in_step(case: Case) -> str | None:
     return f"every {freq} steps is part of those steps' time ({max(1, steps // freq)} of {steps}, always the last one)"
 
 
-def _validation_first(case: Case) -> bool:
-    return case.settings.true("trainer.val_before_train") and not case.workload.get("samples")
-
-
 def _unchunked(case: Case) -> str | None:
     limit = case.settings.number(f"{ROLLOUT}.max_num_batched_tokens")
     longest = case.settings.int(f"{ROLLOUT}.max_model_len") or case.longest
@@ -122,7 +118,7 @@ _RULES = (
         "with a small learning rate most updates are smaller than a rounding step of such weights and are lost: fast "
         "and small, but it hardly learns. verl's default is float32",
         "verl 0.4.1, workers/fsdp_workers.py:203; verl 0.9.1, trainer/config/engine/fsdp.yaml, model_dtype",
-        f"{ACTOR}.fsdp_config.model_dtype: fp32 (it takes more memory; passes are in bfloat16 all the same)",
+        f"{ACTOR}.fsdp_config.model_dtype: fp32 (it takes more memory; passes are still in bfloat16)",
     ),
     Rule(
         "validation-in-step",
@@ -138,7 +134,7 @@ _RULES = (
     Rule(
         "validation-first",
         "odd",
-        _validation_first,
+        lambda case: case.settings.true("trainer.val_before_train") and not case.workload.get("samples"),
         "a validation before the first step",
         "it takes time in every attempt, also after a resume, and is in no step's time",
         "verl 0.4.1, trainer/ppo/ray_trainer.py:930; verl 0.9.1, trainer/ppo/v1/trainer_base.py:439",

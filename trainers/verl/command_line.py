@@ -47,11 +47,11 @@ class CommandLine:
         if self._given is None:
             return
         try:
-            words = shlex.split(text)
+            arguments = shlex.split(text)
         except ValueError:
-            words = [word.strip("'\"") for word in text.split()]
-        given = [word for word in words if _OVERRIDE.match(word)]
-        if not self._unfinished and len(given) < max(1, sum(word not in ("\\", "") for word in words)):
+            arguments = [argument.strip("'\"") for argument in text.split()]
+        given = [argument for argument in arguments if _OVERRIDE.match(argument)]
+        if not self._unfinished and len(given) < max(1, sum(argument not in ("\\", "") for argument in arguments)):
             self._given = None
             return
         self._unfinished = text.rstrip().endswith("\\")

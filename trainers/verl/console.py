@@ -196,14 +196,14 @@ def _joined(current: _OpenLine, part: Printout) -> str | None:
     rest_only = current.joined and abs(current.last.line_chars - width) <= 1 and part.line_chars <= width
     unbroken = current.text.count(SEPARATOR)
     for glue in ("", " "):
-        whole = current.text + glue + part.text
-        *pieces, last = whole.rstrip().removesuffix(" -").split(SEPARATOR)[unbroken:]
+        joined = current.text + glue + part.text
+        *pieces, last = joined.rstrip().removesuffix(" -").split(SEPARATOR)[unbroken:]
         if not all(_is_pair(piece) for piece in pieces):
             continue
         if _is_pair(last) and (":" in part.text or rest_only):
-            return whole
+            return joined
         if pieces and _BEGUN.fullmatch(last):
-            return whole
+            return joined
     return None
 
 
@@ -264,11 +264,11 @@ def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
     pairs = [pair for piece in pieces if (pair := _pair(piece)) is not None]
     last = _pair(pieces[-1])
     if last is None and ":" in pieces[-1]:
-        # A progress bar or Ray's "[repeated 2x across cluster]" right behind the last number.
+        # A progress bar or Ray's "[repeated 2x across cluster]" right after the last number.
         name, _, text = pieces[-1].partition(":")
-        whole = parse_number(leading_number(text.strip()))
-        if whole is not None and name.strip():
-            last = (name.strip(), whole)
+        number = parse_number(leading_number(text.strip()))
+        if number is not None and name.strip():
+            last = (name.strip(), number)
             pairs.append(last)
     fixed = fixed_decimals([number for _, number in pairs[: -1 if last else None]])
     at_the_cut = current.last.line_chars >= CUT_AT_CHARS and not any(name == TIMERS + "step" for name, _ in pairs)
@@ -311,9 +311,9 @@ def _note_runner(log: _Log, actor: str, line: int, path: Path) -> None:
         return
     if actor in log.runners:
         one, other = actor, log.runners[-1]
-        whole = shlex.quote(str(path))
+        file = shlex.quote(str(path))
         split = "; ".join(
-            f"grep -F {shlex.quote(f'({name})')} {whole} > {shlex.quote(str(path.with_stem(f'{path.stem}-{place}')))}"
+            f"grep -F {shlex.quote(f'({name})')} {file} > {shlex.quote(str(path.with_stem(f'{path.stem}-{place}')))}"
             for place, name in enumerate((one, other), start=1)
         )
         raise UserError(

@@ -75,10 +75,12 @@ def _rollout(case: Case, gib: float, model: ModelFacts) -> tuple[float, tuple[Pa
     # vLLM's share is of all memory, SGLang's of the memory free at its start. vLLM subtracts what it uses beside the
     # weights; 0.8.5 also the trainer's memory, whose process it is in (vllm/v1/worker/gpu_worker.py:203).
     budget = share * (gib if case.engine.name != "sglang" else max(0.0, gib - at_start))
-    prefill = _prefill_gib(case, model) if case.engine.name == "vllm" else 0.0
-    pool = budget - weights - prefill
+    prefill = 0.0
+    pool = budget - weights
     if case.engine.name == "vllm":
-        pool -= at_start if release.engine_in_worker else CONTEXT_GIB
+        # vLLM reserves memory for its largest possible pass.
+        prefill = settings.int(f"{ROLLOUT}.max_num_batched_tokens", 8192) * model.hidden * 2 * 12 / GIB
+        pool -= prefill + (at_start if release.engine_in_worker else CONTEXT_GIB)
     rollout = (
         Part(f"the engine's weights, 1/{case.tensor_parallel}", weights, True),
         Part("room for keys and values", max(0.0, pool), False),
@@ -120,8 +122,3 @@ def _tokens_per_pass(case: Case) -> int:
         return settings.int(f"{ACTOR}.ppo_max_token_len_per_gpu", case.longest)
     micro = settings.int(f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1)
     return micro * case.longest // parallel
-
-
-def _prefill_gib(case: Case, model: ModelFacts) -> float:
-    """The memory that vLLM reserves for its largest possible pass."""
-    return case.settings.int(f"{ROLLOUT}.max_num_batched_tokens", 8192) * model.hidden * 2 * 12 / GIB

@@ -163,10 +163,10 @@ def _checked_leaves(
     sections = dict.fromkeys(release.job_keys, "job") | dict(release.overruling)
     for key, value in leaves:
         bare = key.lstrip("+")
-        word = _owner(bare, owned, sections)
-        if word is not None:
+        owner = _owner(bare, owned, sections)
+        if owner is not None:
             raise UserError(
-                f"options.{key} of an arm is not free: {_owner_text(word)}, for all arms alike "
+                f"options.{key} of an arm is not free: {_owner_text(owner)}, for all arms alike "
                 f"(got {short_repr(value)})"
             )
         if bare in parents and not (isinstance(value, Mapping) and not value):
@@ -193,14 +193,14 @@ def _owner(bare: str, owned: DerivedSettings, sections: Mapping[str, str]) -> st
     return next((sections[at] for at in (bare, *_sections_above(bare)) if at in sections), None)
 
 
-def _owner_text(word: str) -> str:
-    if word == "job":
+def _owner_text(owner: str) -> str:
+    if owner == "job":
         return "the job sets it on the node (paths, names, loggers, resuming, the reward's file)"
-    if not word:
+    if not owner:
         return "rolloutbench sets it, since it compares GRPO"
-    if word in ("engine", "seeds"):
-        return f"it follows from {'the arm' if word == 'engine' else 'the experiment'}'s {word}; change that instead"
-    return f"it follows from workload.{word}; change that instead"
+    if owner in ("engine", "seeds"):
+        return f"it follows from {'the arm' if owner == 'engine' else 'the experiment'}'s {owner}; change that instead"
+    return f"it follows from workload.{owner}; change that instead"
 
 
 def _sections_above(key: str) -> list[str]:

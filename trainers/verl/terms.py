@@ -99,7 +99,9 @@ def _of_the_loss(case: Case, release: Release) -> Terms:
     penalised, estimate = case.settings.true(f"{ACTOR}.use_kl_loss"), str(case.settings.get(f"{ACTOR}.kl_loss_type"))
     return {
         "loss": term(case, lambda mode: _loss(str(mode), case.workload, release), f"{ACTOR}.loss_agg_mode"),
-        "clip range": term(case, _pair, f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"),
+        "clip range": term(
+            case, lambda low, high: [number(low), number(high)], f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"
+        ),
         "dual-clip bound": term(case, number_or_off(()), f"{ACTOR}.clip_ratio_c"),
         "level of the ratio": term(case, lambda mode: _LEVELS.get(str(mode), str(mode)), ratio),
         "divisor of the advantages": term(
@@ -136,18 +138,14 @@ def _sampling(case: Case) -> Terms:
 def _loss(mode: str, workload: Mapping[str, Any], release: Release) -> str:
     """The `loss_type` of a `loss_agg_mode`, and how it differs from TRL's loss of that name."""
     matching = {name: loss for name, loss in release.losses.items() if loss.mode == mode}
-    asked = workload.get("loss_type")
-    name = asked if asked in matching else next((name for name, loss in matching.items() if not loss.differs), mode)
+    wanted = workload.get("loss_type")
+    name = wanted if wanted in matching else next((name for name, loss in matching.items() if not loss.differs), mode)
     return f"{name}, but {matching[name].differs}" if name in matching and matching[name].differs else str(name)
 
 
 def _reward_weights(workload: Mapping[str, Any]) -> object:
     rewards = workload.get("rewards")
     return [number(one.get("weight", 1.0)) for one in rewards] if isinstance(rewards, list) else None
-
-
-def _pair(low: Any, high: Any) -> object:
-    return [number(low), number(high)]
 
 
 def _numbers(values: Any) -> object:

@@ -57,7 +57,7 @@ DUMP = keyed("dump_rollout_generations", "Dump generations", "Writes prompts and
 UPDATE_WEIGHTS = keyed(
     "update_weights",
     "Update weights",
-    "Wakes the engines and hands them the new weights; driver wall clock.",
+    "Wakes the engines and sends them the new weights; driver wall clock.",
     "weight sync",
 )
 GEN_MAX = keyed("gen_max", "Greedy baseline", "ReMax's greedy responses and their reward.", "generation")
@@ -80,7 +80,7 @@ GENERATE_SEQUENCES = Phase(
 RESHARD = Phase(
     f"{GEN}/reshard",
     "Reshard",
-    "Inside the workers, the mean over ranks: wakes the engine and hands it the new weights. Nested in "
+    "Inside the workers, the mean over ranks: wakes the engine and sends it the new weights. Nested in "
     "Generate; absent with rollout.mode=async.",
     "weight sync",
     ("reshard",),
@@ -173,17 +173,17 @@ def _agent_loop(series: str, parts: tuple[Phase, ...], end: tuple[Phase, ...]) -
         series,
         f"verl {series} trainer/ppo/ray_trainer.py (fit), experimental/agent_loop/agent_loop.py",
         "Driver wall clock; its own time is what the slowest rank or sample does not explain: waiting for an engine, "
-        "putting it to sleep, moving the batch, and up to 0.7.0 handing over the weights.",
+        "putting it to sleep, moving the batch, and up to 0.7.0 sending the weights.",
         (*parts, *SLOWEST),
         end,
         (*AGENT_LOOP, *GENERATION_TIMING, *PROFILES),
     )
 
 
-# Until 0.7.0 these loops were recipes beside the package.
+# Until 0.7.0 these loops were recipes outside the package.
 _PLACES = {"0.5": "recipe", "0.6": "recipe", "0.7.0": "recipe", "0.7.1": "experimental", "0.8": "experimental"}
 # The workers of 0.3 and 0.4.0 time nothing: `gen` has no children.
-_DRIVER_ONLY = "Driver wall clock: generation, and handing over the weights."
+_DRIVER_ONLY = "Driver wall clock: generation, and sending the weights."
 _FIT = "trainer/ppo/ray_trainer.py (fit)"
 
 EARLIER = (

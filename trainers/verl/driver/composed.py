@@ -32,15 +32,9 @@ def job_overrides(
     project: str,
     run_id: str,
     reward_file: str,
-    reward_name: str = "compute_score",
     reward_kwargs: Mapping[str, Any] | None = None,
-    num_cpus: int | None = None,
 ) -> list[str]:
-    """The overrides that only the job on the node knows: paths, names, loggers, the reward's entry point, Ray.
-
-    `num_cpus` is for a Ray that verl starts itself (on Slurm it would count all cores of the node); None if verl joins
-    a running cluster. `ValueError` for values that Hydra cannot read.
-    """
+    """The overrides that only the job on the node knows; `ValueError` for values that Hydra cannot read."""
     release = release_named(version)
     reward = release.reward_key
     settings: dict[str, Any] = {
@@ -48,13 +42,12 @@ def job_overrides(
         "data.val_files": val_files,
         "actor_rollout_ref.model.path": model,
         f"{reward}.path": reward_file,
-        f"{reward}.name": reward_name,
+        f"{reward}.name": "compute_score",
         "trainer.project_name": project,
         "trainer.experiment_name": run_id,
         "trainer.default_local_dir": checkpoints,
         "trainer.logger": list(release.loggers),
         "trainer.resume_mode": "auto",
-        release.ray_cpus_key: num_cpus,
     }
     written = [override(key, value) for key, value in settings.items()]
     return [*written, *([override(f"+{reward}.reward_kwargs", reward_kwargs)] if reward_kwargs else [])]
@@ -71,11 +64,11 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
     known = {key for key, _ in _nodes(base)}
     keys = []
     for text in overrides:
-        asked = _parsed(text)
-        keys.append(asked.key_or_group)
-        _require_known(asked, text, known, version)
-        if asked.is_add():
-            _require_field(folder.parents[1], base, asked.key_or_group, version)
+        parsed = _parsed(text)
+        keys.append(parsed.key_or_group)
+        _require_known(parsed, text, known, version)
+        if parsed.is_add():
+            _require_field(folder.parents[1], base, parsed.key_or_group, version)
     composed = _composed(folder, list(overrides))
     for key in keys:
         _require_same_kind(key, base, composed)

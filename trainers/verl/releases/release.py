@@ -82,7 +82,6 @@ class Release:
     """The section of the custom reward function."""
     own_reward_model: str = ""
     """Its own reward models, in words."""
-    ray_cpus_key: str = ""
     loggers: tuple[str, ...] = ()
     losses: Mapping[str, Loss] = field(default_factory=dict)
     """By `loss_type` (read in `agg_loss` of verl's core_algos.py and in TRL 1.16's GRPOTrainer)."""

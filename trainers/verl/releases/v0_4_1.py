@@ -320,7 +320,6 @@ V0_4_1 = Release(
     job_keys=(*alike.JOB_KEYS, "ray_init.num_cpus"),
     reward_key="custom_reward_function",
     own_reward_model="reward_model.enable: a worker on the trainer's GPUs",
-    ray_cpus_key="ray_init.num_cpus",
     loggers=("console", "wandb"),  # none of its loggers writes a file
     losses={
         "grpo": Loss("seq-mean-token-mean"),

@@ -133,10 +133,6 @@ def _graphs_of_vllm(case: Case) -> str | None:
     return read.switch(read.engine_option(case, "enforce_eager"), "on", "off") or read.graphs(case)
 
 
-def _graphs_of_sglang(case: Case) -> str | None:
-    return read.switch(read.engine_option(case, "disable_cuda_graph"), "on", "off") or read.graphs(case)
-
-
 def _attention_of_vllm(case: Case) -> str | None:
     backend = read.engine_option(case, "attention_backend") or read.engine_option(case, "attention_config.backend")
     if backend and str(backend).lower() != "auto":
@@ -247,7 +243,10 @@ _OF_VLLM = {
     "rollout-mode": _SERVER_ONLY,
 }
 _OF_SGLANG = {
-    "cuda-graphs": Effect(_graphs_of_sglang, f"{_SGLANG}:318"),
+    "cuda-graphs": Effect(
+        lambda case: read.switch(read.engine_option(case, "disable_cuda_graph"), "on", "off") or read.graphs(case),
+        f"{_SGLANG}:318",
+    ),
     "graph-sizes": Effect(_captured_by_sglang, "sglang 0.5.12, srt/server_args.py:1401"),
     "attention-kernels": Effect(_attention_of_sglang, f"{_SGLANG}:289: flashinfer from sglang 0.5.12 on"),
     "custom-all-reduce": Effect(_all_reduce, f"{_SGLANG}:314, SGLang's default"),
@@ -356,7 +355,6 @@ V0_9_1 = Release(
     # It also composes the key of 0.4.1, and may ignore it.
     reward_key="reward.custom_reward_function",
     own_reward_model="reward.reward_model.enable: a server of vLLM's or SGLang's",
-    ray_cpus_key="ray_kwargs.ray_init.num_cpus",
     loggers=("console", "wandb", "file"),
     losses={
         "grpo": Loss("seq-mean-token-mean"),
