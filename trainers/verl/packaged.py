@@ -19,7 +19,7 @@ import yaml
 
 from trainers.cases import Settings
 from trainers.verl.driver.keys import key_problem, kind_problem
-from trainers.verl.driver.overrides import leaves
+from trainers.verl.driver.overrides import leaves, sections_above
 
 FOLDER = Path(__file__).parent / "packaged"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -41,8 +41,7 @@ def references(version: str) -> Mapping[str, str]:
 
 @functools.cache
 def _keys(version: str) -> frozenset[str]:
-    parts = (key.split(".") for key in defaults(version))
-    return frozenset(".".join(key[:depth]) for key in parts for depth in range(1, len(key) + 1))
+    return frozenset(name for key in defaults(version) for name in (key, *sections_above(key)))
 
 
 def problem(version: str, key: str, value: Any) -> str | None:
@@ -64,7 +63,7 @@ def settings_of(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> 
     if composed is not None:
         return Settings(composed, frozenset(given), composed=True)
     version = str(args.get("version"))
-    filled = {key[:at] for key in given for at in range(len(key)) if key[at] == "."}
+    filled = {section for key in given for section in sections_above(key)}
     values = {key: value for key, value in defaults(version).items() if key not in filled} | given
     follows = references(version)
     for key in follows:

@@ -9,7 +9,7 @@ from common.errors import UserError
 from common.messages import short_repr
 from trainers.protocol import StackFacts
 from trainers.verl import packaged
-from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, leaves, override
+from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, leaves, override, sections_above
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.releases.release import DerivedSettings
 from trainers.workload import TrainedArm, Workload
@@ -159,7 +159,7 @@ def _checked_leaves(
 
     `owned` are single keys, with the workload key that each follows from; the release lists whole sections.
     """
-    parents = {section for key in owned for section in _sections_above(key.lstrip("+"))}
+    parents = {section for key in owned for section in sections_above(key.lstrip("+"))}
     sections = dict.fromkeys(release.job_keys, "job") | dict(release.overruling)
     for key, value in leaves:
         bare = key.lstrip("+")
@@ -190,7 +190,7 @@ def _owner(bare: str, owned: DerivedSettings, sections: Mapping[str, str]) -> st
     """The workload key, or `job`, that sets a key; None where an arm may set it."""
     if found := owned.get(bare) or owned.get(f"+{bare}"):
         return found[0]
-    return next((sections[at] for at in (bare, *_sections_above(bare)) if at in sections), None)
+    return next((sections[at] for at in (bare, *sections_above(bare)) if at in sections), None)
 
 
 def _owner_text(owner: str) -> str:
@@ -201,8 +201,3 @@ def _owner_text(owner: str) -> str:
     if owner in ("engine", "seeds"):
         return f"it follows from {'the arm' if owner == 'engine' else 'the experiment'}'s {owner}; change that instead"
     return f"it follows from workload.{owner}; change that instead"
-
-
-def _sections_above(key: str) -> list[str]:
-    parts = key.split(".")
-    return [".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]

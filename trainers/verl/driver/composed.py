@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from common.errors import UserError
 from common.messages import did_you_mean
 from node.exit_codes import one_line
 from trainers.verl.driver.keys import fields, key_problem, kind_problem
-from trainers.verl.driver.overrides import leaves, override
+from trainers.verl.driver.overrides import leaves, override, sections_above
 from trainers.verl.driver.rules import problems
 from trainers.verl.releases import release_named
 
@@ -61,7 +61,7 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
     """
     folder = _config_folder(version)
     base = _packaged(folder)
-    known = {key for key, _ in _nodes(base)}
+    known = {name for key in flat(base) for name in (key, *sections_above(key))}
     keys = []
     for text in overrides:
         parsed = _parsed(text)
@@ -186,10 +186,3 @@ def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str,
         return
     if problem := kind_problem(key, was, now):
         raise UserError(problem)
-
-
-def _nodes(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        yield f"{above}{key}", value
-        if isinstance(value, Mapping):
-            yield from _nodes(value, f"{above}{key}.")

@@ -221,9 +221,8 @@ def reward_scalars(values: Mapping[str, Sequence[Any]], names: Sequence[str]) ->
 
 def _number(value: Any) -> int | float | None:
     """A plain Python number, also from numpy and torch; None for anything else."""
-    if not isinstance(value, int | float) and getattr(value, "size", 2) == 1 and hasattr(value, "item"):
-        value = value.item()
-    if not isinstance(value, int | float) and hasattr(value, "numel") and value.numel() == 1:
+    size = value.numel() if hasattr(value, "numel") else getattr(value, "size", 0)
+    if not isinstance(value, int | float) and size == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

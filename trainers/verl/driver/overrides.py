@@ -72,6 +72,12 @@ def _escaped(found: re.Match[str]) -> str:
     return found.group(1) * 2 + (f"\\{quote}" if quote else "")
 
 
+def sections_above(key: str) -> list[str]:
+    """The sections of a dotted key, the innermost first."""
+    parts = key.split(".")
+    return [".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
+
+
 def leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings as dotted keys and their values; an empty mapping is a value."""
     for name, value in settings.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -147,12 +148,7 @@ def _attention_of_sglang(case: Case) -> str | None:
     release = case.pins.packages.get("sglang")
     if release is None:
         return None
-    return "flashinfer" if _numbers(release) >= (0, 5, 12) else "FlashAttention"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split("+")[0].split(".")[:3]
-    return tuple(int("".join(filter(str.isdigit, part.split("rc")[0].split("post")[0])) or 0) for part in parts)
+    return "flashinfer" if tuple(map(int, re.findall(r"\d+", release)[:3])) >= (0, 5, 12) else "FlashAttention"
 
 
 def _all_reduce(case: Case) -> str:
