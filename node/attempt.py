@@ -63,7 +63,7 @@ class Inputs:
 
     def require_unchanged(self) -> None:
         """`UserError` if data or models differ from inputs.json, whose hashes done.json will contain."""
-        inputs = [(name, getattr(self, name), self.content[name]) for name in ("data", "test", "model")]
+        inputs = [(name, getattr(self, name), self.content.get(name) or {}) for name in ("data", "test", "model")]
         models = self.content.get("reward_models") or {}
         inputs += [(f"reward model {key}", path, models[key]) for key, path in self.reward_models.items()]
         for name, path, prepared in inputs:
