@@ -140,7 +140,7 @@ def test_lora_has_no_reference_of_its_own() -> None:
     lora = {"actor_rollout_ref.model.lora_rank": 16, f"{ACTOR}.strategy": "fsdp"}
     assert not any("reference" in part.name for part in estimate(EQUAL, options=lora).update)
     assert any("reference" in part.name for part in estimate(EQUAL, options={f"{ACTOR}.strategy": "fsdp"}).update)
-    assert any("stay beside" in part.name for part in estimate(EQUAL, "sglang", options=lora).update)
+    assert any("stay with" in part.name for part in estimate(EQUAL, "sglang", options=lora).update)
 
 
 def test_fsdp_shares_what_ddp_holds_in_each_process() -> None:
