@@ -15,7 +15,7 @@ from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_fi
 from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
-from common.verdicts import Verdict, verdict_from
+from common.verdicts import Verdict
 from trainers.registry import trainer_named
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_from_json
@@ -225,7 +225,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     tree = tree_from_json(metadata["tree"]) if "tree" in metadata else tree_named(str(metadata.get("timers")))
     if tree is None:
         raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
-    verdicts = [verdict_from(v) for v in metadata.get("verdicts", [])]
+    verdicts = [Verdict(**v) for v in metadata.get("verdicts", [])]
     inputs_folder = results / "inputs" / str(spec.get("inputs_id"))
     verify = None
     if stacks is not None and not imported:

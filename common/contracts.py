@@ -309,14 +309,7 @@ def fits(value: Any, hint: Any) -> bool:
     return False
 
 
-_TYPE_NAMES = {
-    str: "text",
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    NoneType: "null",
-    Any: "anything",
-}
+_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null", Any: "anything"}
 
 
 def describe_type(hint: Any) -> str:
@@ -330,7 +323,7 @@ def describe_type(hint: Any) -> str:
         return f"list of {describe_type(inner[0])}"
     if origin in (dict, Mapping) and inner[1] is not Any:
         return f"object of {describe_type(inner[1])}"
-    return _TYPE_NAMES.get(hint, "object")
+    return _NAMES.get(hint, "object")
 
 
 def markdown_table(kind: type) -> str:

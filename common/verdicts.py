@@ -44,12 +44,6 @@ class ReportFile(TypedDict):
     tables: Annotated[dict[str, list[dict[str, Any]]], "rows of each table, by the table's name in tables/"]
 
 
-def verdict_from(raw: dict[str, str]) -> Verdict:
-    """The verdict of a dictionary from `as_dict`."""
-    level: Level = "error" if raw["level"] == "error" else "warning" if raw["level"] == "warning" else "note"
-    return Verdict(level, raw["code"], raw["text"])
-
-
 def worst_first(verdicts: list[Verdict]) -> list[Verdict]:
     """Errors, then warnings, then notes, else in the given order; without duplicates."""
     weight = {"error": 0, "warning": 1, "note": 2}
