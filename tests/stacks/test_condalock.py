@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.condalock import check_conda_lock, fits, parse_conda_lock
+from workflow.stacks.conda import check_conda_lock, fits, parse_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_names
 
 LAYERED = [name for name in stack_names() if load_stack(name).conda_lock]

@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from workflow.stacks.condalock import check_conda_lock, parse_conda_lock
+from workflow.stacks.conda import check_conda_lock, parse_conda_lock
 from workflow.stacks.definition import ENVS, LAID_OVER, SITE_PACKAGES, load_stack
 from workflow.stacks.lockfile import check_lock, parse_lock
 from workflow.stacks.needs import LAYER

@@ -21,7 +21,7 @@ from analysis.imports.which_tree import require_declared
 from analysis.sources.phases_csv import read_phases_csv
 from common.errors import UserError
 from common.files import ROOT, is_checkout
-from common.messages import did_you_mean, exit_on_user_error
+from common.messages import did_you_mean, exit_on_user_error, join_first
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
@@ -33,7 +33,7 @@ from workflow.config.reading import read_yaml
 from workflow.preflight import require_possible
 from workflow.start import loading
 
-_SHOWN_SOURCES = 5
+_SHOWN_SOURCES, _SHOWN_FILES = 5, 8
 _SNAKEFILES = [Path(folder, name) for folder in ("", "workflow") for name in ("Snakefile", "snakefile")]
 _NEEDS_CHECKOUT = (
     f"rolloutbench is installed without the rules that train ({ROOT}); clone the repository, run `make venv` there, "
@@ -164,8 +164,18 @@ def require_readable(plan: Plan) -> None:
         for key in ("source", "test_source"):
             if data[key] and source_kind(data[key]) == "local":
                 _require_columns(f"workload.data.{key}", data[key], data)
-        if source_kind(model["source"]) == "local":
-            _require_model(model["source"])
+        source = model["source"]
+        if source_kind(source) != "local":
+            continue
+        folder = Path(source).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"workload.model.source {source!r} is not a folder; give the folder with config.json")
+        if not (folder / "config.json").is_file():
+            found = join_first(sorted(path.name for path in folder.iterdir()), _SHOWN_FILES) or "nothing"
+            raise UserError(
+                f"workload.model.source {source!r} is no model: it has no config.json (got: {found}); give the folder "
+                "with config.json"
+            )
 
 
 def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
@@ -204,18 +214,6 @@ def columns_of(where: str, path: Path) -> list[str] | None:
             return None  # the job reports the line
         return list(row) if isinstance(row, dict) else None
     return None
-
-
-def _require_model(source: str) -> None:
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"workload.model.source {source!r} is not a folder; give the folder with config.json")
-    if not (folder / "config.json").is_file():
-        inside = sorted(path.name for path in folder.iterdir())
-        raise UserError(
-            f"workload.model.source {source!r} is no model: it has no config.json (got: "
-            f"{', '.join(inside[:8]) or 'nothing'}{', ...' * (len(inside) > 8)}); give the folder with config.json"
-        )
 
 
 def require_sources(plan: Plan) -> None:

@@ -13,12 +13,11 @@ from typing import Any
 from common.errors import UserError
 from workflow.stacks import image, wheelhouse
 from workflow.stacks.build import BACKENDS, build
-from workflow.stacks.condalock import check_conda_lock
+from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
-from workflow.stacks.lockfile import check_lock, env_names
+from workflow.stacks.lockfile import check_lock, env_names, refresh_conda_lock, refresh_lock
 from workflow.stacks.needs import missing_needs
-from workflow.stacks.refresh import refresh_conda_lock, refresh_lock
 from workflow.stacks.register import register
 from workflow.stacks.source_builds import wheel_pairs
 from workflow.stacks.verification import verify_again

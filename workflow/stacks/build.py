@@ -13,8 +13,7 @@ from packaging.utils import canonicalize_name
 
 from common.errors import UserError
 from workflow.stacks import bytecode, staging
-from workflow.stacks.conda import PROGRAMS, activated, create_prefix, find_conda
-from workflow.stacks.condalock import CondaPackage, check_conda_lock
+from workflow.stacks.conda import PROGRAMS, CondaPackage, activated, check_conda_lock, create_prefix, find_conda
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.lockfile import Pin, check_lock
 from workflow.stacks.needs import find_nvcc, require_needs

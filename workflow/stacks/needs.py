@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from common.errors import UserError
-from workflow.stacks.condalock import CondaPackage
+from workflow.stacks.conda import CondaPackage
 from workflow.stacks.definition import ENVS, Stack
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import find_uv

@@ -14,8 +14,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import write_json
-from workflow.stacks.conda import activation
-from workflow.stacks.condalock import CondaPackage, check_conda_lock
+from workflow.stacks.conda import CondaPackage, activation, check_conda_lock
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
 from workflow.stacks.environment import environment_in, run_time
 from workflow.stacks.uv import end_of_output
