@@ -20,9 +20,9 @@ PATIENCE_S = 900.0
 READ_PATIENCE_S = 30.0
 """For commands that only read: a person waits for them."""
 # Only people free disk space, and the waiting job occupies a node.
-_ROOM_S = 30.0
+_DISK_FULL_S = 30.0
 # Errors that end by themselves or after an administrator acts. A missing file is an answer, not an error.
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         *(errno.ESTALE, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ESHUTDOWN),
         *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
@@ -33,7 +33,7 @@ _PASSING = frozenset(
 
 def is_transient(error: OSError | DiskFull) -> bool:
     """Whether a file system error may be temporary."""
-    return error.errno in _PASSING
+    return error.errno in _TRANSIENT
 
 
 def denying_owner(error: OSError | DiskFull) -> str | None:
@@ -73,7 +73,7 @@ def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S,
         try:
             return action()
         except (OSError, DiskFull) as error:
-            limit_s = min(patience_s, _ROOM_S) if isinstance(error, DiskFull) else patience_s
+            limit_s = min(patience_s, _DISK_FULL_S) if isinstance(error, DiskFull) else patience_s
             final = not is_transient(error) or (not for_others and denying_owner(error) is not None)
             if final or (first_failure is not None and time.monotonic() + pause_s > first_failure + limit_s):
                 raise
