@@ -173,7 +173,7 @@ def _import_row(run: PlannedRun, done: bool) -> tuple[str, ...]:
 
 def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
     """Runs and cost of each action; without GPUs also the total time, since runs on one machine run in sequence."""
-    parts = {action: [one for one in estimates if one.action == action] for action in _ACTIONS}
+    parts = {action: [estimate for estimate in estimates if estimate.action == action] for action in _ACTIONS}
     parts = {action: part for action, part in parts.items() if part}
     if len(parts) > 1:
         parts["in all"] = list(estimates)
@@ -230,9 +230,9 @@ def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
     for estimate in estimates:
         if site.life_s and estimate.time_s and estimate.time_s > site.life_s:
             lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
-    walltime = readable_duration(site.runtime_min * 60)
-    return [
-        f"walltime {walltime} is too short for {join_first([one.run.run_id for one in part], 3)}: "
-        f"{readable_duration(max(one.time_s or 0.0 for one in part))} in about {count} lives, each from a checkpoint"
-        for count, part in sorted(lives.items())
-    ]
+    walltime, notes = readable_duration(site.runtime_min * 60), []
+    for count, part in sorted(lives.items()):
+        runs = join_first([estimate.run.run_id for estimate in part], 3)
+        longest = readable_duration(max(estimate.time_s or 0.0 for estimate in part))
+        notes.append(f"walltime {walltime} is too short for {runs}: {longest} in about {count} lives from checkpoints")
+    return notes

@@ -165,7 +165,7 @@ def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
     # Find it by its name, since Slurm reuses ids.
     living = seen.answer.jobs_named(seen.job.name) if seen.job.name else []
     if living:
-        queued = next((one for one in living if one.job_id == seen.job.job_id), living[0])
+        queued = next((job for job in living if job.job_id == seen.job.job_id), living[0])
         life = _LIVES.get(queued.state, Life.RUNNING)
         if queued.state == "PENDING":
             life = Life.REQUEUED if seen.pulse.began else Life.WAITING

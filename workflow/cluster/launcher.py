@@ -77,8 +77,7 @@ class Launcher:
         self._lock: Lock | None = None
         self._had_lock = False
         self._reporters: dict[int, JobReporter] = {}
-        self._job: JobPaths | None = None
-        """The job whose end decides what follows; kept when the launcher starts over after a file error."""
+        self._job: JobPaths | None = None  # its end decides what follows; kept when the launcher starts over
         self._cancelled_at_first: dict[int, str | None] = {}
 
     def _scheduler(self, cluster: str) -> Scheduler:

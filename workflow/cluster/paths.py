@@ -32,15 +32,12 @@ class _Folder:
 
 class JobPaths(_Folder):
     order = _File("order.json")  # the job's order, written before it is submitted
-    record = _File("job.json")
-    """Its name and id in the scheduler; written before the submission without an id, and again after it."""
-    end = _File("end.json")
-    """How the job finally ended: written once, by the job itself or by a launcher that found it gone."""
+    record = _File("job.json")  # its name and id in the scheduler; first written before the submission, without an id
+    end = _File("end.json")  # how the job ended; written once, by the job or by a launcher that found it gone
     stop = _File("stop")  # a request to end: `soon` (after the step, with a checkpoint) or `now`
     cancelled = _File("cancelled.json")  # who cancelled the job with `rolloutbench cancel`
     submitit = _File("submitit")  # submitit's own files: the script and the job's output
-    setup_log = _File("setup.log")
-    """Output of the site's setup script in the job's last life (workflow/cluster/set_up.sh)."""
+    setup_log = _File("setup.log")  # output of the site's setup script in the last life (workflow/cluster/set_up.sh)
 
     def nodes(self, life: str) -> Path:
         """The rendezvous folder of one life of a job on several nodes."""
@@ -63,12 +60,11 @@ class RunPaths(_Folder):
     spec = _File("spec.json")
     done = _File("done.json")
     current = _File("job.json")  # the submission that counts: {"job": k}
-    identity = _File("identity.json")
-    """The folder's identity, independent of its path (workflow/cluster/submissions.py)."""
-    life = _File("life.json")
-    """The life that trains this run: a life that Slurm starts writes it, and any earlier life ends when it reads it."""
-    launcher_lock = _File(".head.lock")
-    """Held by the launcher that is responsible for this run; a second launcher waits for it."""
+    identity = _File(
+        "identity.json"
+    )  # the folder's identity, independent of its path (workflow/cluster/submissions.py)
+    life = _File("life.json")  # the life that trains this run; an earlier life ends when it reads of a newer one here
+    launcher_lock = _File(".head.lock")  # held by the launcher of this run; a second launcher waits for it
     live_lock = _File(".live.lock")  # held by the job that trains this run; the kernel releases it when the job dies
 
     @property

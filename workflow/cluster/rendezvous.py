@@ -112,8 +112,7 @@ class TaskSetup:
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # marks this task's processes; unique per task
     deadline_s: float = 600.0  # limit until all nodes have joined
     beat_s: float = 5.0
-    stale_s: float = 120.0
-    """A longer silence means that the task is dead; network file systems may show a file a minute late."""
+    stale_s: float = 120.0  # a task that is silent for longer is dead; a shared file may appear a minute late
     give_up: Callable[[], str | None] = lambda: None  # called while waiting: returns a reason to stop waiting, or None
 
 

@@ -44,8 +44,7 @@ _PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
 class ServerSetup:
     """How a server is started."""
 
-    spec: Mapping[str, Any]
-    """Its part of the specification: `module`, `gpus` and `patience_s`, the limit until its first answer."""
+    spec: Mapping[str, Any]  # from the specification: `module`, `gpus`, `patience_s` (limit until its first answer)
     environment: Mapping[str, str]
     log: Path
     name: str = SERVERS[0]  # one of `SERVERS`

@@ -1,12 +1,12 @@
-# Sourced by a training job's script ahead of srun: sources the site's own script, and ends the job if that fails.
+# Sourced by a training job's script before srun: sources the site's own script, and ends the job if that fails.
 #
-# Told by variables: rolloutbench_setup (the script), rolloutbench_job (the folder jobs/<k>) and rolloutbench_end (the
-# beginning of end.json). A command in the script that fails, is not found, or an `exit` ends the job: a run must not
-# train on half an environment. `set -e` would say the same and reach into the functions that `module` and `conda` are
-# made of, where commands fail that nobody need know of; an ERR trap is not inherited by functions.
-# Not in a function itself, since `declare` in the script would then be of no effect.
+# Variables: rolloutbench_setup (the script), rolloutbench_job (the folder jobs/<k>), rolloutbench_end (the start of
+# end.json). A command of the script that fails or is not found ends the job, and so does `exit`: a run must not train in
+# an incomplete environment. `set -e` would also apply inside the functions that `module` and `conda` consist of, where
+# commands may fail harmlessly; functions do not inherit an ERR trap.
+# This is no function: a `declare` in the script would then have no effect.
 rolloutbench_log=$rolloutbench_job/setup.log
-# By a signal: what for is Slurm's to say.
+# After a signal Slurm reports the reason.
 trap 'exit 143' TERM
 trap 'rolloutbench_code=$? rolloutbench_line=$LINENO
   echo "line $rolloutbench_line: $BASH_COMMAND: exit code $rolloutbench_code" >>"$rolloutbench_log"

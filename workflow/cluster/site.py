@@ -87,7 +87,9 @@ def read_site(profile: Path) -> Site:
 def unknown_profile(name: str) -> str:
     """The error for a missing profile, with the known ones: those of this folder, or those of rolloutbench."""
     for folder in (Path("profiles"), ROOT / "profiles"):
-        known = sorted(str(one) for one in folder.glob("*") if any((one / file).is_file() for file in _file_names(one)))
+        known = sorted(
+            str(path) for path in folder.glob("*") if any((path / file).is_file() for file in _file_names(path))
+        )
         if known:
             break
     near = did_you_mean(name, known)

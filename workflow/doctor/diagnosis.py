@@ -91,7 +91,7 @@ def run_checks(checks: Sequence[DoctorCheck], patience_s: float = PATIENCE_S) ->
 
 def as_dict(results: Sequence[CheckResult]) -> dict[str, object]:
     """The output of `--json`: `checks`, each with group, name, level, found and remedy, and the count of each level."""
-    counts: dict[str, object] = {level: sum(one.level == level for one in results) for level in _COLOURS}
+    counts: dict[str, object] = {level: sum(result.level == level for result in results) for level in _COLOURS}
     return {"checks": [asdict(result) for result in results], **counts}
 
 

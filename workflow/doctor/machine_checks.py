@@ -54,7 +54,7 @@ def token_checks(environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
     """Whether each token is set; its value is never shown."""
     home = Path(environ.get("HOME", "~")).expanduser()
     return [
-        DoctorCheck("tokens", name, partial(token, variable, [home / one for one in files], why, environ))
+        DoctorCheck("tokens", name, partial(token, variable, [home / file for file in files], why, environ))
         for name, variable, files, why in _TOKENS
     ]
 
@@ -97,10 +97,12 @@ def memory(limit: Path = _CGROUP) -> Outcome:
 
 def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Outcome:
     """Whether there is space for the stacks that are not built yet."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())
+    there = _existing(folder)
     free_gib = shutil.disk_usage(there).free / 2**30
-    missing = [one for one in stacks if not (built_dir(one.name, folder, one.folder.parent) / "verify.json").is_file()]
-    need_gib = sum(one.disk_gib for one in missing)
+    missing = [
+        stack for stack in stacks if not (built_dir(stack.name, folder, stack.folder.parent) / "verify.json").is_file()
+    ]
+    need_gib = sum(stack.disk_gib for stack in missing)
     found = f"{free_gib:.0f} GiB free in {there}"
     if missing:
         found += f"; {need_gib:.0f} GiB for {len(missing)} of {len(stacks)} stacks that are not built"
@@ -139,6 +141,10 @@ def token(variable: str, files: Sequence[Path], why: str, environ: Mapping[str, 
     return passed(f"there ({found})") if found else passed("none", why)
 
 
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+
+
 def _holds(file: Path, variable: str) -> bool:
     if not file.is_file():
         return False
@@ -166,7 +172,7 @@ os.replace(f"{folder}/draft", f"{folder}/report")
 
 
 def file_checks(results: Path, site: SlurmSite, across_nodes: bool) -> list[DoctorCheck]:
-    folder = next(one for one in (results.absolute(), *results.absolute().parents) if one.is_dir())
+    folder = _existing(results)
     checks: dict[str, Callable[[], Outcome]] = {"locks": lambda: locks(folder), "rename": lambda: rename(folder)}
     if site.is_here:
         checks["shared"] = lambda: shared(folder)

@@ -97,8 +97,8 @@ def partitions(site: SlurmSite) -> Outcome:
     request = site.request
     if request is None:
         return passed(f"{known} (no profile to compare with)", "name one: --profile profiles/slurm")
-    wanted = [one for one in (request.train.get("slurm_partition", ""), request.light_partition) if one]
-    for name in (one for word in wanted for one in word.split(",")):
+    wanted = [name for name in (request.train.get("slurm_partition", ""), request.light_partition) if name]
+    for name in ",".join(wanted).split(",") if wanted else []:
         if name not in site.partitions:
             return failed(
                 f"there is no partition {name}; known: {known}", f"write one of them into {request.profile}/config.yaml"
@@ -187,7 +187,7 @@ def accounting(site: SlurmSite) -> Outcome:
 def task_plugin(site: SlurmSite) -> Outcome:
     """Whether jobs that share a node are bound to their own CPUs."""
     kind = site.settings.get("TaskPlugin", "")
-    if any(one in kind for one in ("cgroup", "affinity")):
+    if any(plugin in kind for plugin in ("cgroup", "affinity")):
         return passed(kind)
     return warning(
         f"{kind or 'none'}: jobs on one node share its CPUs and disturb each other's timings",
