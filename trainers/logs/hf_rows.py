@@ -15,7 +15,7 @@ from common.errors import UserError
 from common.verdicts import Verdict, count_of
 from trainers.logs.log_files import list_of
 from trainers.logs.printed import half_digit, half_significant, parse_number
-from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, as_number, packed
+from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequence
 from trainers.logs.step_names import WALL
 
@@ -118,10 +118,10 @@ class Average:
     elapsed_s: float | None
 
 
-def _average_of(row: LoggedRow) -> Average | None:
+def _average_of(row: StepRecord) -> Average | None:
     """The average in a row of ms-swift's; None if it has none."""
     for name in (SECONDS_PER_STEP, STEPS_PER_SECOND):
-        value = row.numbers.get(TRAIN + name, 0.0)
+        value = row.scalars.get(TRAIN + name, 0.0)
         error = max(half_digit(_DECIMALS), row.rounding.get(TRAIN + name, 0.0))
         if not _SHORTEST_S <= value <= 1.0 / _SHORTEST_S:
             continue
@@ -182,25 +182,14 @@ def _steps_before(first: Average) -> int:
     return max(0, first.step - max(1, round(counted)))
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRow:
-    """A training step's row: numbers and rounding under wandb's names (packed), line, and `elapsed_time` in seconds."""
-
-    step: int
-    numbers: Mapping[str, float]
-    rounding: Mapping[str, float]
-    line: int
-    elapsed_s: float | None
-
-
-def logged_row(step: int, row: Mapping[str, Any], line: int) -> LoggedRow:
-    """The packed form of a row as it was logged."""
+def row_record(step: int, row: Mapping[str, Any], path: Path, line: int) -> StepRecord:
+    """The record of a row as it was logged, with its `elapsed_time`."""
     numbers, rounding = numbers_of(row)
-    return LoggedRow(step, packed(numbers), packed(rounding), line, elapsed_s(row.get(ELAPSED)))
+    return StepRecord(step, {}, numbers, {}, None, path, line, rounding, elapsed_s=elapsed_s(row.get(ELAPSED)))
 
 
 def imported_rows(
-    rows: Sequence[LoggedRow], path: Path, name: str, verdicts: Sequence[Verdict] = (), unnumbered: bool = False
+    rows: Sequence[StepRecord], path: Path, name: str, verdicts: Sequence[Verdict] = (), unnumbered: bool = False
 ) -> Imported:
     """The steps of a file's rows under wandb's names; `name` is the format's.
 
@@ -208,12 +197,10 @@ def imported_rows(
     ms-swift's average since the start, with the error of its rounding and a verdict. `unnumbered`: the rows have no
     step numbers of their own, so several runs or a restart in the file are an error.
     """
-    records = []
-    for row, window in zip(rows, windows_of([row.step for row in rows]), strict=True):
-        numbers = {**row.numbers, STEPS_LOGGED: float(window)} if window > 1 else row.numbers
-        records.append(
-            StepRecord(row.step, {}, numbers, {}, None, path, row.line, row.rounding, elapsed_s=row.elapsed_s)
-        )
+    records = [
+        replace(row, scalars={**row.scalars, STEPS_LOGGED: float(window)}) if window > 1 else row
+        for row, window in zip(rows, windows_of([row.step for row in rows]), strict=True)
+    ]
     if unnumbered:
         require_one_run(records, path)
     read = steps_in_sequence(records, path)
@@ -225,10 +212,10 @@ def imported_rows(
     return Imported(read, name)
 
 
-def _add_average_times(read: SourceRead, rows: Sequence[LoggedRow], restarts: Collection[int], path: Path) -> None:
+def _add_average_times(read: SourceRead, rows: Sequence[StepRecord], restarts: Collection[int], path: Path) -> None:
     """Add step times from ms-swift's average since the start; `restarts` are the indices of first rows after one."""
     # The average begins again at each restart.
-    lives: list[list[LoggedRow]] = []
+    lives: list[list[StepRecord]] = []
     for place, row in enumerate(rows):
         if lives and replace(row, line=lives[-1][-1].line) == lives[-1][-1]:
             continue
@@ -260,7 +247,7 @@ def read_trainer_state(path: Path) -> Imported:
     A record's line is its place in the log_history, from 1. Evaluations and the summary at the end are skipped.
     `UserError` if the file is no such state.
     """
-    rows: list[LoggedRow] = []
+    rows: list[StepRecord] = []
     place = 0
     try:
         history = list_of(path, "log_history")
@@ -270,7 +257,7 @@ def read_trainer_state(path: Path) -> Imported:
             step = row.get("step") if isinstance(row, dict) else None
             if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
                 continue
-            rows.append(logged_row(step, {k: v for k, v in row.items() if k != "step"}, place))
+            rows.append(row_record(step, {k: v for k, v in row.items() if k != "step"}, path, place))
     except (ValueError, RecursionError, OverflowError) as error:
         raise UserError(
             f"{path} is truncated or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "

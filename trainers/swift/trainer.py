@@ -8,9 +8,9 @@ from typing import Any
 from common.verdicts import Verdict
 from trainers import Spread, hf_server
 from trainers.hf_arguments import BOOKKEEPING, KEYS
-from trainers.logs.hf_rows import LoggedRow, imported_rows, is_training_row, logged_row
+from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
 from trainers.logs.log_files import json_lines
-from trainers.logs.record import Imported
+from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.swift import checks
 from trainers.swift.settings import SCHEDULER, swift_terms, trainer_args
@@ -28,15 +28,15 @@ def read_swift_jsonl(path: Path) -> Imported:
     one.
     """
     verdicts: list[Verdict] = []
-    rows = list(json_lines(path, str(path), _row, verdicts))
+
+    def read_row(row: Any, line: int) -> StepRecord | None:
+        if not isinstance(row, dict):
+            raise TypeError(f"expected an object, got {type(row).__name__}")
+        step = console.swift_step(row)
+        return row_record(step, row, path, line) if step is not None and is_training_row(row) else None
+
+    rows = list(json_lines(path, str(path), read_row, verdicts))
     return imported_rows(rows, path, _JSONL, verdicts)
-
-
-def _row(row: Any, number: int) -> LoggedRow | None:
-    if not isinstance(row, dict):
-        raise TypeError(f"expected an object, got {type(row).__name__}")
-    step = console.swift_step(row)
-    return logged_row(step, row, number) if step is not None and is_training_row(row) else None
 
 
 SWIFT = Trainer(

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers.logs.hf_rows import TRAIN, LoggedRow, imported_rows, is_training_row, logged_row
+from trainers.logs.hf_rows import TRAIN, imported_rows, is_training_row, row_record
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit, parse_number
-from trainers.logs.record import Imported
+from trainers.logs.record import Imported, StepRecord
 from trainers.logs.step_names import WALL
 from trainers.trl.totals import Totals, clock_s
 
@@ -52,7 +52,7 @@ class _Bar:
 class _ConsoleRow:
     """A training row, the last bar before it, whether that is on the row's line, and the first bar after it."""
 
-    row: LoggedRow
+    record: StepRecord
     certain: bool
     """Whether only a trainer can have written it."""
     swift: bool
@@ -74,7 +74,7 @@ def read_trl_console(path: Path) -> Imported:
     verdicts: list[Verdict] = []
     for part in printouts(path):
         totals.read_plan(part.text)
-        if (iteration := _iteration(part)) is not None:
+        if (iteration := _iteration(part, path)) is not None:
             rows.append(_ConsoleRow(iteration, certain=True, swift=True))
             continue
         at = 0
@@ -85,9 +85,9 @@ def read_trl_console(path: Path) -> Imported:
             row = row_of(piece[0])
             totals.read_summary(row)
             if is_training_row(row):
-                logged, certain = logged_row(swift_step(row) or 0, row, part.line), any(n in row for n in _TRAINERS_OWN)
-                on_its_line = text.endswith("]") and "|" in text
-                rows.append(_ConsoleRow(logged, certain, is_swift(row), latest, on_its_line))
+                record = row_record(swift_step(row) or 0, row, path, part.line)
+                certain, on_its_line = any(n in row for n in _TRAINERS_OWN), text.endswith("]") and "|" in text
+                rows.append(_ConsoleRow(record, certain, is_swift(row), latest, on_its_line))
                 latest = None
         latest = _last_bar(part.text[at:], rows, totals) or latest
         if "{'" in part.text[at:] and not part.ended:
@@ -96,7 +96,7 @@ def read_trl_console(path: Path) -> Imported:
     if any(one.certain for one in rows):
         rows = [one for one in rows if one.certain]
     if any(one.swift for one in rows):
-        return imported_rows([one.row for one in rows if one.row.step], path, SWIFT, verdicts)
+        return imported_rows([one.record for one in rows if one.record.step], path, SWIFT, verdicts)
     numbered, more = _numbered(rows, totals, path)
     return imported_rows(numbered, path, TRL, verdicts + more, unnumbered=bool(more))
 
@@ -125,8 +125,8 @@ def _last_bar(text: str, rows: Sequence[_ConsoleRow], totals: Totals) -> _Bar | 
     return last
 
 
-def _iteration(part: Printout) -> LoggedRow | None:
-    """The row of Megatron's line of an iteration, with the seconds since the line before; None for other lines."""
+def _iteration(part: Printout, path: Path) -> StepRecord | None:
+    """The record of Megatron's line of an iteration, with the seconds since the line before; None for other lines."""
     found = _MEGATRON.search(part.text) if _MEGATRON_MS in part.text else None
     if found is None or int(found[1]) == 0:
         return None
@@ -135,12 +135,11 @@ def _iteration(part: Printout) -> LoggedRow | None:
     took = parse_number(row.pop(_MEGATRON_MS, ""))
     if took is None:
         return None
-    logged = logged_row(int(found[1]), {name.replace(" ", "_"): value for name, value in row.items()}, part.line)
-    return replace(
-        logged,
-        numbers={**logged.numbers, WALL: took.value / 1000.0},
-        rounding={**logged.rounding, WALL: half_digit(took.decimals or 0) / 1000.0},
-    )
+    row = {name.replace(" ", "_"): value for name, value in row.items()}
+    record = row_record(int(found[1]), row, path, part.line)
+    scalars = {**record.scalars, WALL: took.value / 1000.0}
+    rounding = {**record.rounding, WALL: half_digit(took.decimals or 0) / 1000.0}
+    return replace(record, scalars=scalars, rounding=rounding)
 
 
 def is_swift(row: dict[str, Any]) -> bool:
@@ -154,14 +153,14 @@ def swift_step(row: dict[str, Any]) -> int | None:
     return int(match[1]) or None if match else None
 
 
-def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[list[LoggedRow], list[Verdict]]:
+def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[list[StepRecord], list[Verdict]]:
     """The rows with their steps: from the bars next to them if those agree, else from the number of trained steps,
     else from their place in the log.
 
     tqdm redraws its bar after a row. If stdout came later than stderr, that bar is before the row, and the one after it
     belongs to a later step.
     """
-    logged = [one.row for one in rows]
+    records = [one.record for one in rows]
     after, before = [one.after for one in rows], [one.before for one in rows]
     steps, bars = None, after
     if len(rows) > 1:
@@ -174,15 +173,15 @@ def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[
         steps = _each(bars)
     if steps is not None:
         clocks = [bar.elapsed_s if bar else None for bar in bars]
-        return [replace(row, step=step, elapsed_s=s) for row, step, s in zip(logged, steps, clocks, strict=True)], []
-    counted = ([row.numbers.get(TRAIN + name) for row in logged] for name in ("epoch", "num_tokens"))
+        return [replace(one, step=step, elapsed_s=s) for one, step, s in zip(records, steps, clocks, strict=True)], []
+    counted = ([one.scalars.get(TRAIN + name) for one in records] for name in ("epoch", "num_tokens"))
     if (steps := totals.steps_of(*counted)) is not None:
         text = (
             f"{path} has no progress bar after its {len(rows)} rows. They are steps {steps[0]} to {steps[-1]}, by its "
             f"{totals.steps_done()} trained steps"
         )
         verdict = [Verdict("note", BY_TOTAL, text)] if len(rows) > 1 else []
-        return [replace(row, step=step) for row, step in zip(logged, steps, strict=True)], verdict
+        return [replace(one, step=step) for one, step in zip(records, steps, strict=True)], verdict
     planned = f" of {'or '.join(map(str, sorted(totals.planned)))} that were planned" if totals.planned else ""
     text = (
         f"{path} does not give the steps of its {len(rows)} rows (no progress bar of the training follows them). They "
@@ -190,7 +189,7 @@ def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[
         "trainer_state.json instead"
     )
     verdict = [Verdict("warning", BY_PLACE, text)] if rows else []
-    return [replace(row, step=place) for place, row in enumerate(logged, start=1)], verdict
+    return [replace(one, step=place) for place, one in enumerate(records, start=1)], verdict
 
 
 def _of_training(bars: list[_Bar | None]) -> list[_Bar]:
@@ -219,7 +218,7 @@ def _multiples(bars: list[_Bar | None]) -> list[int] | None:
 
 def format_of_row(part: Printout) -> str | None:
     """The format of the first training row in a part of a console; None without one."""
-    if _iteration(part) is not None:
+    if _iteration(part, Path()) is not None:
         return SWIFT
     rows = (row_of(piece[0]) for piece in _ROW.finditer(part.text))
     return next((SWIFT if is_swift(row) else TRL for row in rows if is_training_row(row)), None)
