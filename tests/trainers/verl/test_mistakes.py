@@ -84,7 +84,7 @@ def test_mistakes_are_one_line(version: str, warm_verl: Callable[[str], WarmPyth
     cases: dict[str, tuple[str, str]] = {
         "stale": (
             write_order(tmp_path / "stale", version, good, fingerprint="cd" * 32),
-            "the plan has changed, submit the run again",
+            "the plan has changed; submit the run again",
         ),
         "gone": (
             write_order(tmp_path / "gone", version, good, model={"path": "nowhere"}),
