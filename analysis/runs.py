@@ -44,15 +44,15 @@ class PlanRead:
     @property
     def rivals(self) -> list[str]:
         """The arms that are compared with the baseline: those that train if it trains, else the engines alone."""
-        return [arm for arm in self.arms if arm != self.baseline and not self.apart(arm)]
+        return [arm for arm in self.arms if arm != self.baseline and not self.is_other_kind(arm)]
 
     @property
     def engines_only(self) -> bool:
         """Whether no arm trains: each runs an engine alone."""
         return not any(self._trains(arm) for arm in self.arms)
 
-    def apart(self, arm: str) -> bool:
-        """Whether of an arm and the baseline one trains and the other runs its engine alone: their steps differ."""
+    def is_other_kind(self, arm: str) -> bool:
+        """Whether one of arm and baseline trains and the other runs its engine alone, so that their steps differ."""
         return self._trains(arm) != self._trains(self.baseline)
 
     def _trains(self, arm: str) -> bool:

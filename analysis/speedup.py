@@ -97,8 +97,8 @@ def _without_completions(wide: pd.DataFrame, factors: str, arms: Sequence[str]) 
     if MEAN_LENGTH not in counted:
         return []
     tokens = counted.get(TOKENS, pd.Series(math.nan, index=counted.index))
-    lacking = counted.loc[tokens.isna() & (counted[MEAN_LENGTH] > 0), "arm"].unique()
-    return [arm for arm in arms if arm in lacking]
+    missing = counted.loc[tokens.isna() & (counted[MEAN_LENGTH] > 0), "arm"].unique()
+    return [arm for arm in arms if arm in missing]
 
 
 def _unpaired_verdicts(

@@ -52,7 +52,7 @@ def wide_run(run: Run) -> pd.DataFrame:
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
     A missing phase is NaN. `steps_logged` is the number of steps, up to its own, of which a row is the mean: 1 where
     its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that trainers
-    name differently have one common name besides (trainers/quantities.py).
+    name differently also have one common name (trainers/quantities.py).
     """
     phases, scalars = (run.steps[run.steps["kind"] == kind] for kind in ("phase", "scalar"))
     seconds, own = grids(phases, "value", "exclusive_s")

@@ -92,10 +92,10 @@ def block_length(series: Sequence[Floats], spent: int = 1) -> int:
     """
     steps = int(np.median([len(s) for s in series]))
     found: list[float] = []
-    for one in series[:RUNS_FOR_A_LENGTH]:
-        if len(one) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(one) > 1e-12 * max(1.0, float(np.abs(one).max())):
+    for values in series[:RUNS_FOR_A_LENGTH]:
+        if len(values) >= LEAST_STEPS_FOR_A_LENGTH and np.ptp(values) > 1e-12 * max(1.0, float(np.abs(values).max())):
             # Scaled to their own spread, because squares and products of huge numbers overflow.
-            scaled = one / np.abs(one).max()
+            scaled = values / np.abs(values).max()
             found.append(optimal_length((scaled - scaled.mean()) / scaled.std()))
     found = [length for length in found if math.isfinite(length)]
     wanted = float(np.mean(found)) if found else 1.0

@@ -68,7 +68,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
                 text = f"{arm} should repeat {other}{at(factors)}, but ran with {why}: it does not measure noise"
                 verdicts.append(Verdict("error", "no-repetition", text))
         base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
-        if arm == plan.baseline or plan.apart(arm) or not base:
+        if arm == plan.baseline or plan.is_other_kind(arm) or not base:
             continue
         if reasons := _different_facts(facts, base, mine):
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
@@ -82,7 +82,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
             text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
             verdicts.append(Verdict("warning", "throughput-only", text))
-    verdicts += _trainer_verdicts([run for run in runs if not plan.apart(run.arm)])
+    verdicts += _trainer_verdicts([run for run in runs if not plan.is_other_kind(run.arm)])
     verdicts += _clock_verdicts(runs, wide)
     verdicts += _same_source_verdicts(runs)
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))

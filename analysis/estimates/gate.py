@@ -20,8 +20,8 @@ LABELS = {
     "reward": "reward",
     "truncated_share": "share of truncated responses",
     "rollout_kl": "KL of rollout against trainer",
-    "rollout_logp_gap": "|log-probability| of rollout less trainer",
-    "rollout_probability_gap": "|probability| of rollout less trainer",
+    "rollout_logp_gap": "|log-probability| of rollout minus trainer",
+    "rollout_probability_gap": "|probability| of rollout minus trainer",
 }
 ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"
 COLUMNS = [
@@ -67,7 +67,7 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
     lengths = [int(n) for n in pairs.groupby("seed", sort=False).size()]
     series = np.split(b - a, np.cumsum(lengths)[:-1])
     sums = resampled_sums(np.stack([np.ones(len(a)), b - a], axis=1), lengths, block_length(list(series)))
-    found = interval_of(lambda some: some[..., 1] / some[..., 0], sums)
+    found = interval_of(lambda drawn: drawn[..., 1] / drawn[..., 0], sums)
     verdict = UNKNOWN
     if found is not None:
         side = -1 if found.high < 0 else 1 if found.low > 0 else 0

@@ -46,7 +46,7 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable = ALL
         matched, runs = [], 0
         arms: list[str] = []
         for arm in plan.arms:
-            if plan.apart(arm) or (factors, arm) in {**comparable.refused, **comparable.not_repeated}:
+            if plan.is_other_kind(arm) or (factors, arm) in {**comparable.refused, **comparable.not_repeated}:
                 continue
             seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
             of_seed = [rows.set_index("step")[STEP] for _, rows in seeds]

@@ -88,10 +88,9 @@ def _ranked(
 
 def _common_steps(settings: Mapping[Setting, pd.DataFrame]) -> dict[Setting, pd.DataFrame]:
     """The steps of each setting that all settings have, or all its steps where there are none."""
-    seconds = pd.concat({setting: rows.set_index(_KEY)[STEP] for setting, rows in settings.items()}, axis=1)
-    shared = seconds.dropna().index
     keys = {setting: pd.MultiIndex.from_frame(rows[_KEY]) for setting, rows in settings.items()}
-    return {setting: rows if shared.empty else rows[keys[setting].isin(shared)] for setting, rows in settings.items()}
+    shared = set.intersection(*(set(index) for index in keys.values()))
+    return {setting: rows[keys[setting].isin(shared)] if shared else rows for setting, rows in settings.items()}
 
 
 def _tokens_per_s(rows: pd.DataFrame) -> float:

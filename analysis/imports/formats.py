@@ -232,12 +232,12 @@ def _row_format(line: str) -> str | None:
     return next((name for name, form in _logs().items() if form.is_row is not None and form.is_row(row)), None)
 
 
-def _contains(path: Path, word: bytes) -> bool:
+def _contains(path: Path, mark: bytes) -> bool:
     piece = b""
     with open_log(path) as file:
         while more := file.read(1 << 20):
-            piece = piece[-len(word) :] + more
-            if word in piece:
+            piece = piece[-len(mark) :] + more
+            if mark in piece:
                 return True
     return False
 

@@ -117,7 +117,7 @@ class Content:
         others = [arm for arm in arms if arm != self.plan.baseline]
         if self.plan.baseline in arms and all(repetition_of(self.plan, arm) for arm in others):
             return _only_repetitions(self.plan, others, self.tables["noise"])
-        if self.plan.baseline in arms and all(self.plan.apart(arm) for arm in others):
+        if self.plan.baseline in arms and all(self.plan.is_other_kind(arm) for arm in others):
             return (
                 f"No comparison: some of {', '.join(arms)} train and some run an engine alone, so their steps are "
                 f"different work (the baseline is {self.plan.baseline})."

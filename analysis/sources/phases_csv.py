@@ -80,22 +80,20 @@ def _restarts_of(values: Sequence[_Value], columns: Sequence[str], path: Path) -
     `UserError` where the first step is among them: the table holds several runs.
     """
     found = _Restarts()
-    first: dict[tuple[int, str], float] = {}
-    names: dict[int, set[str]] = {}
+    first: dict[int, dict[str, float]] = {}
     repeated: dict[int, set[str]] = {}
     lines: dict[int, int] = {}
     for value in values:
-        step, name, seconds = value.step, value.name, value.seconds.value
-        if (step, name) not in first:
-            first[step, name] = seconds
-            names.setdefault(step, set()).add(name)
+        of_step = first.setdefault(value.step, {})
+        if value.name not in of_step:
+            of_step[value.name] = value.seconds.value
             continue
-        repeated.setdefault(step, set()).add(name)
-        if seconds != first[step, name]:
-            lines.setdefault(step, value.line)
+        repeated.setdefault(value.step, set()).add(value.name)
+        if value.seconds.value != of_step[value.name]:
+            lines.setdefault(value.step, value.line)
     # A single step that comes again was corrected by hand.
-    if len(again := [step for step in lines if repeated[step] == names[step]]) > 1:
-        if min(names) in again:
+    if len(again := [step for step in lines if repeated[step] == first[step].keys()]) > 1:
+        if min(first) in again:
             raise UserError(
                 f"{path} holds several runs, or several rows a phase: {count_of(len(again), 'step')}, the first among "
                 f"them, come again from line {min(lines.values())} on with other seconds. Of several runs: "
@@ -265,7 +263,7 @@ def _rows_of(path: Path) -> tuple[list[str], list[Row]]:
 def _own_tree(table: Sequence[Row], lines: Collection[int], path: Path) -> dict[str, TablePhase]:
     """The phases of the rows on these lines, with their parents."""
     found: dict[str, TablePhase] = {}
-    beside: dict[str, int] = {}
+    outside: dict[str, int] = {}
     for line, row in table:
         name = row["phase"].removeprefix(TIMERS) if line in lines else ""
         parent = row.get(PARENT, "").removeprefix(TIMERS)
@@ -274,13 +272,13 @@ def _own_tree(table: Sequence[Row], lines: Collection[int], path: Path) -> dict[
         for one in (name, parent):
             require_name(one, f"{path}:{line}")
         if parent == NOT_SUMMED:
-            beside.setdefault(name, line)
+            outside.setdefault(name, line)
         else:
             category = category_of(row.get(CATEGORY, ""), f"{path}:{line}: phase {name}")
             add_phase(found, name, TablePhase(parent, category, line, path))
-    for name in found.keys() & beside.keys():
+    for name in found.keys() & outside.keys():
         raise UserError(
-            f"phase {name} is outside the step on line {beside[name]} of {path} (parent -), and inside it on "
+            f"phase {name} is outside the step on line {outside[name]} of {path} (parent -), and inside it on "
             f"{found[name].place}. Give it one parent"
         )
     return found
