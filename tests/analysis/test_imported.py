@@ -265,7 +265,7 @@ def test_no_step_time_at_all_is_an_error(tmp_path, capsys):
     assert (
         "none of its 1 steps has the time of the whole step (timing_s/step; its timers are step/gen, step/ref)" in error
     )
-    assert "a line that was cut" in error, "what the log's own verdict says of it"
+    assert "the capture truncated the line" in error, "what the log's own verdict says of it"
     lines = "(main_task pid=27483) step:3 - timing/gen:12.597 - timing/ref:0.522 - critic/kl:0.016\n"
     error = failure(tmp_path, spec_of("vllm", [write(tmp_path, lines)]), capsys)
     assert "its timers are those of verl 0.1" in error and "no timers" not in error
@@ -498,7 +498,7 @@ def test_bad_specs_are_errors(tmp_path, capsys):
     trained |= {"fingerprint": fingerprint_of(trained)}
     assert "has no import.sources" in failure(tmp_path, trained, capsys)
     assert main(["{broken", "--out", str(tmp_path / "o.parquet")]) == 1
-    assert "SPEC_JSON is no JSON" in capsys.readouterr().err
+    assert "SPEC_JSON is not JSON" in capsys.readouterr().err
     assert "does not exist" in failure(tmp_path, spec_of("vllm", [tmp_path / "none.log"]), capsys)
     assert "the file is empty" in failure(tmp_path, spec_of("vllm", [write(tmp_path, "")]), capsys)
 

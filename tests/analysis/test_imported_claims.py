@@ -92,7 +92,7 @@ def test_a_missing_tree_names_what_is_near_and_denies_nothing_that_it_lists():
     with pytest.raises(UserError) as caught:
         tree_for("trl", "1.0.0", "vllm")
     said = str(caught.value)
-    assert "trl 1.0 native with transformers/vllm: that release with vllm in mode native alone, not in the def" in said
+    assert "trl 1.0 native with transformers/vllm: that release with vllm only in mode native, not in the def" in said
     assert "verl" not in said and "1.16" not in said
     with pytest.raises(UserError, match=r"\(declared: those of trainers trl, verl, swift, replay, nemo-rl, "):
         tree_for("nemo", "1", "vllm")
