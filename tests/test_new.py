@@ -130,7 +130,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--data nowhere.jsonl", "must be an existing .jsonl or .json or .parquet file (got 'nowhere.jsonl')"),
         ("--data train.jsonl --columns prompt", "--columns: must be two names, PROMPT,ANSWER (got 'prompt')"),
         ("--data train.jsonl --columns prompt,sum", "has the columns prompt, solution, x; name one of them"),
-        ("--partition 'a b'", "--partition: must be a name of Slurm's (got 'a b')"),
+        ("--partition 'a b'", "--partition: must be a Slurm partition (got 'a b')"),
     ],
 )
 def test_a_wrong_answer_is_one_line_with_what_is_allowed(
