@@ -154,7 +154,7 @@ def test_the_columns_that_a_workload_names_are_given_and_are_in_the_fingerprint(
     assert (one.code, one.level) == ("reward-file", "impossible") and "a parameter 'easy'" in one.what
     with pytest.raises(UserError, match=r"workload\.data\.columns is 'levels'.*did you mean level"):
         require_readable(plan_with(tmp_path, code, source=str(data), columns=["levels"]))
-    for names, words in ((["rows"], "every reward function already gets 'rows'"), (["level", "level"], "listed 2 times")):
+    for names, words in ((["rows"], "reward function already gets 'rows'"), (["level", "level"], "listed 2 times")):
         with pytest.raises(UserError, match=words):
             plan_with(tmp_path, code, source=str(data), columns=names)
 
