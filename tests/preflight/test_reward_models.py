@@ -107,7 +107,7 @@ def test_texts_that_may_be_too_long_are_odd(tmp_path: Path) -> None:
     [
         ({"model": "./no/such"}, r"workload\.rewards: no such file or folder: \./no/such"),
         ({"model": "a/b"}, "needs a revision"),
-        ({"model": "./rm", "revision": "0" * 40}, "revision is of a hub model"),
+        ({"model": "./rm", "revision": "0" * 40}, "revision is for a hub model"),
         ({"model": "builtin:tiny-qwen2"}, "none is built in"),
         ({"model": "./rm", "maxlength": 3}, "did you mean max_length"),
         ({"model": "./rm", "name": "accuracy"}, "accuracy is listed 2 times"),
