@@ -8,8 +8,9 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -25,72 +26,77 @@ _WIDTH = 80
 _LONGEST_UNBROKEN = 24  # characters; a longer text does not fit a telephone's line
 
 
-class _Text:
-    """Lines for a terminal: wrapped, and in colour on request."""
+@dataclass(frozen=True)
+class _Item:
+    """A line of the block under the verdict; `section` is the section that it may link to."""
 
-    end = ""
-
-    def __init__(self, width: int, colour: bool) -> None:
-        self.width, self.colour = width, colour
-
-    def line(self, claim: str, ratios: str) -> str:
-        lines = self._wrapped(f"{claim} {ratios}".strip(), "")
-        # The claim may take two lines.
-        shown = textwrap.fill(claim, self.width)
-        return f"{_BOLD}{shown}{_PLAIN}{lines[len(shown) :]}" if self.colour and lines.startswith(shown) else lines
-
-    def item(self, kind: str, symbol: str, text: str, section: str) -> str:
-        colour = _COLOURS.get(kind, "") if self.colour else ""
-        return f"{colour}{self._wrapped(f'{symbol} {text}', '  ')}{_PLAIN if colour else ''}"
-
-    def _wrapped(self, text: str, later: str) -> str:
-        return textwrap.fill(text, self.width, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
-
-
-class _Markdown:
-    """A bold line and a list, to paste into a pull request."""
-
-    end = ""
-
-    def line(self, claim: str, ratios: str) -> str:
-        return f"**{escaped(claim)}** {escaped(ratios)}".rstrip() + "\n"
-
-    def item(self, kind: str, symbol: str, text: str, section: str) -> str:
-        return f"- {symbol} {escaped(text)}" if section or kind == "settle" else f"- {escaped(text)}"
-
-
-class _Page:
-    """A paragraph and a list of the page; a caveat links to its section."""
-
-    end = Markup("</ul>")
-
-    def __init__(self, sections: frozenset[str]) -> None:
-        self.sections = sections
-
-    def line(self, claim: str, ratios: str) -> Markup:
-        head = Markup('<p class="verdict"><strong>{}</strong> {}</p>\n<ul class="caveats">')
-        return head.format(unbroken(claim), unbroken(ratios))
-
-    def item(self, kind: str, symbol: str, text: str, section: str) -> Markup:
-        # One element: the list is a grid of the symbol and the text.
-        around = Markup('<a href="#{}">{}</a>') if section in self.sections else Markup("<div>{1}</div>")
-        shown = around.format(section, unbroken(text))
-        return Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>').format(kind, symbol, shown)
+    kind: str
+    symbol: str
+    text: str
+    section: str = ""
 
 
 def verdict_text(verdicts: Sequence[ArmVerdict], width: int = _WIDTH, colour: bool = False) -> str:
-    """The block for a terminal."""
-    return _rendered(verdicts, _Text(width, colour))
+    """The block for a terminal: wrapped, and in colour on request."""
+    fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for verdict in verdicts:
+        # The claim may take two lines.
+        line, claim = (
+            fill(f"{_claim(verdict)} {ratio_sentences(verdict)}".strip()),
+            textwrap.fill(_claim(verdict), width),
+        )
+        bold = colour and line.startswith(claim)
+        lines.append(f"{_BOLD}{claim}{_PLAIN}{line[len(claim) :]}" if bold else line)
+        for item in _items(verdict):
+            shown = fill(f"{item.symbol} {item.text}", subsequent_indent="  ")
+            lines.append(f"{_COLOURS[item.kind]}{shown}{_PLAIN}" if colour and item.kind in _COLOURS else shown)
+        lines.append("")
+    return "\n".join(lines).strip()
 
 
 def verdict_markdown(verdicts: Sequence[ArmVerdict]) -> str:
-    """The block for a pull request or a job summary."""
-    return _rendered(verdicts, _Markdown())
+    """The block for a pull request or a job summary: bold lines and lists."""
+    lines = []
+    for verdict in verdicts:
+        lines += [f"**{escaped(_claim(verdict))}** {escaped(ratio_sentences(verdict))}".rstrip(), ""]
+        for item in _items(verdict):
+            symbol = "" if item.kind == "rests-on" else f"{item.symbol} "
+            lines.append(f"- {symbol}{escaped(item.text)}")
+        lines.append("")
+    return "\n".join(lines).strip()
 
 
 def verdict_html(verdict: ArmVerdict, sections: Sequence[str]) -> Markup:
-    """One arm's block for the page that has these `sections`; all text in it is escaped."""
-    return Markup(_rendered([verdict], _Page(frozenset(sections))))
+    """One arm's block for the page that has these `sections`, which its items link to; all text in it is escaped."""
+    head = Markup('<p class="verdict"><strong>{}</strong> {}</p>\n<ul class="caveats">')
+    lines = [head.format(unbroken(_claim(verdict)), unbroken(ratio_sentences(verdict)))]
+    for item in _items(verdict):
+        # One element: the list is a grid of the symbol and the text.
+        around = Markup('<a href="#{}">{}</a>') if item.section in sections else Markup("<div>{1}</div>")
+        text = around.format(item.section, unbroken(item.text))
+        lines.append(
+            Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>').format(item.kind, item.symbol, text)
+        )
+    return Markup("\n").join([*lines, Markup("</ul>")])
+
+
+def _claim(verdict: ArmVerdict) -> str:
+    return f"{verdict.arm} vs {verdict.baseline}: {verdict.words}."
+
+
+def _items(verdict: ArmVerdict) -> list[_Item]:
+    """Basis, caveats and remedy."""
+    items = [_Item("rests-on", "·", f"{verdict.basis}.")] if verdict.basis else []
+    shown, more = verdict.caveats[:MOST_CAVEATS], verdict.caveats[MOST_CAVEATS:]
+    items += [_Item(caveat.kind, SYMBOLS[caveat.kind], caveat.text, caveat.section) for caveat in shown]
+    if more:
+        kinds = ", ".join(dict.fromkeys(caveat.kind for caveat in more))
+        items.append(_Item("more", "+", f"{len(more)} more: {kinds}.", "first"))
+    if verdict.settle:
+        remedies = "; ".join(verdict.settle)
+        items.append(_Item("settle", "→", f"{remedies[0].upper()}{remedies[1:]} would resolve it."))
+    return items
 
 
 def unbroken(text: str) -> Markup:
@@ -121,25 +127,6 @@ def add_to_job_summary(text: str) -> None:
 def escaped(text: str) -> str:
     """A text from the data with its Markdown characters escaped, for a line or a table cell."""
     return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text).replace("\n", " ")
-
-
-def _rendered(verdicts: Sequence[ArmVerdict], form: Any) -> str:
-    """Line, basis, caveats and remedy of each verdict; `form` writes each part as text, Markdown or HTML."""
-    parts: list[str] = []
-    for one in verdicts:
-        parts.append(form.line(f"{one.arm} vs {one.baseline}: {one.words}.", ratio_sentences(one)))
-        if one.basis:
-            parts.append(form.item("rests-on", "·", f"{one.basis}.", ""))
-        shown, more = one.caveats[:MOST_CAVEATS], one.caveats[MOST_CAVEATS:]
-        parts += [form.item(caveat.kind, SYMBOLS[caveat.kind], caveat.text, caveat.section) for caveat in shown]
-        if more:
-            kinds = ", ".join(dict.fromkeys(caveat.kind for caveat in more))
-            parts.append(form.item("more", "+", f"{len(more)} more: {kinds}.", "first"))
-        if one.settle:
-            remedies = "; ".join(one.settle)
-            parts.append(form.item("settle", "→", f"{remedies[0].upper()}{remedies[1:]} would resolve it.", ""))
-        parts.append(form.end)
-    return "\n".join(parts).strip()
 
 
 def ratio_sentences(verdict: ArmVerdict) -> str:
