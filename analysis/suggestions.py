@@ -147,7 +147,6 @@ def _best(rule: Rule, arms: Sequence[_Arm]) -> list[Suggestion]:
 
 
 def _generation(arm: _Arm) -> Suggestion | None:
-    """Amdahl's ceiling: whether the engine matters."""
     share, ceiling = arm.number("generation_share"), arm.number("amdahl_ceiling")
     if not math.isfinite(ceiling):
         return None
@@ -189,7 +188,6 @@ def _efficiency(arm: _Arm) -> Suggestion | None:
 
 
 def _graphs(arm: _Arm) -> Suggestion | None:
-    """CUDA graphs that the ledger has as off."""
     generation_s = arm.number("generation_s")
     ledger = arm.preflight.ledger if arm.preflight else ()
     off = any(row.setting.startswith(GRAPHS_ROW) and row.values.get(arm.arm) == "off" for row in ledger)
@@ -217,7 +215,6 @@ def _blocking(arms: Sequence[_Arm]) -> Iterator[Suggestion]:
 
 
 def _stragglers(arm: _Arm) -> Suggestion | None:
-    """Waiting for the longest response."""
     bubble, ratio, tail = (arm.number(name) for name in ("length_bubble", "straggler_ratio", "tail_share"))
     if not bubble >= BUBBLE_MUCH:
         return None
@@ -232,7 +229,6 @@ def _stragglers(arm: _Arm) -> Suggestion | None:
 
 
 def _share(part: str, least: float, quantity: str, text: str, arm: _Arm) -> Suggestion | None:
-    """A part of the step, beside generation, with a large share."""
     share = arm.share(part)
     size = abs(share) if part == RESIDUAL else share
     if not size > least or set(arm.parts) == {RESIDUAL}:

@@ -29,6 +29,7 @@ PANEL_WIDTH = 185
 _ENDS = "length(datum.label) > 22 ? slice(datum.label, 0, 9) + '…' + slice(datum.label, -12) : datum.label"
 ARM_LEGEND = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=150, labelExpr=_ENDS)
 MEAN, LONGEST, BUBBLE = "mean_response_length", "max_response_length", "length_bubble"
+LENGTHS = "response-length"
 UNEQUAL_WORK = "A synchronous step waits for its longest response, so arms whose lengths differ did not do equal work."
 
 
@@ -183,27 +184,30 @@ def straggler_figure(
     )
 
 
-def distribution(frame: pd.DataFrame, plan: PlanRead, x: str, x_title: str, y_title: str) -> tuple[str, str]:
-    """The shares of all arms as step lines, in panels with the baseline's in grey; and the caption's sentence on it."""
+def _distribution(
+    frame: pd.DataFrame, plan: PlanRead, titles: tuple[str, str], name: str, title: str, caption: str, alt_text: str
+) -> Figure:
+    """The shares of all arms (arm, value, share, order) as step lines, in panels with the baseline's in grey."""
+    x_title, y_title = titles
     arms = _arms(frame, plan)
     many = len(arms) > MANY_ARMS
     x_axis = alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=3 if many else 8)
     y_axis = alt.Axis(format="%", tickCount=4) if many else alt.Axis(format="%")
     base = alt.Chart().encode(
-        x=alt.X(x, type="quantitative", title=x_title, scale=alt.Scale(zero=False, nice=not many), axis=x_axis),
+        x=alt.X("value:Q", title=x_title, scale=alt.Scale(zero=False, nice=not many), axis=x_axis),
         y=alt.Y("share:Q", title=None if many else y_title, axis=y_axis),
         order=alt.Order("order:Q"),
     )
-    lines = base.mark_line(interpolate="step-after", strokeWidth=2).encode(**_colours(plan, many))
-    if not many:
-        return _draw(frame, [lines], arms, HEIGHT), ""
-    ghost = frame[frame["arm"] == plan.baseline].assign(ghost=True)
-    parts = [(n, rows) for n, arm in enumerate(arms[:MAX_PANELS]) for rows in (ghost, frame[frame["arm"] == arm])]
-    frame = pd.concat([rows.assign(panel=n) for n, rows in parts], ignore_index=True)
-    frame["ghost"] = frame["ghost"].notna()
-    grey = base.transform_filter(alt.datum.ghost).mark_line(interpolate="step-after", strokeWidth=1.5, color=GREY)
-    layers = [grey, lines.transform_filter("!datum.ghost")]
-    return _draw(frame, layers, arms, 100), _in_panels(f"{y_title}; grey: {plan.baseline}", arms)
+    layers = [base.mark_line(interpolate="step-after", strokeWidth=2).encode(**_colours(plan, many))]
+    if many:
+        ghost = frame[frame["arm"] == plan.baseline].assign(ghost=True)
+        parts = [(n, rows) for n, arm in enumerate(arms[:MAX_PANELS]) for rows in (ghost, frame[frame["arm"] == arm])]
+        frame = pd.concat([rows.assign(panel=n) for n, rows in parts], ignore_index=True)
+        frame["ghost"] = frame["ghost"].notna()
+        grey = base.transform_filter(alt.datum.ghost).mark_line(interpolate="step-after", strokeWidth=1.5, color=GREY)
+        layers = [grey, layers[0].transform_filter("!datum.ghost")]
+        caption += _in_panels(f"{y_title}; grey: {plan.baseline}", arms)
+    return Figure(name, title, caption, alt_text, _draw(frame, layers, arms, 100), "steps" if name != LENGTHS else "")
 
 
 def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
@@ -211,20 +215,20 @@ def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
     frame = length_histogram(lengths)
     if frame.empty:
         return None
-    frame["order"] = frame["start"]
-    svg, how = distribution(frame, plan, "start", "response length, tokens", "share of the arm's responses")
     finite = lengths[np.isfinite(lengths["value"].astype(float))]
     stats = finite.groupby("arm", sort=False)["value"].agg(["mean", "max", "size"])
     texts = (
         f"{arm}: mean {s['mean']:.4g}, longest {s['max']:.0f}, {count_of(int(s['size']), 'response')}"
         for arm, s in stats.iterrows()
     )
-    return Figure(
-        "response-length",
+    return _distribution(
+        frame.assign(value=frame["start"], order=frame["start"]),
+        plan,
+        ("response length, tokens", "share of the arm's responses"),
+        LENGTHS,
         "How long the responses are",
-        f"All responses of the counted steps. {UNEQUAL_WORK}{how}",
+        f"All responses of the counted steps. {UNEQUAL_WORK}",
         f"Distribution of response lengths in tokens. {'; '.join(texts)}",
-        svg,
     )
 
 
@@ -255,18 +259,14 @@ def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
             detail=alt.Detail("line:N"),
         )
     )
-    texts = []
-    for arm, rows in counted.groupby("arm", sort=False):
-        numbers = []
-        for kind, column in reversed(kinds.items()):
-            values = pd.to_numeric(rows[column], errors="coerce") if column in rows else pd.Series(dtype=float)
-            values = values[np.isfinite(values)]
-            if len(values):
-                numbers.append(f"{kind} {values.mean() if kind == 'mean' else values.max():.4g}")
-        if numbers:
-            texts.append(f"{arm}: {', '.join(numbers)}")
+    numbers = counted.reindex(columns=["arm", MEAN, LONGEST]).replace([math.inf, -math.inf], math.nan)
+    stats = numbers.groupby("arm", sort=False).agg(mean=(MEAN, "mean"), longest=(LONGEST, "max"))
+    texts = [
+        f"{arm}: " + ", ".join(f"{kind} {value:.4g}" for kind, value in row.dropna().items())
+        for arm, row in stats.dropna(how="all").iterrows()
+    ]
     return Figure(
-        "response-length",
+        LENGTHS,
         "How long the responses are",
         f"No distribution: the logs have only {' and '.join(shown[::-1])} of each step, no single lengths. "
         f"{UNEQUAL_WORK}",
@@ -318,21 +318,19 @@ def reward_distribution(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     frame = cumulative_shares(rewards)
     if frame.empty:
         return None
-    y_title = "share of the arm's steps up to that reward"
-    svg, how = distribution(frame, plan, "value", "mean reward of a step", y_title)
     stats = rewards.groupby("arm", sort=False)["value"].agg(["min", "median", "max", "size"])
     texts = (
         f"{arm}: from {s['min']:.4g} over the median {s['median']:.4g} to {s['max']:.4g}, "
         f"{count_of(int(s['size']), 'step')}"
         for arm, s in stats.iterrows()
     )
-    return Figure(
+    return _distribution(
+        frame,
+        plan,
+        ("mean reward of a step", "share of the arm's steps up to that reward"),
         "reward-distribution",
         "How the rewards are spread",
         "Mean rewards of the counted steps: the share of an arm's steps with that reward or less. A curve further "
-        "right means higher rewards. Rewards rise as a policy learns: compare arms only over the same training "
-        f"steps.{how}",
+        "right means higher rewards. Rewards rise as a policy learns: compare arms only over the same training steps.",
         f"Cumulative distribution of the counted steps' mean rewards. {'; '.join(texts)}",
-        svg,
-        "steps",
     )

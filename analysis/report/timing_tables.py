@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -38,45 +38,34 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:
     medians = int(rows["steps"].max()) > 1
     heads = ("mean", "median", "own", "own, share") if medians else ("seconds", "own", "own, share")
 
-    def row(
-        label: str,
-        path: str,
-        table: str,
-        of_arm: Mapping[str, Any],
-        columns: Sequence[str],
-        description: str = "",
-        depth: int = 0,
-        kind: str = "phase",
-    ) -> TableRow:
-        """A row of four columns for each arm, from a table's rows by arm; "" is a blank cell."""
-        shown = columns if medians else (columns[0], *columns[2:])
-        rounding = "own_rounding_s" if kind == "residual" else ""
-        cells = (_cell(table, of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
-        return TableRow(label, path, tuple(cells), description, depth, kind)
-
-    inside: list[TableRow] = []
-    outside: list[TableRow] = []
+    own = ("own_mean_s", "own_share")
+    # Label, path, table, its rows by arm, four columns of it ("" is a blank cell), description, depth, kind.
+    lines: list[tuple[str, str, str, Mapping[str, Any], tuple[str, ...], str, int, str]] = []
     for path in in_order(rows["path"], content.trees):
         phase = shown_phase(path, content.trees)
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
-        columns = ("mean_s", "median_s", *(_NONE if path == root else ("own_mean_s", "own_share")))
-        made = row(phase.label, path, "phases", phases[path], columns, phase.description, phase.depth, kind)
-        (outside if kind == "outside" else inside).append(made)
-    description = "The part of the step that no timer covers."
-    columns = (*_NONE, "own_mean_s", "own_share")
-    inside.append(row("Residual", f"({RESIDUAL})", "phases", phases[root], columns, description, 1, "residual"))
+        columns: tuple[str, ...] = ("mean_s", "median_s", *(_NONE if path == root else own))
+        lines.append((phase.label, path, "phases", phases[path], columns, phase.description, phase.depth, kind))
+    text = "The part of the step that no timer covers."
+    lines.append(("Residual", f"({RESIDUAL})", "phases", phases[root], (*_NONE, *own), text, 1, "residual"))
     columns = (*_NONE, "own_sum_s", "own_sum_share")
-    inside.append(row("Sum of own times", "(sum)", "sums", sums, columns, "Equals the mean step.", kind="total"))
+    lines.append(("Sum of own times", "(sum)", "sums", sums, columns, "Equals the mean step.", 0, "total"))
     if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
-        description = "Logging, checkpoints and data between two steps: this wall clock is in no step."
+        text = "Logging, checkpoints and data between two steps: this wall clock is in no step."
         columns = ("between_steps_mean_s", "between_steps_median_s", *_NONE)
-        outside.append(row("Between steps", "(between)", "sums", sums, columns, description, kind="outside"))
+        lines.append(("Between steps", "(between)", "sums", sums, columns, text, 0, "outside"))
+    made = []
+    for label, path, table, of_arm, columns, text, depth, kind in sorted(lines, key=lambda line: line[-1] == "outside"):
+        shown = columns if medians else (columns[0], *columns[2:])
+        rounding = "own_rounding_s" if kind == "residual" else ""
+        cells = (_cell(table, of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
+        made.append(TableRow(label, path, tuple(cells), text, depth, kind))
     return Table(
         name="phases",
         caption="Seconds per step, by phase and arm" + _at(factors),
         corner="phase",
         heads=heads * len(arms),
-        rows=(*inside, *outside),
+        rows=tuple(made),
         groups=tuple((str(arm), len(heads)) for arm in arms),
         factors=factors_label(factors),
     )
