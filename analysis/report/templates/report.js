@@ -1,5 +1,5 @@
-// Without this script the page is whole; with it tables sort, filter and copy, figures are saved, all sections fold at once,
-// and a number says where in the files it stands and has its own address.
+// The page is complete without this script. The script sorts, filters and copies tables, saves figures, folds all sections,
+// and gives each number its place in the files and an address.
 (() => {
   "use strict";
   const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
@@ -10,31 +10,31 @@
     return element;
   };
 
-  // Where a number stands: told for the cell under the mouse, else for the one that has the focus.
+  // The bar shows the place of the number under the mouse, else of the number with the focus.
   const bar = document.getElementById("number");
   const unit = (column) => (/_per_s$/.test(column) ? " 1/s" : /_s$/.test(column) ? " s" : "");
-  const tell = (cell) => {
-    all(".told").forEach((told) => told.classList.remove("told"));
+  const showPlace = (cell) => {
+    all(".pointed").forEach((other) => other.classList.remove("pointed"));
     bar.hidden = !cell;
     if (!cell) return;
     const { table, row, column, value } = cell.dataset;
     bar.textContent = `tables/${table}.parquet row ${row}, ${column} = ${value}${unit(column)}`;
-    cell.classList.add("told");
+    cell.classList.add("pointed");
   };
   const numberAt = (target) => target && target.closest && target.closest("[data-column]");
   const focused = () => numberAt(document.activeElement);
-  document.addEventListener("mouseover", (event) => tell(numberAt(event.target) || focused()));
-  document.addEventListener("focusin", () => tell(focused()));
-  document.addEventListener("focusout", () => tell(null));
+  document.addEventListener("mouseover", (event) => showPlace(numberAt(event.target) || focused()));
+  document.addEventListener("focusin", () => showPlace(focused()));
+  document.addEventListener("focusout", () => showPlace(null));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !bar.hidden) {
       const cell = focused();
       if (cell) cell.blur();
-      tell(null);
+      showPlace(null);
     }
   });
 
-  // One tab stop in each table; the arrows go from number to number.
+  // Each table is one tab stop; the arrows move from number to number.
   const numbers = (row) => all("td[data-column]", row);
   const shown = (body) => [...body.rows].filter((row) => !row.hidden && numbers(row).length);
   const stop = (table) => {
@@ -78,7 +78,7 @@
     });
   }
 
-  // Numbers by their full value, words as people count (s9 before s10); what is missing comes last.
+  // Numbers sort by their full value, texts with numbers in natural order (s9 before s10); missing values are last.
   const compare = (index, down) => (a, b) => {
     const [x, y] = [a.cells[index], b.cells[index]];
     const [v, w] = [x.dataset.value, y.dataset.value];
@@ -105,9 +105,9 @@
     });
     if (rows.length < 5) continue;
     const input = make("input", { type: "search", autocomplete: "off", spellcheck: "false" });
-    const told = make("output", { "aria-live": "polite" });
+    const shownRows = make("output", { "aria-live": "polite" });
     const name = table.caption.textContent.trim();
-    const filter = make("p", { class: "filter" }, make("label", {}, "Rows with ", input), " ", told);
+    const filter = make("p", { class: "filter" }, make("label", {}, "Rows with ", input), " ", shownRows);
     input.setAttribute("aria-label", `Rows with these words in ${name}`);
     table.closest(".scroll").before(filter);
     const apply = () => {
@@ -118,14 +118,14 @@
         row.hidden = !words.every((word) => text.includes(word));
         count += row.hidden ? 0 : 1;
       }
-      told.textContent = `${count} of ${rows.length} rows`;
+      shownRows.textContent = `${count} of ${rows.length} rows`;
       stop(table);
     };
     input.addEventListener("input", apply);
     apply();
   }
 
-  // A number's own address goes to the address bar when it is clicked, and with Enter.
+  // A click on a number, or Enter, puts its address in the address bar.
   const idOf = (cell) => {
     const { table, row, column } = cell.dataset;
     const same = `[id][data-table="${table}"][data-row="${row}"][data-column="${column}"]`;
@@ -134,7 +134,7 @@
   const address = (cell) => {
     const id = cell && idOf(cell);
     if (!id) return;
-    tell(cell);
+    showPlace(cell);
     try {
       history.replaceState(null, "", `#${id}`);
       bar.append(" (linked in the address bar)");
@@ -147,7 +147,7 @@
     if (event.key === "Enter") address(focused());
   });
 
-  // What an address names is unfolded, and a number is marked and in the middle of the window.
+  // An address unfolds its target; a number gets the focus in the middle of the window.
   const arrive = () => {
     let target = null;
     try {
@@ -176,7 +176,7 @@
   if (parts.length) contents.append(fold);
   if (matchMedia("(min-width: 102rem)").matches) contents.querySelector("details").open = true;
 
-  // Tables as text, as they are sorted and filtered: TSV with every digit, LaTeX as shown.
+  // Tables as text, in their order and with their filter: TSV with all digits, LaTeX as shown.
   const words = (cell) => {
     const copy = cell.cloneNode(true);
     all("details", copy).forEach((more) => more.remove());
@@ -230,7 +230,7 @@
       "\\bottomrule", "\\end{tabular}"]);
   };
 
-  // A page that was not served by https may not use the clipboard; then a selected text field is copied.
+  // Only a page from https may use the clipboard; elsewhere the script copies a selected text field.
   const copy = async (text) => {
     try {
       await navigator.clipboard.writeText(text);
@@ -247,7 +247,7 @@
     }
   };
 
-  // Figures as files: as in figures/, in ink on white, from the drawing in the page.
+  // Figures as files, equal to those in figures/: ink on white, from the page's drawing.
   const INK = "#1b1f24";
   const FONT = "'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif";
   const standalone = (svg) => {
@@ -277,29 +277,29 @@
     save(`${name}.png`, await new Promise((done) => canvas.toBlob(done, "image/png")));
   };
 
-  // The controls under a table or a figure: [what it says, what it does, what it says then].
+  // The controls under a table or a figure: [label, action, confirmation].
   const tools = (name, controls) => {
-    const said = make("output", { "aria-live": "polite" });
+    const status = make("output", { "aria-live": "polite" });
     const buttons = controls.map(([label, act, done]) => {
       const button = make("button", { type: "button", "aria-label": `${label}: ${name}` }, label);
       button.addEventListener("click", async () => {
         try {
           await act();
-          said.textContent = done;
+          status.textContent = done;
         } catch {
-          said.textContent = "This browser does not allow it";
+          status.textContent = "This browser does not allow it";
         }
-        setTimeout(() => (said.textContent = ""), 5000);
+        setTimeout(() => (status.textContent = ""), 5000);
       });
       return button;
     });
-    return make("div", { class: "tools" }, ...buttons, said);
+    return make("div", { class: "tools" }, ...buttons, status);
   };
   for (const table of all("table")) {
     const scroll = table.closest(".scroll");
     const name = scroll.getAttribute("aria-label").replace(/\s+/g, " ");
     scroll.after(tools(name, [
-      ["Copy TSV", () => copy(tsv(table)), "Copied, with every digit"],
+      ["Copy TSV", () => copy(tsv(table)), "Copied, with all digits"],
       ["Copy LaTeX", () => copy(tex(table, name)), "Copied, as shown"],
     ]));
   }
