@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,11 +15,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from analysis.report.addresses import KEYS, rows_with_addresses
 from analysis.report.content import Content, read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 from analysis.verdict.verdict_block import print_verdict
-from common.contracts import VerdictFile
 from common.errors import UserError
 from common.files import write_bytes
 from common.verdicts import ReportFile, count_of
@@ -40,19 +41,21 @@ def write_report(content: Content, out: Path) -> list[Path]:
         written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
         write_bytes(written[-2], figure.standalone_svg.encode())
         write_bytes(written[-1], figure.png())
-    for name, text in (
-        ("verdict.json", _json(content.verdict_file)),
-        ("report.json", _json(content.report_file)),
-        ("report.md", markdown(content)),
-        ("report.html", html_page(content)),
-    ):
+    report_file: ReportFile = {
+        "experiment": content.plan.experiment,
+        "baseline": content.plan.baseline,
+        "arms": list(content.plan.arms),
+        "warmup_steps": content.plan.warmup_steps,
+        "findings": [verdict.as_dict() for verdict in content.verdicts],
+        "tables": {name: rows_with_addresses(name, content.tables[name]) for name in KEYS},
+    }
+    dump = partial(json.dumps, indent=1, ensure_ascii=False, allow_nan=False)
+    texts = {"verdict.json": f"{dump(content.verdict_file)}\n", "report.json": f"{dump(report_file)}\n"}
+    texts |= {"report.md": markdown(content), "report.html": html_page(content)}
+    for name, text in texts.items():
         write_bytes(out / name, text.encode())
         written.append(out / name)
     return written
-
-
-def _json(value: VerdictFile | ReportFile) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_table(frame: pd.DataFrame, stem: Path) -> list[Path]:

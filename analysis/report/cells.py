@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from analysis.verdict.arm_verdict import ratio_text
@@ -68,10 +68,6 @@ class Table:
     def starts_group(self, column: int) -> bool:
         """Whether that column of cells is the first under its group's name."""
         return column in (sum(span for _, span in self.groups[:i]) for i in range(len(self.groups)))
-
-    @property
-    def cells(self) -> Iterator[Cell]:
-        return (cell for row in self.rows for cell in row.cells)
 
 
 def decimals(step_s: float) -> int:

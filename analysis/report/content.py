@@ -21,7 +21,6 @@ from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
 from analysis.installed import environment_table, mixed_origin_verdicts, origin_verdicts
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
-from analysis.report.addresses import KEYS, rows_with_addresses
 from analysis.report.provenance import runs_table
 from analysis.reward_change import rewards_table
 from analysis.roofline.floors import floors_of
@@ -43,7 +42,7 @@ from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import samples, wide_steps
 from common.contracts import VerdictFile
 from common.findings import Preflight, read_preflight
-from common.verdicts import ReportFile, Verdict, worst_first
+from common.verdicts import Verdict, worst_first
 from trainers.timers.tree import TimerTree
 
 if TYPE_CHECKING:
@@ -88,18 +87,6 @@ class Content:
             "baseline": self.plan.baseline,
             "arms": [one.as_json() for one in self.arm_verdicts],
             "no_comparison": self.no_comparison,
-        }
-
-    @property
-    def report_file(self) -> ReportFile:
-        """The content of report.json."""
-        return {
-            "experiment": self.plan.experiment,
-            "baseline": self.plan.baseline,
-            "arms": list(self.plan.arms),
-            "warmup_steps": self.plan.warmup_steps,
-            "findings": [one.as_dict() for one in self.verdicts],
-            "tables": {name: rows_with_addresses(name, self.tables[name]) for name in KEYS},
         }
 
     @property
