@@ -94,10 +94,7 @@ def over_steps(
     many, scaled = len(arms) > MANY_ARMS, f"{unit} (log scale)" if log else unit
     # A small panel has no room for the axis title: the caption has it.
     y = _y_of(frame, None if many else scaled, 4 if many else 8, log, from_zero)
-    if means is not None:
-        lines = f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
-    else:
-        lines = "One line per run." if each_run else "Median over an arm's runs; the band is their 10% to 90% range."
+    lines = _lines_text(each_run, means is not None)
     if many:
         lines += _in_panels(scaled, arms)
     if wide["factors"].nunique() > 1:
@@ -114,6 +111,12 @@ def over_steps(
         _draw(frame, _lines(frame, plan, y, not each_run, many), arms, 110),
         "steps",
     )
+
+
+def _lines_text(each_run: bool, means: bool) -> str:
+    if means:
+        return f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step."
+    return "One line per run." if each_run else "Median over an arm's runs; the band is their 10% to 90% range."
 
 
 def _y_of(frame: pd.DataFrame, title: str | None, ticks: int, log: bool, from_zero: bool) -> Callable[[str], Any]:
