@@ -13,7 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
+from node.hardware import set_environment
+
 from . import patience
+from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
 TRANSFORMERS, VLLM, SGLANG = "trl-transformers-cpu", "trl-vllm-cpu", "trl-sglang-cpu"
@@ -60,10 +63,13 @@ TRAINER_ARGS: dict[str, Any] = {
 }
 # What vLLM compiles for a model is kept by the model's path, which is another in each test.
 COMPILER = {"CXX": str(Path(__file__).with_name("g++-once"))}
-# vLLM's own word for its tests on CPUs (vllm/platforms/cpu.py): the traced model computes with PyTorch's kernels.
-# Compiling its own takes twenty seconds; for tests in which the engine is not what is looked at.
-EAGER = {"VLLM_CPU_CI_ENV": "1"}
+# For tests in which the engine is not what is tested. With vLLM's own switch for its tests on CPUs
+# (vllm/platforms/cpu.py) the model computes with PyTorch's kernels: compiling its own takes twenty seconds. With
+# torch's (torch/_dynamo/config.py) nothing is traced either: six.
+EAGER = {"VLLM_CPU_CI_ENV": "1", "TORCHDYNAMO_DISABLE": "1"}
 VLLM_ARGS = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 64}
+TRAINED_ON = 2
+"""CPUs of an attempt."""
 SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
 
 
@@ -74,9 +80,24 @@ def job_environment(**changes: str) -> dict[str, str]:
     return {**kept, **ours, **changes}
 
 
+_warm: dict[tuple[object, ...], WarmPython] = {}
+
+
 def run_job(python: Path, module: str, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run one of our modules in a stack's Python, and return what it said."""
-    return run_python(python, "-m", module, *arguments, **changes)
+    """Run one of our modules in a stack's Python, and return what it printed."""
+    return run_warm(python, "-m", module, *arguments, **changes)
+
+
+def run_warm(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+    """As `run_python`, in a Python that has imported the stack's trainer and engine already; two of them are kept."""
+    key = (python, *sorted(changes.items()))
+    if key not in _warm:
+        if len(_warm) == 2:
+            _warm.pop(next(iter(_warm))).close()
+        environment, imports_in = job_environment(**changes), dict[str, str]()
+        set_environment(imports_in, list(range(TRAINED_ON)), {"attempt_dir": "", "fingerprint": ""}, "")
+        _warm[key] = WarmPython(python, environment, imports_in)
+    return _warm[key].run(*arguments)
 
 
 def run_python(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -133,7 +154,7 @@ def write_attempt(
         "inputs": str(inputs),
         "attempt_dir": str(folder),
         "checkpoint_dir": str(run_folder / "checkpoints" / fingerprint[:12]),
-        "cpus": 2,
+        "cpus": TRAINED_ON,
     }
     (folder / "attempt.json").write_text(json.dumps(attempt))
     return folder / "attempt.json"

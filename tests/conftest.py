@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -19,10 +20,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from workflow import stacks
 
-from .attempts import made_inputs  # noqa: F401 (a fixture)
+from .attempts import job_environment, made_inputs  # noqa: F401 (the latter a fixture)
 from .trainers.verl.environments import build as build_verl
 from .trainers.verl.environments import share as share_verl
-from .trainers.verl.warm import WarmPython, warm_pythons
+from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
 # Until all tests are collected the garbage collector would find nothing; then it leaves out what they are made of.
@@ -107,8 +108,16 @@ def stack_python() -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def warm_verl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], WarmPython]]:
+def warm_verl() -> Iterator[Callable[[str], WarmPython]]:
     """By version: verl's Python with its imports done."""
-    with warm_pythons(build_verl, tmp_path_factory.mktemp) as warm:
-        yield warm
+    environment = job_environment()
+    with contextlib.ExitStack() as closing:
+
+        @functools.cache
+        def python(version: str) -> WarmPython:
+            made = WarmPython(build_verl(version), environment, {})
+            closing.callback(made.close)
+            return made
+
+        yield python
     share_verl()

@@ -26,7 +26,7 @@ from workflow.preflight import preflight
 from workflow.preflight.cases import settings_id
 
 from ... import patience
-from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_python
+from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
 
@@ -123,7 +123,7 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
         watched = Path(__file__).with_name("watched.py")
         out = folder / f"{trainer}.jsonl"
         command = ("-m", f"tests.trainers.swift.{watched.stem}", trainer, out, stop_at, then, order)
-        done = run_python(stack_python(stack), *command)
+        done = run_warm(stack_python(stack), *command)
         assert done.returncode == (75 if stop_at else 0), done.stderr
         if not stop_at:
             shutil.copy(order.with_name("done.json"), results / "runs" / f"{trainer}-s0" / "done.json")

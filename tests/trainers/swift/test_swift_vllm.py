@@ -18,7 +18,7 @@ from workflow.cluster.paths import RunPaths
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, read_lines, run_job, run_python
+from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, read_lines, run_job, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 
 STACK = "swift-vllm-cpu"
@@ -119,7 +119,7 @@ def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
         watched = ("-m", "tests.trainers.swift.watched", trainer, folder / f"{name}.jsonl", stop_at, then, order)
         compiles = attempt == 1 and name in ("full", "trl")
         python = stack_python(VLLM if trainer == "trl" else STACK)
-        done = run_python(python, *watched, **({} if compiles else EAGER))
+        done = run_warm(python, *watched, **({} if compiles else EAGER))
         assert done.returncode == (75 if stop_at else 0), (done.stdout + done.stderr)[-6000:]
         return done.stdout + done.stderr
 

@@ -26,6 +26,7 @@ from ...attempts import (
     reward_model,
     run_job,
     run_python,
+    run_warm,
     signal_job,
     write_attempt,
 )
@@ -238,7 +239,7 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
     run_folder, steps = tmp_path / "vllm-s0", 5
     args = {**VLLM_ARGS, "max_steps": steps, "vllm_importance_sampling_correction": True}
     first = write_attempt(run_folder, made_inputs, 1, **args)
-    died = run_python(stack_python(VLLM), "-c", KILLED, first, **EAGER)
+    died = run_warm(stack_python(VLLM), "-c", KILLED, first, **EAGER)
     before = read_lines(first.parent / "metrics.jsonl")
     assert died.returncode == -signal.SIGKILL and len(before) == 3, died.stderr
     assert not (first.parent / "done.json").exists()

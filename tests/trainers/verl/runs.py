@@ -10,7 +10,7 @@ from typing import Any
 
 from common.files import fingerprint_of
 
-from .warm import WarmPython
+from ...warm import WarmPython
 
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from tests.trainers.verl.runs import answer_of
-from tests.trainers.verl.warm import WarmPython
+from tests.warm import WarmPython
 from workflow.config.plan import load_plan
 
 ROOT = Path(__file__).resolve().parents[3]

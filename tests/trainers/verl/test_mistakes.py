@@ -12,9 +12,9 @@ import pytest
 
 from node.records import tree_sha256
 
+from ...warm import WarmPython
 from .environments import VERSIONS
 from .runs import answer_of
-from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.

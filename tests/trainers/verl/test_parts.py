@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ...warm import WarmPython
 from .environments import VERSIONS
-from .warm import WarmPython
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -12,9 +12,9 @@ import pytest
 
 from ... import patience
 from ...attempts import read_lines
+from ...warm import WarmPython
 from .environments import VERSIONS
 from .runs import log_steps, write_verl_run
-from .warm import WarmPython
 
 
 def history_of(folder: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from trainers.verl.driver.samples import place_of
 
 from ...attempts import read_lines
 from ...test_contracts import problems
+from ...warm import WarmPython
 from . import test_verl_grpo as attempts
-from .warm import WarmPython
 
 ONE_OF_EACH = {
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},

@@ -24,9 +24,9 @@ from workflow.config.model import Arm
 
 from ... import patience
 from ...attempts import read_lines
+from ...warm import WarmPython
 from .environments import VERSIONS
 from .test_steps import history_of
-from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = Path(__file__).with_name("standin")
