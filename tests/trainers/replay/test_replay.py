@@ -24,7 +24,7 @@ from trainers.replay.lengths import draw_lengths, idle_share
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_python
+from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_python
 from ..verl.environments import build
 from .test_lengths import steps_table
 
@@ -86,7 +86,7 @@ def replayed(
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
     (run,) = plan.runs.values()
     attempt = attempt_of(run.spec, folder, inputs)
-    return attempt.parent, run_job(stack_python(run.stack), run.spec["job_module"], attempt)
+    return attempt.parent, run_job(stack_python(run.stack), run.spec["job_module"], attempt, **EAGER)
 
 
 @pytest.mark.parametrize(

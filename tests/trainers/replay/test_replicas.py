@@ -17,7 +17,7 @@ from trainers.replay.lengths import draw_lengths, idle_share
 from trainers.replay.replicas import Meeting, ReplayRank, isolate_engine
 
 from ... import patience
-from ...attempts import SGLANG, TRANSFORMERS, VLLM, job_environment, read_lines
+from ...attempts import EAGER, SGLANG, TRANSFORMERS, VLLM, job_environment, read_lines
 from .test_replay import ROOT, VLLM_ENGINE, attempt_of, planned
 
 Stack = Callable[[str], Path]
@@ -59,7 +59,7 @@ def started(python: Path, attempt: Path, *program: str, mark: str = "") -> subpr
     told = attempt.with_name("died.json")
     place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={told}"]
     command = [str(python), "-m", "node.ranks", *place, *(program or ("-m", "trainers.replay.driver")), str(attempt)]
-    environment = job_environment(PYTHONPATH=str(ROOT), VLLM_CPU_KVCACHE_SPACE="1", REPLAY_MARK=mark)
+    environment = job_environment(PYTHONPATH=str(ROOT), VLLM_CPU_KVCACHE_SPACE="1", REPLAY_MARK=mark, **EAGER)
     return patience.run(command, 300, cwd=ROOT, env=environment)
 
 

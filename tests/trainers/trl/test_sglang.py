@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ... import patience
-from ...attempts import ROOT, SGLANG, SGLANG_ARGS, job_environment, read_lines, signal_job, write_attempt
+from ...attempts import EAGER, ROOT, SGLANG, SGLANG_ARGS, job_environment, read_lines, signal_job, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 PROBE = Path(__file__).with_name("probe_sglang.py")
@@ -21,7 +21,7 @@ def start(python: Path, attempt: Path, out: Path, *arguments: object) -> subproc
     return subprocess.Popen(
         [str(python), str(PROBE), str(attempt), str(out), *map(str, arguments)],
         cwd=ROOT,
-        env=job_environment(PYTHONPATH=str(ROOT)),
+        env=job_environment(PYTHONPATH=str(ROOT), **EAGER),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

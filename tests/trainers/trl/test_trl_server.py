@@ -19,7 +19,7 @@ from workflow.cluster.rendezvous import TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup, is_healthy
 
 from ... import patience
-from ...attempts import ROOT, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
+from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
@@ -48,7 +48,7 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
         place=Place(0, ("here",), 2, 0),
         folder=folder / "life",
         python=python,
-        environment=job_environment(PYTHONPATH=str(ROOT)),
+        environment=job_environment(PYTHONPATH=str(ROOT), **EAGER),
         cwd=ROOT,
         log=folder / "log",
     )
