@@ -96,8 +96,10 @@ class Decomposition:
 
 def log_mean(a: Any, b: Any) -> Any:
     """The logarithmic mean (a - b) / ln(a / b) of positive numbers; of equal numbers, that number."""
+    low, high = np.minimum(a, b), np.maximum(a, b)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(np.abs(a - b) <= 1e-9 * (a + b), (a + b) / 2, (a - b) / np.log(a / b))
+        # The quotient of nearly equal numbers has lost the digits that log1p takes from their difference.
+        return np.where(low == high, low, (high - low) / np.log1p((high - low) / low))
 
 
 def link(chain: Sequence[str], at: int) -> str:

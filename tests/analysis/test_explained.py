@@ -14,7 +14,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.collect import collect_run
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.explained import explained_table, product
-from analysis.estimates.parts import ENGINE, FACTORS, IN_TRAINING, LENGTHS, OTHER_PHASES, REST, SYNC
+from analysis.estimates.parts import ENGINE, FACTORS, IN_TRAINING, LENGTHS, OTHER_PHASES, REST, SYNC, log_mean
 from analysis.estimates.replays import StepSample, replay_sample
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
@@ -64,6 +64,13 @@ def test_by_hand():
     told = found.loc[[ENGINE, SYNC, IN_TRAINING, OTHER_PHASES], "phase_ratio"].tolist()
     assert told == pytest.approx([1.5, 2, 2 / 1.5, 2])
     assert set(found["scope"]) == {"one step"} and set(found["verdict"]) == {"~"} and found["low"].isna().all()
+
+
+@pytest.mark.parametrize("apart", [0, 1e-15, 1e-12, 1e-9, 2e-9, 1e-8, 1e-6])
+def test_the_mean_of_nearly_equal_seconds_keeps_its_digits(apart):
+    high = 300 * (1 + apart)
+    between = (300 + high) / 2  # to the twelfth of the square of the difference
+    assert log_mean(300.0, high) == log_mean(high, 300.0) == pytest.approx(between, rel=2e-13)
 
 
 SECONDS = st.tuples(st.floats(0.01, 1e3), st.floats(0, 1e2), st.floats(0.01, 1e3))
