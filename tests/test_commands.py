@@ -65,7 +65,7 @@ def interrupted(folder: Path) -> int:
     program = subprocess.Popen(command, cwd=folder / "here", stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     said = b""
-    while b"GPUs of a node" not in said:
+    while b"GPUs of each node" not in said:
         said += os.read(ours, 4096)
     os.write(ours, b"\x03")
     ended(program, 60)
@@ -100,7 +100,7 @@ def test_exit_codes_are_those_of_the_documentation(
     monkeypatch.chdir(tmp_path)
     found = [code_of("schema"), code_of("plan", "nosuch.yaml"), code_of("plan", "--nosuch"), interrupted(tmp_path)]
     assert [*found, piped(tmp_path)] == [0, 1, 2, 130, 141] == list(EXIT_CODES)
-    assert "error: nosuch.yaml is not there" in capsys.readouterr().err
+    assert "error: nosuch.yaml does not exist" in capsys.readouterr().err
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)] == list(EXIT_CODES)
 
