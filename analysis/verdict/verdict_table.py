@@ -73,9 +73,11 @@ def _verdict(
     one_verdict = len({claim.verdict for claim in groups[0]}) == 1 and len(groups[0]) == len(claims)
     verdict: Any = groups[0][0].verdict if one_verdict else "~"
     basis = [f"{count_of(pairs, 'run pair')}, {count_of(steps, 'paired step')}{_warmup(comparison, plan)}"]
-    verified = len(preflight.ledger) - len(preflight.rows("unverifiable")) if preflight is not None else 0
+    unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
+    verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
     if verified and not terms:
-        basis.insert(0, f"terms equal (0 unequal of {count_of(verified, 'setting')})")
+        counted = f"0 unequal of {count_of(verified, 'verified setting' if unverifiable else 'setting')}"
+        basis.insert(0, counted if unverifiable else f"terms equal ({counted})")
     return ArmVerdict(
         arm,
         plan.baseline,

@@ -87,6 +87,7 @@ def test_faster_at_equal_work():
 def test_a_ledger_that_knows_little_vouches_for_little():
     (found,) = said(engines(2.0), preflight=UNKNOWN)
     assert caveats(found, "data") == "1 of 2 settings cannot be verified (all settings)."
+    assert found.basis.startswith("0 unequal of 1 verified setting · ")
     (found,) = said(engines(2.0), preflight=Preflight((), (), ()))
     assert caveats(found, "terms") == "The settings are not compared: the fairness ledger is empty."
     (found,) = said(engines(2.0))
