@@ -103,7 +103,7 @@ def test_a_head_that_may_submit_is_told(tmp_path: Path) -> None:
     lock = try_lock(MadeRun(experiment.folder, "vllm-s0").paths.launcher_lock)
     assert lock is not None
     with lock:
-        assert "a launcher that may submit one; to stop that, cancel the whole" in cancel(experiment, ["vllm-s0"])[0]
+        assert "its launcher may submit a job; to stop that, cancel the whole" in cancel(experiment, ["vllm-s0"])[0]
 
 
 def test_another_users_experiment_is_looked_at_and_let_alone(

@@ -83,7 +83,7 @@ def test_a_signal_that_comes_before_the_jobs_order_can_be_read_is_heard(
         if "submitit.core._submit" in process.info["cmdline"]:
             process.send_signal(signal.SIGTERM)
     (tmp_path / "faults").unlink()
-    assert "was stopped; start again" in one.ended(head)
+    assert "was stopped; start again to resume" in one.ended(head)
 
 
 def commands(folder: Path, **scripts: str) -> dict[str, str]:

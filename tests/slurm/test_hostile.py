@@ -383,7 +383,7 @@ def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancell
     (tmp_path / "all lie").touch()
     again = one.start()
     one.wait_for_words(again, "asking again before it counts as lost")
-    assert "should its job be there, it ends before it trains" in rolloutbench(
+    assert "if its job still exists, it ends before it trains" in rolloutbench(
         one, "print(cancel(experiment, ['arm-s0']))"
     )
     said = one.ended(again)

@@ -176,7 +176,7 @@ def _require_own(path: Path) -> None:
 
 def _why_nothing(run: RunPaths) -> str:
     if holder_note(run.launcher_lock) is not None:
-        return "it has no job, but a launcher that may submit one; to stop that, cancel the whole experiment"
+        return "nothing to cancel yet: its launcher may submit a job; to stop that, cancel the whole experiment"
     last = next(reversed(run.jobs()), None)
     by = cancelled_by(last) if last else None
     return f"nothing to cancel: cancelled by {by} before" if by else "nothing to cancel"
