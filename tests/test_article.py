@@ -79,7 +79,7 @@ def test_the_report_says_why_the_sums_differ_and_on_what_the_floor_rests(results
     for name in ("report.md", "report.html"):
         report = (results / name).read_text(encoding="utf-8")
         for words in (
-            "Reshard runs inside Generate: adding up both counts 1.04 s (vllm) and 2.31 s (sglang) twice.",
+            "Reshard is inside Generate: adding both counts 1.04 s (vllm) and 2.31 s (sglang) twice.",
             "3.35 TB/s and 989 TFLOP/s (bf16, dense) each",
             "by the data sheet",
             "tensor parallel size 2, so 4 replicas; microsoft/Phi-4-reasoning-plus at 2 bytes a weight",

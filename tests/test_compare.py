@@ -100,7 +100,7 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
     [
         ((str(VLLM), *RELEASE), "compare needs two runs or more (got 1)"),
         ((f"vllm={VLLM}", f"sglang={VLLM}", *RELEASE), "are the same run"),
-        ((f"vllm={VLLM}", "sglang=nowhere.log", *RELEASE), "nowhere.log is not there"),
+        ((f"vllm={VLLM}", "sglang=nowhere.log", *RELEASE), "nowhere.log does not exist"),
         ((f"vllm={VLLM}", f"sglang={ROOT / 'LICENSE'}", *RELEASE), "no training step of any known format"),
         ((str(VLLM), str(SGLANG), *RELEASE), "does not name its engine (vllm, sglang); name the arms"),
         ((f"vllm={VLLM}", f"sglang={SGLANG}"), "does not name its release of verl (0.3, "),
@@ -159,7 +159,7 @@ def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "nowhere" / "summary.md"))
     assert main(["compare", *PAIR, "--verdict-only"]) == 0
     streams = capsys.readouterr()
-    assert "the verdict is not in the job's summary: " in streams.err and "sglang vs vllm: " in streams.out
+    assert "cannot add the verdict to the job summary: " in streams.err and "sglang vs vllm: " in streams.out
 
 
 def test_what_a_source_says_need_not_be_given(

@@ -113,7 +113,7 @@ def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
     assert "another life of its job could not be ended: attempt 1 on" in said
     one.wait_for_step(one.steps_done() + 2)  # it goes on training
     assert "running" in (told := status(one)) and "still writes" in told
-    assert "told to stop at once, by its file: Slurm has lost hold of it" in cancel(one)
+    assert "asked to stop at once, by its stop file: Slurm has given it up" in cancel(one)
     one.wait(lambda: not one.processes())
 
 
@@ -166,7 +166,7 @@ def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: Mak
     one.wait_for_step(2)
     (tmp_path / "lie").touch()
     one.wait_for_words(head, "still writes")
-    assert "told to stop at once, by its file" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
+    assert "asked to stop at once, by its stop file" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
     said = one.ended(head)
     assert head.returncode == 1 and "was cancelled by root" in said
     assert len(list((one.run / "jobs").iterdir())) == 1 and {attempt for attempt, _ in one.journal()} == {1}
@@ -229,7 +229,7 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
     os.killpg(head.pid, signal.SIGINT)
     said = one.ended(head)
     assert "stopped while its job was being submitted; the submission continues" in said
-    assert "is cancelled as soon as its submission comes back" in cancel(one)
+    assert "its submission is under way; it is cancelled as soon as that ends" in cancel(one)
     (tmp_path / "go").touch()
     one.wait(lambda: one.read("jobs", "1", "job.json")["job_id"])
     one.wait(lambda: not one.jobs())

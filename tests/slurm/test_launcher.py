@@ -90,7 +90,7 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_pat
         (("--gres", "gpu:b200:8"), "Requested node configuration is not available"),
         (("--runtime", "1", "--stop-grace-s", "40"), "runtime must be at least twice stop_grace_s"),
         (("--setup", "nowhere.sh"), "nowhere.sh; correct setup in the profile"),
-        (("--nodes", "2"), "wants 1 node per run (workload.nodes), and the profile asks Slurm for 2"),
+        (("--nodes", "2"), "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
         (("--cluster", "kubernetes"), "Snakemake's executor 'kubernetes'"),
     ],
 )
@@ -356,7 +356,7 @@ def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
         ("fail", "RuntimeError: the loss is not a number"),
         ("refuse", "error: options.foo is not a known setting"),
         ("kill_self", "was killed by signal 9"),
-        ("lie", "its last_step is 1, wanted 5"),
+        ("lie", "its last_step is 1, expected 5"),
     ],
 )
 def test_a_trainers_own_failure_is_not_tried_again(run: MakeRun, fault: str, says: str) -> None:

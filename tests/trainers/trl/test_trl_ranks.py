@@ -206,7 +206,7 @@ trainer = SimpleNamespace(
     model=model, accelerator=here, processing_class=AutoTokenizer.from_pretrained(inputs.model, padding_side="left")
 )
 words = {"samples": 1, "temperature": 1.0, "top_p": 1.0, "max_response_length": 2}
-log = SimpleNamespace(apart=lambda name: nullcontext())
+log = SimpleNamespace(outside_step=lambda name: nullcontext())
 taken = SampleLog(trainer, words, inputs.data, [], folder, log, StopRequest())
 taken.on_step_begin(None, SimpleNamespace(global_step=0, max_steps=4), None)
 print(*(name for name, one in model.named_parameters() if not hasattr(one, "full_tensor")), "are whole")
