@@ -89,7 +89,12 @@ def run_job(python: Path, module: str, *arguments: object, **changes: str) -> su
 
 
 def run_warm(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
-    """As `run_python`, in a Python that has imported the stack's trainer and engine already; two of them are kept."""
+    """As `run_python`, in a fork of a `warm` Python."""
+    return warm(python, **changes).run(*arguments)
+
+
+def warm(python: Path, **changes: str) -> WarmPython:
+    """A Python that has imported the stack's trainer and engine already; two of them are kept."""
     key = (python, *sorted(changes.items()))
     if key not in _warm:
         if len(_warm) == 2:
@@ -97,7 +102,7 @@ def run_warm(python: Path, *arguments: object, **changes: str) -> subprocess.Com
         environment, imports_in = job_environment(**changes), dict[str, str]()
         set_environment(imports_in, list(range(TRAINED_ON)), {"attempt_dir": "", "fingerprint": ""}, "")
         _warm[key] = WarmPython(python, environment, imports_in)
-    return _warm[key].run(*arguments)
+    return _warm[key]
 
 
 def run_python(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:

@@ -48,6 +48,7 @@ PARTS = {
     "slurm 0": ("tests/slurm/test_storm.py",),
     # By their names these would come last of all, when nothing is left to go beside them.
     "swift": ("tests/trainers/swift/test_swift_grpo.py", "tests/trainers/swift/test_swift_vllm.py"),
+    "swift's server": ("tests/trainers/swift/test_swift_server.py",),
     "replay": ("tests/trainers/replay/test_replay.py",),
     "experiments": ("tests/trainers/test_experiments.py",),
 }
@@ -55,7 +56,7 @@ PARTS = {
 SLURM = tuple(f"slurm {number}" for number in range(8))
 # What takes longest begins first; beside two that compute, the others wait.
 FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs")
-FIRST += (SLURM[3], "swift", SLURM[4], "replay", SLURM[5], "experiments", *SLURM[6:])
+FIRST += (SLURM[3], "swift", SLURM[4], "swift's server", SLURM[5], "replay", SLURM[6], "experiments", SLURM[7])
 
 
 def group_of(nodeid: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from .warm import WarmJob
+
 IDLE_S = 120.0
 
 
@@ -71,7 +73,7 @@ def run(command: Sequence[str], cpu_s: float, **options: Any) -> subprocess.Comp
 
 
 def ended(
-    process: subprocess.Popen[Any], cpu_s: float, given: str | None = None, whom: int | None = None
+    process: subprocess.Popen[Any] | WarmJob, cpu_s: float, given: str | None = None, whom: int | None = None
 ) -> tuple[str, str]:
     """A process's output, when it has ended; it is killed when the patience with it, or with `whom`, is over."""
     patience: Patience | None = None

@@ -6,17 +6,22 @@ forks: it reads orders from its standard input, a line of JSON each, and answers
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import inspect
 import json
 import os
 import runpy
 import select
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 # What jobs import, where the stack has it.
@@ -30,6 +35,35 @@ IMPORTS = (
 FORK_SAFE = {"jemalloc_bg_thd"}
 
 
+class WarmJob:
+    """A program that a `WarmPython` has started, with the part of `subprocess.Popen` that tests use.
+
+    Its environment is that of its variables; /proc shows the environment of the process it was forked from.
+    """
+
+    def __init__(self, pid: int, files: Sequence[Path], wait: Callable[[int], str]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._files, self._wait, self._ends = files, wait, os.pidfd_open(pid)
+
+    def poll(self, timeout: float | None = 0.0) -> int | None:
+        """Its exit status if it ends within a time (None: as long as it takes)."""
+        if self.returncode is None and select.select([self._ends], [], [], timeout)[0]:
+            self.returncode = int(self._wait(self.pid))
+            os.close(self._ends)
+        return self.returncode
+
+    def communicate(self, given: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Its output and its errors, when it has ended; `TimeoutExpired` if it has not."""
+        if self.poll(timeout) is None:
+            raise subprocess.TimeoutExpired("the program", timeout or 0.0)
+        out, err = (file.read_text(encoding="utf-8") if file.exists() else "" for file in self._files)
+        return out, err
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
 class WarmPython:
     """Runs programs in forks of one process, until `close`.
 
@@ -39,6 +73,8 @@ class WarmPython:
 
     def __init__(self, python: Path, environment: Mapping[str, str], imports_in: Mapping[str, str]) -> None:
         self._environment = {**environment, "PYTHONPATH": str(ROOT)}
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self._started = 0
         self._process = subprocess.Popen(
             [str(python), "-W", "ignore", str(Path(__file__).resolve())],
             cwd=ROOT,
@@ -49,37 +85,56 @@ class WarmPython:
         )
 
     def run(
-        self, *command: object, cpu_s: float = 300.0, given: str = "", env: Mapping[str, str] | None = None
+        self,
+        *command: object,
+        cpu_s: float = 300.0,
+        given: str = "",
+        env: Mapping[str, str] | None = None,
+        forks: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a file, or `-m` and a module or `-c` and a text, with arguments; `env` is added to the environment."""
-        arguments, environment = [str(word) for word in command], {**self._environment, **(env or {})}
-        with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-            files = [Path(folder, name) for name in ("in", "out", "err")]
-            files[0].write_text(given, encoding="utf-8")
-            status = self._ordered({"command": arguments, "env": environment, "files": [*map(str, files)]}, cpu_s)
-            said = [file.read_text(encoding="utf-8") if file.exists() else "" for file in files[1:]]
-        assert status is not None, f"did not end: {arguments}; {said[1]}"
-        assert status, f"the Python that forks ended with {self._process.wait()}: {arguments}; {said[1]}"
-        return subprocess.CompletedProcess(arguments, int(status), *said)
+        """Run a program as `start` does, to its end."""
+        from tests.patience import ended  # not at the top: what is forked has no psutil
 
-    def _ordered(self, order: Mapping[str, Any], cpu_s: float) -> str | None:
-        """The answer to an order; None where it takes too long."""
+        job = self.start(*command, given=given, env=env, forks=forks)
+        out, err = ended(job, cpu_s)
+        assert job.returncode is not None
+        return subprocess.CompletedProcess([*map(str, command)], job.returncode, out, err)
+
+    def start(
+        self,
+        *command: object,
+        given: str = "",
+        env: Mapping[str, str] | None = None,
+        forks: bool = False,
+        joined: bool = False,
+    ) -> WarmJob:
+        """Start a file, or `-m` and a module or `-c` and a text, with arguments; `env` is added to the environment.
+
+        With `forks` the Pythons that it starts are forks as well, with `joined` its errors are in its output.
+        """
+        self._started += 1
+        given_in, out, err = (Path(self._folder.name, f"{self._started}-{name}") for name in ("in", "out", "err"))
+        given_in.write_text(given, encoding="utf-8")
+        files = [str(file) for file in (given_in, out, out if joined else err)]
+        order = {"command": [*map(str, command)], "env": {**self._environment, **(env or {})}, "forks": forks}
+        return WarmJob(int(self._ask(order | {"files": files})), (out, err), self._wait)
+
+    def _wait(self, pid: int) -> str:
+        return self._ask({"wait": pid})
+
+    def _ask(self, order: Mapping[str, Any]) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        from tests.patience import Patience  # not at the top: what is forked has no psutil
-
-        patience = Patience(self._process.pid, cpu_s)
-        while not select.select([self._process.stdout], [], [], 0.5)[0]:
-            if patience.is_over():
-                self._process.kill()
-                return None
-        return self._process.stdout.readline()
+        answer = self._process.stdout.readline()
+        assert answer, f"the Python that forks ended with {self._process.wait()}: {order}"
+        return answer
 
     def close(self) -> None:
         from tests.patience import ended
 
         ended(self._process, 60)  # without orders it ends
+        self._folder.cleanup()
 
 
 def serve() -> None:
@@ -96,23 +151,93 @@ def serve() -> None:
                 importlib.import_module(name)
     for line in sys.stdin:
         order = json.loads(line)
-        # A fork has no threads but its own: whoever waits for another's lock waits for ever.
-        threads = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
-        assert threads - FORK_SAFE == {Path("/proc/self/comm").read_text().strip()}, threads
-        if (child := os.fork()) == 0:
-            return follow(order)
-        answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        if "wait" in order:
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1])
+        else:
+            require_one_thread()
+            if (answer := os.fork()) == 0:
+                return follow(order)
+        answers.write(f"{answer}\n")
         answers.flush()
+
+
+def require_one_thread() -> None:
+    """A fork has no threads but its own: whoever waits for another's lock waits for ever."""
+    threads = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+    assert threads - FORK_SAFE <= {Path("/proc/self/comm").read_text().strip()}, threads
 
 
 def follow(order: Mapping[str, Any]) -> None:
     """Be the program that was asked for, as Python would have started it."""
+    from node.ranks import die_with_parent
+
+    die_with_parent()
     for place, name in enumerate(order["files"]):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if place else os.O_RDONLY), place)
+        # Appending: several processes may write to one file.
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if place else os.O_RDONLY), place)
     sys.stdin = os.fdopen(0, closefd=False)  # the other one has the orders in its buffer
     os.environ.clear()
     os.environ.update(order["env"])
+    if order["forks"]:
+        fork_children()
     start(order["command"])
+
+
+def fork_children() -> None:
+    """Make `subprocess` start this Python's programs as forks, too."""
+    execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    signature = inspect.signature(execute)
+
+    def forked(*words: Any) -> None:
+        given = signature.bind(*words).arguments
+        process, command = given["self"], given["args"]
+        if command[0] != sys.executable:
+            return execute(*words)
+        require_one_thread()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process.pid = os.fork()
+        if process.pid == 0:
+            subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+            become(command[1:], given)
+        process._child_created = True
+        process._close_pipe_fds(*(given[name] for name in PIPES))
+        return None
+
+    subprocess.Popen._execute_child = forked  # type: ignore[attr-defined]
+
+
+PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def become(command: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
+    """Run a program in a fork that began in the middle of another, and end as Python does."""
+    code = 1
+    try:
+        for place, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+            if given[name] != -1:
+                os.dup2(given[name], place)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        if given["env"] is not None:
+            os.environ.clear()
+            os.environ.update(given["env"])
+        if given["preexec_fn"]:
+            given["preexec_fn"]()
+        start(command)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def start(command: Sequence[str]) -> None:

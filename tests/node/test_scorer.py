@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from workflow.cluster.rendezvous import NoServerError, TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup
 
 from .. import patience
-from ..attempts import ROOT, TRANSFORMERS, job_environment, read_lines, reward_model, write_attempt
+from ..attempts import ROOT, TRANSFORMERS, job_environment, read_lines, reward_model, warm, write_attempt
 from ..trainers.trl.test_trl_grpo import PREPARE
 from .scorer_client import ROUNDS, answers
 
@@ -68,8 +67,7 @@ def test_scores_equal_the_trainers_and_a_silent_or_dead_scorer_is_named(
     python, attempt, out = stack_python(TRANSFORMERS), ordered(tmp_path, made_inputs), tmp_path / "results.json"
     with beside(python, attempt) as (head, environment):
         scorer = scorer_of(attempt)
-        command = [str(python), "-m", "tests.node.ask_scorer", str(attempt), str(scorer.pid), str(out)]
-        done = patience.run(command, 300, cwd=ROOT, env=environment)
+        done = warm(python).run("-m", "tests.node.ask_scorer", attempt, scorer.pid, out, env=environment)
         assert done.returncode == 0, done.stderr + (attempt.parent / "scorer.log").read_text()
         died, code = head.culprit(2)
         assert died.startswith("the scorer on rank 0 (here) was killed by SIGKILL") and code == -signal.SIGKILL
@@ -115,13 +113,12 @@ def test_a_scorer_that_dies_in_a_step_ends_the_training_and_leaves_no_process(
     metrics = attempt.parent / "metrics.jsonl"
     with beside(python, attempt) as (head, environment):
         scorer = scorer_of(attempt)
-        command = head.command([str(python), "-m", "trainers.trl.driver.train", str(attempt)])
-        with (tmp_path / "log").open("w") as log:
-            trainer = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        _, *command = head.command([str(python), "-m", "trainers.trl.driver.train", str(attempt)])
+        trainer = warm(python).start(*command, env=environment, joined=True)
         patience.until(lambda: len(read_lines(metrics)) >= 2 or trainer.poll() is not None, trainer.pid)
         scorer.kill()
         patience.until(lambda: trainer.poll() is not None, trainer.pid)
-        log = (tmp_path / "log").read_text()
+        log, _ = trainer.communicate()
         assert trainer.poll() == 2 and "error: the scorer at 127.0.0.1:" in log, log
         assert (head.poll() or "").startswith("the scorer on rank 0 (here) was killed by SIGKILL")
     for line in read_lines(metrics)[:2]:

@@ -24,7 +24,7 @@ from trainers.replay.lengths import draw_lengths, idle_share
 from workflow.config.plan import Plan, plan_runs
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_python
+from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_warm
 from ..verl.environments import build
 from .test_lengths import steps_table
 
@@ -181,7 +181,7 @@ def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs
     for arm in raw["arms"]:
         runs = [run for run in plan.runs.values() if run.spec["arm"] == arm]
         attempts = [attempt_of(run.spec, tmp_path, made_inputs) for run in runs]
-        told = run_python(stack_python(VLLM), "-c", SEVERAL_RUNS, *attempts)
+        told = run_warm(stack_python(VLLM), "-c", SEVERAL_RUNS, *attempts, **EAGER)
         assert told.returncode == 0, told.stderr + told.stdout
         iterations[arm] = int(told.stdout.splitlines()[-1]) / len(runs) / raw["workload"]["steps"]
         for run, attempt in zip(runs, attempts, strict=True):
@@ -223,7 +223,7 @@ print(ops.flashinfer_sampler_supported())
 
 def test_on_gpus_vllm_samples_without_kernels_that_nvcc_would_compile(stack_python: Stack) -> None:
     """Trainers never meet FlashInfer's sampler, since it gives no processed log-probabilities."""
-    told = run_python(stack_python(VLLM), "-c", SAMPLER)
+    told = run_warm(stack_python(VLLM), "-c", SAMPLER, **EAGER)
     assert told.returncode == 0 and told.stdout.split()[-1] == "False", told.stderr
 
 
@@ -356,6 +356,6 @@ Whole.generate = lambda self, prompts, lengths, greedy=False: [
 sys.argv[1:] = [{str(attempt)!r}]
 sys.exit(exit_code(driver.replay))
 """
-    told = run_python(stack_python(TRANSFORMERS), "-c", program)
+    told = run_warm(stack_python(TRANSFORMERS), "-c", program)
     assert told.returncode == 2 and "the work is not equal: in step 1" in told.stderr + told.stdout
     assert not (attempt.parent / "done.json").exists()

@@ -30,7 +30,7 @@ from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
 from ... import patience
-from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job
+from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
 from .test_swift_vllm import AGREE, LORA, STACK, SYNC, TWICE, differences, ordered
 
@@ -109,12 +109,13 @@ class Beside:
 
     def run(self, *arguments: object, code: int = 0) -> str:
         """What a program says that ends as it should."""
-        command = self.head.command([str(self.python), *map(str, arguments)])
-        shares = {SHARE: "0,2,2"} if "node.ranks" in arguments else {}
-        environment = {**self.environment, **self.head.environment(), **shares}
-        done = patience.run(command, 300, cwd=ROOT, env=environment, whom=os.getpid())
-        assert done.returncode == code, (done.stdout + done.stderr)[-6000:] + self.log
-        return done.stdout + done.stderr
+        _, *command = self.head.command([str(self.python), *map(str, arguments)])
+        forks = "node.ranks" in arguments
+        environment = {**self.environment, **self.head.environment(), **({SHARE: "0,2,2"} if forks else {})}
+        job = warm(self.python, **EAGER).start(*command, env=environment, forks=forks)
+        out, err = patience.ended(job, 300, whom=os.getpid())
+        assert job.returncode == code, (out + err)[-6000:] + self.log
+        return out + err
 
     def train(self, name: str, number: int, stop_at: int = 0, in_two: bool = False) -> str:
         """A run's next life, with this server, which was started for the first one."""
@@ -141,7 +142,7 @@ def serving(python: Path, folder: Path, name: str) -> Iterator[Beside]:
     request = {"data": DATA | workload["data"], "model": workload["model"]}
     request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
     (folder / "request.json").write_text(json.dumps(request))
-    made = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "made")
+    made = run_job(python, "node.inputs", "--request", folder / "request.json", "--out", folder / "made", **EAGER)
     assert made.returncode == 0, made.stderr
     environment = job_environment(PYTHONPATH=str(ROOT), **EAGER)
     setup = TaskSetup(
@@ -308,7 +309,7 @@ def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = run_job(
-            stack_python(STACK), "trainers.swift.driver.serve", order, "--host", "127.0.0.1", "--port", port
+            stack_python(STACK), "trainers.swift.driver.serve", order, "--host", "127.0.0.1", "--port", port, **EAGER
         )
     assert refused.returncode == 2 and f"error: address already in use: port {port}" in refused.stderr
 

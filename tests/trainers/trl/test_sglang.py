@@ -5,27 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from ... import patience
-from ...attempts import EAGER, ROOT, SGLANG, SGLANG_ARGS, job_environment, read_lines, signal_job, write_attempt
+from ...attempts import EAGER, SGLANG, SGLANG_ARGS, read_lines, signal_job, warm, write_attempt
+from ...warm import WarmJob
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 PROBE = Path(__file__).with_name("probe_sglang.py")
 NOISE = ("Traceback", "leaked", "Warning", "site-packages/sglang", "shards")
 
 
-def start(python: Path, attempt: Path, out: Path, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(python), str(PROBE), str(attempt), str(out), *map(str, arguments)],
-        cwd=ROOT,
-        env=job_environment(PYTHONPATH=str(ROOT), **EAGER),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start(python: Path, attempt: Path, out: Path, *arguments: object) -> WarmJob:
+    return warm(python, **EAGER).start(PROBE, attempt, out, *arguments, joined=True)
 
 
 def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(

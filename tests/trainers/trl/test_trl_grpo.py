@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,16 @@ from ... import patience
 from ...attempts import (
     EAGER,
     REWARDS,
-    ROOT,
     TRANSFORMERS,
     VLLM,
     VLLM_ARGS,
-    job_environment,
     read_lines,
     reward_model,
     run_job,
     run_python,
     run_warm,
     signal_job,
+    warm,
     write_attempt,
 )
 from ...test_contracts import problems
@@ -265,8 +263,7 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
 
 def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
     probe = Path(__file__).with_name("probe_vllm_sync.py")
-    command = [str(stack_python(VLLM)), str(probe), str(made_inputs.parent / "model"), str(tmp_path), "7"]
-    done = patience.run(command, 300, cwd=ROOT, env=job_environment(PYTHONPATH=str(ROOT)))
+    done = run_warm(stack_python(VLLM), probe, made_inputs.parent / "model", tmp_path, 7)
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "probe.json").read_text())
     same, stale, synced, stale_again, synced_again = told["differences"]
@@ -283,14 +280,7 @@ def test_a_stop_signal_saves_and_asks_to_be_requeued(
 ) -> None:
     settings = {"max_steps": 500, "save_strategy": "no", **with_a_model(made_inputs)}
     attempt = write_attempt(tmp_path / "stopped", made_inputs, **settings)
-    job = subprocess.Popen(
-        [str(stack_python(TRANSFORMERS)), "-m", "trainers.trl.driver.train", str(attempt)],
-        cwd=ROOT,
-        env=job_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    job = warm(stack_python(TRANSFORMERS)).start("-m", "trainers.trl.driver.train", attempt, joined=True)
     patience.until(lambda: len(read_lines(attempt.parent / "metrics.jsonl")) >= 2 or job.poll() is not None, job.pid)
     signal_job(job.pid, signal.SIGTERM)
     said, _ = patience.ended(job, 300)
@@ -380,9 +370,7 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         str(tmp_path / "none.json"): ["none.json is not there; it is made by the job on the node"],
     }
     orders = json.dumps({attempt: attempt for attempt in expected})
-    done = patience.run(
-        [str(stack_python(TRANSFORMERS)), "-c", REFUSALS], 300, input=orders, cwd=ROOT, env=job_environment()
-    )
+    done = warm(stack_python(TRANSFORMERS)).run("-c", REFUSALS, given=orders)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     for attempt, words in expected.items():

@@ -9,7 +9,6 @@ import functools
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ import pytest
 from node.hardware import free_port
 
 from ... import patience
-from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, run_python, write_attempt
+from ...attempts import TRANSFORMERS, read_lines, run_warm, warm, write_attempt
+from ...warm import WarmJob
 from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
 Stack = Callable[[str], Path]
@@ -41,17 +41,10 @@ dist.barrier()
 """
 
 
-def start(python: Path, folder: Path, *command: str) -> subprocess.Popen[str]:
+def start(python: Path, folder: Path, *command: str) -> WarmJob:
     """Two processes of this node."""
     place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={folder / 'told.json'}"]
-    return subprocess.Popen(
-        [str(python), "-m", "node.ranks", *place, *command],
-        cwd=ROOT,
-        env=job_environment(PYTHONPATH=str(ROOT)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return warm(python).start("-m", "node.ranks", *place, *command, forks=True, joined=True)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +67,8 @@ def trained(python: Path, folder: Path, inputs: Path, spread: str) -> dict[str, 
     first = write_attempt(folder, inputs, 1, words=WORDS, max_steps=STEPS, **args)
     job = start(python, folder, "-m", DRIVEN[spread], str(first))
     patience.until(lambda: len(read_lines(first.parent / "metrics.jsonl")) >= 2 or job.poll() is not None, job.pid)
-    ranks = {int(one.environ()["RANK"]): one for one in psutil.Process(job.pid).children()}
-    ranks[1].send_signal(signal.SIGTERM)
+    _, second_rank = sorted(psutil.Process(job.pid).children(), key=lambda one: (one.create_time(), one.pid))
+    second_rank.send_signal(signal.SIGTERM)
     said, _ = patience.ended(job, 300)
     told = {"code": job.returncode, "said": said, "lines": read_lines(first.parent / "metrics.jsonl"), "folder": folder}
     told["died"] = (folder / "told.json").exists()
@@ -217,7 +210,7 @@ def test_samples_of_a_sharded_policy_leave_it_as_an_engine_is_handed_it(
     stack_python: Stack, made_inputs: Path, tmp_path: Path
 ) -> None:
     """They come before a step's weight sync, which asks every parameter for its `full_tensor` (TRL 1.16)."""
-    told = run_python(stack_python(TRANSFORMERS), "-c", SAMPLED, made_inputs, tmp_path)
+    told = run_warm(stack_python(TRANSFORMERS), "-c", SAMPLED, made_inputs, tmp_path)
     assert told.returncode == 0 and told.stdout.splitlines()[-1] == "are whole", told.stdout + told.stderr
     (line,) = read_lines(tmp_path / "samples.jsonl")
     assert len(line["samples"]) == 1 and not line.get("problem")

@@ -19,7 +19,7 @@ from workflow.cluster.rendezvous import TaskSetup
 from workflow.cluster.server import ServerHead, ServerSetup, is_healthy
 
 from ... import patience
-from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, write_attempt
+from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
@@ -58,10 +58,10 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
         head.start(attempt.parent)
         head.wait_for_nodes()
         for one in (attempt, lora):
-            command = head.command([str(python), "-m", "trainers.trl.driver.train", str(one)])
-            environment = {**setup.environment, **head.environment()}
-            done = patience.run(command, 300, cwd=ROOT, env=environment, whom=os.getpid())
-            assert done.returncode == 0, done.stderr + (folder / "server.log").read_text()
+            _, *command = head.command([str(python), "-m", "trainers.trl.driver.train", str(one)])
+            job = warm(python, **EAGER).start(*command, env={**setup.environment, **head.environment()})
+            _, said = patience.ended(job, 300, whom=os.getpid())
+            assert job.returncode == 0, said + (folder / "server.log").read_text()
         assert head.poll() is None
         patience.until(lambda: is_healthy(head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
@@ -133,6 +133,8 @@ def test_what_is_not_the_servers_to_choose_is_one_line(
 ) -> None:
     """`served` comes first: what it has compiled and cached is not paid for twice."""
     attempt = write_attempt(tmp_path / "vllm-s0", made_inputs, **SERVED | {"vllm_server_args": {"seed": 3}})
-    refused = run_job(stack_python(STACK), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9)
+    refused = run_job(
+        stack_python(STACK), "trainers.trl.driver.serve", attempt, "--host", "127.0.0.1", "--port", 9, **EAGER
+    )
     assert refused.returncode == 2
     assert "error: vllm_server_args.seed follows from the workload" in refused.stderr.splitlines()[-1]
