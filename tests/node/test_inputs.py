@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .. import patience
-from ..attempts import DATA, MODEL, ROOT, TRANSFORMERS, job_environment, run_python
+from ..attempts import DATA, MODEL, ROOT, TRANSFORMERS, job_environment, run_warm
 
 # One process prepares many requests, since importing the libraries takes longer than the work.
 MANY = """
@@ -257,7 +257,7 @@ def test_an_interrupted_run_leaves_nothing_that_looks_finished(
 ) -> None:
     (tmp_path / "request.json").write_text(json.dumps(request()))
     out = tmp_path / "out"
-    done = run_python(stack_python(TRANSFORMERS), "-c", KILLED, "--request", tmp_path / "request.json", "--out", out)
+    done = run_warm(stack_python(TRANSFORMERS), "-c", KILLED, "--request", tmp_path / "request.json", "--out", out)
     assert done.returncode == -signal.SIGKILL and list(out.glob(".making-*/model/*")), done.stderr
     assert not (out / "inputs.json").exists()
     assert not (out / "model").exists()
