@@ -30,6 +30,7 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
     *("hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "log_completions_hub_repo"),
     *("project", "trackio_space_id", "trackio_static_space_id", "trackio_bucket_id"),
     *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_group_port"),
+    "vllm_server_group_port",
     *("resume_from_checkpoint", "ignore_data_skip", "resume_only_model"),
     *("swanlab_project", "swanlab_workspace", "swanlab_exp_name", "swanlab_mode", "add_version"),
 }

@@ -39,6 +39,12 @@ if os.environ["RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 dist.barrier()
 """
+WAITS = """
+from trainers.trl.driver.train import grpo_config
+for given in ({}, {"ddp_timeout": 60}):
+    settings = {"use_cpu": True, "bf16": False, "num_generations": 2, **given}
+    print(grpo_config(settings, {"output_dir": "none", "report_to": []}).ddp_timeout)
+"""
 
 
 def start(python: Path, folder: Path, *command: str) -> WarmJob:
@@ -230,3 +236,12 @@ def test_a_process_that_is_killed_ends_the_other_in_its_collective(stack_python:
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["rank"], told["code"]) == (1, -signal.SIGKILL)
     assert "rank 1 of 2 on " in said and "was killed by SIGKILL; the other processes are ended" in said
+
+
+def test_a_process_waits_for_the_others_as_long_as_under_ms_swift(stack_python: Stack) -> None:
+    """transformers' half-hour would end a training that waits for one process's generation; an option may say less.
+
+    Of processes on CPUs transformers does not pass it on (5.17, training_args.py, `_setup_devices`).
+    """
+    told = run_warm(stack_python(TRANSFORMERS), "-c", WAITS)
+    assert told.stdout.split() == ["18000000", "60"], told.stderr

