@@ -94,14 +94,15 @@ def run_warm(python: Path, *arguments: object, **changes: str) -> subprocess.Com
 
 
 def warm(python: Path, **changes: str) -> WarmPython:
-    """A Python that has imported the stack's trainer and engine already; two of them are kept."""
+    """A Python that has imported the stack's trainer and engine already; the three that were used last are kept."""
     key = (python, *sorted(changes.items()))
     if key not in _warm:
-        if len(_warm) == 2:
+        if len(_warm) == 3:
             _warm.pop(next(iter(_warm))).close()
         environment, imports_in = job_environment(**changes), dict[str, str]()
         set_environment(imports_in, list(range(TRAINED_ON)), {"attempt_dir": "", "fingerprint": ""}, "")
         _warm[key] = WarmPython(python, environment, imports_in)
+    _warm[key] = _warm.pop(key)
     return _warm[key]
 
 
