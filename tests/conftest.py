@@ -49,7 +49,8 @@ PARTS = {
     # By their names these would come last of all, when nothing is left to go beside them.
     "swift": ("tests/trainers/swift/test_swift_grpo.py", "tests/trainers/swift/test_swift_vllm.py"),
     "swift's server": ("tests/trainers/swift/test_swift_server.py",),
-    "replay": ("tests/trainers/replay/test_replay.py",),
+    "replay": ("tests/trainers/replay/",),
+    "page": ("tests/analysis/test_page_",),
     "experiments": ("tests/trainers/test_experiments.py",),
 }
 # Tests on Slurm mostly wait: several clusters go side by side, each of the process that first takes such a group.
