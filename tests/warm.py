@@ -1,7 +1,8 @@
 """A stack's Python with its imports done: each program that runs in it is a fork, which begins where the imports end.
 
 Importing a trainer and its engine takes longer than what most tests do with them. `python warm.py` is the process that
-forks: it reads orders from its standard input, a line of JSON each, and answers each with the exit status.
+forks: it reads orders from its standard input, a line of JSON each, and answers with the id of a program that it has
+started, or with the exit status of one that has ended.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ IMPORTS = (
 )
 # pyarrow's allocator, which stops and starts its thread around a fork.
 FORK_SAFE = {"jemalloc_bg_thd"}
+PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")  # as subprocess.Popen names them
 
 
 class WarmJob:
@@ -93,7 +95,7 @@ class WarmPython:
         forks: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program as `start` does, to its end."""
-        from tests.patience import ended  # not at the top: what is forked has no psutil
+        from tests.patience import ended
 
         job = self.start(*command, given=given, env=env, forks=forks)
         out, err = ended(job, cpu_s)
@@ -126,7 +128,11 @@ class WarmPython:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        from tests.patience import until  # not at the top: what is forked has no psutil
+
+        stdout = self._process.stdout
+        until(lambda: select.select([stdout], [], [], 0.1)[0], self._process.pid)  # the first waits for the imports
+        answer = stdout.readline()
         assert answer, f"the Python that forks ended with {self._process.wait()}: {order}"
         return answer
 
@@ -205,9 +211,6 @@ def fork_children() -> None:
         return None
 
     subprocess.Popen._execute_child = forked  # type: ignore[attr-defined]
-
-
-PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 def become(command: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
