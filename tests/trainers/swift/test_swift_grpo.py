@@ -325,7 +325,8 @@ def in_two(python: Path, folder: Path, inputs: Path, spread: str) -> Lives:
         spec["workload"]["samples"] = 2 * (life - 1)  # in the first life no pass goes before the engine's
         order = _ordered(run, spec, inputs, life)
         words = ("swift", str(folder / f"{life}-"), str(stop_at), "-", str(order))
-        job = start(python, folder, "-m", "tests.trainers.swift.watched", *words)
+        forks = spread == "fsdp" or life == 1
+        job = start(python, folder, "-m", "tests.trainers.swift.watched", *words, forks=forks)
         said, _ = patience.ended(job, 300)
         lines = read_lines(order.with_name("metrics.jsonl"))
         seen = [read_lines(folder / f"{life}-{rank}") for rank in (0, 1)]

@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from node.hardware import free_port
 
 from ... import patience
-from ...attempts import TRANSFORMERS, read_lines, run_warm, warm, write_attempt
+from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, run_warm, warm, write_attempt
 from ...warm import WarmJob
 from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
@@ -47,10 +48,17 @@ for given in ({}, {"ddp_timeout": 60}):
 """
 
 
-def start(python: Path, folder: Path, *command: str) -> WarmJob:
-    """Two processes of this node."""
+def start(python: Path, folder: Path, *command: str, forks: bool = True) -> WarmJob | subprocess.Popen[str]:
+    """Two processes of this node; without `forks` they import everything themselves, as on a cluster."""
     place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={folder / 'told.json'}"]
-    return warm(python).start("-m", "node.ranks", *place, *command, forks=True, joined=True)
+    program = ["-m", "node.ranks", *place, *command]
+    if forks:
+        return warm(python).start(*program, forks=True, joined=True)
+    environment = job_environment(PYTHONPATH=str(ROOT))
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [str(python), *program], cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +89,7 @@ def trained(python: Path, folder: Path, inputs: Path, spread: str) -> dict[str, 
     assert told["lines"], said
     last = told["lines"][-1]["step"] + 2
     second = write_attempt(folder, inputs, 2, words=WORDS, max_steps=last, **args)
-    job = start(python, folder, "-m", DRIVEN[spread], str(second))
+    job = start(python, folder, "-m", DRIVEN[spread], str(second), forks=spread == "fsdp")
     again, _ = patience.ended(job, 300)
     return {**told, "code_again": job.returncode, "said_again": again, "last": last}
 
