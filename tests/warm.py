@@ -190,14 +190,15 @@ def follow(order: Mapping[str, Any]) -> None:
 
 
 def fork_children() -> None:
-    """Make `subprocess` start this Python's programs as forks, too."""
+    """Make `subprocess` start this Python's programs as forks, too, where they inherit streams, folder and session."""
     execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
     signature = inspect.signature(execute)
 
     def forked(*words: Any) -> None:
         given = signature.bind(*words).arguments
         process, command = given["self"], given["args"]
-        if command[0] != sys.executable:
+        inherits = given["cwd"] is None and not given["start_new_session"] and all(given[one] == -1 for one in PIPES)
+        if command[0] != sys.executable or not inherits:
             return execute(*words)
         require_one_thread()
         sys.stdout.flush()
@@ -207,7 +208,6 @@ def fork_children() -> None:
             subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
             become(command[1:], given)
         process._child_created = True
-        process._close_pipe_fds(*(given[name] for name in PIPES))
         return None
 
     subprocess.Popen._execute_child = forked  # type: ignore[attr-defined]
@@ -217,9 +217,6 @@ def become(command: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
     """Run a program in a fork that began in the middle of another, and end as Python does."""
     code = 1
     try:
-        for place, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
-            if given[name] != -1:
-                os.dup2(given[name], place)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

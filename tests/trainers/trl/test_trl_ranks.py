@@ -54,10 +54,13 @@ def start(python: Path, folder: Path, *command: str, forks: bool = True) -> Warm
     program = ["-m", "node.ranks", *place, *command]
     if forks:
         return warm(python).start(*program, forks=True, joined=True)
-    environment = job_environment(PYTHONPATH=str(ROOT))
-    pipe = subprocess.PIPE
     return subprocess.Popen(
-        [str(python), *program], cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        [str(python), *program],
+        cwd=ROOT,
+        env=job_environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
