@@ -9,7 +9,8 @@ import pandas as pd
 
 from analysis.roofline.setup import setup_of
 from analysis.runs import PlanRead, Run
-from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE, steps_per_row
+from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE
+from analysis.windows import steps_per_row
 from common.verdicts import count_of
 
 COLUMNS = [

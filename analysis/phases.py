@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.runs import rows_of
 from analysis.wide import OWN, PHASE, ROUNDING
+from analysis.windows import mean_of, median_of, steps_per_row
 from common.verdicts import Verdict
 from trainers.timers.exclusive import parents
 from trainers.timers.tree import Phase, TimerTree, in_order
@@ -53,11 +54,13 @@ def phase_table(
     for factors in counted["factors"].unique():
         for arm in arms:
             group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
+            steps = steps_per_row(group)
             timed = [p for p in ordered if len(group) and group[PHASE + p].notna().any()]
             rounding_s, parent_of = {p: _mean_rounding_s(group, p) for p in timed}, parents(timed)
             for path in timed:
                 phase = shown_phase(path, [*(own or {}).get(arm, ()), *trees])
                 seconds, own_s = group[PHASE + path].fillna(0.0), group[OWN + path].fillna(0.0)
+                own_mean_s = mean_of(own_s, steps)
                 inside = path == root or path.startswith(root + "/")
                 rows.append(
                     {
@@ -68,12 +71,12 @@ def phase_table(
                         "label": phase.label,
                         "category": RESIDUAL if path == root else phase.category,
                         "depth": path.count("/"),
-                        "steps": len(group),
-                        "present_steps": int(group[PHASE + path].notna().sum()),
-                        "mean_s": seconds.mean(),
-                        "median_s": seconds.median(),
-                        "own_mean_s": own_s.mean(),
-                        "own_share": own_s.mean() / group[PHASE + root].mean() if inside else math.nan,
+                        "steps": int(steps.sum()),
+                        "present_steps": int(steps[group[PHASE + path].notna()].sum()),
+                        "mean_s": mean_of(seconds, steps),
+                        "median_s": median_of(seconds, steps),
+                        "own_mean_s": own_mean_s,
+                        "own_share": own_mean_s / mean_of(group[PHASE + root], steps) if inside else math.nan,
                         "rounding_s": rounding_s[path],
                         "own_rounding_s": rounding_s[path] + sum(rounding_s[p] for p in timed if parent_of[p] == path),
                     }
@@ -83,7 +86,7 @@ def phase_table(
 
 def _mean_rounding_s(group: pd.DataFrame, path: str) -> float:
     column = ROUNDING + path
-    return float(group[column].fillna(0.0).mean()) if column in group.columns else 0.0
+    return mean_of(group[column].fillna(0.0), steps_per_row(group)) if column in group.columns else 0.0
 
 
 def category_table(phases: pd.DataFrame, root: str) -> pd.DataFrame:
@@ -112,6 +115,7 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
         step = group[group["path"] == root].iloc[0]
         mine = (counted["factors"] == factors) & (counted["arm"] == arm)
         between = counted.loc[mine].get(BETWEEN_STEPS, pd.Series(dtype=float)).astype(float)
+        weights = steps_per_row(counted.loc[mine])[between.index]
         children_s = inside.loc[inside["parent"] == root, "mean_s"]
         own_sum_s = math.fsum([*inside["own_mean_s"], step["own_mean_s"]])
         rows.append(
@@ -128,8 +132,8 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
                 "residual_rounding_s": float(step.get("own_rounding_s", math.nan)),
                 "own_sum_s": own_sum_s,
                 "own_sum_share": own_sum_s / float(step["mean_s"]),
-                "between_steps_mean_s": float(between.mean()),
-                "between_steps_median_s": float(between.median()),
+                "between_steps_mean_s": mean_of(between, weights),
+                "between_steps_median_s": median_of(between, weights),
             }
         )
     return pd.DataFrame(rows, columns=SUMS_COLUMNS)

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.estimates.bootstrap import students_t
 from analysis.runs import Run
 from analysis.wide import REWARD
+from analysis.windows import steps_per_row
 from common.dotted import as_mapping
 from trainers.quantities import single_rewards
 
@@ -38,7 +39,8 @@ def rewards_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     for key, mine in wide.groupby(["factors", "arm"], sort=False):
         factors, arm = map(str, key)
         for name, of_all in values.items():
-            ends = [_ends(rows) for _, rows in of_all[mine.index].groupby(mine["run_id"], sort=False)]
+            by_run = of_all[mine.index].groupby(mine["run_id"], sort=False)
+            ends = [_ends(rows, steps_per_row(mine)[rows.index]) for _, rows in by_run]
             known = [end for end in ends if end is not None]
             if known:
                 weight = weights.get((factors, arm), {}).get(name, math.nan)
@@ -59,11 +61,15 @@ def weights_of(spec: Mapping[str, Any]) -> dict[str, float]:
     return {str(reward.get("function") or reward.get("name")): float(reward.get("weight", 1.0)) for reward in known}
 
 
-def _ends(values: pd.Series) -> tuple[float, float, int] | None:
+def _ends(values: pd.Series, weights: pd.Series) -> tuple[float, float, int] | None:
     """The means of a run's first and last quarter, and the steps of each; None with fewer than two numbers."""
-    known = values[np.isfinite(values)].to_numpy(dtype=float)
+    finite = np.isfinite(values)
+    if finite.sum() < 2:
+        return None
+    # A row that is the mean of several steps counts for all of them.
+    known = np.repeat(values[finite].to_numpy(dtype=float), weights[finite])
     steps = max(1, len(known) // PARTS)
-    return (float(known[:steps].mean()), float(known[-steps:].mean()), steps) if len(known) > 1 else None
+    return float(known[:steps].mean()), float(known[-steps:].mean()), steps
 
 
 def _change(ends: Sequence[tuple[float, float, int]]) -> dict[str, float | int]:

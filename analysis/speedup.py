@@ -10,8 +10,10 @@ import pandas as pd
 
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.runs import PlanRead, at, factors_label
-from analysis.wide import OWN, PHASE, first_steps, threw_away
+from analysis.wide import OWN, PHASE, threw_away
+from analysis.windows import first_steps, mean_of, median_of, pair_weights, steps_per_row
 from common.verdicts import Verdict, count_of
+from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.tree import TimerTree, in_order
 
 TOKENS = "response_tokens"
@@ -35,10 +37,10 @@ def paired_steps(
 ) -> pd.DataFrame:
     """Counted steps of two arms, matched by (seed, step), with columns `<name>_a` and `<name>_b`.
 
-    `columns` selects columns; missing ones are ignored.
+    `columns` selects columns; missing ones are ignored. Two rows of a pair stand for the same steps (`pair_weights`).
     """
     rows = wide["counted"].astype(bool) & (wide["factors"] == factors)
-    kept = wide if columns is None else wide[["seed", "step", *(c for c in columns if c in wide)]]
+    kept = wide if columns is None else wide[["seed", "step", *(c for c in (*columns, STEPS_LOGGED) if c in wide)]]
     a, b = kept[rows & (wide["arm"] == baseline)], kept[rows & (wide["arm"] == arm)]
     return a.merge(b, on=["seed", "step"], suffixes=("_a", "_b")).sort_values(["seed", "step"])
 
@@ -77,7 +79,7 @@ def _total_tokens(pairs: pd.DataFrame, side: str) -> float:
     tokens = pairs.get(f"{TOKENS}_{side}")
     if tokens is None or threw_away(pairs, f"_{side}").any() or not (tokens > 0).all():
         return math.nan
-    return float(tokens.sum())
+    return float((tokens * pair_weights(pairs)).sum())
 
 
 def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], warmup_steps: int) -> int:
@@ -107,18 +109,18 @@ def _unpaired_verdicts(
     """Reports counted steps without a partner, and whether an arm's tables over all its steps mislead."""
     here = at(factors)
     for side, arm, other in (("a", *arms), ("b", *reversed(arms))):
-        own_s = wide.loc[
-            wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == arm), PHASE + "step"
-        ]
-        if (unpaired := len(own_s) - len(pairs)) <= 0:
+        own = wide[wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == arm)]
+        steps, paired = int(steps_per_row(own).sum()), int(pair_weights(pairs).sum())
+        if (unpaired := steps - paired) <= 0:
             continue
         text = f"{unpaired} counted steps of {arm}{here} have no partner in {other}: no speed-up includes them"
         yield Verdict("note", "unpaired-steps", text)
-        paired_s = pairs[f"{PHASE}step_{side}"].mean()
-        if abs(own_s.mean() - paired_s) > OTHER_STEPS_SHARE * paired_s:
+        own_s = mean_of(own[PHASE + "step"], steps_per_row(own))
+        paired_s = mean_of(pairs[f"{PHASE}step_{side}"], pair_weights(pairs))
+        if abs(own_s - paired_s) > OTHER_STEPS_SHARE * paired_s:
             text = (
                 f"{arm}{here}: its tables (phases, waterfall, GPU-hours used) are over its own "
-                f"{count_of(len(own_s), 'counted step')}, {own_s.mean():.1f} s on average; {len(pairs)} of them are "
+                f"{count_of(steps, 'counted step')}, {own_s:.1f} s on average; {paired} of them are "
                 f"paired with {other}'s, {paired_s:.1f} s on average. Do not compare these tables with {other}'s: they "
                 "are of other steps"
             )
@@ -194,20 +196,20 @@ def comparison_table(
 
 
 def _sums(pairs: pd.DataFrame) -> dict[str, Any]:
-    a_s, b_s = pairs[PHASE + "step_a"], pairs[PHASE + "step_b"]
-    base_s, arm_s = float(a_s.sum()), float(b_s.sum())
+    a_s, b_s, steps = pairs[PHASE + "step_a"], pairs[PHASE + "step_b"], pair_weights(pairs)
+    base_s, arm_s = float((a_s * steps).sum()), float((b_s * steps).sum())
     base_tokens, arm_tokens = _total_tokens(pairs, "a"), _total_tokens(pairs, "b")
     seeds = _by_seed(pairs)
     return {
         "run_pairs": pairs["seed"].nunique(),
-        "paired_steps": len(pairs),
+        "paired_steps": int(steps.sum()),
         "baseline_s": base_s,
         "arm_s": arm_s,
         "baseline_tokens": base_tokens,
         "arm_tokens": arm_tokens,
         "raw_speedup": ratio(base_s, arm_s),
         "per_token_speedup": ratio(ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)),
-        "median_speedup": ratio(a_s.median(), b_s.median()),
+        "median_speedup": ratio(median_of(a_s, steps), median_of(b_s, steps)),
         "wall_speedup": _by_wall_clock(pairs),
         "lowest_seed_speedup": seeds.min(),
         "highest_seed_speedup": seeds.max(),
@@ -217,15 +219,17 @@ def _sums(pairs: pd.DataFrame) -> dict[str, Any]:
 def _by_wall_clock(pairs: pd.DataFrame) -> float:
     """The ratio with the time between steps, over the pairs where it is known; NaN where these are too few."""
     names = [name + side for name in (PHASE + "step", BETWEEN_STEPS) for side in ("_a", "_b")]
-    known = pairs.reindex(columns=names).astype(float).dropna()
-    if len(known) < ENOUGH_KNOWN * len(pairs):
+    steps = pair_weights(pairs)
+    known = pairs.reindex(columns=names).astype(float).mul(steps, axis=0).dropna()
+    if steps[pairs.index.isin(known.index)].sum() < ENOUGH_KNOWN * steps.sum():
         return math.nan
     a_s, b_s = (float(known[names[at::2]].sum().sum()) for at in (0, 1))
     return ratio(a_s, b_s)
 
 
 def _by_seed(pairs: pd.DataFrame) -> pd.Series:
-    sums = pairs.groupby("seed")[[PHASE + "step_a", PHASE + "step_b"]].sum()
+    names = [PHASE + "step_a", PHASE + "step_b"]
+    sums = pairs[names].mul(pair_weights(pairs), axis=0).groupby(pairs["seed"]).sum()
     return sums[PHASE + "step_a"] / sums[PHASE + "step_b"]
 
 
@@ -272,9 +276,11 @@ def phase_speedups(
     shown = [(path, shown_phase(path, trees).label, PHASE + path) for path in paths]
     rows = []
     for factors, arm, pairs in compared(wide, plan):
+        steps = pair_weights(pairs)
         for path, label, column in [*shown, ("(residual)", "Residual", OWN + "step")] if len(pairs) else ():
             a, b = (
-                s.fillna(0.0).mean() if (s := pairs[f"{column}_{side}"]).notna().any() else math.nan for side in "ab"
+                mean_of(s.fillna(0.0), steps) if (s := pairs[f"{column}_{side}"]).notna().any() else math.nan
+                for side in "ab"
             )
             if pd.isna(a) and pd.isna(b):
                 continue

@@ -12,6 +12,7 @@ from analysis.roofline.floors import category_s
 from analysis.roofline.work import FLOOR_S, GENERATION_S
 from analysis.runs import PlanRead, Run
 from analysis.wide import PHASE, samples
+from analysis.windows import mean_of, steps_per_row
 
 COLUMNS = [
     *("factors", "arm", "steps"),
@@ -45,31 +46,38 @@ def straggler_table(
             steps = wide[counted & (wide["factors"] == factors) & (wide["arm"] == arm)]
             if not steps.empty:
                 generation = whole[steps.index]
-                rows.append({"factors": factors, "arm": arm, "steps": len(steps)} | _arm(steps, by_step, generation))
+                rows.append(
+                    {"factors": factors, "arm": arm, "steps": int(steps_per_row(steps).sum())}
+                    | _arm(steps, by_step, generation)
+                )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _arm(steps: pd.DataFrame, lengths: pd.DataFrame, whole: pd.Series) -> dict[str, float]:
     mean, longest = mean_and_longest(steps, lengths)
     good = (mean > 0) & (longest >= mean) & np.isfinite(longest)
-    straggler_ratio = _ratio(longest[good].sum(), mean[good].sum())
+    weights = steps_per_row(steps)
+    straggler_ratio = _ratio((longest * weights)[good].sum(), (mean * weights)[good].sum())
     tailed = steps[_KEY].merge(lengths[lengths["tail"].notna()], on=_KEY)
     timed = whole.notna() & (steps[PHASE + "step"] > 0)
-    share = _ratio(whole[timed].sum(), steps.loc[timed, PHASE + "step"].sum())
+    share = _ratio((whole * weights)[timed].sum(), (steps[PHASE + "step"] * weights)[timed].sum())
     floored = steps[steps[FLOOR_S].notna()] if FLOOR_S in steps else steps[:0]
+    of_floor = steps_per_row(floored)
     return {
-        "length_steps": int(good.sum()),
-        "mean_length": mean[good].mean(),
-        "max_length": longest[good].mean(),
+        "length_steps": int(weights[good].sum()),
+        "mean_length": mean_of(mean[good], weights[good]),
+        "max_length": mean_of(longest[good], weights[good]),
         "straggler_ratio": straggler_ratio,
         "length_bubble": 1 - 1 / straggler_ratio,
         "tail_share": _ratio(tailed["tail"].sum(), tailed["iterations"].sum()),
         "generation_share": share,
         "amdahl_ceiling": 1 / (1 - share) if share < 1 else math.nan,
-        "generation_s": steps[GENERATION_S].mean() if GENERATION_S in steps else math.nan,
-        "floor_steps": len(floored),
-        "floor_s": floored[FLOOR_S].mean() if len(floored) else math.nan,
-        "efficiency": _ratio(floored[FLOOR_S].sum(), floored[GENERATION_S].sum()) if len(floored) else math.nan,
+        "generation_s": mean_of(steps[GENERATION_S], weights) if GENERATION_S in steps else math.nan,
+        "floor_steps": int(of_floor.sum()),
+        "floor_s": mean_of(floored[FLOOR_S], of_floor) if len(floored) else math.nan,
+        "efficiency": _ratio((floored[FLOOR_S] * of_floor).sum(), (floored[GENERATION_S] * of_floor).sum())
+        if len(floored)
+        else math.nan,
     }
 
 

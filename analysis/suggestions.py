@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.phases import RESIDUAL
 from analysis.runs import at, rows_of
+from analysis.windows import mean_of, steps_per_row
 from common.findings import Finding, Preflight
 
 # The least value that is worth a suggestion: a share of the step or of the work.
@@ -124,7 +125,10 @@ def _arms(
     counted = wide[wide["counted"].astype(bool)]
     truncated = {}
     if "truncated_share" in counted:
-        truncated = counted.groupby(["factors", "arm"], sort=False)["truncated_share"].mean().to_dict()
+        truncated = {
+            key: mean_of(rows["truncated_share"], steps_per_row(rows))
+            for key, rows in counted.groupby(["factors", "arm"], sort=False)
+        }
     for row in rows_of(stragglers):
         of_arm = waterfall[(waterfall["factors"] == row.factors) & (waterfall["arm"] == row.arm)]
         parts = dict(zip(of_arm["part"], of_arm["seconds"].astype(float), strict=True))

@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
+from analysis.windows import first_steps, join_windows
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
@@ -37,7 +38,7 @@ INCOMPLETE = "completions failed, and the step went on without them"
 OCCASIONAL = "a validation or a checkpoint within it"
 AFTER_SAMPLES = "first step after sample completions"
 ELSEWHERE = "left out in another arm"
-OTHER_WINDOW = "the mean of other steps than in another arm"
+OTHER_WINDOW = "the mean of other steps than in another arm, some of which no log has"
 
 # Longer "steps" are times of day that were logged as seconds.
 ABSURD_S = 100 * 86400.0
@@ -154,9 +155,9 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
 
     These steps are left out of all arms alike, by (factors, seed, step): the warm-up; the first step after a resume or
     after sample completions; steps with a validation or a checkpoint (unless all have one); steps that lost
-    completions; steps that are the mean of other steps in another arm; and steps with impossible times: not positive,
-    below the sum of their parts, or over `JUMP` times their run's median. No other slow step is left out: outliers
-    count.
+    completions; rows that are means of other steps than in another arm and cannot be joined (`join_windows`); and steps
+    with impossible times: not positive, below the sum of their parts, or over `JUMP` times their run's median. No other
+    slow step is left out: outliers count.
     """
     frames, verdicts = [], []
     for run in runs:
@@ -173,11 +174,13 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     if SAMPLES_S in wide:
         # Generation returned its memory, so the step has to allocate its own again.
         wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
+    wide, joined, apart = join_windows(wide, (PHASE, OWN, ROUNDING))
+    verdicts += joined
     wide.loc[first_steps(wide) <= warmup_steps, "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps)
     verdicts += _truncation_unknown(wide)
     verdicts += _occasional(wide, {run.run_id for run in runs if run.imported})
-    verdicts += _other_windows(wide)
+    verdicts += _other_windows(wide, apart)
     verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
     slot = ["factors", "seed", "step"]
     dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
@@ -238,21 +241,11 @@ def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     return np.asarray((rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1), dtype=np.bool_)
 
 
-def first_steps(wide: pd.DataFrame) -> pd.Series:
-    """The first step of each row, which may be the mean of several."""
-    return wide["step"] - steps_per_row(wide) + 1
-
-
-def steps_per_row(wide: pd.DataFrame) -> pd.Series:
-    """The number of steps of which each row is the mean."""
-    return wide[STEPS_LOGGED].astype(int) if STEPS_LOGGED in wide else pd.Series(1, index=wide.index)
-
-
-def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
-    """Leaves out and reports the steps that are the mean of other steps in another arm."""
+def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:
+    """Leaves out and reports the rows of windows whose steps not all runs have (`join_windows`)."""
     verdicts = []
-    windows = wide.groupby(["factors", "seed", "step"], sort=False)[STEPS_LOGGED].transform("nunique")
-    others = wide[(windows > 1) & (wide["left_out"] == "")]
+    others = wide.loc[apart]
+    others = others[others["left_out"] == ""]
     wide.loc[others.index, "left_out"] = OTHER_WINDOW
     for (factors, seed), rows in others.groupby(["factors", "seed"], sort=False):
         steps = sorted(set(rows["step"]))
@@ -262,9 +255,9 @@ def _other_windows(wide: pd.DataFrame) -> list[Verdict]:
             for arm, first in zip(wide.loc[same, "arm"], first_steps(wide[same]), strict=True)
         )
         text = (
-            f"seed {seed}: the arms' records of the same number are means of different steps, so they are left out in "
-            f"all arms: step {join_first(steps)} (step {steps[-1]}: {means}). Runs with the same logging_steps can be "
-            "compared"
+            f"seed {seed}: the arms' rows are means of different steps, and not every log has all of these, so they "
+            f"are left out in all arms: step {join_first(steps)} (step {steps[-1]}: {means}). Logs of every step, or "
+            "with the same logging_steps, can be compared"
         )
         verdicts.append(Verdict("error", "windows-differ", text))
     return verdicts

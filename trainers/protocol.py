@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from common.dotted import flatten
 from common.findings import Finding
 from common.model_facts import ModelFacts
+from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread
 from trainers.cases import Settings
 from trainers.logs.log_files import Printout
-from trainers.logs.record import Imported
+from trainers.logs.record import Imported, StepRecord
 from trainers.logs.step_names import StepNames
 from trainers.terms import Terms
 from trainers.timers.tree import TimerTree
@@ -181,6 +182,8 @@ class Trainer:
     """Its console, if that is not read."""
     rows: StepNames | None = None
     """The names in its wandb rows, if `analysis/sources/wandb_rows.py` has no own reader for them."""
+    training_steps: Callable[[Sequence[StepRecord], str], tuple[list[StepRecord], list[Verdict]]] | None = None
+    """Divides its wandb rows that sum several training steps; the text names their source."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A quantity (trainers/quantities.py) -> the names under which it is logged."""
     discarded: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from analysis.estimates.equal_work import (
 )
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
+from analysis.windows import pair_weights
 from trainers.quantities import discarded
 
 STEP_ROUNDING = ROUNDING + "step"
@@ -49,7 +50,7 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
     steps = paired(pairs)
     rounding = rounding_reach(pairs)
     by_block: dict[int, Sums] = {}
-    scope = ONE_STEP if steps.steps == 1 else WITHIN if len(steps.lengths) == 1 else ACROSS
+    scope = ONE_STEP if steps.rows == 1 else WITHIN if len(steps.lengths) == 1 else ACROSS
     size: Row = {"scope": scope, "run_pairs": len(steps.lengths), "paired_steps": steps.steps}
     rows: list[Row] = []
     for name in ESTIMATES:
@@ -70,10 +71,10 @@ def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
 
     This is the worst case, in which every step is rounded the same way. Infinite where rounding may be all of the time.
     """
-    less, more = [], []
+    less, more, steps = [], [], pair_weights(pairs)
     for side in "ab":
-        step_s, name = float(pairs[f"{STEP}_{side}"].sum()), f"{STEP_ROUNDING}_{side}"
-        off_s = float(pairs[name].sum()) if name in pairs else 0.0
+        step_s, name = float((pairs[f"{STEP}_{side}"] * steps).sum()), f"{STEP_ROUNDING}_{side}"
+        off_s = float((pairs[name] * steps).sum()) if name in pairs else 0.0
         less.append(math.log1p(-off_s / step_s) if 0 <= off_s < step_s else -math.inf)
         more.append(math.log1p(off_s / step_s) if step_s > 0 else math.inf)
     return more[1] - less[0], more[0] - less[1]
@@ -85,7 +86,7 @@ def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float]) ->
         return no_value(name, "singular fit: it does not predict a positive time")
     found = _interval(name, steps, sums)
     one_step = "one step has no interval"
-    no_interval = one_step if steps.steps == 1 else "no interval: too few steps, or a fit that is not stable"
+    no_interval = one_step if steps.rows == 1 else "no interval: too few steps, or a fit that is not stable"
     why = "" if found else no_interval
     bias = FIT_BIAS if name == "standardised" and any(steps.fitted) else 0.0
     if found:

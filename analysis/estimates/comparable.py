@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import PlanRead, Run, at
 from analysis.wide import PHASE
+from analysis.windows import steps_per_row
 from common.model_facts import are_different_models, same_model
 from common.verdicts import Verdict
 
@@ -184,14 +185,21 @@ def _clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict
     """Reports runs whose steps sum to more than the time from their start to their end: a clock jumped."""
     if PHASE + "step" not in wide:
         return
-    of_run = dict(iter(wide[["run_id", "attempt", PHASE + "step"]].groupby("run_id", sort=False)))
+    of_run = dict(
+        iter(
+            wide[["run_id", "attempt", PHASE + "step"]].assign(steps=steps_per_row(wide)).groupby("run_id", sort=False)
+        )
+    )
     for run in runs:
         if run.time_span is None or run.run_id not in of_run:
             continue
         rows = of_run[run.run_id]
         if "attempt" in run.done:
             rows = rows[rows["attempt"] == run.done["attempt"]]
-        steps_s, span_s = float(rows[PHASE + "step"].clip(lower=0).sum()), run.time_span[1] - run.time_span[0]
+        steps_s, span_s = (
+            float((rows[PHASE + "step"].clip(lower=0) * rows["steps"]).sum()),
+            run.time_span[1] - run.time_span[0],
+        )
         if span_s < 0 or steps_s > span_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
             text = (
                 f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, but its start and end are {span_s:,.0f} s "

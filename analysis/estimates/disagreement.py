@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.estimates.equal_work import EQUAL_WORK, FLOOR, GENERATION, STEP, Row
 from analysis.speedup import disagrees
+from analysis.windows import pair_weights
 
 # From this ratio on the difference between raw and equal work matters, whatever its cause.
 FAR = 1.15
@@ -70,7 +71,8 @@ def _generation_alone(pairs: pd.DataFrame) -> float:
     names = [f"{name}_{side}" for name in (STEP, GENERATION, FLOOR) for side in "ab"]
     if any(n not in pairs or not (pairs[n] > 0).all() for n in names):
         return math.nan
-    step_a, step_b, gen_a, gen_b, floor_a, floor_b = (float(pairs[n].sum()) for n in names)
+    steps = pair_weights(pairs)
+    step_a, step_b, gen_a, gen_b, floor_a, floor_b = (float((pairs[n] * steps).sum()) for n in names)
     mean = (floor_a + floor_b) / 2
     return (step_a - gen_a + gen_a * mean / floor_a) / (step_b - gen_b + gen_b * mean / floor_b)
 
@@ -80,7 +82,9 @@ def rest_of_step(roofline: Row, pairs: pd.DataFrame) -> str:
     alone = _generation_alone(pairs)
     if not (roofline["value"] > 0 and alone > 0) or not _far(alone, roofline["value"]):
         return ""
-    share = pairs[[f"{GENERATION}_{s}" for s in "ab"]].sum().sum() / pairs[[f"{STEP}_{s}" for s in "ab"]].sum().sum()
+    steps = pair_weights(pairs)
+    gen_s, step_s = (pairs[[f"{n}_{s}" for s in "ab"]].mul(steps, axis=0).sum().sum() for n in (GENERATION, STEP))
+    share = gen_s / step_s
     return (
         f"generation is {100 * share:.0f} % of the step, and the roofline estimate ({roofline['value']:.2f}×) scales "
         f"the rest with it; with generation alone scaled to equal floors it would be {alone:.2f}×"

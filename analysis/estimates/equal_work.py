@@ -22,6 +22,7 @@ import pandas as pd
 from analysis.estimates.bootstrap import Floats
 from analysis.speedup import TOKENS
 from analysis.wide import PHASE, threw_away
+from analysis.windows import pair_weights
 from common.verdicts import count_of
 
 Row = dict[str, Any]
@@ -64,6 +65,7 @@ class Paired:
 
     columns: Floats
     lengths: tuple[int, ...]
+    """The rows of each run."""
     series: dict[str, list[Floats]]
     """Estimate -> each run's series of step by step values, which give the block length."""
     fitted: tuple[bool, bool]
@@ -73,6 +75,10 @@ class Paired:
 
     @property
     def steps(self) -> int:
+        return int(self.columns[:, _AT["n"]].sum())
+
+    @property
+    def rows(self) -> int:
         return len(self.columns)
 
 
@@ -88,7 +94,7 @@ def paired(pairs: pd.DataFrame) -> Paired:
         why["roofline"] = NO_ONE_ROOF
     if reason := discarded(pairs):
         why |= dict.fromkeys(ESTIMATES[1:], reason)
-    zeros = np.zeros(len(pairs))
+    zeros, weights = np.zeros(len(pairs)), pair_weights(pairs)
     columns = {"n": np.ones(len(pairs))}
     for s in "ab":
         columns[f"t_{s}"] = side[s][STEP]
@@ -101,11 +107,12 @@ def paired(pairs: pd.DataFrame) -> Paired:
         if reason:
             why["standardised"] = reason
         else:
-            columns |= _moments(side, x)
+            columns |= _moments(side, x, weights)
     lengths = tuple(int(n) for n in pairs.groupby("seed", sort=False).size())
     series = {name: _series(name, side, fitted) for name in ESTIMATES if name not in why}
     by_run = {name: list(np.split(values, np.cumsum(lengths)[:-1])) for name, values in series.items()}
-    matrix = np.stack([columns.get(name, zeros) for name in _NAMES], axis=1)
+    # A row that is the mean of several steps counts for all of them.
+    matrix = np.stack([columns.get(name, zeros) for name in _NAMES], axis=1) * weights[:, None]
     return Paired(matrix, lengths, by_run, fitted, why)
 
 
@@ -197,13 +204,14 @@ def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _moments(side: dict[str, dict[str, Floats]], x: dict[str, Floats]) -> dict[str, Floats]:
+def _moments(side: dict[str, dict[str, Floats]], x: dict[str, Floats], weights: Floats) -> dict[str, Floats]:
     """The products whose sums make both fits, with regressors that are 0 at the mean step of the common support.
 
     This mean is the work at which the arms are compared, and is the same in every resample.
     """
     pooled = np.concatenate([x["a"], x["b"]])
-    centre, size = pooled[_in_common(x["a"], x["b"])].mean(axis=0), pooled.std(axis=0)
+    common, steps = _in_common(x["a"], x["b"]), np.concatenate([weights, weights])
+    centre, size = np.average(pooled[common], axis=0, weights=steps[common]), pooled.std(axis=0)
     size[size == 0] = 1.0
     z = {s: (x[s] - centre) / size for s in "ab"}
     found: dict[str, Floats] = {}

@@ -41,6 +41,7 @@ from analysis.roofline.floors import category_s
 from analysis.runs import PlanRead, Run
 from analysis.speedup import TOKENS, paired_steps
 from analysis.wide import OWN
+from analysis.windows import pair_weights
 from engines import engine_named
 
 COLUMNS = [
@@ -116,7 +117,7 @@ def product(
     of_generation = pairs.assign(**{f"{STEP}_{s}": pairs[f"{GENERATION}_{s}"] for s in "ab"})
     steps = paired(of_generation)
     timed_sync = bool(pairs[sided([SYNC_S])].notna().to_numpy().all())
-    split = pairs[sided(SPLIT)].fillna(0.0).to_numpy(np.float64)
+    split = pairs[sided(SPLIT)].fillna(0.0).to_numpy(np.float64) * pair_weights(pairs)[:, None]
     columns = np.concatenate([steps.columns, split], axis=1)
 
     def rows_by(by: str) -> list[dict[str, Any]]:

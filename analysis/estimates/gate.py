@@ -12,6 +12,7 @@ from analysis.estimates.bootstrap import block_length, interval_of, resampled_su
 from analysis.estimates.noise import repetition_of
 from analysis.runs import PlanRead, at, rows_of
 from analysis.speedup import compared
+from analysis.windows import mean_of, pair_weights
 from common.verdicts import Verdict, count_of
 
 # Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
@@ -66,21 +67,22 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
     a, b = (pairs[name].to_numpy(dtype=np.float64) for name in names)
     lengths = [int(n) for n in pairs.groupby("seed", sort=False).size()]
     series = np.split(b - a, np.cumsum(lengths)[:-1])
-    sums = resampled_sums(np.stack([np.ones(len(a)), b - a], axis=1), lengths, block_length(list(series)))
+    steps = pair_weights(pairs)
+    sums = resampled_sums(np.stack([steps, (b - a) * steps], axis=1), lengths, block_length(list(series)))
     found = interval_of(lambda drawn: drawn[..., 1] / drawn[..., 0], sums)
     verdict = UNKNOWN
     if found is not None:
         side = -1 if found.high < 0 else 1 if found.low > 0 else 0
         verdict = ALIKE if side == 0 else WORSE_ARM if side == worse else BETTER_ARM
     return {
-        "baseline": float(a.mean()),
-        "arm_value": float(b.mean()),
-        "difference": float((b - a).mean()),
+        "baseline": mean_of(pairs[names[0]].astype(float), steps),
+        "arm_value": mean_of(pairs[names[1]].astype(float), steps),
+        "difference": mean_of(pd.Series(b - a, index=pairs.index), steps),
         "low": found.low if found else math.nan,
         "high": found.high if found else math.nan,
         "verdict": verdict,
         "run_pairs": len(lengths),
-        "paired_steps": len(pairs),
+        "paired_steps": int(steps.sum()),
     }
 
 

@@ -15,6 +15,7 @@ from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import STEP
 from analysis.runs import PlanRead
 from analysis.speedup import paired_steps
+from analysis.windows import first_steps
 
 # The number of pairs grows with the square of the seeds, and these are enough to show the spread.
 MOST_SEEDS = 12
@@ -49,7 +50,8 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable = ALL
             if plan.is_other_kind(arm) or (factors, arm) in {**comparable.refused, **comparable.not_repeated}:
                 continue
             seeds = list(here[here["arm"] == arm].groupby("seed"))[:MOST_SEEDS]
-            of_seed = [rows.set_index("step")[STEP] for _, rows in seeds]
+            # Rows of one number may stand for other steps in another seed.
+            of_seed = [rows.assign(first=first_steps(rows)).set_index(["step", "first"])[STEP] for _, rows in seeds]
             both = [pd.concat(two, axis=1, join="inner") for two in combinations(of_seed, 2)]
             if mine := [(m.iloc[:, 0], m.iloc[:, 1]) for m in both if len(m)]:
                 matched, runs, arms = matched + mine, runs + len(seeds), [*arms, arm]

@@ -18,6 +18,7 @@ import pandas as pd
 from analysis.estimates.bootstrap import Floats
 from analysis.estimates.equal_work import GENERATION, STEP, Paired, log_estimate, log_side
 from analysis.estimates.replays import StepSample
+from analysis.windows import pair_weights
 
 RAW, ENGINE, LENGTHS, SYNC, REST = "raw", "engine", "lengths", "weight_sync", "rest"
 IN_TRAINING, OTHER_PHASES = "rest/generation", "rest/step"
@@ -121,6 +122,9 @@ def phase_ratios(
         for part, value in whole.items()
         if part in of_generation or part.startswith(f"{ENGINE}/")
     }
+    pairs = pairs[[name for name in sided([STEP, GENERATION, SYNC_S]) if name in pairs]].mul(
+        pair_weights(pairs), axis=0
+    )
     if data.timed_sync:
         a, b = (float(pairs[f"{SYNC_S}_{side}"].sum()) for side in "ab")
         found[SYNC] = a / b if a > 0 and b > 0 else math.nan

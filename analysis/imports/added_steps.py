@@ -23,7 +23,10 @@ BETWEEN_SHARE = 0.1
 # The error of a difference of two times in whole seconds.
 WHOLE_SECONDS_OFF_S = 1.0
 # The formats whose readers detect that a record is the mean of several steps.
-WINDOWED = ("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline")
+WINDOWED = (
+    *("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline"),
+    *("verl-console", "verl-jsonl"),
+)
 
 
 def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:

@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.phases import RESIDUAL
 from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
 from analysis.wide import PHASE
+from analysis.windows import mean_of, steps_per_row
 from trainers.timers.tree import CATEGORIES
 
 COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
@@ -49,9 +50,9 @@ def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFram
         parts, floor_steps = _generation_parts(seconds.pop("generation", None), group)
         timed = [category for category in CATEGORIES if category in seconds]
         parts |= {category.replace(" ", "_"): seconds[category] for category in timed}
-        parts = with_rest(parts, RESIDUAL, float(group[PHASE + "step"].mean()))
+        parts = with_rest(parts, RESIDUAL, mean_of(group[PHASE + "step"], steps_per_row(group)))
         rows += [
-            (factors, arm, part, _LABELS[part][0], s, _LABELS[part][1], len(group), floor_steps)
+            (factors, arm, part, _LABELS[part][0], s, _LABELS[part][1], int(steps_per_row(group).sum()), floor_steps)
             for part, s in parts.items()
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -62,7 +63,8 @@ def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[
     if generation_s is None:
         return {}, 0
     floored = steps[steps[FLOOR_S].notna()] if FLOOR_S in steps else steps[:0]
-    total = math.fsum(floored[GENERATION_S]) if len(floored) else 0.0
+    weights = steps_per_row(floored)
+    total = math.fsum(floored[GENERATION_S] * weights) if len(floored) else 0.0
     if total <= 0:
         return {"generation": generation_s}, 0
     reads = floored[WEIGHT_S] + floored[KV_S]
@@ -72,9 +74,9 @@ def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[
         "kv_read": np.where(by_reads, floored[KV_S], 0.0),
         "compute": np.where(by_reads, 0.0, floored[COMPUTE_S]),
     }
-    sums = {part: math.fsum(values) for part, values in of.items()}
+    sums = {part: math.fsum(values * weights) for part, values in of.items()}
     parts = {part: generation_s * s / total for part, s in sums.items() if s > 0}
-    return with_rest(parts, "framework_gap", generation_s), len(floored)
+    return with_rest(parts, "framework_gap", generation_s), int(weights.sum())
 
 
 def with_rest(parts: Mapping[str, float], name: str, total: float) -> dict[str, float]:

@@ -213,7 +213,12 @@ class LoggedSteps:
 
     def read(self, windows: Sequence[int], gaps_known: bool, swift: bool) -> SourceRead:
         """The timed steps and the findings; `read_steps` defines the arguments."""
-        found = SourceRead({step: record for step, record in self.records.items() if step in self.timed})
+        timed = [record for step, record in self.records.items() if step in self.timed]
+        more: list[Verdict] = []
+        for divide in (trainer.training_steps for trainer in trainers() if trainer.training_steps):
+            timed, verdicts = divide(timed, self.shown_as)
+            more += verdicts
+        found = SourceRead({record.step: record for record in timed}, more)
         found.repeated = {step for step, _, _ in self.again}
         found.written_by = self.written_by
         if self.again:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from analysis.estimates.arm import FIT_BIAS
+from analysis.estimates.arm import FIT_BIAS, ONE_STEP
 from analysis.estimates.equal_work import EQUAL_WORK, Row
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 
@@ -49,7 +49,7 @@ class Claim:
 
     @property
     def one_step(self) -> bool:
-        return bool(self.rows["raw"]["paired_steps"] == 1)
+        return bool(self.rows["raw"]["scope"] == ONE_STEP)
 
     @property
     def one_pair(self) -> bool:

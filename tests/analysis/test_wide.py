@@ -34,21 +34,31 @@ def plan_of(warmup_steps):
     return PlanRead("x", "", "a", arms, warmup_steps, (), {})
 
 
-def test_windows_that_differ_are_never_divided(tmp_path):
+def test_windows_that_differ_are_joined(tmp_path):
     """Equal engines whose steps grow: a's step 20 would be divided by the mean of b's 11 to 20."""
     (a, _), (b, (table, metadata, _)) = logged(tmp_path, "a", 1), logged(tmp_path, "b", 10)
     assert table[table["name"] == "steps_logged"]["value"].tolist() == [10.0] * 6
     assert "every 10 steps" in said(metadata, "logging-window")
     assert {v["code"] for v in metadata["verdicts"]} == {"logging-window"}, "nothing is missing between the records"
     _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=2)
-    assert not wide.loc[wide["arm"] == "b", "counted"].any()
-    found = wide.set_index(["arm", "step"])["left_out"]
-    assert found["b", 10] == WARMUP and found["b", 20] == OTHER_WINDOW == found["a", 20] and found["a", 19] == ""
-    (told,) = [v for v in verdicts if v.code == "windows-differ"]
-    assert told.level == "error" and "in a that step alone; in b the mean of 51 to 60" in told.text
-    assert "step 10, 20, 30, 40, 50, 60 (step 60: " in told.text
+    assert wide["step"].tolist() == 2 * [10, 20, 30, 40, 50, 60] and set(wide["steps_logged"]) == {10.0}
+    assert wide.loc[wide["left_out"] == WARMUP, "step"].tolist() == [10, 10]
+    assert [v.code for v in verdicts] == ["windows-joined"]
     comparison, verdicts = comparison_table(wide, plan_of(2))
-    assert comparison.empty and [v.code for v in verdicts] == ["no-common-steps"]
+    assert comparison["raw_speedup"].tolist() == [1.0] and comparison["paired_steps"].tolist() == [50]
+    assert comparison["baseline_s"].tolist() == [sum(range(11, 61))]
+
+
+def test_windows_with_steps_that_no_log_has_are_left_out(tmp_path):
+    (a, _), (b, _) = logged(tmp_path, "a", 1), logged(tmp_path, "b", 10)
+    rows = [row for row in json.loads((tmp_path / "a.json").read_text())["log_history"] if row["step"] != 55]
+    write(tmp_path, json.dumps({"log_history": rows}), "a.json")
+    imported(tmp_path / "res", a)
+    _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=2)
+    assert set(wide.loc[wide["step"] > 50, "left_out"]) == {OTHER_WINDOW}
+    (told,) = [v for v in verdicts if v.code == "windows-differ"]
+    assert told.level == "error" and "(step 60: in a that step alone; in b the mean of 51 to 60)" in told.text
+    assert comparison_table(wide, plan_of(2))[0]["paired_steps"].tolist() == [40]
 
 
 def test_a_record_that_begins_in_the_warm_up_is_warm_up(tmp_path):

@@ -19,6 +19,7 @@ from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, lea
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import split_commands, steps_in_sequence
 from trainers.verl.command_line import CommandLine
+from trainers.verl.sync_cycles import training_steps
 
 FORMAT = "verl-console"
 # `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities inside a line.
@@ -177,8 +178,9 @@ def read_verl_console(path: Path) -> Imported:
         if any(key.startswith(TIMERS) for key in line.record.scalars):
             _note_runner(log, line.actor, line.record.line, path)
     records = [line.record for line in lines if line.record.scalars]
+    records, more = training_steps(records, str(path))
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
-    read.verdicts = verdicts + read.verdicts
+    read.verdicts = [*verdicts, *more, *read.verdicts]
     return log.imported(read, named)
 
 

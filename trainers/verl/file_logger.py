@@ -9,6 +9,7 @@ from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
+from trainers.verl.sync_cycles import training_steps
 
 FORMAT = "verl-jsonl"
 
@@ -21,8 +22,9 @@ def read_verl_jsonl(path: Path) -> Imported:
     """
     verdicts: list[Verdict] = []
     records = list(json_lines(path, str(path), lambda row, number: _record(row, path, number), verdicts))
+    records, more = training_steps(records, str(path))
     read = steps_in_sequence(records, path)
-    read.verdicts = verdicts + read.verdicts
+    read.verdicts = [*verdicts, *more, *read.verdicts]
     return Imported(read, FORMAT)
 
 

@@ -18,6 +18,7 @@ from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.packaged import settings_of
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.settings import least_cpus, trainer_args, without_seed
+from trainers.verl.sync_cycles import training_steps
 from trainers.verl.terms import verl_terms
 from trainers.verl.timers import EARLIER
 
@@ -126,6 +127,7 @@ _ALIKE = Trainer(
             is_row=lambda row: "data" in row and "step" in row,
         ),
     ),
+    training_steps=training_steps,
     quantities={
         "reward": ("critic/score/mean", "critic/rewards/mean"),
         "mean_response_length": ("response_length/mean",),

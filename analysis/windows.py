@@ -1,0 +1,119 @@
+"""Weighs rows by the training steps that they stand for, and joins the rows of several runs to common windows.
+
+A row stands for the steps (`step` - `steps_logged`, `step`] and has their means. Rows of one number that stand for
+other steps are other work: they are paired only once they are joined.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
+from trainers.logs.record import STEPS_LOGGED
+
+
+def steps_per_row(wide: pd.DataFrame, side: str = "") -> pd.Series:
+    """The number of steps of which each row has the means; `side` is the suffix of the columns of paired rows."""
+    name = STEPS_LOGGED + side
+    return wide[name].astype(int) if name in wide else pd.Series(1, index=wide.index)
+
+
+def pair_weights(pairs: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """The number of steps of each pair of rows: both stand for the same steps."""
+    return steps_per_row(pairs, "_a").to_numpy(dtype=np.float64)
+
+
+def first_steps(wide: pd.DataFrame) -> pd.Series:
+    """The first step that each row stands for."""
+    return wide["step"] - steps_per_row(wide) + 1
+
+
+def mean_of(values: pd.Series, weights: pd.Series | npt.NDArray[np.float64]) -> float:
+    """The mean over steps of the known values of rows; NaN without any."""
+    weights = pd.Series(np.asarray(weights, dtype=np.float64), index=values.index)
+    if (weights == 1.0).all():
+        return float(values.mean())
+    known = values.notna()
+    total = float(weights[known].sum())
+    return float((values * weights)[known].sum()) / total if total else float("nan")
+
+
+def median_of(values: pd.Series, weights: pd.Series | npt.NDArray[np.float64]) -> float:
+    """The median over steps of the known values of rows; NaN without any."""
+    counts = np.asarray(weights, dtype=np.int64)
+    return float(pd.Series(np.repeat(values.to_numpy(dtype=np.float64), counts)).median())
+
+
+def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFrame, list[Verdict], pd.Index]:
+    """The rows with those of one (factors, seed) joined where its runs' rows stand for different numbers of steps.
+
+    A common window is the shortest span of steps that no row of any run crosses. Where each run's rows fill it, they
+    become one row of their means, which is left out if one of them is. Columns that begin with `timers` count 0 where
+    a row has none; other columns need every row. The last result has the rows that cannot be joined, because a run has
+    not all steps of their window.
+    """
+    joined, apart, verdicts = [], [], []
+    for (_, seed), rows in wide.groupby(["factors", "seed"], sort=False):
+        if _alike(rows):
+            continue
+        window = _windows(rows)
+        of_run = steps_per_row(rows).groupby([window, rows["run_id"]]).agg(["sum", "size"]).groupby(level=0)
+        spans = rows["step"].groupby(window).max() - first_steps(rows).groupby(window).min() + 1
+        complete = (of_run["sum"].min() == spans) & (of_run["sum"].max() == spans)
+        # A window of one run alone, or with one equal row of each, stays as it is.
+        changes = (of_run.size() > 1) & ~(complete & (of_run["size"].max() == 1))
+        here = rows[window.map(changes & complete)]
+        apart.append(rows.index[window.map(changes & ~complete)])
+        if len(here):
+            joined.append((here.index, _joined(here, window[here.index], timers)))
+            ends = list(here["step"].groupby(window[here.index]).max())
+            text = (
+                f"seed {seed}: the runs' rows stand for different numbers of steps, and are compared by their means "
+                f"over {count_of(len(ends), 'common window')} (to step {join_first(ends)})"
+            )
+            verdicts.append(Verdict("note", "windows-joined", text))
+    if joined:
+        kept = wide.drop(index=pd.Index([at for index, _ in joined for at in index]))
+        wide = pd.concat([kept, *(rows for _, rows in joined)]).sort_index()
+    return wide, verdicts, pd.Index([at for index in apart for at in index])
+
+
+def _alike(rows: pd.DataFrame) -> bool:
+    """Whether rows of one number stand for the same steps in all runs, as far as the sizes show."""
+    same = rows.groupby("step")[STEPS_LOGGED].nunique().max() <= 1
+    return bool(same) and rows.groupby("run_id")[STEPS_LOGGED].max().nunique() == 1
+
+
+def _windows(rows: pd.DataFrame) -> pd.Series:
+    """The number of each row's common window."""
+    ordered = rows[["step"]].assign(first=first_steps(rows)).sort_values(["first", "step"])
+    # A window ends where every earlier row has ended.
+    ends = ordered["step"].cummax().shift(fill_value=-1)
+    return (ordered["first"] > ends).cumsum().reindex(rows.index)
+
+
+def _joined(rows: pd.DataFrame, window: pd.Series, timers: tuple[str, ...]) -> pd.DataFrame:
+    """One row for each run and window, with the index of its last row."""
+    key = [rows["run_id"], window]
+    weights = steps_per_row(rows)
+    steps = weights.groupby(key, sort=False).transform("sum")
+    last = rows.index.isin(rows["step"].groupby(key, sort=False).idxmax())
+    found = rows[last].copy()
+    for name in rows.columns:
+        values = rows[name]
+        if name == STEPS_LOGGED or not pd.api.types.is_float_dtype(values):
+            continue
+        shares = (values * weights / steps).groupby(key, sort=False)
+        sums = shares.transform("sum", min_count=1)
+        if not name.startswith(timers):
+            sums = sums.mask(values.isna().groupby(key, sort=False).transform("any"))
+        found[name] = sums[last]
+    found[STEPS_LOGGED] = steps[last].astype(float)
+    for name in ("resumed", "overlap"):
+        found[name] = rows[name].astype(bool).groupby(key, sort=False).transform("any")[last]
+    reasons = rows["left_out"].where(rows["left_out"] != "").groupby(key, sort=False).transform("first")
+    found["left_out"] = reasons[last].fillna("")
+    return found
