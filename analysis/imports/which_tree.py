@@ -26,6 +26,8 @@ UNMARKED = "separate_async"
 # The lag, in versions of the weights, of a step's oldest tokens: 0 in a synchronous loop. Every loop of trainer.use_v1
 # logs it with each step (verl 0.9.1 trainer/ppo/v1/trainer_base.py, _compute_metrics).
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
+# The first steps of every loop have responses of the newest weights.
+LEAST_FRESH_STEPS = 3
 
 
 def tree_of(
@@ -180,7 +182,10 @@ def _marked(
         *(part.names_left_out for part in parts)
     )
     found = [t for t in candidates if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
-    return found[0] if len(found) == 1 and found[0] is not tree else None
+    if len(found) != 1 or found[0] is tree or (tree.overlap and found[0].overlap):
+        # The configuration counts among the asynchronous loops, of which only the whole step is timed.
+        return None
+    return found[0]
 
 
 def _fitting_better(tree: TimerTree, candidates: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
@@ -212,7 +217,7 @@ def _by_staleness(
             f"import.mode: {unmarked.mode} or colocate_async"
         )
         return unmarked, [Verdict("warning", "mode-by-timers", text)]
-    if ages:
+    if len(ages) >= LEAST_FRESH_STEPS:
         return tree, []
     text = (
         f"{run_id}: its sources do not show which loop of {tree.name} it ran; it is read as the synchronous one. In "

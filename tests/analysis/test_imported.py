@@ -418,7 +418,10 @@ def test_the_timers_of_a_loop_count_more_than_the_configuration_and_less_than_im
 @pytest.mark.parametrize(
     ("ages", "timers", "found"),
     [
-        ((0.0, 0.0), "verl 0.9.1", []),
+        ((0.0, 0.0, 0.0), "verl 0.9.1", []),
+        # Every loop begins with responses of the newest weights.
+        ((0.0,), "verl 0.9.1", ["mode-unknown"]),
+        ((0.0, 0.0), "verl 0.9.1", ["mode-unknown"]),
         ((0.0, 1.0), "verl 0.9.1 separate_async", ["mode-by-timers", "overlapping-phases"]),
         ((None, None), "verl 0.9.1", ["mode-unknown"]),
     ],
@@ -427,7 +430,7 @@ def test_a_loop_without_timers_of_its_own_is_told_by_how_old_its_responses_are_o
     tmp_path, ages, timers, found
 ):
     """separate_async times what the synchronous loop does, and its `gen` is waiting."""
-    lines = [line + "\n" for line in verl_lines([PLAIN, PLAIN]).splitlines()]
+    lines = [line + "\n" for line in verl_lines([PLAIN] * len(ages)).splitlines()]
     text = "".join(x if age is None else x[:-1] + f" - {STALE}:{age!r}\n" for x, age in zip(lines, ages, strict=True))
     spec = spec_of("vllm", [write(tmp_path, text)], version="0.9.1")
     _, metadata, _ = imported(tmp_path / "res", spec)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
-from typing import Any
 
 from common.errors import UserError
 from common.verdicts import Verdict, count_of, first_of_each_code
@@ -19,6 +16,7 @@ from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, lea
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import split_commands, steps_in_sequence
 from trainers.verl.command_line import CommandLine
+from trainers.verl.printed_config import PrintedConfig
 from trainers.verl.sync_cycles import training_steps
 
 FORMAT = "verl-console"
@@ -37,8 +35,6 @@ FEW_NUMBERS = 10
 _RESUMES = re.compile(r"Setting global step to (\d{1,18})\b")
 _EXPERIMENT = re.compile(r"'experiment_name': '([^']*)'")
 _VERSION = re.compile(r"\bverl(?:==|-| version:? ?|, version )v?(\d+\.\d+(?:\.\w+)*)")
-# main_ppo.py pretty-prints the configuration; a longer dictionary is something else.
-_CONFIG_LINES = 5000
 
 
 @dataclass
@@ -78,17 +74,13 @@ class _Log:
     versions: set[str] = field(default_factory=set)
     command: CommandLine = field(default_factory=CommandLine)
     """The start command, if the lines before the first step show it."""
-    config: dict[str, Any] = field(default_factory=dict)
-    """The printed configuration."""
-    config_lines: list[str] = field(default_factory=list)
-    """Lines of a dictionary that is still open and may be the configuration."""
-    config_actor: str = ""
+    config: PrintedConfig = field(default_factory=PrintedConfig)
 
     def imported(self, read: SourceRead, names_left_out: frozenset[str] = frozenset()) -> Imported:
         """All that was read of the log."""
         versions = {"verl": next(iter(self.versions))} if len(self.versions) == 1 else {}
         overrides = self.command.overrides
-        return Imported(read, FORMAT, self.config, versions, overrides=overrides, names_left_out=names_left_out)
+        return Imported(read, FORMAT, self.config.value, versions, overrides=overrides, names_left_out=names_left_out)
 
     def note(self, part: Printout) -> None:
         """Take up a line that is not a step."""
@@ -105,30 +97,12 @@ class _Log:
                 begins = self.actors[part.actor]
             self.experiments.setdefault(named[1], begins)
         self.note_version(text)
-        if not self.config:
-            self._note_config(part)
+        self.config.feed(part)
 
     def note_version(self, text: str) -> None:
         """Take up verl's version if a line names it."""
         if "verl" in text and (version := _VERSION.search(text)) is not None:
             self.versions.add(version[1])
-
-    def _note_config(self, part: Printout) -> None:
-        """Collect the lines of one pretty-printed dictionary, and keep it if it is the configuration."""
-        if not self.config_lines and part.text.startswith("{'"):
-            self.config_lines, self.config_actor = [part.text], part.actor
-        elif self.config_lines and part.actor == self.config_actor:
-            self.config_lines.append(part.text)
-        if self.config_lines and part.text.rstrip().endswith("}"):
-            text = "\n".join(self.config_lines)
-            if text.count("{") <= text.count("}"):
-                self.config_lines = []
-                with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                    read = ast.literal_eval(text)
-                    if isinstance(read, dict) and "actor_rollout_ref" in read and "trainer" in read:
-                        self.config = read
-        if len(self.config_lines) > _CONFIG_LINES:
-            self.config_lines = []
 
 
 def read_verl_console(path: Path) -> Imported:
@@ -180,7 +154,7 @@ def read_verl_console(path: Path) -> Imported:
     records = [line.record for line in lines if line.record.scalars]
     records, more = training_steps(records, str(path))
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
-    read.verdicts = [*verdicts, *more, *read.verdicts]
+    read.verdicts = [*log.config.verdicts(path), *verdicts, *more, *read.verdicts]
     return log.imported(read, named)
 
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
@@ -392,6 +392,65 @@ def test_the_printed_configuration_and_version_are_kept(tmp_path, stamp):
     assert found.read.records[1].scalars["timing_s/gen"] == 382.913
     assert found.config["actor_rollout_ref"]["rollout"]["enforce_eager"] is True
     assert found.versions == {"verl": "0.4.1"} and found.format == "verl-console"
+
+
+CONFIGURATION = {
+    "actor_rollout_ref": {
+        "model": {"path": "it's/a {model}", "lora": None},
+        "rollout": {"name": "vllm", "n": 2, "p": 1e-06},
+    },
+    "data": {"train_files": [f"part-{n}.parquet" for n in range(12)], "train_batch_size": 1, "shuffle": True},
+    "trainer": {"use_v1": True, "v1": {"trainer_mode": "separate_async"}, "experiment_name": "x"},
+}
+STRAY = st.sampled_from(
+    [
+        "  filter: 100%|##########| 64/64 [00:00<00:00, 900.00 examples/s]",
+        "  return fn(*args, **kwargs)",
+        "[2025-11-26 10:00:00,123] WARNING utils.py:20 'x' is deprecated",
+        "/usr/lib/x.py:12: FutureWarning: `resume_download` is deprecated",
+        "{'loss': 0.1, 'reward': 0.5}",
+        "[1, 2, 3]",
+        "",
+    ]
+)
+
+
+def printed(lines, prefix=""):
+    return "".join(f"{prefix}{part}\n" for part in [*lines, line(1, STEP)])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stray=st.lists(st.tuples(st.integers(1, 18), STRAY), max_size=4),
+    behind=st.sets(st.integers(0, 18)),
+    prefix=st.sampled_from(["", "(TaskRunnerV1 pid=103) "]),
+)
+def test_text_of_others_within_the_configuration_is_skipped(tmp_path, stray, behind, prefix):
+    lines = pprint.pformat(CONFIGURATION, width=60).splitlines()
+    lines = [part + (" WARNING: slow" if at in behind else "") for at, part in enumerate(lines)]
+    for at, text in sorted(stray, reverse=True, key=lambda one: one[0]):
+        lines.insert(at, text)
+    found = read(tmp_path, printed(lines, prefix))
+    assert found.config == CONFIGURATION and not found.read.verdicts
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.integers(0, 18), keep=st.floats(0.0, 0.99), other=st.sampled_from(["", " WARNING: slow"]), left=st.booleans()
+)
+def test_a_configuration_that_is_not_whole_is_reported(tmp_path, at, keep, other, left):
+    """A line loses its beginning or its end, perhaps to another program's text."""
+    lines = pprint.pformat(CONFIGURATION, width=60).splitlines()
+    cut = int(len(lines[at]) * keep)
+    part = lines[at][cut:] if left else lines[at][:cut]
+    lines[at] = other + part if left else part + other
+    assume(re.search(r"': |^\s+'", lines[at]))  # nothing else shows that a setting was there
+    found = read(tmp_path, printed(lines))
+    assert (
+        found.config == CONFIGURATION
+        or codes(found) == ["configuration-unread"]
+        or not any(part.startswith("{'actor_rollout_ref'") for part in lines)
+    )
 
 
 def test_windows_line_ends_and_stray_bytes(tmp_path):
