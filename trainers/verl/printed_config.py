@@ -21,6 +21,8 @@ _STRINGS = re.compile(_STRING)
 _ENDS = tuple(",:[]{}()'\"")
 # A setting among other text, and what may be left of one behind a fragment.
 _SETTING, _QUOTE = re.compile(r"': |^\s+'"), re.compile("'")
+# pprint ends no line so: it breaks strings behind white space.
+_CUT = re.compile(r"(?:[\[({:]|(?<!\\n)(?<!\s)['\"])$")
 # A longer dictionary is something else.
 _MOST_LINES = 5000
 
@@ -56,6 +58,8 @@ class PrintedConfig:
         if begins and depth > 0:
             self._give_up(part.actor)
             self._open[part.actor] = _Open(part.line)
+        elif begins and not text and _KEY in part.text:
+            self._unread = self._unread or part.line
         current = self._open.get(part.actor)
         if current is None:
             if begins and text and depth == 0:
@@ -68,6 +72,8 @@ class PrintedConfig:
         if not text:
             return
         current.lines.append(text)
+        if _CUT.search(text):
+            current.hidden = part.line
         current.depth += depth
         if current.depth <= 0:
             del self._open[part.actor]

@@ -400,6 +400,7 @@ CONFIGURATION = {
         "rollout": {"name": "vllm", "n": 2, "p": 1e-06},
     },
     "data": {"train_files": [f"part-{n}.parquet" for n in range(12)], "train_batch_size": 1, "shuffle": True},
+    "template": "one line of a prompt that is long, \\n and wrapped\nand another one of them, with 'quotes' in it",
     "trainer": {"use_v1": True, "v1": {"trainer_mode": "separate_async"}, "experiment_name": "x"},
 }
 STRAY = st.sampled_from(
@@ -421,8 +422,8 @@ def printed(lines, prefix=""):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    stray=st.lists(st.tuples(st.integers(1, 18), STRAY), max_size=4),
-    behind=st.sets(st.integers(0, 18)),
+    stray=st.lists(st.tuples(st.integers(1, 21), STRAY), max_size=4),
+    behind=st.sets(st.integers(0, 21)),
     prefix=st.sampled_from(["", "(TaskRunnerV1 pid=103) "]),
 )
 def test_text_of_others_within_the_configuration_is_skipped(tmp_path, stray, behind, prefix):
@@ -436,7 +437,7 @@ def test_text_of_others_within_the_configuration_is_skipped(tmp_path, stray, beh
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    at=st.integers(0, 18), keep=st.floats(0.0, 0.99), other=st.sampled_from(["", " WARNING: slow"]), left=st.booleans()
+    at=st.integers(0, 21), keep=st.floats(0.0, 0.99), other=st.sampled_from(["", " WARNING: slow"]), left=st.booleans()
 )
 def test_a_configuration_that_is_not_whole_is_reported(tmp_path, at, keep, other, left):
     """A line loses its beginning or its end, perhaps to another program's text."""
