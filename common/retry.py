@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -58,6 +59,34 @@ def exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def present(path: Path) -> bool | None:
+    """Whether a path exists; None while the file system does not answer. For requests that are looked for often."""
+    try:
+        return exists(path)
+    except OSError:
+        return None
+
+
+def keep_watching(look: Callable[[], None], over: threading.Event, every_s: float, what: str) -> threading.Thread:
+    """Call `look` at once and then regularly until `over`, in a thread that no error ends; prints the first error."""
+
+    def watch() -> None:
+        printed = False
+        while True:
+            try:
+                look()
+            except Exception as error:
+                if not printed:
+                    print(f"{what}: {type(error).__name__}: {error}; trying again", file=sys.stderr, flush=True)
+                printed = True
+            if over.wait(every_s):
+                return
+
+    thread = threading.Thread(target=watch, name=what, daemon=True)
+    thread.start()
+    return thread
 
 
 def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.retry import exists, retry_io
+from common.retry import exists, keep_watching, retry_io
 from node.hardware import THREAD_VARIABLES
 from trainers import SERVERS, driver_module
 from workflow.cluster.history import FILES, exit_of, oom_kills
@@ -127,7 +127,8 @@ class Training:
         elif (silence := self._watchdog.tick(elapsed_s)) is not None:
             # The run is retried after its first hang, not after a second one.
             stop = {"kind": "hung", "detail": silence, "again": not self._hung_before()}
-            dump_stacks(process.pid, self._attempt.log)
+            with suppress(OSError):
+                dump_stacks(process.pid, self._attempt.log)
             self._kill_at = now + _HUNG_GRACE_S
         elif head is not None and (lost := head.poll()) is not None:
             stop = {"kind": "node lost", "detail": lost, "again": self._requeues}
@@ -164,17 +165,7 @@ class Training:
     def beating(self) -> Iterator[None]:
         """Touches the heartbeat every few seconds, in a thread: the watching loop may be slow."""
         over = threading.Event()
-
-        def beat() -> None:
-            while True:
-                # A short fault of the file system must not end a training.
-                with suppress(OSError):
-                    self._attempt.heartbeat.touch()
-                if over.wait(HEARTBEAT_S):
-                    return
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
+        keep_watching(self._attempt.heartbeat.touch, over, HEARTBEAT_S, "the heartbeat")
         try:
             yield
         finally:
