@@ -24,7 +24,7 @@ from workflow.cluster.history import FILES, exit_of, oom_kills
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.processes import end_processes_of, living_children, reap_orphans, start_in_session
-from workflow.cluster.stopping import StopRequests, Watchdog, dump_stacks
+from workflow.cluster.stopping import THE_TRAINERS_OWN, StopRequests, Watchdog, dump_stacks
 from workflow.stacks import stack_environment
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ _UNKILLABLE_S = 120.0
 _START_PATIENCE_S = 120.0
 _STACK = "the stack's files"
 # Exit codes of a trainer that got a stop signal before it handled signals, or after it stopped handling them.
-_ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
+_BY_SIGNAL = frozenset({-signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
+_ENDED_BY_STOP = _BY_SIGNAL | {REQUEUE_EXIT_CODE}
 # The controller's Python must not leak into the stack's.
 _CONTROLLER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONWARNINGS")
 
@@ -145,12 +146,8 @@ class Training:
         # A trainer that finished before the stop reached it has finished the run.
         if retry_io(lambda: exists(self._attempt.done), FILES):
             return {"kind": "finished", "code": code}
-        # Slurm signals the trainer, too; it may end before this process handles its own signal.
-        if self._stop is None and self._stops.signal is None and code in _ENDED_BY_STOP:
-            time.sleep(1.0)
-        if self._stop is None and (self._stops.signal is not None or code == REQUEUE_EXIT_CODE):
-            unexplained = {"kind": "stopped", "cause": "the trainer's own", "again": self._requeues}
-            self._stop = self._stops.wanted() or unexplained
+        if self._stop is None and (self._stops.signal is not None or code in _ENDED_BY_STOP):
+            self._stop = self._stops.wanted() or self._unheard(code)
         if self._stop is not None and self._stop["kind"] != "node lost":
             return {**self._stop, **self._stops.reason(self._stop), "code": code}
         culprit, culprit_code = head.culprit(code) if head is not None else ("", code)
@@ -160,6 +157,17 @@ class Training:
             return {"kind": "node lost", "detail": culprit, "again": self._requeues, "code": code}
         end = exit_of(culprit_code, self._attempt, killed_for_memory=oom_kills() > kills_before)
         return end | ({"rank": culprit} if culprit else {})
+
+    def _unheard(self, code: int) -> dict[str, Any] | None:
+        """The stop of a trainer that a signal ended, while this process has none.
+
+        Slurm signals one process after the other. It decides before it signals: its reason is asked, no signal awaited.
+        """
+        if self._requeues:
+            return self._stops.ask(signal.Signals(-code if code < 0 else code - 128) if code in _BY_SIGNAL else None)
+        if code == REQUEUE_EXIT_CODE:
+            return {"kind": "stopped", "cause": THE_TRAINERS_OWN, "again": False}
+        return None
 
     @contextmanager
     def beating(self) -> Iterator[None]:
