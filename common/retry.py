@@ -89,12 +89,18 @@ def keep_watching(look: Callable[[], None], over: threading.Event, every_s: floa
     return thread
 
 
-def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:
+def retry_io(
+    action: Callable[[], T],
+    what: str,
+    patience_s: float = PATIENCE_S,
+    for_others: bool = True,
+    deadline: float = float("inf"),
+) -> T:
     """Retry an action while the file system fails temporarily; prints one message.
 
-    The limit (30 s for a full disk) starts with the first failure, because the action itself may be slow. Raises the
-    last error after the limit, and permanent errors at once. Without `for_others`, missing permission to another user's
-    file is permanent.
+    The limit (30 s for a full disk) starts with the first failure, because the action itself may be slow; no try begins
+    after the `deadline`. Raises the last error after the limit, and permanent errors at once. Without `for_others`,
+    missing permission to another user's file is permanent.
     """
     first_failure: float | None = None
     pause_s = 0.2
@@ -103,12 +109,14 @@ def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S,
             return action()
         except (OSError, DiskFull) as error:
             limit_s = min(patience_s, _DISK_FULL_S) if isinstance(error, DiskFull) else patience_s
+            now = time.monotonic()
+            give_up = min(deadline, limit_s + (now if first_failure is None else first_failure))
             final = not is_transient(error) or (not for_others and denying_owner(error) is not None)
-            if final or (first_failure is not None and time.monotonic() + pause_s > first_failure + limit_s):
+            if final or (now + pause_s > give_up and (first_failure is not None or give_up == deadline)):
                 raise
             if first_failure is None:
-                print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
-                first_failure = time.monotonic()
+                print(f"{what}: {error}; trying again for {give_up - now:.0f} s", file=sys.stderr, flush=True)
+                first_failure = now
             interruptible_sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
 
