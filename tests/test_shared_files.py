@@ -39,7 +39,7 @@ METHODS = {
 # Functions of this project that raise OSError, so that a file that cannot be read does not count as missing.
 FUNCTIONS = {
     *("exists", "read_json", "read_object", "last_step", "without_new_step", "dump_stacks", "try_lock"),
-    *("finished_attempt", "matching_attempts", "attempts_of_job", "end_reason"),
+    *("finished_attempt", "matching_attempts", "attempts_of_job", "end_reason", "write_json", "write_text", "open"),
 }
 GUARDS = {"retry_io", "keep_watching"}
 # Why a file or a function of it may read without a guard.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ RUNNING = {"JobState": "RUNNING", "Restarts": "0", "NodeList": "n1"}
 LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 1}
 
 
-def end(tmp_path: Path, code: int, slurm_id: str | None) -> dict[str, Any]:
+def end(tmp_path: Path, code: int, slurm_id: str | None, head: Any = None) -> dict[str, Any]:
     stops = StopRequests(JobPaths(tmp_path / "job"), {"SLURM_JOB_NODELIST": "n1"})
     stops.slurm_id = slurm_id
     attempt = RunPaths(tmp_path).attempt(1)
     training = Training({"limits": LIMITS}, attempt, stops, slurm_id is not None, lambda: False, lambda: False)
-    return training._ended(code, 0, None)
+    if head is not None:
+        training._stop = {"kind": "node lost", "again": True}
+    return training._ended(code, 0, head)
 
 
 @pytest.mark.parametrize("code", [75, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGUSR2])
@@ -60,3 +63,13 @@ def test_without_slurm_nobody_else_signals_a_trainer(code: int, kind: str, tmp_p
     found = end(tmp_path, code, None)
     assert found["kind"] == kind
     assert not found.get("again")
+
+
+@pytest.mark.parametrize(("state", "again"), [("RUNNING", True), ("CANCELLED", False)])
+def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(
+    state: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "job_details", lambda job: {**RUNNING, "JobState": state})
+    head = SimpleNamespace(culprit=lambda code: ("rank 1 of 2 on n2 was killed by SIGTERM", -signal.SIGTERM))
+    found = end(tmp_path, 1, "7", head)
+    assert (found["kind"], found["again"]) == ("stopped", again)

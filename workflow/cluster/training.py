@@ -155,6 +155,8 @@ class Training:
             return {**self._stop, "code": code}
         if culprit_code is None:
             return {"kind": "node lost", "detail": culprit, "again": self._requeues, "code": code}
+        if self._requeues and culprit_code in _BY_SIGNAL and (stop := self._unheard(culprit_code)) is not None:
+            return {**stop, **self._stops.reason(stop), "code": code}  # another node's rank got Slurm's signal first
         end = exit_of(culprit_code, self._attempt, killed_for_memory=oom_kills() > kills_before)
         return end | ({"rank": culprit} if culprit else {})
 

@@ -104,7 +104,8 @@ def _reward_arguments(job: Job) -> dict[str, Any]:
     rewards, inputs = job.spec["workload"]["rewards"], job.inputs
     if any("code" in reward for reward in rewards):
         file = job.folder / "rewards.json"
-        write_json(file, {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]})
+        content = {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]}
+        retry_io(lambda: write_json(file, content), "the attempt's files")
         return {"rewards_file": str(file)}
     keys = (
         {"name": one["name"], "weight": one.get("weight", 1.0), "options": one.get("options") or {}} for one in rewards
