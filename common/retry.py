@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -60,12 +61,46 @@ def exists(path: Path) -> bool:
     return True
 
 
-def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S, for_others: bool = True) -> T:
+def present(path: Path) -> bool | None:
+    """Whether a path exists; None while the file system does not answer. For requests that are looked for often."""
+    try:
+        return exists(path)
+    except OSError:
+        return None
+
+
+def keep_watching(look: Callable[[], None], over: threading.Event, every_s: float, what: str) -> threading.Thread:
+    """Call `look` at once and then regularly until `over`, in a thread that no error ends; prints the first error."""
+
+    def watch() -> None:
+        printed = False
+        while True:
+            try:
+                look()
+            except Exception as error:
+                if not printed:
+                    print(f"{what}: {type(error).__name__}: {error}; trying again", file=sys.stderr, flush=True)
+                printed = True
+            if over.wait(every_s):
+                return
+
+    thread = threading.Thread(target=watch, name=what, daemon=True)
+    thread.start()
+    return thread
+
+
+def retry_io(
+    action: Callable[[], T],
+    what: str,
+    patience_s: float = PATIENCE_S,
+    for_others: bool = True,
+    deadline: float = float("inf"),
+) -> T:
     """Retry an action while the file system fails temporarily; prints one message.
 
-    The limit (30 s for a full disk) starts with the first failure, because the action itself may be slow. Raises the
-    last error after the limit, and permanent errors at once. Without `for_others`, missing permission to another user's
-    file is permanent.
+    The limit (30 s for a full disk) starts with the first failure, because the action itself may be slow; no try begins
+    after the `deadline`. Raises the last error after the limit, and permanent errors at once. Without `for_others`,
+    missing permission to another user's file is permanent.
     """
     first_failure: float | None = None
     pause_s = 0.2
@@ -74,12 +109,14 @@ def retry_io(action: Callable[[], T], what: str, patience_s: float = PATIENCE_S,
             return action()
         except (OSError, DiskFull) as error:
             limit_s = min(patience_s, _DISK_FULL_S) if isinstance(error, DiskFull) else patience_s
+            now = time.monotonic()
+            give_up = min(deadline, limit_s + (now if first_failure is None else first_failure))
             final = not is_transient(error) or (not for_others and denying_owner(error) is not None)
-            if final or (first_failure is not None and time.monotonic() + pause_s > first_failure + limit_s):
+            if final or (now + pause_s > give_up and (first_failure is not None or give_up == deadline)):
                 raise
             if first_failure is None:
-                print(f"{what}: {error}; trying again for {limit_s:.0f} s", file=sys.stderr, flush=True)
-                first_failure = time.monotonic()
+                print(f"{what}: {error}; trying again for {give_up - now:.0f} s", file=sys.stderr, flush=True)
+                first_failure = now
             interruptible_sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
 

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_PATIENCE_S = 60
+_PATIENCE_S = 600
+"""For a compiler that hangs: on a busy machine one that works may need more than a minute."""
 _LAYER = ", or build the stack with its conda layer (envs.backend: conda)"
 _USUAL_CUDA = Path("/usr/local/cuda")
 _RELEASE = re.compile(r"\d+\.\d+")

@@ -64,8 +64,8 @@ class Probe:
     """It needs a GPU: left out unless verify.py is run with --gpu, on a compute node."""
     backend: str | None = None
     """`conda` or `uv`: only where the stack was built that way."""
-    limit_s: float = 300.0
-    """With `gpu`: it runs in a child process, which is killed after so many seconds."""
+    limit_s: float = 900.0
+    """With `gpu`: it runs in a child process, which is killed after so many seconds: a hang, not a busy node."""
     off_by: tuple[str, ...] = ()
     """Variables that turn off, with the value 1, what it tries: then it is not run, and passes."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from common.contracts import AttemptFile, DoneFile, InputsSha256, SpecFile, read_file
 from common.errors import UserError
-from common.files import file_sha256, inputs_sha256, read_json_object
+from common.files import file_sha256, inputs_sha256, read_json, read_json_object
+from common.retry import exists, retry_io
 from node.exit_codes import StopRequest, one_line, run, show_stacks_on_request
 from node.hardware import git_state, hardware, pin_cpus, reported_environment, set_environment
 from node.ranks import cpu_share, local_rank, world_size
@@ -25,6 +26,7 @@ from node.records import tree_sha256, write_json
 
 _CHECK_LIMIT_S = 3600.0
 """verify.py limits each GPU check itself; this limits everything else."""
+_FILES, _STACK = "the attempt's files", "the stack's files"
 _KEYS = ("attempt", "run_id", "fingerprint", "spec", "inputs", "attempt_dir", "checkpoint_dir", "cpus")
 
 
@@ -32,14 +34,16 @@ def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
     """Read the attempt.json named in the arguments (without the program's name)."""
     if len(arguments) != 1:
         raise UserError(f"expected one argument, an attempt.json (got {len(arguments)} arguments)")
-    attempt = read_file(AttemptFile, Path(arguments[0]), "the job on the node", _KEYS)
+    order = Path(arguments[0])
+    attempt = retry_io(lambda: read_file(AttemptFile, order, "the job on the node", _KEYS), _FILES)
     # Now, because the checkout may change before the end.
     return {**attempt, "git": git_state()}
 
 
 def read_spec(attempt: Mapping[str, Any]) -> SpecFile:
     """Read the attempt's spec.json; `UserError` if it has another fingerprint."""
-    spec = read_file(SpecFile, Path(attempt["spec"]), "the job on the node", ("fingerprint",))
+    path = Path(attempt["spec"])
+    spec = retry_io(lambda: read_file(SpecFile, path, "the job on the node", ("fingerprint",)), _FILES)
     if spec["fingerprint"] != attempt["fingerprint"]:
         raise UserError(
             f"attempt.json is for fingerprint {attempt['fingerprint'][:12]}, but spec.json has "
@@ -53,7 +57,7 @@ class Inputs:
 
     def __init__(self, attempt: Mapping[str, Any]) -> None:
         path = Path(attempt["inputs"])
-        self.content = read_json_object(path, "the rule `inputs`")
+        self.content = retry_io(lambda: read_json_object(path, "the rule `inputs`"), _FILES)
         self.data = path.parent / self.content["data"]["path"]
         self.model = path.parent / self.content["model"]["path"]
         test = self.content.get("test")
@@ -69,10 +73,14 @@ class Inputs:
         for name, path, prepared in inputs:
             if path is None:
                 continue
-            sha = file_sha256(path) if path.is_file() else tree_sha256(path) if path.is_dir() else None
+            sha = retry_io(functools.partial(_sha256, path), _FILES)
             if sha != prepared["sha256"]:
                 got = "is not there" if sha is None else f"has sha256 {sha[:12]}, not {prepared['sha256'][:12]}"
                 raise UserError(f"the {name} changed after it was prepared: {path} {got}; start snakemake again")
+
+
+def _sha256(path: Path) -> str | None:
+    return file_sha256(path) if path.is_file() else tree_sha256(path) if path.is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,8 @@ def begin(attempt: Mapping[str, Any], role: str = "") -> Job:
         # accelerate 1.15 names the device cpu:0, which torch cannot use to load a checkpoint.
         os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
     for folder in ("attempt_dir", "checkpoint_dir"):
-        Path(attempt[folder]).mkdir(parents=True, exist_ok=True)
+        make = functools.partial(Path(attempt[folder]).mkdir, parents=True, exist_ok=True)
+        retry_io(make, _FILES)
     if local == 0:
         node = os.environ.get("GROUP_RANK", "0")
         suffix = f"-{role}" if role else f"-node{node}" if node != "0" else ""
@@ -139,10 +148,10 @@ def stack_origin() -> dict[str, Any] | None:
     """The origin and state of this Python's stack; None if unknown (an image)."""
     env = Path(sys.prefix)
     try:
-        if (env / "origin.json").is_file():
-            origin = json.loads((env / "origin.json").read_text(encoding="utf-8"))
+        if retry_io(lambda: exists(env / "origin.json"), _STACK):
+            origin = retry_io(lambda: read_json(env / "origin.json"), _STACK)
         else:
-            origin = json.loads((env.parent / "verify.json").read_text(encoding="utf-8")).get("origin")
+            origin = retry_io(lambda: read_json(env.parent / "verify.json"), _STACK).get("origin")
         return {"state": "built", **(origin or {})}
     except (OSError, ValueError):
         return None
@@ -157,7 +166,7 @@ def require_working_gpus(attempt: Mapping[str, Any], stack: str, name: str = "ve
     verified = _verified(attempt)
     if verified is None:
         return
-    if "run" not in json.loads(verified.read_text(encoding="utf-8")):
+    if "run" not in retry_io(lambda: read_json(verified), _STACK):
         raise UserError(
             f"the stack {stack} was verified by an older rolloutbench, without its run-time environment; run "
             f"`python -m workflow.stacks build {stack}`, which only verifies it again"
@@ -212,7 +221,8 @@ def _verified(attempt: Mapping[str, Any]) -> Path | None:
     In an image the interpreter is elsewhere; there the attempt's command names the stack's program.
     """
     environments = [Path(sys.prefix), *(Path(program).parents[1] for program in attempt.get("command", [])[:1])]
-    return next((file for env in environments if (file := env.parent / "verify.json").is_file()), None)
+    files = [env.parent / "verify.json" for env in environments]
+    return retry_io(lambda: next(filter(exists, files), None), _STACK)
 
 
 def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str], name: str) -> None:
@@ -230,7 +240,7 @@ def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]
             "killed; the log above shows its last check. Exclude the node (exclude in the profile)"
         ) from None
     try:
-        checks = json.loads(result.read_text(encoding="utf-8"))["checks"]
+        checks = retry_io(lambda: read_json(result), _FILES)["checks"]
     except (OSError, ValueError, KeyError):
         raise UserError(f"the stack's check {program} gave no verdict on this node; see the log above") from None
     failed = [f"{c['name']}: expected {c['expected']}, got {c['got']}" for c in checks if not c["ok"]]
@@ -284,5 +294,5 @@ def write_done(
     # Also for a built stack: its folder may contain another environment when the report is made.
     if origin := stack_origin():
         done["stack_origin"] = origin
-    write_json(job.folder / "done.json", done)
+    retry_io(lambda: write_json(job.folder / "done.json", done), _FILES)
     print(f"done: {steps} steps, {last_step} in all", flush=True)

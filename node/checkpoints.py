@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.retry import exists, is_transient, retry_io
+
 _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = (
     "model.safetensors",
@@ -28,9 +30,13 @@ class Checkpoint:
 
 
 def newest_checkpoint(folder: Path, processes: int = 1) -> Checkpoint | None:
-    """The newest complete checkpoint; None if there is none."""
+    """The newest complete checkpoint; None if there is none. One that cannot be read now is read again."""
+    return retry_io(lambda: _newest(folder, processes), "the run's checkpoints")
+
+
+def _newest(folder: Path, processes: int) -> Checkpoint | None:
     found = []
-    for path in folder.glob("checkpoint-*") if folder.is_dir() else ():
+    for path in folder.iterdir() if exists(folder) else ():
         match = _NAME.fullmatch(path.name)
         if match and is_complete(path, int(match.group(1)), processes):
             found.append(Checkpoint(path, int(match.group(1))))
@@ -45,7 +51,11 @@ def is_complete(path: Path, step: int, processes: int = 1) -> bool:
     """
     try:
         state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except ValueError:
+        return False
+    except OSError as error:
+        if is_transient(error):
+            raise
         return False
     return (
         isinstance(state, dict)

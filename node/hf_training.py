@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.messages import did_you_mean
+from common.retry import retry_io
 from node.attempt import Job, write_done
 from node.checkpoints import Checkpoint, newest_checkpoint
 from node.exit_codes import RequeueError, StopRequest
@@ -164,7 +165,7 @@ def _common_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     if not step or (newest and newest.step == step):
         return newest if step else None
     path = folder / f"checkpoint-{step}"
-    if not path.is_dir():
+    if not retry_io(path.is_dir, "the run's checkpoints"):
         raise UserError(f"{path} is missing on this node, but rank 0 resumes from it; check the shared file system")
     return Checkpoint(path, step)
 

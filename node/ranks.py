@@ -20,9 +20,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from common.errors import UserError
+from common.retry import READ_PATIENCE_S, retry_io
 from node.exit_codes import OK, REQUEUE, STOP_SIGNALS, USER_ERROR
 from node.records import write_json
 
@@ -119,7 +122,9 @@ class Ranks:
             host = os.environ.get("SLURMD_NODENAME") or platform.node()
             what = f"rank {rank} of {self._ranks} on {host} {describe_exit(code)}"
             print(f"{what}; the other processes are ended", file=sys.stderr, flush=True)
-            write_json(report, {"rank": rank, "code": code, "what": what})
+            found = {"rank": rank, "code": code, "what": what}
+            with suppress(OSError, UserError):  # the exit code counts without the report, too
+                retry_io(lambda: write_json(report, found), "the attempt's files", READ_PATIENCE_S)
         until = time.monotonic() + (STOPPED_GRACE_S if code == REQUEUE else GRACE_S)
         self._signal(signal.SIGTERM)
         while len(self._ended()) < len(self._children):

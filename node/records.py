@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common import files
+from common.retry import retry_io
 
 WHOLE_FILE_HASH_LIMIT = 64 * 2**20  # bytes
 _SAMPLES, _SAMPLE_BYTES = 256, 64 * 2**10
@@ -37,7 +38,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def append_json_line(path: Path, value: Mapping[str, Any]) -> None:
     """Append a line to a JSON-lines file and flush it to disk, so that a killed job keeps its finished steps."""
     line = json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8") as file:
+    with retry_io(lambda: path.open("a", encoding="utf-8"), "the attempt's files") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())

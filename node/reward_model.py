@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import read_json
+from common.retry import retry_io
 from node.built_in_rewards import Response
 from node.exit_codes import one_line
 from node.hardware import importing
@@ -56,7 +58,7 @@ def reward_model_problem(folder: Path) -> str | None:
 
 def context_length(folder: Path) -> int | None:
     """The maximum number of tokens in a model's configuration; None if it has none."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = retry_io(lambda: read_json(folder / "config.json"), "the reward model")
     length = config.get("max_position_embeddings")
     return length if isinstance(length, int) else None
 

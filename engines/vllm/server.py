@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ def transfer_through_file(folder: Path) -> None:
         client._start_weight_update()
         client._post(f"{client.base_url}/update_weights", json={"update_info": {"path": str(path)}})
         client._finish_weight_update()
-        path.unlink()
+        with suppress(OSError):  # the next weights replace it
+            path.unlink()
 
     VLLMClient.init_communicator = init_communicator
     VLLMClient.update_named_params = update_named_params

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
+from workflow.cluster import slurm_answer, status
 from workflow.cluster.experiment import ExpectedRun, Experiment, named_experiment
 from workflow.cluster.history import RETRIED, explain
 from workflow.cluster.launcher import Launcher
 from workflow.cluster.locks import lock_experiment, try_lock
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.slurm import seconds_of
-from workflow.cluster.status import readable_step, status_lines, take_snapshot
+from workflow.cluster.status import readable_step, show_status, status_lines, take_snapshot
 
 from .make_runs import INPUTS, MadeRun, answer, write
 
@@ -197,3 +200,25 @@ def test_times_are_read_and_told() -> None:
     assert [seconds_of(text) for text in ("59:12", "18:30:00", "1-02:03:04")] == [3552.0, 66600.0, 93784.0]
     assert seconds_of("UNLIMITED") is None
     assert [readable_step(seconds) for seconds in (0.654, 12.345, 878.89)] == ["0.65", "12.3", "879"]
+
+
+def refused(*args: object) -> None:
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+@pytest.mark.parametrize("files", ["refused", "read"])
+def test_a_slurm_that_hangs_and_files_that_are_refused_share_one_limit(
+    experiment: Path, files: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (experiment.parents[1] / "bin" / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    MadeRun(experiment, "a-s0").job()
+    monkeypatch.setattr(status, "LIMIT_S", 3.0)
+    # No answer can be kept, so that each try asks Slurm again.
+    monkeypatch.setattr(slurm_answer, "write_text", refused)
+    if files == "refused":
+        monkeypatch.setattr(status, "stack_notes", refused)
+    began = time.monotonic()
+    with pytest.raises(OSError, match="Stale") if files == "refused" else nullcontext():
+        show_status(lambda: Experiment("mine", experiment, [ExpectedRun("a-s0", F, 10, None)]), None)
+    assert time.monotonic() - began < 6
+    assert files == "refused" or "squeue did not answer within 3 s" in capsys.readouterr().out

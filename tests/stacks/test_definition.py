@@ -52,7 +52,7 @@ def test_an_unknown_stack_is_refused_with_the_nearest() -> None:
         ("accelerator: cpu", "accelerator: cpu\nsource_environment: {MAX_JOBS: 4}", "numbers in quotes too"),
         ("accelerator: cpu", "accelerator: cpu\nrun_paths: {LD_LIBRARY_PATH: /lib}", r'must be NAME: \["folder"'),
         ("accelerator: cpu", "accelerator: cpu\nrun_paths: {LD_LIBRARY_PATH: ['/a:/b']}", "must be NAME:"),
-        ("accelerator: cpu", "accelerator: cpu\nrun_caches: {TRITON_CACHE_DIR: ../x}", "lower-case letters, digits"),
+        ("VLLM_CACHE_ROOT: vllm", "VLLM_CACHE_ROOT: ../x", "lower-case letters, digits"),
         ("run_needs: [c++", "run_needs: [g++", r"unknown run_needs 'g\+\+' \(did you mean c\+\+\?\)"),
         ("run_needs: [c++, python-headers, libnuma]", "run_needs: c++", "run_needs must be a list of nvcc, c"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from common.errors import UserError
 from workflow.cluster.training import trainer_environment
 from workflow.stacks import stack_environment
-from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack
+from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack, stack_names
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 
 from ..preload import RUNTIME, preloaded_library
@@ -196,3 +197,38 @@ def test_the_shipped_cpu_stack_has_no_path_of_its_own(tmp_path: Path) -> None:
     }
     (tmp_path / "verify.json").write_text("{}")
     assert stack_environment(tmp_path / "verify.json", {"PATH": "/bin"}) == {"PATH": f"{tmp_path}/env/bin:/bin"}
+
+
+HOLD = """
+import os, sys
+from workflow.stacks.environment import cache_folder
+print(cache_folder("s-0123", os.environ), cache_folder("s-0123", os.environ), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_runs_at_the_same_time_have_caches_of_their_own_and_later_ones_find_them_again(tmp_path: Path) -> None:
+    environ = os.environ | {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)}
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        run = subprocess.Popen(
+            [sys.executable, "-c", HOLD], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert run.stdout is not None
+        one, again = run.stdout.readline().split()
+        assert one == again, "the processes of a run share it"
+        return run, Path(one).name
+
+    (first, its), (second, other) = start(), start()
+    assert (its, other) == ("s-0123", "s-0123.1")
+    first.kill()
+    first.communicate()
+    third, found = start()
+    assert found == its
+    for run in (second, third):
+        run.communicate()
+
+
+@pytest.mark.parametrize("name", [name for name in stack_names() if load_stack(name).engine == "vllm"])
+def test_every_stack_with_vllm_has_its_compile_cache_there(name: str) -> None:
+    assert {"VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR"} <= set(load_stack(name).run_caches)

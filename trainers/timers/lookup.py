@@ -47,6 +47,7 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
                 "closest to the run's code as import.version (of `compare`: --release; declared: "
                 f"{', '.join(releases(trainer))})"
             )
+    _require_engine(trainer, version, engine)
     folder = trainer.replace("-", "_")
     raise UserError(
         f"no timer tree is declared for trainer {trainer} {version}{f' in mode {mode}' if mode else ''} with engine "
@@ -54,6 +55,19 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
         "Nesting is not guessed: read where that version starts and stops its timers, add a TimerTree in "
         f"trainers/{folder}/, list it in that folder's trainer.py, and collect again (docs/timers.md shows how)"
     )
+
+
+def _require_engine(trainer: str, version: str, engine: str) -> None:
+    """`UserError` if a declared release does not have the engine, and another declared one has it."""
+    of_trainer = [tree for tree in declared_trees() if tree.trainer == trainer]
+    engines = dict.fromkeys(one for tree in of_trainer if tree.matches(version) for one in tree.engines)
+    others = [one for one in releases(trainer) if any(t.series == one and engine in t.engines for t in of_trainer)]
+    if engines and others and engine not in engines:
+        raise UserError(
+            f"{trainer} {version} has no {engine} (declared: {', '.join(engines)}; {engine} is declared for {trainer} "
+            f"{', '.join(others)}). Correct the arm's engine (of `compare`: --names), or give the release that ran as "
+            "import.version (of `compare`: --release)"
+        )
 
 
 def _near(trainer: str, version: str, engine: str, mode: str) -> str:

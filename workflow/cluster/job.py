@@ -123,7 +123,7 @@ class JobOnNode:
         """
         note = str(self.job.number)
         if self.slurm_id is None:
-            return try_lock(self.run.live_lock, note=note, patience_s=2.0)
+            return retry_io(lambda: try_lock(self.run.live_lock, note=note, patience_s=2.0), FILES)
         life = {"job": self.job.number, "token": self._token, "life": self.life, "host": socket.gethostname()}
         retry_io(lambda: write_json(self.run.life, life), FILES)
         before = retry_io(lambda: next(reversed(self.run.attempts()), None), FILES)
@@ -148,8 +148,8 @@ class JobOnNode:
             return {"kind": "duplicate"}
         if (stop := self.stops.wanted()) is not None:
             return stop | self.stops.reason(stop)
-        last = self.run.attempts()[-1]
-        where = read_object(last.order).get("host", "?")
+        last = retry_io(self.run.attempts, FILES)[-1]
+        where = retry_io(lambda: read_object(last.order), FILES).get("host", "?")
         return {
             "kind": "not alone",
             "detail": f"attempt {last.number} on {where}, a node that Slurm gave up, is still training and did not end "

@@ -43,6 +43,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from common.retry import READ_PATIENCE_S, exists, retry_io
+from workflow.cluster.history import FILES
 from workflow.cluster.locks import Lock, try_lock
 from workflow.cluster.place import ephemeral_port, machine_id, own_ip, source_ip, unreachable
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of, start_in_session
@@ -273,13 +275,15 @@ class RayWorker(_RayNode, WorkerTask):
                 self._borrowed.mkdir(mode=0o700)
         self.address = head["address"]
         arguments = [f"--address={self.address}", f"--node-ip-address={source_ip(ip) or ip}"]
-        before = self._setup.log.stat().st_size if self._setup.log.exists() else 0
+        log = self._setup.log
+        before = retry_io(lambda: log.stat().st_size if exists(log) else 0, FILES, READ_PATIENCE_S)
         self._start(lambda: arguments, lambda: self._is_up(before))
 
     def _is_up(self, before: int) -> bool:
-        with self._setup.log.open("rb") as log:
+        with suppress(OSError), self._setup.log.open("rb") as log:
             log.seek(before)
             return b"Ray runtime started" in log.read()
+        return False
 
 
 def _has_grpcio(python: Path) -> bool:

@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from common.files import user_name
@@ -191,17 +192,37 @@ def command(*arguments: str) -> str:
     settings = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
     env = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
     env |= {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    patience_s = min(PATIENCE_S, max(0.0, time_left()))
     try:
         # A Ctrl-C at the terminal is for the launcher, which still needs the answer.
-        done = run_interruptible(arguments, PATIENCE_S, errors="replace", env=env, start_new_session=True)
+        done = run_interruptible(arguments, patience_s, errors="replace", env=env, start_new_session=True)
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{arguments[0]} did not answer within {PATIENCE_S:.0f} s") from None
+        raise SlurmError(f"{arguments[0]} did not answer within {patience_s:.0f} s") from None
     except OSError as error:
         now = " (temporarily)" if passes(error) else ""
         raise SlurmError(f"{arguments[0]}: {error.strerror}{now}") from None
     if done.returncode != 0:
         raise SlurmError(" ".join((done.stderr or done.stdout or f"exit code {done.returncode}").split()))
     return done.stdout
+
+
+_deadline = float("inf")
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """All commands within together take at most that long; later ones raise `SlurmError`."""
+    global _deadline
+    before, _deadline = _deadline, min(_deadline, time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline = before
+
+
+def time_left() -> float:
+    """Seconds until the limit of `limited`; infinite without one."""
+    return _deadline - time.monotonic()
 
 
 def _excerpt(text: str) -> str:

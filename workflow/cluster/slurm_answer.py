@@ -97,6 +97,8 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
                 return again if enough else _refresh(folder, again)
         if time.monotonic() > give_up:
             return _refresh(folder, answer)
+        if slurm.time_left() <= 0:
+            return answer
         if not fresh and not wait and not _is_old(answer, max_age_s + 2 * slurm.PATIENCE_S):
             return answer
         time.sleep(0.1)
@@ -163,6 +165,8 @@ def _with_accounting(folder: Path, last: Answer, jobs: dict[str, QueueJob], trie
             ended |= {job_id: job for job_id, job in found.items() if _OUR_NAME.fullmatch(job.name)}
             accounting = True
         except SlurmError:
+            if slurm.time_left() <= 0:
+                raise  # it had no time to answer
             accounting = False
     return dataclasses.replace(
         last, asked=tried, tried=tried, error=None, accounting=accounting, jobs=jobs, ended=ended

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from common.messages import can_redraw, table_lines
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
+from workflow.cluster import slurm
 from workflow.cluster.experiment import Experiment, is_imported, unplanned
 from workflow.cluster.history import explain, read_object
 from workflow.cluster.locks import holder_note
@@ -34,6 +35,8 @@ ORDER = (
     *("stopped", "failed", "cancelled", "not submitted", "unknown"),
 )
 EVERY_S = 2.0
+LIMIT_S = 45.0
+"""For one `status`, whatever does not answer."""
 _COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "unknown": "red", "waiting": "yellow"}
 _CELL_LABELS = {"node": "on", "note": ""}
 # The table's header, the line on the hidden runs, and the last line with the time.
@@ -84,9 +87,12 @@ def _snapshots(find: Callable[[], Experiment], every_s: float | None) -> Iterato
 
     Waits while the file system refuses reads: unreadable files must not count as missing.
     """
-    patience_s = READ_PATIENCE_S if every_s is None else PATIENCE_S
+    # A person waits for a single snapshot: files and Slurm share one limit, and the files have its last seconds.
+    limit_s, patience_s = (LIMIT_S, READ_PATIENCE_S) if every_s is None else (float("inf"), PATIENCE_S)
     while True:
-        snapshot = retry_io(lambda: take_snapshot(find()), "the results", patience_s, for_others=False)
+        deadline = time.monotonic() + limit_s
+        with slurm.limited(limit_s * 0.9):
+            snapshot = retry_io(lambda: take_snapshot(find()), "the results", patience_s, False, deadline)
         yield snapshot
         if every_s is None or snapshot.finished:
             return

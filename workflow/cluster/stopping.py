@@ -25,6 +25,9 @@ from workflow.cluster.paths import JobPaths
 from workflow.cluster.progress import StepReader
 from workflow.cluster.slurm import SlurmError
 
+THE_TRAINERS_OWN = "the trainer's own"
+"""The cause of a stop that nobody requested."""
+
 
 class StopRequests:
     def __init__(self, job: JobPaths, environ: Mapping[str, str]) -> None:
@@ -56,9 +59,16 @@ class StopRequests:
             return None
         if self.slurm_id is None:
             return {"kind": "stopped", "cause": f"signal {self.signal.name}"}
+        return self.ask(self.signal)
+
+    def ask(self, number: signal.Signals | None) -> dict[str, Any]:
+        """A stop whose cause a thread asks of Slurm: scontrol may take a minute, and the heartbeat continues.
+
+        `number` is the signal; None for a trainer that stopped by itself, perhaps for a signal of Slurm's.
+        """
         if self._cause is None:
-            # scontrol may take a minute; meanwhile the trainer stops and the heartbeat continues.
-            self._cause = ThreadPoolExecutor(1).submit(self._cause_of, self.slurm_id, self.signal)
+            assert self.slurm_id is not None
+            self._cause = ThreadPoolExecutor(1).submit(self._cause_of, self.slurm_id, number)
         return {"kind": "stopped"}
 
     def reason(self, stop: dict[str, Any]) -> dict[str, Any]:
@@ -76,15 +86,16 @@ class StopRequests:
         except OSError:
             return None
 
-    def _cause_of(self, slurm_id: str, number: signal.Signals) -> str:
+    def _cause_of(self, slurm_id: str, number: signal.Signals | None) -> str:
         """Why Slurm sent a signal: it sends the same ones for several reasons."""
+        sent = THE_TRAINERS_OWN if number is None else f"signal {number.name}"
         for tries_left in (2, 1, 0):  # a signal to the whole job also ends our scontrol
             try:
                 details = slurm.job_details(slurm_id)
                 break
             except SlurmError as error:
                 if not tries_left:
-                    return f"signal {number.name} (Slurm does not say why: {error})"
+                    return f"{sent} (Slurm does not say why: {error})"
                 time.sleep(0.5)
         # With a grace time a preempted job is still RUNNING, and its end time is the end of the grace.
         if details.get("PreemptTime", "None") not in ("None", "N/A"):
@@ -92,7 +103,7 @@ class StopRequests:
         # Cancelled, requeued, or preempted without grace: Slurm shows all of them as COMPLETING.
         if details.get("JobState") != "RUNNING" or not self.is_this_life(details):
             return ENDED_BY_SLURM
-        return "time limit" if number is signal.SIGUSR2 else f"signal {number.name}"
+        return "time limit" if number is signal.SIGUSR2 else sent
 
     def is_this_life(self, details: Mapping[str, str]) -> bool:
         """Whether Slurm describes this life of the job, not one that it has started elsewhere meanwhile."""

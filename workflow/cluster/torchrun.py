@@ -10,13 +10,16 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from common.files import tail
+from common.retry import READ_PATIENCE_S, retry_io
 from node.engine_server import MEET, URL
 from node.exit_codes import OK, REQUEUE, USER_ERROR
 from node.hardware import free_port
-from workflow.cluster.history import read_object
+from workflow.cluster.history import FILES, read_object
 from workflow.cluster.place import machine_id, own_ip
 from workflow.cluster.processes import end_session, start_in_session
 from workflow.cluster.rendezvous import POLL_S, HeadTask, PeerStatus, Task, TaskSetup, WorkerTask
@@ -43,6 +46,12 @@ class _Ranks(Task):
         starter = ["-m", "node.ranks", f"--nodes={self._nodes}", f"--node={rank}", f"--each={self._each}"]
         return [trainer[0], *starter, f"--at={self.address}", f"--report={self._death_file}", *trainer[1:]]
 
+    def _death(self) -> dict[str, Any]:
+        """The report; empty without one. Other tasks tolerate this task's silence for longer than it waits."""
+        with suppress(OSError):
+            return retry_io(lambda: read_object(self._death_file), FILES, READ_PATIENCE_S)
+        return {}
+
 
 class RanksHead(_Ranks, HeadTask):
     def start(self, attempt: Path) -> None:
@@ -58,7 +67,7 @@ class RanksHead(_Ranks, HeadTask):
 
     def culprit(self, code: int) -> tuple[str, int | None]:
         """What died first, and its exit code (None: a lost node); may take until a silent node counts as dead."""
-        own = read_object(self._death_file)
+        own = self._death()
         ends: list[tuple[str, int | None]] = [(str(own["what"]), int(own["code"]))] if own else []
         # A killed or refused process is the culprit; any other may only have lost its connection.
         if not any(_precedence(end) < _UNCLEAR for end in ends):
@@ -120,9 +129,9 @@ class RanksWorker(_Ranks, WorkerTask):
 
     def _failure(self) -> dict[str, str] | None:
         code = None if self._process is None else self._process.poll()
-        if code is None or (code in _STOPPED and not self._death_file.exists()):
+        death = {} if code is None else self._death()
+        if code is None or (code in _STOPPED and not death):
             return None
-        death = read_object(self._death_file)
         what = str(death.get("what") or f"the processes on {self._own_name()} ended with exit code {code}")
         lines = tail(self._setup.log).splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

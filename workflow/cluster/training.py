@@ -17,14 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.retry import exists, retry_io
+from common.retry import exists, keep_watching, retry_io
 from node.hardware import THREAD_VARIABLES
 from trainers import SERVERS, driver_module
 from workflow.cluster.history import FILES, exit_of, oom_kills
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.processes import end_processes_of, living_children, reap_orphans, start_in_session
-from workflow.cluster.stopping import StopRequests, Watchdog, dump_stacks
+from workflow.cluster.stopping import THE_TRAINERS_OWN, StopRequests, Watchdog, dump_stacks
 from workflow.stacks import stack_environment
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ _UNKILLABLE_S = 120.0
 _START_PATIENCE_S = 120.0
 _STACK = "the stack's files"
 # Exit codes of a trainer that got a stop signal before it handled signals, or after it stopped handling them.
-_ENDED_BY_STOP = frozenset({REQUEUE_EXIT_CODE, -signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
+_BY_SIGNAL = frozenset({-signal.SIGTERM, -signal.SIGUSR2, 128 + signal.SIGTERM})
+_ENDED_BY_STOP = _BY_SIGNAL | {REQUEUE_EXIT_CODE}
 # The controller's Python must not leak into the stack's.
 _CONTROLLER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONWARNINGS")
 
@@ -127,7 +128,8 @@ class Training:
         elif (silence := self._watchdog.tick(elapsed_s)) is not None:
             # The run is retried after its first hang, not after a second one.
             stop = {"kind": "hung", "detail": silence, "again": not self._hung_before()}
-            dump_stacks(process.pid, self._attempt.log)
+            with suppress(OSError):
+                dump_stacks(process.pid, self._attempt.log)
             self._kill_at = now + _HUNG_GRACE_S
         elif head is not None and (lost := head.poll()) is not None:
             stop = {"kind": "node lost", "detail": lost, "again": self._requeues}
@@ -144,12 +146,8 @@ class Training:
         # A trainer that finished before the stop reached it has finished the run.
         if retry_io(lambda: exists(self._attempt.done), FILES):
             return {"kind": "finished", "code": code}
-        # Slurm signals the trainer, too; it may end before this process handles its own signal.
-        if self._stop is None and self._stops.signal is None and code in _ENDED_BY_STOP:
-            time.sleep(1.0)
-        if self._stop is None and (self._stops.signal is not None or code == REQUEUE_EXIT_CODE):
-            unexplained = {"kind": "stopped", "cause": "the trainer's own", "again": self._requeues}
-            self._stop = self._stops.wanted() or unexplained
+        if self._stop is None and (self._stops.signal is not None or code in _ENDED_BY_STOP):
+            self._stop = self._stops.wanted() or self._unheard(code)
         if self._stop is not None and self._stop["kind"] != "node lost":
             return {**self._stop, **self._stops.reason(self._stop), "code": code}
         culprit, culprit_code = head.culprit(code) if head is not None else ("", code)
@@ -157,24 +155,27 @@ class Training:
             return {**self._stop, "code": code}
         if culprit_code is None:
             return {"kind": "node lost", "detail": culprit, "again": self._requeues, "code": code}
+        if self._requeues and culprit_code in _BY_SIGNAL and (stop := self._unheard(culprit_code)) is not None:
+            return {**stop, **self._stops.reason(stop), "code": code}  # another node's rank got Slurm's signal first
         end = exit_of(culprit_code, self._attempt, killed_for_memory=oom_kills() > kills_before)
         return end | ({"rank": culprit} if culprit else {})
+
+    def _unheard(self, code: int) -> dict[str, Any] | None:
+        """The stop of a trainer that a signal ended, while this process has none.
+
+        Slurm signals one process after the other. It decides before it signals: its reason is asked, no signal awaited.
+        """
+        if self._requeues:
+            return self._stops.ask(signal.Signals(-code if code < 0 else code - 128) if code in _BY_SIGNAL else None)
+        if code == REQUEUE_EXIT_CODE:
+            return {"kind": "stopped", "cause": THE_TRAINERS_OWN, "again": False}
+        return None
 
     @contextmanager
     def beating(self) -> Iterator[None]:
         """Touches the heartbeat every few seconds, in a thread: the watching loop may be slow."""
         over = threading.Event()
-
-        def beat() -> None:
-            while True:
-                # A short fault of the file system must not end a training.
-                with suppress(OSError):
-                    self._attempt.heartbeat.touch()
-                if over.wait(HEARTBEAT_S):
-                    return
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
+        keep_watching(self._attempt.heartbeat.touch, over, HEARTBEAT_S, "the heartbeat")
         try:
             yield
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import json
 import os
 import socket
@@ -60,8 +62,8 @@ def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, 
 def cache_folder(key: str, environ: Mapping[str, str]) -> Path:
     """Creates and returns a stack's cache folder, `<base>/rolloutbench-<uid>/<node>/<key>`.
 
-    The base is ROLLOUTBENCH_CACHE_DIR, else the node's temporary folder. No two nodes, users or stacks share compiled
-    code. UserError if other users can write to the folder.
+    The base is ROLLOUTBENCH_CACHE_DIR, else the node's temporary folder. No two nodes, users, stacks or processes that
+    run at the same time share compiled code. UserError if other users can write to the folder.
     """
     temporary = (environ.get("SLURM_TMPDIR"), environ.get("TMPDIR"))
     usable = next((path for path in temporary if path and os.access(path, os.W_OK | os.X_OK)), "/tmp")
@@ -75,10 +77,35 @@ def cache_folder(key: str, environ: Mapping[str, str]) -> Path:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             # Processes load compiled code from there.
             raise UserError(f"{own} must be a folder that only you can write to; remove it, or {_SET_CACHE_DIR}")
-        folder.mkdir(parents=True, exist_ok=True)
+        return _unshared(folder)
     except OSError as error:
         raise UserError(f"the caches of {key} cannot be created in {own}: {error.strerror}; {_SET_CACHE_DIR}") from None
-    return folder
+
+
+_held: dict[Path, Path] = {}
+
+
+def _unshared(folder: Path) -> Path:
+    """The first of `folder`, `folder.1`, ... that no other process holds; held until this process ends.
+
+    Runs on one node must not share vLLM's compile cache, which has no lock (vllm-project/vllm#24601): one reads what
+    the other has half written, and fails. A later run finds the compiled code again.
+    """
+    for number in itertools.count():
+        if folder in _held:
+            break
+        slot = folder.with_name(f"{folder.name}.{number}") if number else folder
+        slot.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(slot / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        except OSError:
+            pass  # without locks; the check on the node reports it
+        _held[folder] = slot
+    return _held[folder]
 
 
 _SET_CACHE_DIR = f"set {CACHE_VARIABLE} to a disk with file locks that runs code (on Slurm: in setup.sh)"

@@ -15,6 +15,8 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
+from common.files import read_json
+from common.retry import retry_io
 from node import hf_training
 from node.engine_server import uses_server
 from node.exit_codes import one_line
@@ -158,7 +160,7 @@ def _type_of(model: Path) -> str | None:
         from swift.model import MODEL_MAPPING, ModelLoader
         from swift.model.model_meta import get_matched_model_types
 
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config = retry_io(lambda: read_json(model / "config.json"), "the model")
     types = get_matched_model_types(config.get("architectures"))
     plain = [name for name in types if MODEL_MAPPING[name].loader is ModelLoader and not MODEL_MAPPING[name].is_reward]
     return plain[0] if len(types) > 1 and plain else None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from swift.pipelines.infer import rollout
 
+from common.retry import retry_io
 from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
 from node.records import write_json
@@ -38,7 +39,8 @@ def run(name: str, settings_file: Path, arguments: Any, rank: int, *others: Any)
         engine = build(given, *args, **kwargs)
         if rank == 0:
             final = engine_settings(engine.engine, str(given.torch_dtype).removeprefix("torch."))
-            write_json(settings_file, final | {"adapter_only_sync": bool(given.vllm_enable_lora)})
+            final |= {"adapter_only_sync": bool(given.vllm_enable_lora)}
+            retry_io(lambda: write_json(settings_file, final), "the attempt's files")
         return engine
 
     rollout.SwiftRolloutDeploy.get_infer_engine = staticmethod(built)

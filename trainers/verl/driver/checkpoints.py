@@ -17,7 +17,7 @@ torch.save writes zip archives, whose directory is at the end: a truncated file 
 
 from __future__ import annotations
 
-import contextlib
+import os
 import re
 import shutil
 import zipfile
@@ -26,9 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
+from common.retry import exists, is_transient, retry_io
 
 TRACKER = "latest_checkpointed_iteration.txt"
 KEPT = 2
+_DIRECTORY_BYTES = 2**16
 CONTENTS = ("model", "optim", "extra_state")
 _STEP = re.compile(r"global_step_(\d+)")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
@@ -63,7 +65,7 @@ def decide(found: Sequence[Found], world_size: int) -> tuple[int | None, tuple[i
 def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> list[Found]:
     """All checkpoints in a run's folder, by step; each rank saves `contents`."""
     found = []
-    for path in folder.glob("global_step_*") if folder.is_dir() else ():
+    for path in folder.iterdir() if exists(folder) else ():
         match = _STEP.fullmatch(path.name)
         if match and path.is_dir():
             world_size = _world_size(path / "actor", contents)
@@ -75,8 +77,13 @@ def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> list[F
 def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -> int | None:
     """Prepare a run's folder so that verl resumes, and return the step that it resumes from, None from the start.
 
-    The tracker is written before anything is removed, so an interruption at any moment is harmless.
+    The tracker is written before anything is removed, so an interruption at any moment is harmless. A checkpoint that
+    cannot be read now is read again: as an incomplete one it would be removed.
     """
+    return retry_io(lambda: _prepare(folder, world_size, contents), "the run's checkpoints")
+
+
+def _prepare(folder: Path, world_size: int, contents: Sequence[str]) -> int | None:
     resume, remove = decide(find_checkpoints(folder, contents), world_size)
     folder.mkdir(parents=True, exist_ok=True)
     tracker = folder / TRACKER
@@ -99,7 +106,7 @@ def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -
 def _world_size(actor: Path, contents: Sequence[str]) -> int | None:
     """The number of ranks that saved a folder; None unless every shard of every rank is complete."""
     shards: dict[int, set[tuple[str, int]]] = {}
-    for path in actor.glob("*.pt"):
+    for path in actor.iterdir() if exists(actor) else ():
         match = _SHARD.fullmatch(path.name)
         if match and _is_archive(path):
             shards.setdefault(int(match[2]), set()).add((match[1], int(match[3])))
@@ -111,13 +118,20 @@ def _world_size(actor: Path, contents: Sequence[str]) -> int | None:
 
 
 def _is_archive(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return zipfile.is_zipfile(path)
-    return False
+    try:
+        with path.open("rb") as file:
+            # is_zipfile answers False for a file that cannot be read.
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _DIRECTORY_BYTES))
+            file.read()
+    except OSError as error:
+        if is_transient(error):
+            raise
+        return False
+    return zipfile.is_zipfile(path)
 
 
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
+    except FileNotFoundError:
         return None

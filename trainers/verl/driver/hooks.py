@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from common.contracts import MetricsLine
+from common.retry import keep_watching, present, retry_io
 from node.records import append_json_line
 from node.rewards import FAILED
 from trainers.verl.driver.samples import ValidationSamples
@@ -68,6 +69,7 @@ class StepHooks:
         self._saved: int | None = None
         self._first_step: int | None = None
         self._over = threading.Event()
+        self._stopped = False
 
     def install(self, trainer: type[Any]) -> None:
         """Hook verl in this process; `trainer` is the class whose `fit` will run, or its base."""
@@ -86,8 +88,8 @@ class StepHooks:
         if self._wanted(STOP):
             return
         self._trainer = trainer
-        (self._folder / TRAINING).touch()
-        threading.Thread(target=self._watch, name="requests", daemon=True).start()
+        retry_io((self._folder / TRAINING).touch, "the attempt's files")
+        keep_watching(self._look, self._over, _POLL_S, "requests")
         try:
             original(trainer, *args, **named)
         except _Stop:
@@ -97,19 +99,23 @@ class StepHooks:
         finally:
             self._over.set()
 
-    def _watch(self) -> None:
-        """Poll for requests while verl works: a step may take many minutes."""
-        while not self._over.wait(_POLL_S):
-            if self._wanted(STOP):
-                self._trainer.config.trainer.save_freq = 1
-            if self._wanted(STACKS):
+    def _look(self) -> None:
+        """Look for requests while verl works: a step may take many minutes."""
+        if self._wanted(STOP):
+            self._trainer.config.trainer.save_freq = 1
+        if self._wanted(STACKS):
+            with suppress(OSError):
                 (self._folder / STACKS).unlink(missing_ok=True)
                 with (self._folder / "log").open("a", encoding="utf-8") as log:
                     print("\nthe threads of verl's TaskRunner:", file=log, flush=True)
                     faulthandler.dump_traceback(log, all_threads=True)
 
     def _wanted(self, request: str) -> bool:
-        return (self._folder / request).exists()
+        """Whether a request is there; one that cannot be read now is read later. A stop stays."""
+        if request != STOP:
+            return bool(present(self._folder / request))
+        self._stopped = self._stopped or bool(present(self._folder / STOP))
+        return self._stopped
 
     def _save(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> Any:
         result = original(trainer, *args, **named)

@@ -8,11 +8,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from common.errors import UserError
+from common.retry import exists
 from node.exit_codes import STOP_SIGNALS, RequeueError, one_line
 from node.hardware import importing
 from trainers.verl.driver import hooks
@@ -27,6 +29,7 @@ class Stop:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._name: str | None = None
+        self._passed_on = False
 
     def install(self) -> None:
         """Install the signal handlers; call it again after Ray has replaced the one of SIGTERM."""
@@ -36,10 +39,15 @@ class Stop:
 
     def check(self) -> None:
         """Pass a stop signal on; `RequeueError` before the first step, when there is nothing to save."""
-        if self._name is None or (self._folder / hooks.STOP).exists():
+        if self._name is None or self._passed_on:
             return
-        (self._folder / hooks.STOP).touch()
-        if not (self._folder / hooks.TRAINING).exists():
+        try:
+            (self._folder / hooks.STOP).touch()
+            training = exists(self._folder / hooks.TRAINING)
+        except OSError:  # the next check tries again
+            return
+        self._passed_on = True
+        if not training:
             raise RequeueError(f"{self._name} before the first step")
         print(f"{self._name}: stopping after this step", flush=True)
 
@@ -48,7 +56,8 @@ class Stop:
 
     def _on_stacks(self, number: int, frame: FrameType | None) -> None:
         faulthandler.dump_traceback(all_threads=True)
-        (self._folder / hooks.STACKS).touch()
+        with suppress(OSError):
+            (self._folder / hooks.STACKS).touch()
 
 
 def run_verl(

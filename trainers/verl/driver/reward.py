@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.files import read_json
+from common.retry import retry_io
 from node.rewards import FAILED, reward_functions, reward_name
 
 # verl calls from several threads; tokenizers and the order of sums must not depend on which is first.
@@ -57,7 +59,8 @@ class _Rewards:
         workload: dict[str, Any] = {"rewards": rewards, "data": []}
         failures = None
         if rewards_file:
-            workload = json.loads(Path(rewards_file).read_text(encoding="utf-8"))
+            file = Path(rewards_file)
+            workload = retry_io(lambda: read_json(file), "the attempt's files")
             failures = Path(rewards_file).with_name("reward_failures.jsonl")
         self.weights = {reward_name(reward): float(reward.get("weight", 1.0)) for reward in workload["rewards"]}
         self._functions = reward_functions(workload["rewards"], longest, failures=failures)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.retry import exists, retry_io
 from node.attempt import Inputs, Job, read_attempt, read_spec, require_working_gpus, require_working_nodes, write_done
 from node.exit_codes import RequeueError, run
 from node.hardware import THREAD_VARIABLES, tracker_environment
@@ -103,7 +104,8 @@ def _reward_arguments(job: Job) -> dict[str, Any]:
     rewards, inputs = job.spec["workload"]["rewards"], job.inputs
     if any("code" in reward for reward in rewards):
         file = job.folder / "rewards.json"
-        write_json(file, {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]})
+        content = {"rewards": rewards, "data": [str(path) for path in (inputs.data, inputs.test) if path]}
+        retry_io(lambda: write_json(file, content), "the attempt's files")
         return {"rewards_file": str(file)}
     keys = (
         {"name": one["name"], "weight": one.get("weight", 1.0), "options": one.get("options") or {}} for one in rewards
@@ -175,9 +177,9 @@ def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None
     `RequeueError` if it was stopped before the run's last step.
     """
     metrics = folder / "metrics.jsonl"
-    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
-    done = [int(json.loads(line)["step"]) for line in lines]
-    stopped = (folder / hooks.STOP).exists()
+    text = retry_io(lambda: metrics.read_text(encoding="utf-8") if exists(metrics) else "", "the attempt's files")
+    done = [int(json.loads(line)["step"]) for line in text.splitlines()]
+    stopped = retry_io(lambda: exists(folder / hooks.STOP), "the attempt's files")
     if stopped and not done:
         raise RequeueError("before the first step")
     last = done[-1] if done else resumed_from
@@ -197,7 +199,7 @@ def _engine(composed: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Train the attempt on the command line."""
     attempt = read_attempt(sys.argv[1:])
-    Path(attempt["attempt_dir"]).mkdir(parents=True, exist_ok=True)
+    retry_io(lambda: Path(attempt["attempt_dir"]).mkdir(parents=True, exist_ok=True), "the attempt's files")
     stop = Stop(Path(attempt["attempt_dir"]))
     stop.install()
     train(attempt, stop)

@@ -1,0 +1,75 @@
+"""Why an attempt ended, where Slurm's signal reaches the trainer before the process that watches it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workflow.cluster import slurm
+from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.slurm import SlurmError
+from workflow.cluster.stopping import StopRequests
+from workflow.cluster.training import Training
+
+RUNNING = {"JobState": "RUNNING", "Restarts": "0", "NodeList": "n1"}
+LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 1}
+
+
+def end(tmp_path: Path, code: int, slurm_id: str | None, head: Any = None) -> dict[str, Any]:
+    stops = StopRequests(JobPaths(tmp_path / "job"), {"SLURM_JOB_NODELIST": "n1"})
+    stops.slurm_id = slurm_id
+    attempt = RunPaths(tmp_path).attempt(1)
+    training = Training({"limits": LIMITS}, attempt, stops, slurm_id is not None, lambda: False, lambda: False)
+    if head is not None:
+        training._stop = {"kind": "node lost", "again": True}
+    return training._ended(code, 0, head)
+
+
+@pytest.mark.parametrize("code", [75, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGUSR2])
+@pytest.mark.parametrize(
+    ("details", "cause", "again"),
+    [
+        ({**RUNNING, "PreemptTime": "2026-01-01T00:00:00"}, "preempted", True),
+        ({**RUNNING, "JobState": "CANCELLED"}, "ended by Slurm", False),
+        ({**RUNNING, "Restarts": "1"}, "ended by Slurm", False),
+        (RUNNING, None, True),
+    ],
+)
+def test_slurm_is_asked_why_a_trainer_stopped_however_late_its_watcher_is_signalled(
+    code: int, details: dict[str, str], cause: str | None, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "job_details", lambda job: details)
+    own = {75: "the trainer's own", -signal.SIGUSR2: "time limit"}.get(code, "signal SIGTERM")
+    assert end(tmp_path, code, "7") == {"kind": "stopped", "cause": cause or own, "again": again, "code": code}
+
+
+def test_a_slurm_that_does_not_answer_is_no_failure_of_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(job: str) -> dict[str, str]:
+        raise SlurmError("slurmctld is down")
+
+    monkeypatch.setattr(slurm, "job_details", down)
+    found = end(tmp_path, -signal.SIGTERM, "7")
+    assert (found["kind"], found["again"]) == ("stopped", True)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(75, "stopped"), (-signal.SIGTERM, "killed"), (1, "failed")])
+def test_without_slurm_nobody_else_signals_a_trainer(code: int, kind: str, tmp_path: Path) -> None:
+    found = end(tmp_path, code, None)
+    assert found["kind"] == kind
+    assert not found.get("again")
+
+
+@pytest.mark.parametrize(("state", "again"), [("RUNNING", True), ("CANCELLED", False)])
+def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(
+    state: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "job_details", lambda job: {**RUNNING, "JobState": state})
+    head = SimpleNamespace(culprit=lambda code: ("rank 1 of 2 on n2 was killed by SIGTERM", -signal.SIGTERM))
+    found = end(tmp_path, 1, "7", head)
+    assert (found["kind"], found["again"]) == ("stopped", again)

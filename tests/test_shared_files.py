@@ -1,0 +1,248 @@
+"""A short fault of a shared file system ends no training: what reads a shared file tries again, or reads it later."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common.retry import keep_watching, present
+from node.checkpoints import newest_checkpoint
+from node.exit_codes import RequeueError
+from trainers.verl.driver import hooks, in_ray
+from trainers.verl.driver.checkpoints import prepare
+
+from .node.test_files import make_checkpoint
+from .trainers.verl.test_verl_checkpoints import write_checkpoint
+
+ROOT = Path(__file__).parents[1]
+# All that runs on a node between an attempt's start and its end.
+DURING_A_TRAINING = (
+    *("node/*.py", "engines/**/*.py", "trainers/*/driver/*.py"),
+    *(
+        f"workflow/cluster/{name}.py"
+        for name in ("job", "training", "ray", "torchrun", "server", "rendezvous", "stopping")
+    ),
+)
+METHODS = {
+    *("exists", "is_file", "is_dir", "is_symlink", "stat", "lstat", "iterdir", "glob", "rglob", "touch", "unlink"),
+    *("read_text", "read_bytes", "write_text", "write_bytes", "attempts", "jobs"),
+}
+# Functions of this project that raise OSError, so that a file that cannot be read does not count as missing.
+FUNCTIONS = {
+    *("exists", "read_json", "read_object", "last_step", "without_new_step", "dump_stacks", "try_lock"),
+    *("finished_attempt", "matching_attempts", "attempts_of_job", "end_reason", "write_json", "write_text", "open"),
+}
+GUARDS = {"retry_io", "keep_watching"}
+# Why a file or a function of it may read without a guard.
+EXCEPTIONS = {
+    "node/dataset.py": "prepares the inputs, before any training; snakemake reports its error and keeps nothing",
+    "node/inputs.py": "the same",
+    "node/policy.py": "the same",
+    "node/reward_model.py:reward_model_problem": "the same",
+    "node/records.py:tree_sha256": "its callers try again: part of a hash is worth nothing",
+    "node/records.py:_sampled_sha256": "the same",
+    "node/checkpoints.py": "`newest_checkpoint` tries all of it again",
+    "trainers/verl/driver/checkpoints.py": "`prepare` tries all of it again",
+    "trainers/swift/driver/arguments.py:resolved": "the temporary folder of this machine, on which nothing trains",
+    "node/hardware.py:process_tree": "/proc of this node",
+    "trainers/verl/driver/composed.py:_config_folder": "verl's own files, read like its modules before training begins",
+    "trainers/verl/driver/keys.py:fields": "the same",
+    "workflow/cluster/stopping.py:dump_stacks": "its caller goes on without the stacks",
+    "engines/sglang/colocate.py:_remove_files": "/dev/shm and the temporary folder of this node",
+    "workflow/cluster/ray.py:__init__": "the temporary folder of this node",
+    "workflow/cluster/ray.py:_new_folder": "the same",
+    "workflow/cluster/ray.py:_find_address": "the same",
+}
+# A thread that waits once, for a process or a task, and reads no file.
+THREADS = {
+    "common/retry.py:keep_watching",
+    "engines/sglang/colocate.py:_start",
+    "engines/sglang/gpu.py:__init__",
+    "trainers/swift/driver/serve.py:main",
+    "trainers/swift/driver/serve.py:submit",
+    "trainers/verl/driver/in_ray.py:_wait",
+}
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def catches(kinds: ast.expr | None) -> bool:
+    """Whether an `except` or a `suppress` of these kinds catches OSError."""
+    return kinds is None or bool({"OSError", "Exception", "BaseException"} & {*re.findall(r"\w+", ast.unparse(kinds))})
+
+
+class Reads(ast.NodeVisitor):
+    """The unguarded reads of a file, as `function: line`; functions that a guard calls are guarded."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.bare: list[tuple[str, int]] = []
+        self.threads: list[str] = []
+        self._function, self._guarded = "", False
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node) in GUARDS]
+        inside = [node for call in calls for argument in call.args for node in ast.walk(argument)]
+        self._retried = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in inside}
+        self.visit(tree)
+
+    def _within(self, nodes: Any, guarded: bool) -> None:
+        before, self._guarded = self._guarded, self._guarded or guarded
+        for node in nodes:
+            self.visit(node)
+        self._guarded = before
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        before = self._function, self._guarded
+        self._function, self._guarded = node.name, node.name in self._retried
+        self.generic_visit(node)
+        self._function, self._guarded = before
+
+    def visit_Try(self, node: ast.Try) -> None:
+        self._within(node.body, any(catches(handler.type) for handler in node.handlers))
+        self._within([*node.handlers, *node.orelse, *node.finalbody], False)
+
+    def visit_With(self, node: ast.With) -> None:
+        calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+        guarded = any(name_of(call) == "suppress" and any(map(catches, call.args)) for call in calls)
+        self._within([*node.items, *node.body], guarded)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = name_of(node)
+        if name == "Thread":
+            self.threads.append(self._function)
+        reads = name in (METHODS if isinstance(node.func, ast.Attribute) else FUNCTIONS)
+        if reads and not self._guarded:
+            self.bare.append((self._function, node.lineno))
+        self._within(ast.iter_child_nodes(node), name in GUARDS)
+
+
+def reads() -> dict[str, Reads]:
+    files = sorted({file for pattern in DURING_A_TRAINING for file in ROOT.glob(pattern)})
+    return {str(file.relative_to(ROOT)): Reads(ast.parse(file.read_text())) for file in files}
+
+
+def test_what_runs_during_a_training_reads_no_shared_file_without_a_guard() -> None:
+    """`retry_io`, `present`, or an `except OSError` that reads it later."""
+    found = reads()
+    bare = {f"{file}:{function}": f"{file}:{line}" for file, one in found.items() for function, line in one.bare}
+    wrong = [place for key, place in bare.items() if key not in EXCEPTIONS and key.partition(":")[0] not in EXCEPTIONS]
+    assert not wrong
+    assert not [one for one in EXCEPTIONS if not any(one in (key, key.partition(":")[0]) for key in bare)]
+
+
+def test_threads_that_watch_are_started_in_one_place() -> None:
+    found = {f"{file}:{function}" for file, one in reads().items() for function in one.threads}
+    assert found <= THREADS
+
+
+@pytest.mark.parametrize(
+    ("code", "bare"),
+    [
+        ("def f(p):\n    return p.exists()", 1),
+        ("def f(p):\n    return retry_io(lambda: p.exists(), 'it')", 0),
+        ("def f(p):\n    with suppress(OSError):\n        p.touch()", 0),
+        ("def f(p):\n    with suppress(ValueError):\n        p.touch()", 1),
+        ("def f(p):\n    try:\n        p.stat()\n    except (OSError, ValueError):\n        p.stat()", 1),
+        ("def f(p):\n    p.stat()\nretry_io(f, 'it')", 0),
+    ],
+)
+def test_the_search_finds_a_bare_read(code: str, bare: int) -> None:
+    assert len(Reads(ast.parse(code)).bare) == bare
+
+
+@pytest.fixture
+def stale(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """A file system that refuses to look at files of a name, some times."""
+
+    def refuse(part: str, times: int) -> None:
+        left = [times]
+
+        def failing(of: Any, name: str) -> None:
+            real = getattr(of, name)
+
+            def call(path: Any, *args: Any, **named: Any) -> Any:
+                if part in str(path) and left[0] > 0:
+                    left[0] -= 1
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+                return real(path, *args, **named)
+
+            monkeypatch.setattr(of, name, call)
+
+        for name in ("stat", "open", "touch", "iterdir"):
+            failing(Path, name)
+
+    return refuse
+
+
+def test_present_says_when_it_cannot_be_known(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+    (tmp_path / "stop").touch()
+    stale("stop", 1)
+    assert [present(tmp_path / "stop"), present(tmp_path / "stop"), present(tmp_path / "no")] == [None, True, False]
+
+
+def test_a_watching_thread_outlives_its_errors(capfd: pytest.CaptureFixture[str]) -> None:
+    over, looks = threading.Event(), []
+
+    def look() -> None:
+        looks.append(len(looks))
+        if len(looks) == 4:
+            over.set()
+        raise RuntimeError("a broken look")
+
+    keep_watching(look, over, 0.01, "requests").join(10)
+    assert len(looks) == 4
+    assert capfd.readouterr().err.count("requests: RuntimeError: a broken look") == 1
+
+
+def test_a_step_of_verl_outlives_a_stale_request(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+    one = hooks.StepHooks(tmp_path)
+    one._trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=9)))
+    (tmp_path / "stop").touch()
+    stale("stop", 1)
+    assert not one._wanted(hooks.STOP)
+    one._look()
+    assert one._trainer.config.trainer.save_freq == 1
+    stale("stop", 9)
+    assert one._wanted(hooks.STOP)  # seen once, it holds
+
+
+def test_a_stop_reaches_verl_once_the_files_answer(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+    stop = in_ray.Stop(tmp_path)
+    (tmp_path / "training").touch()
+    stop._name = "SIGTERM"
+    stale("stop", 1)
+    stop.check()
+    assert not list(tmp_path.glob("stop"))
+    stale("training", 1)
+    stop.check()  # whether there is something to save is unknown: no requeue as before the first step
+    stop.check()
+    assert (tmp_path / "stop").exists()
+    other = in_ray.Stop(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    other._name = "SIGTERM"
+    with pytest.raises(RequeueError):
+        other.check()
+
+
+def test_a_stale_checkpoint_is_not_an_incomplete_one(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+    make_checkpoint(tmp_path, 4)
+    make_checkpoint(tmp_path, 6)
+    stale("checkpoint-6/", 1)
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None and newest.step == 6
+
+
+def test_a_stale_checkpoint_of_verl_is_not_removed(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+    for step in (10, 20, 30):
+        write_checkpoint(tmp_path, step)
+    stale("global_step_30/data.pt", 1)
+    assert prepare(tmp_path, 2) == 30
