@@ -127,7 +127,9 @@ def first_rows(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         found = _first_of_file(local_path(data["source"])) if kind == "local" else None
         question, answer = data["prompt_column"], data["answer_column"]
     try:
-        truths = ground_truths([row[answer] for row in found or ()], data["answer_after"])
+        truths = ground_truths(
+            [row[answer] for row in found or ()], data["answer_after"], data.get("answer_commas", "")
+        )
         return [
             {
                 **{name: row[name] for name in data.get("columns") or ()},
