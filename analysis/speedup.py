@@ -253,7 +253,7 @@ def _comparison_verdicts(
     if outliers_decide(row["raw_speedup"], row["median_speedup"]):
         text = (
             f"{versus}: the sums say {row['raw_speedup']:.2f}×, the median steps {row['median_speedup']:.2f}×: "
-            "a few outlying steps decide. Check the step times below, and what else ran at that time"
+            "a few outlying steps may decide. Check the step times below, and what else ran at that time"
         )
         yield Verdict("warning", "sums-and-medians-disagree", text)
     if len(pairs) == 1:

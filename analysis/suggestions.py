@@ -237,7 +237,9 @@ def _share(part: str, least: float, quantity: str, text: str, arm: _Arm) -> Sugg
     size = abs(share) if part == RESIDUAL else share
     if not size > least or set(arm.parts) == {RESIDUAL}:
         return None
-    seconds = f"{arm.parts[part]:.2f} s, {share:.1%} of the mean step of {arm.step_s:.2f} s"
+    seconds = f"{abs(arm.parts[part]):.2f} s, {size:.1%} of the mean step of {arm.step_s:.2f} s"
+    if share < 0:
+        text = "the timers sum to more than the step, by {seconds}. Check which phases overlap or are timed twice"
     speedup = 1 / (1 - share) if share < 1 else math.inf
     text = text.format(part=part, seconds=seconds, share=share, speedup=speedup)
     return arm.suggestion(text, quantity, share, f"waterfall: seconds ({part})")
@@ -249,7 +251,7 @@ def _truncated(arm: _Arm) -> Suggestion | None:
     longest = arm.number("max_length")
     cap = f" ({longest:.0f} tokens at most)" if math.isfinite(longest) else ""
     text = (
-        f"{arm.truncated:.1%} of the responses were cut off at the longest length{cap}. They run to the end of the "
-        "step, and most are scored without an answer: raise the cap, or reward shorter answers"
+        f"{arm.truncated:.1%} of the responses were cut off at the longest length{cap}. Such a response "
+        "may be scored without its answer: raise the cap, or reward shorter answers"
     )
     return arm.suggestion(text, "truncated share", arm.truncated, "steps: truncated_share")

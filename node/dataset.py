@@ -6,6 +6,8 @@ import datetime
 import json
 import math
 import random
+import re
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -52,6 +54,8 @@ def arithmetic_rows(rows: int, seed: int) -> list[dict[str, str]]:
 
 
 BUILTIN_DATA = ("builtin:arithmetic",)
+# One to three digits, then groups of three; other text may be around them, such as a sign or a unit.
+_THOUSANDS = re.compile(r"(?:[^,]*[^,\d.])?[1-9]\d{0,2}(?:,\d{3})+(?:[^,\d][^,]*)?")
 _LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
 
@@ -73,7 +77,9 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
             )
         rows = rows[:wanted]
     _check_rows(rows, data)
-    truths = ground_truths([row["answer"] for row in rows], data.get("answer_after"))
+    answers, after = [row["answer"] for row in rows], data.get("answer_after")
+    truths = ground_truths(answers, after, data.get("answer_commas", "remove"))
+    _report_removed_commas(answers, after, truths)
     system = data.get("system_prompt")
     opening = [{"role": "system", "content": str(system)}] if system else []
     return [
@@ -87,9 +93,9 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]:
+def ground_truths(answers: Sequence[Any], answer_after: str | None, commas: str = "remove") -> list[str]:
     """The ground truth of each answer: the whole text, or the part after the last `answer_after`, without thousands
-    separators (GSM8K writes `#### 1,234`)."""
+    separators (GSM8K writes `#### 1,234`) unless `commas` is `keep`."""
     texts = [str(answer) for answer in answers]
     if answer_after is None:
         return [text.strip() for text in texts]
@@ -99,7 +105,9 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
             f"workload.data.answer_after is {answer_after!r}, but {without} of {len(texts)} answers do not contain it; "
             f"correct it, or set it to null to use the whole answer"
         )
-    truths = [_without_thousands_commas(text.rsplit(answer_after, 1)[1].strip()) for text in texts]
+    truths = [text.rsplit(answer_after, 1)[1].strip() for text in texts]
+    if commas != "keep":
+        truths = [_without_thousands_commas(truth) for truth in truths]
     blank = [number for number, truth in enumerate(truths, start=1) if not truth]
     if blank:
         raise UserError(
@@ -107,6 +115,20 @@ def ground_truths(answers: Sequence[Any], answer_after: str | None) -> list[str]
             f"first in row {blank[0]} (got {yaml_repr(texts[blank[0] - 1])}); complete them or remove the rows"
         )
     return truths
+
+
+def _report_removed_commas(answers: Sequence[Any], after: str | None, truths: Sequence[str]) -> None:
+    """Report removed commas: `100,200` may be one number or two."""
+    texts = [str(answer).rsplit(after, 1)[-1].strip() for answer in answers] if after else list(truths)
+    pairs = zip(texts, truths, strict=True)
+    if removed := [(row, *pair) for row, pair in enumerate(pairs, start=1) if pair[0] != pair[1]]:
+        row, text, truth = removed[0]
+        print(
+            f"inputs: thousands separators are removed from {len(removed)} of {len(texts)} answers, first in row "
+            f"{row}: {text!r} becomes {truth!r}. If these are lists of numbers, set workload.data.answer_commas: keep",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
@@ -134,9 +156,7 @@ def _is_text_or_number(value: Any) -> bool:
 
 
 def _without_thousands_commas(text: str) -> str:
-    parts = text.split(",")
-    grouped = len(parts) > 1 and all(len(part) >= 3 and part[:3].isdigit() for part in parts[1:])
-    return "".join(parts) if grouped and parts[0][-1:].isdigit() else text
+    return text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
 
 
 def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:

@@ -27,9 +27,9 @@ from node.records import append_json_line
 LOAD_S = 300.0
 """A file may import torch from a slow disk."""
 CALL_S = 30.0
-"""Time limit of one call."""
+"""Time limit of one call of a reward without `timeout_s`."""
 ALONE_S = 60.0
-"""Time limit of scoring the responses separately after a failed call."""
+"""Time limit of scoring the responses separately after a failed call; two calls if that is longer."""
 GRACE_S = 5.0
 MOST_FAILED = 32
 """This number of failures in a row ends the run."""
@@ -39,12 +39,12 @@ _MOST_LOGGED = 20
 class RewardProgram:
     """A user's function in its process, which is restarted after a hang or a crash.
 
-    `reward` has `source`, `code`, `function`, `options` and the data's `columns` for its parameters. `NotLoaded` if the
-    file cannot be loaded.
+    `reward` has `source`, `code`, `function`, `options`, the data's `columns` for its parameters, and `timeout_s`.
+    `NotLoaded` if the file cannot be loaded.
     """
 
     def __init__(
-        self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S, call_s: float = CALL_S
+        self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S, call_s: float = 0.0
     ) -> None:
         self._order = {
             **{key: reward[key] for key in ("source", "code", "function")},
@@ -54,11 +54,12 @@ class RewardProgram:
         }
         self.name = str(reward["function"])
         self.where = f"{reward['source']}: {self.name}"
-        self._failures, self._call_s = failures, call_s
+        self._failures = failures
+        self._call_s = call_s or float(reward.get("timeout_s") or CALL_S)
         self._child: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._lock = threading.Lock()
-        self._failed_in_a_row = self._logged = 0
+        self._failed_in_a_row = self._late_in_a_row = self._logged = 0
         self.takes: tuple[str, ...] = ()
         with self._lock:
             answer = self._start()
@@ -75,37 +76,56 @@ class RewardProgram:
         if not trained:
             return values, len(wrong)
         for at, response in enumerate(responses):
-            self._failed_in_a_row = self._failed_in_a_row + 1 if at in wrong else 0
-            if at in wrong:
-                self._record(response, wrong[at])
+            problem = wrong.get(at)
+            self._failed_in_a_row = self._failed_in_a_row + 1 if problem else 0
+            self._late_in_a_row = self._late_in_a_row + isinstance(problem, TimedOut) if problem else 0
+            if problem:
+                self._record(response, str(problem))
             if self._failed_in_a_row >= MOST_FAILED:
-                raise UserError(
-                    f"reward {self.name} failed on {MOST_FAILED} responses in a row, the last one to "
-                    f"{_row_of(response)}: {wrong[at]}; correct the file and start again, which makes a new run"
-                )
+                raise self._too_many(response, problem)
         return values, len(wrong)
 
+    def _too_many(self, response: Response, problem: UserError | None) -> UserError:
+        """What ends the run: a fault of the file, or a time limit that a correct function may need more of."""
+        what, change = "failed on", "correct the file"
+        if late := self._late_in_a_row:
+            faulty = late < self._failed_in_a_row
+            what = f"failed on or was too slow for ({late})" if faulty else "was too slow for"
+            change = f"{change if faulty else 'make it faster'}, or raise its timeout_s ({self._call_s:g} s),"
+        return UserError(
+            f"reward {self.name} {what} {self._failed_in_a_row} responses in a row, the last one to "
+            f"{_row_of(response)}: {problem}; {change} and start again, which makes a new run"
+        )
+
     def call(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
-        """One value for each response of one call, and the problems by position; `UserError` if the call fails."""
+        """One value for each response of one call, and the problems by position.
+
+        `UserError` if the call fails, `TimedOut` if it takes too long.
+        """
         answer = self._ask(_arguments(responses, self.takes))
+        if answer.get("late"):
+            calls = f"a call of {len(responses)} completion{'s' * (len(responses) > 1)}, limited by timeout_s"
+            raise TimedOut(f"{answer['problem']}: {calls}")
         if "problem" in answer:
             raise UserError(str(answer["problem"]))
         return answer["values"], {int(at): str(what) for at, what in answer["wrong"].items()}
 
-    def _values(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
+    def _values(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, UserError]]:
         """As `call`; if that fails, each response is scored separately."""
         try:
-            return self.call(responses)
+            called, problems = self.call(responses)
+            return called, {at: UserError(what) for at, what in problems.items()}
         except UserError as error:
             if len(responses) == 1:
-                return [None], {0: str(error)}
+                return [None], {0: error}
             print(f"reward {self.name}: {error}; scoring each response separately", file=sys.stderr, flush=True)
         values: list[float | None] = []
-        wrong: dict[int, str] = {}
-        until = time.monotonic() + ALONE_S
+        wrong: dict[int, UserError] = {}
+        until = time.monotonic() + max(ALONE_S, 2 * self._call_s)
         for at, response in enumerate(responses):
             if time.monotonic() > until:
-                value, problem = None, {0: f"{self.where}: not called, because earlier responses took too long"}
+                late: UserError = TimedOut(f"{self.where}: not called, because earlier responses took too long")
+                value, problem = None, {0: late}
             else:
                 (value,), problem = self._values([response])
             values.append(value)
@@ -157,7 +177,7 @@ class RewardProgram:
         code = self._child.poll()
         self._stop()
         if code is None:
-            return {"problem": f"{self.where}: no answer within {order['limit_s']:g} s"}
+            return {"problem": f"{self.where}: no answer within {order['limit_s']:g} s", "late": True}
         return {"problem": f"{self.where}: its process ended (exit code {code})"}
 
     def _line(self, limit_s: float) -> bytes | None:
@@ -193,6 +213,10 @@ class RewardProgram:
             with suppress(BrokenPipeError):
                 assert pipe is not None
                 pipe.close()
+
+
+class TimedOut(UserError):
+    """A call that took longer than the reward's time limit; its function may be correct."""
 
 
 class NotLoaded(UserError):

@@ -1,8 +1,8 @@
 """Keeps training alive when wandb fails.
 
 wandb runs in its own process (wandb-core). Slurm's signals end it just when the training saves its checkpoint, and it
-may run out of memory or disk. metrics.jsonl has every step, so training continues without
-wandb if a restart fails.
+may run out of memory or disk. It is restarted once; if that fails, or if it fails again, training continues without
+it, since metrics.jsonl has every step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Tracker:
         from transformers.integrations import WandbCallback
 
         self._trainer = trainer
-        self._lost = False
+        self._restarted = self._lost = False
         found = [item for item in trainer.callback_handler.callbacks if isinstance(item, WandbCallback)]
         self._callback = found[0] if found else None
         for event in ("on_train_begin", "on_log", "on_save", "on_train_end"):
@@ -30,6 +30,8 @@ class Tracker:
         original = wandb.Run.log
 
         def log(run: Any, *args: Any, **named: Any) -> None:
+            if self._lost:
+                return
             try:
                 original(run, *args, **named)
             except Exception as error:
@@ -51,7 +53,11 @@ class Tracker:
 
         if self._lost or self._callback is None:
             return
-        print(f"wandb has ended ({type(error).__name__}: {error}); restarting it", flush=True)
+        if self._restarted:
+            self._drop(error)
+            return
+        self._restarted = True
+        print(f"wandb has ended ({type(error).__name__}: {error}); restarting it once", flush=True)
         with suppress(Exception):  # its process has already ended
             wandb.teardown()
         self._callback._initialized = False
@@ -65,7 +71,10 @@ class Tracker:
             try:
                 action(*args, **named)
             except Exception as error:
-                self._lost = True
-                print(f"wandb is lost ({type(error).__name__}: {error}); metrics.jsonl has every step", flush=True)
+                self._drop(error)
 
         return call
+
+    def _drop(self, error: Exception) -> None:
+        self._lost = True
+        print(f"wandb is lost ({type(error).__name__}: {error}); metrics.jsonl has every step", flush=True)

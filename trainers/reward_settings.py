@@ -52,6 +52,9 @@ class OwnReward(Section):
     """Factor of this reward in the sum."""
     options: Options = {}
     """Further arguments of the function, by name. No secrets: results contain them."""
+    timeout_s: Annotated[Number | None, Field(gt=0, exclude_if=lambda limit: limit is None)] = None
+    """Longest seconds of one call: of all completions of a step and process under TRL and ms-swift, of one under verl.
+    Null: 30."""
 
     @field_validator("source")
     @classmethod

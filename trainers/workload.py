@@ -40,6 +40,9 @@ class Data(Section):
     """Names of further columns for your own reward functions (docs/rewards.md)."""
     answer_after: str | None = None
     """If given, the ground truth is the text after the last occurrence of this (GSM8K: `####`)."""
+    answer_commas: Annotated[Literal["remove", "keep"], Field(exclude_if=lambda how: how == "remove")] = "remove"
+    """Commas in the text after `answer_after`. `remove`: thousands separators are removed (`100,200` is 100200).
+    `keep`: the text is unchanged (`100,200` is two numbers)."""
     system_prompt: str | None = None
     """A system message before every prompt."""
     rows: PositiveInt | None = None

@@ -34,6 +34,7 @@ _NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
 # Widens the fit's interval at each end: twice its largest bias in `python -m bench coverage`, 1%.
 FIT_BIAS = 0.02
+ROUNDED = "the times are printed with so few digits that rounding alone could explain the difference"
 ONE_PAIR = "one pair of runs does not show how much other runs differ, so no direction is claimed"
 
 
@@ -99,7 +100,7 @@ def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float]) ->
         found = found if math.isfinite(found.low) and math.isfinite(found.high) else None
         if verdict_of(value, found) != verdict or found is None:
             verdict, more_runs = "~", math.nan
-            why = "the times are printed with so few digits that rounding alone could explain the difference"
+            why = ROUNDED
     return {
         "estimate": name,
         "value": math.exp(value),

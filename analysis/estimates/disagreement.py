@@ -13,8 +13,8 @@ from analysis.windows import pair_weights
 
 # From this ratio on the difference between raw and equal work matters, whatever its cause.
 FAR = 1.15
-# From this logarithm on two sums of lengths differ by more than the printing of a mean.
-LENGTHS_DIFFER_FROM = 0.01
+# From this logarithm on two sums of tokens differ by more than the printing of a mean.
+WORK_DIFFERS_FROM = 0.01
 # From this logarithm on the roofline's correction of time without generation matters.
 REST_MATTERS_FROM = 0.02
 UNSETTLED = "not settled by the floor alone"
@@ -41,20 +41,28 @@ def disagreement(rows: Mapping[str, Row]) -> str:
         return ""
     values = ", ".join(f"{row['estimate']} {row['value']:.2f}×" for row in equal)
     text = f"by step time {raw['value']:.2f}×, at equal work {values}: "
-    if not lengths_differ(rows):
+    if not (work := different_work(rows)):
         return text + "both arms' responses have the same number of tokens, so rely on neither alone"
-    text += "the arms did different work (their responses differ in length), and step time alone "
+    text += f"the arms did different work ({work}), and step time alone "
     return text + ("would mislead" if has_intervals(rows) else "may mislead; with so few steps it may also be chance")
 
 
-def lengths_differ(rows: Mapping[str, Row]) -> bool:
-    """Whether two arms' paired responses differ in their sum of tokens, or in their floors on the same GPUs.
+def different_work(rows: Mapping[str, Row]) -> str:
+    """How two arms' paired steps differ in their sum of tokens, or in their floors on the same GPUs, or "".
 
-    Per token over raw is the ratio of tokens, roofline over raw the ratio of floors.
+    Per token over raw is the ratio of tokens, roofline over raw the ratio of floors. Neither shows how long single
+    responses are: sums also differ by the number of responses.
     """
     raw = rows["raw"]["value"]
-    by = [row["value"] for name in ("per_token", "roofline") if (row := rows.get(name)) and row["value"] > 0]
-    return raw > 0 and any(abs(math.log(value / raw)) > LENGTHS_DIFFER_FROM for value in by)
+    shown = {
+        "per_token": "the arm generated {:.2f}× as many tokens as the baseline",
+        "roofline": "the arm's decode floor is {:.2f}× the baseline's",
+    }
+    for name, text in shown.items():
+        ratio = row["value"] / raw if (row := rows.get(name)) and raw > 0 else math.nan
+        if ratio > 0 and abs(math.log(ratio)) > WORK_DIFFERS_FROM:
+            return text.format(ratio)
+    return ""
 
 
 def has_intervals(rows: Mapping[str, Row]) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.disagreement import disagreement, has_intervals, lengths_differ
+from analysis.estimates.disagreement import different_work, disagreement, has_intervals
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
-from analysis.runs import at, rows_of
+from analysis.runs import at, factors_label, rows_of
 from analysis.speedup import disagrees, outliers_decide
 from analysis.verdict.arm_verdict import Caveat, ratio_text
 from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
@@ -68,14 +68,18 @@ def _gate(arm: str, gate: pd.DataFrame | None) -> tuple[list[str], list[str]]:
     """What the correctness gate fails, and what it cannot judge."""
     if gate is None:
         return [], []
-    worse, lacking = (
-        ", ".join(LABELS[name] for name in dict.fromkeys(rows["quantity"]))
-        for rows in (gate[gate["verdict"] == WORSE_ARM], missing_numbers(gate))
-    )
+    failed, open_rows = gate["verdict"] == WORSE_ARM, missing_numbers(gate[gate["verdict"] != WORSE_ARM])
+    worse, lacking = (_quantities(rows, gate) for rows in (gate[failed], open_rows))
     return (
         [f"The correctness gate fails: {arm} is worse in {worse}."] if worse else [],
-        [f"The correctness gate cannot judge {lacking}: steps of one arm lack numbers."] if lacking else [],
+        [f"The correctness gate cannot judge {lacking}: some steps have numbers in one arm only."] if lacking else [],
     )
+
+
+def _quantities(rows: pd.DataFrame, gate: pd.DataFrame) -> str:
+    """The quantities of these rows of the gate, each with its factor combinations unless these are all."""
+    found = _grouped((row.quantity, factors_label(row.factors)) for row in rows_of(rows))
+    return ", ".join(LABELS[name] + _at(places, gate[gate["quantity"] == name]) for name, places in found)
 
 
 def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
@@ -87,9 +91,13 @@ def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) ->
         yield f"One run pair{where}: how much other runs differ is unknown."
     if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows):
         yield "By step time the seeds disagree on which arm is faster."
-    if wide := [c.at for c in known if c.interval[1] > TOO_WIDE * c.interval[0]]:
-        yield f"The interval is too wide to be useful{_at(wide, claims)}: too few runs or steps."
-    open_claims = [c for c in known if c.verdict == "~" and not c.contradicted and not c.one_pair]
+    wide = ((c.row["why"], c.at) for c in known if c.interval[1] > TOO_WIDE * c.interval[0])
+    for why, places in _grouped(wide):
+        # Another reason than chance is reported below.
+        yield f"The interval is too wide to be useful{_at(places, claims)}{'' if why else ': too few runs or steps'}."
+    open_claims = [
+        c for c in known if c.verdict == "~" and not (c.contradicted or c.one_pair or (c.no_difference and not c.why))
+    ]
     reasons = ((c.why and f" by {c.estimate.replace('_', ' ')}: {c.why}", c.at) for c in open_claims)
     for why, places in _grouped(reasons):
         if why or len(claims) > 1:
@@ -115,26 +123,34 @@ def _contradictions(known: Sequence[Claim]) -> Iterator[str]:
             yield f"The estimates disagree{_at([claim.at], known)}: {claim.why}."
     apart = [claim for claim in known if disagreement(claim.rows)]
     for differ in (True, False):
-        some = [claim for claim in apart if lengths_differ(claim.rows) is differ]
+        some = [claim for claim in apart if bool(different_work(claim.rows)) is differ]
         if not some:
             continue
         numbers = f" (per step {ratio_text(some[0].value('raw'))})" if len(known) == 1 else ""
-        why = "although both arms' responses have equally many tokens, so rely on neither alone"
+        why = "although both arms generated equally many tokens, so rely on neither alone"
         if differ:
             misleads = "misleads" if all(has_intervals(claim.rows) for claim in some) else "may mislead"
-            why = f"the responses differ in length, so step time alone {misleads}"
+            why = f"{_work_of(some)}, so step time alone {misleads}"
         yield f"Step time{numbers} and equal work disagree{_at([c.at for c in some], known)}: {why}."
-    if not apart and any(disagrees(c.value("raw"), c.value("per_token")) for c in known):
-        yield "Per step and per response token disagree on which arm is faster: the responses differ in length."
+    by_token = [claim for claim in known if disagrees(claim.value("raw"), claim.value("per_token"))]
+    if by_token and not apart:
+        where = _at([claim.at for claim in by_token], known)
+        yield f"Per step and per response token disagree on which arm is faster{where}: {_work_of(by_token)}."
+
+
+def _work_of(claims: Sequence[Claim]) -> str:
+    return different_work(claims[0].rows) if len(claims) == 1 else "the arms' steps are different work"
 
 
 def _outliers(rows: list[Any]) -> Iterator[str]:
-    if any(disagrees(r.raw_speedup, r.median_speedup) for r in rows):
-        yield "The median steps point to the other arm: a few outlying steps decide."
-    elif medians := [
-        ratio_text(r.median_speedup) + at(r.factors) for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)
-    ]:
-        yield f"A few outlying steps decide the ratio: by median steps {join_first(medians, MOST_NAMES)}."
+    """Median steps with another ratio: outlying steps are one cause, two kinds of steps another."""
+    opposite = [r for r in rows if disagrees(r.raw_speedup, r.median_speedup)]
+    if medians := opposite or [r for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)]:
+        shown = [
+            f"{ratio_text(r.median_speedup)} (per step {ratio_text(r.raw_speedup)}){at(r.factors)}" for r in medians
+        ]
+        what = "point to the other arm" if opposite else "have another ratio"
+        yield f"The median steps {what}: {join_first(shown, MOST_NAMES)}. A few outlying steps may decide."
 
 
 def _wall_clock(rows: list[Any]) -> Iterator[str]:
@@ -176,6 +192,6 @@ def _grouped(reasons: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str
     return groups.items()
 
 
-def _at(places: Sequence[str], claims: Sequence[Claim]) -> str:
+def _at(places: Sequence[str], claims: Sized) -> str:
     """` at` these factor combinations; empty where they are all."""
     return f" at {join_first(places, MOST_NAMES)}" if len(places) < len(claims) else ""

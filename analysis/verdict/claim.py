@@ -79,7 +79,7 @@ def claim_from(at: str, rows: dict[str, Row]) -> Claim:
     side = direction(row["value"])
     verdict = row["verdict"] if side else "~"
     if verdict in "+-" and others and all(direction(rows[name]["value"]) == -side for name in others):
-        why = f"{' and '.join(others).replace('_', ' ')} point to the other arm"
+        why = f"{' and '.join(others).replace('_', ' ')} point{'s' * (len(others) == 1)} to the other arm"
         return Claim(at, rows, claimed, "~", why, contradicted=True)
     return Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.estimates.arm import ROUNDED
 from analysis.estimates.equal_work import NOT_KNOWN
 from analysis.estimates.noise import repetition_of
 from analysis.runs import PlanRead, factors_label, rows_of
@@ -20,6 +21,7 @@ from common.messages import join_first
 from common.verdicts import count_of
 
 VERDICT_NAMES = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not comparable"}
+NO_DIFFERENCE = "no difference"
 
 
 def verdict_table(
@@ -75,7 +77,10 @@ def _verdict(
     basis = [f"{count_of(pairs, 'run pair')}, {count_of(steps, 'paired step')}{_warmup(comparison, plan)}"]
     unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
     verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
-    if verified and not terms:
+    different = len(preflight.rows("different")) if preflight is not None else 0
+    if verified and not terms and different:
+        basis.insert(0, f"{different} different of {count_of(verified, 'verified setting')}")
+    elif verified and not terms:
         counted = f"0 unequal of {count_of(verified, 'verified setting' if unverifiable else 'setting')}"
         basis.insert(0, counted if unverifiable else f"terms equal ({counted})")
     return ArmVerdict(
@@ -112,13 +117,19 @@ def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]]) -> str
         (claim,) = claims
         if claim.one_pair:
             return f"{VERDICT_NAMES['~']}, one {'step' if claim.one_step else 'run pair'} only"
-        return "no difference" if claim.no_difference else _direction_name(claim.verdict, claim.unit)
+        return _name(claim)
     best = groups[0]
-    counts = {_direction_name(v, best[0].unit): sum(claim.verdict == v for claim in best) for v in VERDICT_NAMES}
+    names = [_name(claim) for claim in best]
+    order = [*(_direction_name(verdict, best[0].unit) for verdict in "+-~"), NO_DIFFERENCE]
+    counts = {name: names.count(name) for name in order}
     counts[f"unknown {best[0].unit}"] = sum(map(len, groups[1:]))
     counts[VERDICT_NAMES["x"]] = len(claims) - sum(map(len, groups))
     parts = [f"{name} at {count}" for name, count in counts.items() if count]
     return f"{', '.join(parts)} of {len(claims)} factor combinations"
+
+
+def _name(claim: Claim) -> str:
+    return NO_DIFFERENCE if claim.no_difference else _direction_name(claim.verdict, claim.unit)
 
 
 def _direction_name(verdict: str, unit: str) -> str:
@@ -147,7 +158,8 @@ def _remedies(
         remedies.append(f"runs on equal terms ({join_first(settings, 2)})")
     if preflight is None:
         remedies.append("a preflight, which compares the settings")
-    if all(claim.one_step for claim in known) or any(math.isnan(c.interval[0]) and not c.one_pair for c in known):
+    unbound = [c for c in known if math.isnan(c.interval[0]) and not c.one_pair and c.row["why"] != ROUNDED]
+    if unbound or all(claim.one_step for claim in known):
         remedies.append("more steps")
     if len(known) == 1 and (runs := _more_runs(known[0], comparison)):
         remedies.append(runs)

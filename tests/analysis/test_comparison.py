@@ -449,14 +449,14 @@ def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
 def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
     assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
-    assert "The median steps point to the other arm: a few outlying steps decide." in block(found)
+    assert "The median steps point to the other arm: 2.00× (per step 0.12×)." in block(found)
 
 
 def test_outlying_steps_that_exaggerate_are_said(tmp_path):
     """Sums and medians on the same side of 1, but far apart: one busy minute of the machine made the number."""
     found = pair(tmp_path, [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.5), row(3, 12)])
     assert "the sums say 0.33×, the median steps 0.80×" in text(found, "sums-and-medians-disagree")
-    assert "A few outlying steps decide the ratio: by median steps 0.80×." in block(found)
+    assert "The median steps have another ratio: 0.80× (per step 0.33×)." in block(found)
     calm = pair(tmp_path / "calm", [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.4), row(3, 1.7)])
     assert not text(calm, "sums-and-medians-disagree")
 

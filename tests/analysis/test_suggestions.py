@@ -92,6 +92,14 @@ def test_every_value_stands_in_the_table_that_is_named(tmp_path: Path) -> None:
             assert one.value == wide.loc[wide["counted"] & (wide["arm"] == one.arm), column].mean()
 
 
+def test_what_the_timers_count_twice_is_not_called_time_without_a_timer(tmp_path: Path) -> None:
+    stragglers, waterfall, wide = tables(*article(tmp_path))
+    waterfall.loc[waterfall["part"] == "residual", "seconds"] = -50.0
+    (residual, _) = [one for one in suggestions(stragglers, waterfall, wide) if one.quantity == "residual share"]
+    assert residual.value < -0.05 and "the timers sum to more than the step, by " in residual.text
+    assert "no timer covers" not in residual.text and " -" not in residual.text
+
+
 def test_the_weightiest_come_first(tmp_path: Path) -> None:
     told = suggestions(*tables(*article(tmp_path)), BEFORE)
     assert [one.quantity for one in told][:3] == ["generation share"] * 2 + ["generation without CUDA graphs"]

@@ -164,6 +164,47 @@ def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPat
     reward.close()
 
 
+SLOW = """
+import time
+def score(completions):
+    time.sleep(0.4 * len(completions))
+    return [1.0] * len(completions)
+"""
+
+
+def test_a_slow_function_has_the_time_that_its_setting_gives() -> None:
+    reward = RewardProgram(own(SLOW) | {"timeout_s": 0.2})
+    with pytest.raises(own_reward.TimedOut, match=r"within 0\.2 s .*: a call of 1 completion, limited by"):
+        reward.call([Response("a")])
+    reward.close()
+    reward = RewardProgram(own(SLOW) | {"timeout_s": 20})
+    assert reward.score([Response("a")] * 2) == ([1.0, 1.0], 0)
+    reward.close()
+
+
+def test_a_run_that_a_slow_function_ends_names_the_time_limit_and_finds_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_reward, "MOST_FAILED", 2)
+    reward = RewardProgram(own(SLOW) | {"timeout_s": 0.2})
+    with pytest.raises(UserError) as caught:
+        reward.score([Response("a", row={"index": 3})] * 2)
+    reward.close()
+    told = str(caught.value)
+    assert told.startswith("reward score was too slow for 2 responses in a row, the last one to row 3 of the data: ")
+    assert "raise its timeout_s (0.2 s)" in told and "failed" not in told and "correct the file" not in told
+    # With a fault among them both are named.
+    faulty = SLOW.replace("    return", "    1 / len(completions[0])\n    return")
+    reward = RewardProgram(own(faulty) | {"timeout_s": 20})
+    reward.score([Response("")])
+    monkeypatch.setattr(reward, "_call_s", 0.2)
+    with pytest.raises(
+        UserError, match=r"failed on or was too slow for \(1\) 2 responses.*; correct the file, or raise"
+    ):
+        reward.score([Response("a")])
+    reward.close()
+
+
 def test_many_hangs_take_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
     reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)

@@ -463,3 +463,13 @@ def test_the_ablations_arms_with_graphs_are_named() -> None:
     raw = yaml.safe_load((ROOT / "experiments/camino-2025-ablation.yaml").read_text())
     finding = found(raw)["graphs-may-hang"]
     assert set(finding.arms) == {"vllm-graphs", "vllm-graphs-blocking"} and finding.source == "verl issue 1815"
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "validated"),
+    # verl validates at each step that `test_freq` divides, and at the last one.
+    [(10, 4, "3 of 10"), (10, 5, "2 of 10"), (10, 20, "1 of 10"), (1, 1, "1 of 1"), (7, 3, "3 of 7")],
+)
+def test_the_steps_with_a_validation_are_counted(steps: int, every: int, validated: str) -> None:
+    seen = found(ARTICLE | {"warmup_steps": 0}, steps=steps, test_steps=every)["validation-in-step"]
+    assert f"({validated}, always the last one)" in seen.what

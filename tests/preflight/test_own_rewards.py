@@ -19,12 +19,16 @@ from workflow.preflight.cases import settings_request, settings_requests
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def plan_with(folder: Path, code: str | bytes, function: str = "score", **data: Any) -> Plan:
+def plan_with(
+    folder: Path, code: str | bytes, function: str = "score", timeout_s: float | None = None, **data: Any
+) -> Plan:
     """The smoke test on a CPU with one reward of a user's file beside its own."""
     source = folder / "mine.py"
     source.write_bytes(code if isinstance(code, bytes) else code.encode())
     raw = read_yaml(ROOT / "experiments" / "cpu-smoke.yaml")
     raw["workload"]["rewards"].append({"source": str(source), "function": function, "weight": 0.5})
+    if timeout_s is not None:
+        raw["workload"]["rewards"][-1]["timeout_s"] = timeout_s
     raw["workload"]["data"] |= data
     return load_plan(raw)
 
@@ -123,6 +127,20 @@ def test_mistakes_are_findings(tmp_path: Path, code: str) -> None:
         assert (one.code, one.level) == (code, "impossible" if code in ("reward-file", "reward-fails") else "odd")
         assert words in one.what
         assert one.arms == ("transformers", "vllm")
+
+
+def test_the_time_limit_is_a_setting_which_a_run_without_it_does_not_have(tmp_path: Path) -> None:
+    code = "import time\ndef score(completions):\n    time.sleep(0.5)\n    return [1.0] * len(completions)\n"
+    plain, limited = plan_with(tmp_path, code), plan_with(tmp_path, code, timeout_s=0.2)
+    assert "timeout_s" not in plain.runs["vllm-s0"].spec["workload"]["rewards"][-1]
+    assert limited.runs["vllm-s0"].spec["workload"]["rewards"][-1]["timeout_s"] == 0.2
+    assert plain.runs["vllm-s0"].fingerprint != limited.runs["vllm-s0"].fingerprint
+    assert found(plain) == []
+    (one,) = found(limited)
+    assert (one.code, one.level) == ("reward-fails", "impossible") and "no answer within 0.2 s" in one.what
+    assert one.change == "make score faster, or raise timeout_s of this reward (0.2 s)"
+    with pytest.raises(UserError, match="timeout_s"):
+        plan_with(tmp_path, code, timeout_s=0)
 
 
 def test_it_is_tried_on_the_datas_own_rows(tmp_path: Path) -> None:

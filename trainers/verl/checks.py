@@ -70,7 +70,8 @@ def _validation_in_step(case: Case) -> str | None:
     release = tuple(int(part) if part.isdigit() else 0 for part in case.version.split(".")[:2])
     if freq <= 0 or release >= (0, 6):
         return None
-    return f"every {freq} steps is part of those steps' time ({max(1, steps // freq)} of {steps}, always the last one)"
+    # The last step is validated too, also where `freq` does not divide it.
+    return f"every {freq} steps is part of those steps' time ({-(-steps // freq)} of {steps}, always the last one)"
 
 
 def _unchunked(case: Case) -> str | None:

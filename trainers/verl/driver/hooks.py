@@ -250,7 +250,7 @@ class GuardedWandb:
         self._wandb = wandb
         run = wandb.run
         self._start = {"project": run.project, "name": run.name, "config": dict(run.config)} if run else {}
-        self._lost = False
+        self._restarted = self._lost = False
 
     def log(self, data: Mapping[str, Any], step: int) -> None:
         """Log a step."""
@@ -259,15 +259,23 @@ class GuardedWandb:
         try:
             self._wandb.log(data=data, step=step)
         except Exception as error:
-            print(f"wandb has ended ({type(error).__name__}: {error}); starting it again", flush=True)
-            try:
-                with suppress(Exception):  # it fails if its process has died
-                    self._wandb.teardown()
-                self._wandb.init(**self._start)
-                self._wandb.log(data=data, step=step)
-            except Exception as again:
+            problem = error if self._restarted else self._restart(error, data, step)
+            if problem is not None:
                 self._lost = True
-                print(f"wandb is lost ({type(again).__name__}: {again}); metrics.jsonl has every step", flush=True)
+                print(f"wandb is lost ({type(problem).__name__}: {problem}); metrics.jsonl has every step", flush=True)
+
+    def _restart(self, error: Exception, data: Mapping[str, Any], step: int) -> Exception | None:
+        """Restart wandb and log the step; the error if that fails."""
+        print(f"wandb has ended ({type(error).__name__}: {error}); restarting it once", flush=True)
+        self._restarted = True
+        try:
+            with suppress(Exception):  # it fails if its process has died
+                self._wandb.teardown()
+            self._wandb.init(**self._start)
+            self._wandb.log(data=data, step=step)
+        except Exception as again:
+            return again
+        return None
 
     def finish(self, exit_code: int = 0) -> None:
         """Have wandb write its pending rows."""

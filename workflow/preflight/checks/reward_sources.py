@@ -13,7 +13,7 @@ from common.findings import Finding
 from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, ground_truths
 from node.hub import source_kind
-from node.own_reward import NotLoaded, RewardProgram
+from node.own_reward import CALL_S, NotLoaded, RewardProgram, TimedOut
 from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
 from trainers.memory_estimate import reward_models_of, weights_gib
@@ -24,7 +24,7 @@ from workflow.preflight.checks import LaunchContext, finding_of
 _SOURCE = "docs/rewards.md"
 _MODELS = f"{_SOURCE}#a-reward-model"
 _ROWS = 3
-_LOAD_S, _CALL_S = 60.0, 10.0
+_LOAD_S = 60.0
 
 
 def own_reward_findings(plan: Plan) -> Iterator[Finding]:
@@ -33,8 +33,8 @@ def own_reward_findings(plan: Plan) -> Iterator[Finding]:
     for run in plan.runs.values():
         for reward in run.spec["workload"]["rewards"]:
             if "code" in reward:
-                request = {key: reward.get(key) for key in ("source", "code", "function", "options", "columns")}
-                request |= {"data": run.spec["workload"]["data"]}
+                keys = ("source", "code", "function", "options", "columns", "timeout_s")
+                request = {key: reward.get(key) for key in keys} | {"data": run.spec["workload"]["data"]}
                 arms.setdefault(json.dumps(request, sort_keys=True), {})[run.spec["arm"]] = None
     for request_text, users in arms.items():
         if (problem := _problem(request_text)) is not None:
@@ -51,7 +51,7 @@ def _problem(request_text: str) -> _Problem | None:
     reward = json.loads(request_text)
     source, where = reward["source"], f"{reward['source']}: {reward['function']}"
     try:
-        program = RewardProgram(reward, load_s=_LOAD_S, call_s=_CALL_S)
+        program = RewardProgram(reward, load_s=_LOAD_S)
     except NotLoaded as error:
         if error.missing is None:
             why = "no run can be scored with it"
@@ -64,22 +64,28 @@ def _problem(request_text: str) -> _Problem | None:
         if rows is None:
             what = f"{where} was loaded but not called: the data is not on this machine"
             return "odd", "reward-untried", what, "an error in it shows at the first step", "use a local data file"
-        return _call_problem(program, responses_to(rows), source)
+        slow = (
+            f"make {reward['function']} faster, or raise timeout_s of this reward ({reward['timeout_s'] or CALL_S:g} s)"
+        )
+        return _call_problem(program, responses_to(rows), source, slow)
     finally:
         program.close()
 
 
-def _call_problem(program: RewardProgram, responses: Sequence[Response], source: str) -> _Problem | None:
+def _call_problem(program: RewardProgram, responses: Sequence[Response], source: str, slow: str) -> _Problem | None:
     values, problem = _values(program, responses)
-    each = [_values(program, [response]) for response in responses]
-    for at, (_, problem_alone) in enumerate(each):
+    what, alone = str(problem or ""), []
+    for at, response in enumerate(responses):
+        value, problem_alone = _values(program, [response])
         if problem_alone:
-            problem = f"{problem_alone}, for the completion {responses[at].text!r} to row {at} of the data"
+            problem = problem_alone
+            what = f"{problem}, for the completion {response.text!r} to row {at} of the data"
             break
+        alone += value
     if problem:
         why = f"such a completion would have no value in training; {len(responses)} were tested"
-        return "impossible", "reward-fails", problem, why, f"correct {source}; return None where there is no value"
-    alone = [value for (value, *_), _ in each]
+        change = slow if isinstance(problem, TimedOut) else f"correct {source}; return None where there is no value"
+        return "impossible", "reward-fails", what, why, change
     if values != alone:
         what = f"{program.where} gives {values} for {len(responses)} completions together, and {alone} for each alone"
         why = "trainers differ in how many they pass (verl: one): arms would learn from different rewards"
@@ -87,13 +93,13 @@ def _call_problem(program: RewardProgram, responses: Sequence[Response], source:
     return None
 
 
-def _values(program: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], str]:
+def _values(program: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], UserError | None]:
     """The values of a call, and its first problem."""
     try:
         values, problems = program.call(responses)
     except UserError as error:
-        return [], str(error)
-    return values, next(iter(problems.values()), "")
+        return [], error
+    return values, next(map(UserError, problems.values()), None)
 
 
 def responses_to(rows: Sequence[Mapping[str, Any]]) -> list[Response]:
@@ -121,7 +127,9 @@ def first_rows(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         found = _first_of_file(local_path(data["source"])) if kind == "local" else None
         question, answer = data["prompt_column"], data["answer_column"]
     try:
-        truths = ground_truths([row[answer] for row in found or ()], data["answer_after"])
+        truths = ground_truths(
+            [row[answer] for row in found or ()], data["answer_after"], data.get("answer_commas", "")
+        )
         return [
             {
                 **{name: row[name] for name in data.get("columns") or ()},

@@ -1,0 +1,233 @@
+"""Every sentence of the verdict that makes a claim: a case that has it, and a near case where it must not appear."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_estimates import arm_rows
+from test_verdict import EQUAL, HERE, UNEQUAL, UNKNOWN, engines, ledger_row, said
+
+from analysis.estimates.arm import ROUNDED
+from analysis.estimates.disagreement import UNSETTLED
+from analysis.speedup import COMPARISON_COLUMNS
+from analysis.verdict import caveats as sentences
+from analysis.verdict.claim import Claim, claim_from
+from analysis.verdict.verdict_table import _remedies
+from common.findings import Preflight
+
+NAN = math.nan
+NOTHING = pd.DataFrame(columns=COMPARISON_COLUMNS)
+
+
+def block(frames: Sequence[pd.DataFrame], preflight: Preflight | None = EQUAL) -> str:
+    """The whole verdict of `b` against `a`, without the bound on caveats."""
+    (found,) = said(frames, preflight=preflight)
+    return " ".join([found.words, found.basis, *(one.text for one in found.caveats), *found.settle])
+
+
+def claim(at: str = "", **estimates: tuple[float, ...] | float) -> Claim:
+    """A claim of estimates: a value, or (value, low, high, why)."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name in ("raw", "per_token", "roofline", "standardised"):
+        given = estimates.get(name, NAN)
+        value, low, high, why = given if isinstance(given, tuple) else (given, given * 0.99, given * 1.01, "")
+        verdict = "x" if math.isnan(value) else "+" if low > 1 else "-" if high < 1 else "~"
+        shown = {"estimate": name, "value": value, "low": low, "high": high, "verdict": verdict, "why": why}
+        rows[name] = {**shown, "run_pairs": 3, "paired_steps": 90, "minimum_detectable_ratio": NAN}
+        rows[name] |= {"runs_to_resolve": NAN}
+    return claim_from(at, rows)
+
+
+def of(*claims: Claim) -> str:
+    caveats = sentences.caveats_of("b", claims, NOTHING, None, EQUAL, [])
+    return " ".join([*(one.text for one in caveats), *_remedies(claims, NOTHING, EQUAL, [])])
+
+
+def with_reward(b: float, frames: Sequence[pd.DataFrame] | None = None, missing: bool = False) -> list[pd.DataFrame]:
+    out = []
+    for frame in frames or engines(2.0):
+        is_b, noise = frame["arm"].iloc[0] == "b", 0.01 * (frame["step"] % 3)
+        reward = (b if is_b else 0.5) + noise
+        out.append(frame.assign(reward=reward.where(~(missing & is_b & (frame["step"] == 5)))))
+    return out
+
+
+def swept(worse_at: tuple[int, ...]) -> list[pd.DataFrame]:
+    return [
+        frame
+        for f in (1, 2)
+        for frame in with_reward(0.3 if f in worse_at else 0.5, engines(2.0, factors=f'{{"f": {f}}}'))
+    ]
+
+
+def without(*columns: str, frames: Sequence[pd.DataFrame] | None = None) -> list[pd.DataFrame]:
+    return [frame.drop(columns=list(columns)) for frame in frames or engines(2.0)]
+
+
+def timed(arm: str, factor: Callable[[pd.DataFrame], Any], frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    step = "timing_s/step"
+    return [f.assign(**{step: f[step] * factor(f)}) if f["arm"].iloc[0] == arm else f for f in frames]
+
+
+def whole(code: str) -> Preflight:
+    return replace(UNEQUAL, findings=(*UNEQUAL.findings, replace(UNEQUAL.findings[0], code=code)))
+
+
+WIDE = (2.0, 1.1, 20.0)
+EMPTY = Preflight((), (), ())
+DIFFERENT = Preflight((), (ledger_row("batch", "equal"), ledger_row("cap", "different")), ())
+LENGTHS = ("max_response_length", "equal_floor_s")
+STEP = "timing_s/step"
+# The sentence, a verdict that has it, and a near one that must not.
+CASES: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
+    "there is no preflight": (lambda: block(engines(2.0), None), lambda: block(engines(2.0), EMPTY)),
+    "the fairness ledger is empty": (lambda: block(engines(2.0), EMPTY), lambda: block(engines(2.0), UNKNOWN)),
+    "b lacks its kernels: no GPU does.": (
+        lambda: block(engines(2.0), replace(EQUAL, findings=(HERE,))),
+        lambda: block(engines(2.0), replace(EQUAL, findings=(replace(HERE, arms=("c",)),))),
+    ),
+    "Unequal terms (x, y)": (lambda: block(engines(2.0), UNEQUAL), lambda: block(engines(2.0), EQUAL)),
+    "compares whole systems": (lambda: block(engines(2.0), whole("trainers")), lambda: block(engines(2.0), UNEQUAL)),
+    "the engines alone do not explain": (
+        lambda: block(engines(2.0), UNEQUAL),
+        lambda: block(engines(2.0), whole("trainers")),
+    ),
+    "terms equal": (lambda: block(engines(2.0), EQUAL), lambda: block(engines(2.0), DIFFERENT)),
+    "0 unequal": (lambda: block(engines(2.0), UNKNOWN), lambda: block(engines(2.0), DIFFERENT)),
+    "gate fails: b is worse in reward.": (
+        lambda: block(with_reward(0.3)),
+        # Better, and worse at one factor combination only, which is named.
+        lambda: block(with_reward(0.7)) + block(swept((1,))),
+    ),
+    "gate fails: b is worse in reward at f = 1.": (lambda: block(swept((1,))), lambda: block(swept((1, 2)))),
+    "cannot judge reward: some steps have numbers in one arm only": (
+        lambda: block(with_reward(0.5, missing=True)),
+        # It is judged: it fails.
+        lambda: block(with_reward(0.3, missing=True)),
+    ),
+    "One step of one run each": (
+        lambda: block([f.head(1) for f in engines(2.0, seeds=1)]),
+        lambda: block([f.head(2) for f in engines(2.0, seeds=1)]),
+    ),
+    "One run pair": (lambda: block(engines(2.0, seeds=1)), lambda: block(engines(2.0, seeds=2))),
+    "the seeds disagree": (
+        lambda: block(timed("b", lambda f: 3.0 if f["seed"].iloc[0] else 1.0, engines(2.0))),
+        lambda: block(timed("b", lambda f: 1.5 if f["seed"].iloc[0] else 1.0, engines(2.0))),
+    ),
+    "too wide to be useful: too few runs or steps": (
+        lambda: of(claim(standardised=(*WIDE, ""), raw=2.0)),
+        # Printed digits, and a floor that settles nothing, make it wide.
+        lambda: of(claim(raw=(2.0, 0.5, 20.0, ROUNDED))) + of(claim(roofline=(2.0, 0.5, 20.0, UNSETTLED), raw=2.0)),
+    ),
+    "too wide to be useful": (
+        lambda: of(claim(raw=(2.0, 0.5, 20.0, ROUNDED))),
+        lambda: of(claim(raw=(2.0, 1.1, 10.9, ""))),
+    ),
+    "more steps": (lambda: of(claim(raw=(2.0, NAN, NAN, ""))), lambda: of(claim(raw=(2.0, NAN, NAN, ROUNDED)))),
+    "Not resolved at f = 1.": (
+        lambda: of(claim("f = 1", standardised=(1.1, 0.9, 1.3, "")), claim("f = 2", standardised=2.0)),
+        # This is no difference.
+        lambda: of(claim("f = 1", standardised=(1.001, 0.99, 1.01, "")), claim("f = 2", standardised=2.0)),
+    ),
+    "no difference at 1 of 2": (
+        lambda: block([*engines(2.0, factors='{"f": 1}'), *engines(1.0, factors='{"f": 2}')]),
+        lambda: block([*engines(2.0, factors='{"f": 1}'), *engines(1.0, factors='{"f": 2}', noise=0.1)]),
+    ),
+    "resolve only ratios of": (lambda: block(engines(1.0, noise=0.05)), lambda: block(engines(2.0))),
+    "The estimates disagree: raw and roofline point to the other arm": (
+        lambda: of(claim(standardised=1.1, roofline=0.95, raw=0.9, per_token=1.1)),
+        lambda: of(claim(standardised=1.1, roofline=1.15, raw=0.9, per_token=1.1)),
+    ),
+    "equal work disagree": (lambda: block(engines(1.0, scale=1.6)), lambda: block(engines(2.0))),
+    "× as many tokens as the baseline, so step time alone misleads": (
+        lambda: of(claim(standardised=1.0, per_token=1.0, raw=0.5)),
+        lambda: of(claim(standardised=1.0, per_token=0.5, raw=0.5)),
+    ),
+    "step time alone may mislead": (
+        lambda: of(claim(standardised=(1.0, NAN, NAN, ""), per_token=1.0, raw=0.5)),
+        lambda: of(claim(standardised=1.0, per_token=1.0, raw=0.5)),
+    ),
+    "decode floor is 2.00× the baseline's": (
+        lambda: of(claim(standardised=1.0, roofline=1.0, per_token=0.5, raw=0.5)),
+        lambda: of(claim(standardised=1.0, roofline=0.5, per_token=0.5, raw=0.5)),
+    ),
+    "both arms generated equally many tokens": (
+        lambda: of(claim(standardised=1.0, per_token=0.5, raw=0.5)),
+        lambda: of(claim(standardised=1.0, per_token=1.0, raw=0.5)),
+    ),
+    "Per step and per response token disagree on which arm is faster: the arm generated 1.33× as many": (
+        lambda: of(claim(per_token=1.2, raw=0.9)),
+        lambda: of(claim(per_token=1.2, raw=1.1)),
+    ),
+    "Per step and per response token disagree on which arm is faster at f = 1": (
+        lambda: of(claim("f = 1", per_token=1.2, raw=0.9), claim("f = 2", per_token=1.2, raw=1.1)),
+        lambda: of(claim("f = 1", per_token=1.2, raw=0.9), claim("f = 2", per_token=1.2, raw=0.8)),
+    ),
+    "The median steps point to the other arm": (
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(2.0))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(0.8))),
+    ),
+    "The median steps have another ratio": (
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(0.8))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1.2, 1.0), engines(0.8))),
+    ),
+    "By wall clock, which includes the time between steps": (
+        lambda: block([f.assign(between_steps_s=f[STEP].mean() * (f["arm"] == "b")) for f in engines(2.0)]),
+        lambda: block([f.assign(between_steps_s=0.05 * f[STEP].mean()) for f in engines(2.0)]),
+    ),
+    "Not compared at lr = 2: b has no run": (
+        lambda: block([*engines(2.0, factors='{"lr": 1}'), engines(1.0, factors='{"lr": 2}')[0]]),
+        lambda: block([*engines(2.0, factors='{"lr": 1}'), *engines(1.0, factors='{"lr": 2}')]),
+    ),
+    "Speed at equal work is unknown": (
+        lambda: block(without(*LENGTHS)),
+        # The floor knows it.
+        lambda: block(without("max_response_length")),
+    ),
+    "settings cannot be verified": (lambda: block(engines(2.0), UNKNOWN), lambda: block(engines(2.0), EQUAL)),
+}
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_a_sentence_appears_where_its_numbers_say_so_and_nowhere_else(sentence: str) -> None:
+    has, lacks = (make() for make in CASES[sentence])
+    assert sentence in has
+    assert sentence not in lacks
+
+
+def test_equally_long_responses_are_not_said_to_differ_in_length() -> None:
+    """Twice as many responses of 812.5 tokens: a line of a log may stand for several steps."""
+    frames = []
+    for arm, count in (("a", 64), ("b", 128)):
+        columns = {"mean_response_length": 812.5, "response_tokens": 812.5 * count}
+        frames += [arm_rows(arm, np.full(20, 10.0 if arm == "a" else 16.0), seed, **columns) for seed in (0, 1)]
+    told = block(frames)
+    assert "Per step and per response token disagree" in told and "the arm generated 2.00× as many tokens" in told
+    assert "length" not in told
+
+
+def test_every_sentence_has_its_cases() -> None:
+    tree = ast.parse(inspect.getsource(sentences))
+    parts = []
+    for node in ast.walk(tree):
+        texts = (
+            [one.value for one in node.values if isinstance(one, ast.Constant)]
+            if isinstance(node, ast.JoinedStr)
+            else []
+        )
+        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Constant):
+            texts = [node.value.value]
+        # A sentence ends; a part of one, which another function puts into it, does not.
+        if texts and str(texts[-1]).endswith("."):
+            parts.append(max(map(str, texts), key=len).strip())
+    told = " ".join(has() for has, _ in CASES.values())
+    assert len(parts) > 15
+    assert [part for part in parts if part not in told and len(part) > 3] == []

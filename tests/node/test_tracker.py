@@ -1,0 +1,105 @@
+"""wandb that fails again and again: it is restarted once, then dropped, and training continues."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.tracker import Tracker
+from trainers.verl.driver.hooks import GuardedWandb
+
+RUN = {"project": "p", "name": "n", "config": {}}
+
+
+class FailingWandb(ModuleType):
+    """Counts the starts; `fails` are the calls of `log` that raise, from 0."""
+
+    def __init__(self, *fails: int) -> None:
+        super().__init__("wandb")
+        self.starts = self.calls = self.finished = 0
+        self.logged: list[int] = []
+        owner = self
+
+        class Run(SimpleNamespace):
+            def log(self, data: Any, step: int = 0) -> None:
+                owner.calls += 1
+                if owner.calls - 1 in fails:
+                    raise BrokenPipeError("its process ended")
+                owner.logged.append(step)
+
+        self.Run = Run
+        self.run = Run(**RUN)
+
+    def log(self, data: Any, step: int) -> None:
+        self.run.log(data, step=step)
+
+    def init(self, **given: Any) -> None:
+        assert given == RUN
+        self.starts += 1
+
+    def teardown(self) -> None:
+        raise RuntimeError("its process has died")
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.finished += 1
+
+
+def by_verl(wandb: FailingWandb, monkeypatch: pytest.MonkeyPatch) -> Any:
+    guarded = GuardedWandb(wandb)
+    return guarded.log, guarded.finish
+
+
+def by_transformers(wandb: FailingWandb, monkeypatch: pytest.MonkeyPatch) -> Any:
+    class WandbCallback:
+        _initialized = True
+
+        def setup(self, *given: Any) -> None:
+            wandb.init(**RUN)
+
+        on_train_begin = on_log = on_save = on_train_end = setup
+
+    integrations = ModuleType("transformers.integrations")
+    integrations.WandbCallback = WandbCallback  # type: ignore[attr-defined]
+    for name, module in (("wandb", wandb), ("transformers.integrations", integrations)):
+        monkeypatch.setitem(sys.modules, name, module)
+    handler = SimpleNamespace(callbacks=[WandbCallback()])
+    tracker = Tracker(SimpleNamespace(callback_handler=handler, args=None, state=None, model=None))
+    return wandb.log, tracker.finish
+
+
+@pytest.mark.parametrize("guarded", [by_verl, by_transformers])
+@pytest.mark.parametrize(
+    ("fails", "starts", "logged", "lost"),
+    [
+        ((), 0, [1, 2, 3, 4, 5], False),
+        # Step 2 fails and is logged after the restart.
+        ((1,), 1, [1, 2, 3, 4, 5], False),
+        # Step 2 fails again after the restart.
+        ((1, 2), 1, [1], True),
+        # Steps 2 and 4 fail: a second failure is no second restart.
+        ((1, 4), 1, [1, 2, 3], True),
+        (tuple(range(0, 20, 2)), 1, [1], True),
+    ],
+)
+def test_wandb_is_restarted_once_and_then_dropped(
+    guarded: Any,
+    fails: tuple[int, ...],
+    starts: int,
+    logged: list[int],
+    lost: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wandb = FailingWandb(*fails)
+    log, finish = guarded(wandb, monkeypatch)
+    for step in range(1, 6):
+        log({"loss": 1.0}, step=step)
+    finish()
+    assert (wandb.starts, wandb.logged) == (starts, logged)
+    assert wandb.finished == (0 if lost else 1)
+    told = capsys.readouterr().out
+    assert told.count("restarting it once") == starts
+    assert told.count("wandb is lost (BrokenPipeError: its process ended); metrics.jsonl has every step") == lost
