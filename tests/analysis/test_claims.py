@@ -42,7 +42,7 @@ def claim(at: str = "", **estimates: tuple[float, ...] | float) -> Claim:
         verdict = "x" if math.isnan(value) else "+" if low > 1 else "-" if high < 1 else "~"
         shown = {"estimate": name, "value": value, "low": low, "high": high, "verdict": verdict, "why": why}
         rows[name] = {**shown, "run_pairs": 3, "paired_steps": 90, "minimum_detectable_ratio": NAN}
-        rows[name] |= {"runs_to_resolve": NAN}
+        rows[name] |= {"runs_to_resolve": NAN, "scope": "across runs"}
     return claim_from(at, rows)
 
 
