@@ -23,6 +23,8 @@ _MADE_BY = "`rolloutbench preflight`"
 _MAY_LACK = ("scope", "settle")
 # In the ledger: between values of one arm's factor combinations; for an unknown value; for an absent setting.
 SEVERAL, UNKNOWN, NONE = " | ", "unknown", "none"
+# Why a setting that names the engine differs: no term of the comparison.
+COMPARED = "it is what is compared"
 
 
 @dataclass(frozen=True, slots=True)

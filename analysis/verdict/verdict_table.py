@@ -16,7 +16,7 @@ from analysis.speedup import outliers_decide
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Ratio
 from analysis.verdict.caveats import WAYS, WHOLE, caveats_of, why_not_equal_work
 from analysis.verdict.claim import AT_EQUAL_WORK, ESTIMATES_OF, Claim, claim_from, direction
-from common.findings import Finding, Preflight
+from common.findings import COMPARED, Finding, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
 
@@ -77,7 +77,7 @@ def _verdict(
     basis = [f"{count_of(pairs, 'run pair')}, {count_of(steps, 'paired step')}{_warmup(comparison, plan)}"]
     unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
     verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
-    different = len(preflight.rows("different")) if preflight is not None else 0
+    different = sum(row.why != COMPARED for row in preflight.rows("different")) if preflight is not None else 0
     if verified and not terms and different:
         basis.insert(0, f"{different} different of {count_of(verified, 'verified setting')}")
     elif verified and not terms:

@@ -21,7 +21,7 @@ from analysis.speedup import COMPARISON_COLUMNS
 from analysis.verdict import caveats as sentences
 from analysis.verdict.claim import Claim, claim_from
 from analysis.verdict.verdict_table import _remedies
-from common.findings import Preflight
+from common.findings import COMPARED, Preflight
 
 NAN = math.nan
 NOTHING = pd.DataFrame(columns=COMPARISON_COLUMNS)
@@ -84,6 +84,7 @@ def whole(code: str) -> Preflight:
 WIDE = (2.0, 1.1, 20.0)
 EMPTY = Preflight((), (), ())
 DIFFERENT = Preflight((), (ledger_row("batch", "equal"), ledger_row("cap", "different")), ())
+COMPARING = Preflight((), (EQUAL.ledger[0], replace(DIFFERENT.ledger[1], why=COMPARED)), ())
 LENGTHS = ("max_response_length", "equal_floor_s")
 STEP = "timing_s/step"
 # The sentence, a verdict that has it, and a near one that must not.
@@ -101,6 +102,10 @@ CASES: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
         lambda: block(engines(2.0), whole("trainers")),
     ),
     "terms equal": (lambda: block(engines(2.0), EQUAL), lambda: block(engines(2.0), DIFFERENT)),
+    "terms equal (0 unequal of 2 settings)": (
+        lambda: block(engines(2.0), COMPARING),
+        lambda: block(engines(2.0), DIFFERENT),
+    ),
     "0 unequal": (lambda: block(engines(2.0), UNKNOWN), lambda: block(engines(2.0), DIFFERENT)),
     "gate fails: b is worse in reward.": (
         lambda: block(with_reward(0.3)),

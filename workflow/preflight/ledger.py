@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from common.findings import EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
+from common.findings import COMPARED, EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
 from trainers.cases import Case, points_of
 from trainers.rows import Behaviour
 from trainers.terms import TERMS, TermValue, no_effect, terms_of
@@ -172,7 +172,7 @@ def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]
 def _judged(row: LedgerRow, key: str, cases: Sequence[Case]) -> LedgerRow:
     """A row of different values, with the verdict on their effect."""
     if names_the_engine(key, cases):
-        return replace(row, why="it is what is compared")
+        return replace(row, why=COMPARED)
     if not matters(key, cases):
         why = "a place, a name, a tracker or a seed, or an option that the other engine ignores"
         return replace(row, verdict="equivalent", why=why)
