@@ -175,6 +175,7 @@ class ImportedFile(TypedDict):
     versions: Annotated[dict[str, str], "release of the trainer, and of other packages in the sources"]
     hardware: Annotated[Object, "as in done.json; {} if no source has it"]
     resolved: Annotated[Object, "the run's full configuration from a source, or {}"]
+    command: Annotated[Object, "without one: the settings that a printed start command gives, by dotted key, or {}"]
     git: Annotated[Object | None, "of the code that ran; null if no source has it"]
     started: Annotated[float | None, "seconds since 1970"]
     finished: Annotated[float | None, "seconds since 1970"]

@@ -79,6 +79,26 @@ def test_the_readme_shows_what_it_prints(compared: tuple[Path, str]) -> None:
     assert [line[4:] for line in shown] == printed.replace(f"{folder}/", "").splitlines()
 
 
+@pytest.mark.parametrize(("n", "unequal"), [(8, False), (10, True)])
+def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path: Path, n: int, unequal: bool) -> None:
+    for engine, completions in (("vllm", 8), ("sglang", n)):
+        command = (
+            f"+ python3 -m verl.trainer.main_ppo data.train_batch_size=128 actor_rollout_ref.rollout.name={engine} "
+            f"actor_rollout_ref.rollout.n={completions} actor_rollout_ref.rollout.tensor_model_parallel_size=2 "
+            "trainer.n_gpus_per_node=8 trainer.nnodes=1 actor_rollout_ref.model.path=$MODEL\n"
+        )
+        (tmp_path / f"{engine}.log").write_text(command + console(engine), encoding="utf-8")
+    done = program(tmp_path, "rolloutbench", "compare", "vllm=vllm.log", "sglang=sglang.log", *RELEASE)
+    assert done.returncode == 0, done.stderr
+    ledger = json.loads((tmp_path / "comparison" / "preflight.json").read_text())["ledger"]
+    rows = {row["setting"]: (row["values"], row["verdict"]) for row in ledger}
+    values = {"vllm": "1024", "sglang": "1280" if unequal else "1024"}
+    assert rows["workload.batch_size"] == (values, "different" if unequal else "equal")
+    assert rows["GPUs of one engine (tensor parallel)"] == ({"vllm": "2", "sglang": "2"}, "equal")
+    assert rows["workload.gpus_per_node"][1] == "equal" and rows["workload.model"][1] == "unverifiable"
+    assert ("import-differs" in done.stdout) is unequal
+
+
 def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tuple[Path, str]) -> None:
     folder, _ = compared
     profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")

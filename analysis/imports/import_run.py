@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import yaml
 
 from analysis.attempts import RELATIVE_TOLERANCE
 from analysis.collect import in_the_tree, timer_verdicts
@@ -217,11 +218,23 @@ def _imported_file(
         "hardware": next((part.hardware for part in parts if part.hardware), {}),
         # The configuration may contain secrets.
         "resolved": without_secrets(first.config),
+        "command": {} if first.config else without_secrets(_settings_of_command(parts)),
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),
         "sources": [_source(*one) for one in zip(sources, parts, step_counts, strict=True)],
     }
+
+
+def _settings_of_command(parts: Sequence[Imported]) -> dict[str, Any]:
+    """The settings of the printed start command, with values as Hydra reads them; shell variables have none."""
+    found: dict[str, Any] = {}
+    for key, text in next((part.overrides for part in parts if part.overrides), {}).items():
+        try:
+            found[key] = None if "$" in text else yaml.safe_load(text)
+        except yaml.YAMLError:
+            found[key] = text
+    return {key: value for key, value in found.items() if isinstance(value, str | int | float)}
 
 
 def _source(source: str, part: Imported, steps: int) -> ImportedSource:

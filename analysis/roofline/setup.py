@@ -82,7 +82,7 @@ class _SetupReader:
     """Reads the setup of one run from its spec and its done.json."""
 
     def __init__(self, run: Run) -> None:
-        spec, resolved = run.spec, as_mapping(run.done.get("resolved"))
+        spec, resolved = run.spec, as_mapping(run.done.get("resolved") or run.done.get("command"))
         self.run, self.imported = run, "import" in spec
         self.declared, self.workload = as_mapping(spec.get("import")), as_mapping(spec.get("workload"))
         self.trainer, self.engine = trainer_named(str(spec.get("trainer"))), engine_named(str(spec.get("engine")))

@@ -191,16 +191,16 @@ def _from_source(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | 
 
 def _facts(run: PlannedRun, source: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a run without a whole configuration: from its source, else from the experiment."""
-    settings = _source_settings(source)
+    settings = _source_settings(source, "resolved") or _source_settings(source, "command")
     own = {name: _plain(value) for name, value in _own_workload(run, settings).items()}
     if settings is not None and (parallel := settings.get(_trainer(run).key("tensor_parallel"))):
         own["tensor_parallel"] = parallel
     return {name: own.get(name, _stated(run, name)) for name in (*_STATED, "model", "tensor_parallel")}
 
 
-def _source_settings(source: Mapping[str, Any]) -> Settings | None:
-    """The settings in a run's source, whole or in part; None if there are none."""
-    resolved = source.get("resolved")
+def _source_settings(source: Mapping[str, Any], part: str = "resolved") -> Settings | None:
+    """The settings in a run's configuration, whole or in part, or in its start command; None if there are none."""
+    resolved = source.get(part)
     if not isinstance(resolved, Mapping) or not resolved:
         return None
     values = {key: value for key, value in flatten(resolved).items() if _is_publishable(key, value)}
