@@ -296,9 +296,13 @@ def _without_cut_numbers(lines: Sequence[_Line], path: Path) -> list[_Line]:
     for line in lines:
         record = line.record
         if line.inexact in record.scalars and 2 * count > len(lines) and name not in record.scalars:
-            scalars = {key: value for key, value in record.scalars.items() if key != line.inexact}
+            scalars, rounding = (
+                {key: value for key, value in numbers.items() if key != line.inexact}
+                for numbers in (record.scalars, record.rounding)
+            )
+            record = replace(record, scalars=scalars, rounding=rounding)
             verdict = _cut_off(path, record.line, record.step, line.inexact)
-            line = replace(line, record=replace(record, scalars=scalars), verdicts=(verdict, *line.verdicts))
+            line = replace(line, record=record, verdicts=(verdict, *line.verdicts))
         kept.append(line)
     return kept
 

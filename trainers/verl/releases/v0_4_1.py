@@ -153,8 +153,8 @@ _CHECKS = (
         "odd",
         _outlasts_barrier,
         f"a response may take longer than {_BARRIER_S} s: {{got}}",
-        "all processes of verl 0.4.1 wait for the slowest SGLang engine. torch ends them after 30 minutes, and verl has "
-        "no key for it",
+        "all processes of verl 0.4.1 wait for the slowest SGLang engine: torch ends them after 30 minutes, and verl "
+        "has no key for it",
         f"{_SGLANG}:659; {_FSDP}:110",
         f"workload.max_response_length: at most {_BARRIER_S * _SLOW_TOKENS_S}; or verl 0.9.1, or vLLM",
         on_imported=False,
