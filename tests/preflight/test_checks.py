@@ -102,6 +102,7 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("impossible", "context", ARTICLE, {"max_response_length": 40000}),
     ("odd", "context", EQUAL, {"max_response_length": 40000}),
+    ("odd", "sglang-barrier", ARTICLE, {"max_response_length": 36001}),
     ("impossible", "memory", ARTICLE, {"model": LLAMA70, "gpus_per_node": 4}),
     ("odd", "memory", ARTICLE, {"gpu": "A100-40GB"}),
     ("impossible", "memory-cache", ARTICLE, {"model": LLAMA70, "gpus_per_node": 8}),
@@ -158,6 +159,9 @@ def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
         ),
         ("visible-devices", ARTICLE, {"env": {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}),
         ("validation-in-step", EQUAL, {"test_steps": 5}),
+        ("sglang-barrier", ARTICLE, {"max_response_length": 36000}),
+        ("sglang-barrier", ARTICLE, {"max_response_length": 40000, "without": ("sglang",)}),
+        ("sglang-barrier", EQUAL, {"max_response_length": 40000}),
     ],
 )
 def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sys import intern
 
@@ -50,11 +51,15 @@ class _OpenLine:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A complete step line, the actor that printed it, and whether some of its numbers may be cut off."""
+    """A complete step line, the actor that printed it, and whether some of its numbers may be cut off.
+
+    `inexact` is the name that ends it, unless its number surely has all its decimals.
+    """
 
     record: StepRecord
     actor: str
     cut: bool
+    inexact: str
     verdicts: tuple[Verdict, ...]
 
 
@@ -146,6 +151,7 @@ def read_verl_console(path: Path) -> Imported:
         )
     everything = lines
     lines, verdicts = _only_verls(lines, path)
+    lines = _without_cut_numbers(lines, path)
     named = frozenset(name for one in everything if len(everything) > len(lines) for name in one.record.scalars)
     verdicts += first_of_each_code(verdict for line in lines for verdict in line.verdicts)
     for line in lines:
@@ -249,16 +255,12 @@ def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
     fixed = fixed_decimals([number for _, number in pairs[: -1 if last else None]])
     at_the_cut = current.last.line_chars >= CUT_AT_CHARS and not any(name == TIMERS + "step" for name, _ in pairs)
     cut_off = not current.last.ended or at_the_cut
-    if last is not None and cut_off:
-        usual = {number.decimals for _, number in pairs[:-1] if number.decimals is not None}
-        if not (fixed and usual == {last[1].decimals}):
-            # "38" may have been 382.913: a number at a cut counts only if its decimals are complete.
-            pairs = pairs[:-1]
-            text = (
-                f"{path}:{current.last.line}: step {current.step} is truncated in or after {last[0]}; that value is "
-                "left out"
-            )
-            verdicts.append(Verdict("note", "value-cut-off", text))
+    usual = {number.decimals for _, number in pairs[:-1] if number.decimals is not None}
+    # "38" may have been 382.913: a number at a cut counts only if its decimals are complete.
+    inexact = last[0] if last is not None and not (fixed and usual == {last[1].decimals}) else ""
+    if inexact and cut_off:
+        verdicts.append(_cut_off(path, current.last.line, current.step, inexact))
+        pairs, inexact = pairs[:-1], ""
     scalars = {name: number.value for name, number in pairs}
     timed = any(name.startswith(TIMERS) for name in scalars)
     if not timed and scalars and all(name.startswith("val") for name in scalars):
@@ -275,7 +277,34 @@ def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
         verdicts.append(Verdict("warning", "timings-missing", text))
     rounding = {name: half_digit(number.decimals) for name, number in pairs if fixed and number.decimals is not None}
     record = StepRecord(current.step, {}, scalars, {}, None, path, current.first.line, rounding)
-    return [_Line(record, intern(current.first.actor), cut_off, tuple(verdicts))]
+    return [_Line(record, intern(current.first.actor), cut_off, inexact, tuple(verdicts))]
+
+
+def _cut_off(path: Path, line: int, step: int, name: str) -> Verdict:
+    text = f"{path}:{line}: step {step} is truncated in or after {name}; that value is left out"
+    return Verdict("note", "value-cut-off", text)
+
+
+def _without_cut_numbers(lines: Sequence[_Line], path: Path) -> list[_Line]:
+    """The lines without the number in which another process's output may have cut them.
+
+    Such a line lacks the number that ends most lines.
+    """
+    ends = Counter([*line.record.scalars][-1] for line in lines if line.record.scalars)
+    name, count = ends.most_common(1)[0] if ends else ("", 0)
+    kept = []
+    for line in lines:
+        record = line.record
+        if line.inexact in record.scalars and 2 * count > len(lines) and name not in record.scalars:
+            scalars, rounding = (
+                {key: value for key, value in numbers.items() if key != line.inexact}
+                for numbers in (record.scalars, record.rounding)
+            )
+            record = replace(record, scalars=scalars, rounding=rounding)
+            verdict = _cut_off(path, record.line, record.step, line.inexact)
+            line = replace(line, record=record, verdicts=(verdict, *line.verdicts))
+        kept.append(line)
+    return kept
 
 
 def _note_runner(log: _Log, actor: str, line: int, path: Path) -> None:

@@ -187,6 +187,20 @@ def test_zeros_that_a_crashed_node_left_end_a_line_that_was_cut(tmp_path):
     }
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("between", [f"\n{GREY}(WorkerDict pid=8){OFF} loading: 3/4\n", "(WorkerDict pid=8) loading\n"])
+@pytest.mark.parametrize("chars", range(1, 7))
+def test_a_number_that_another_processs_line_cuts_is_left_out(tmp_path, chars, between, rounded):
+    first, whole, last = (line(s, STEP | {"timing_s/gen": 750.25}, rounded) for s in (1, 2, 3))
+    at = whole.index("750.25") + chars
+    found = read(tmp_path, f"{first}\n{whole[:at]}{between}{whole[at:]}\n{last}\n")
+    cut = found.read.records[2]
+    assert "timing_s/gen" not in cut.scalars, "75.0 is not what was measured"
+    assert cut.rounding.keys() <= cut.scalars.keys()
+    assert codes(found) == ["value-cut-off", "timings-missing"]
+    assert "run.log:2: step 2 is truncated in or after timing_s/gen" in found.read.verdicts[0].text
+
+
 def test_many_lines_that_were_cut_are_told_once(tmp_path):
     """A run that validates every tenth step, in wandb's capture of its console: 26 of its 261 lines were cut."""
     many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP

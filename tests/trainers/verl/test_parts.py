@@ -57,3 +57,15 @@ def test_data_and_rewards_through_verls_own_classes(
     cpus = {"0.4.1": "10 CPUs in Ray (2, 1 with each of 8 GPUs)", "0.9.1": "33 CPUs in Ray (1, 8 for transfer_queue."}
     assert cpus[version] in told["too_few_cpus"]
     assert told["printed"] == []  # no completion in the log
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_resumed_run_has_the_data_order_of_an_uninterrupted_one(
+    version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path
+) -> None:
+    done = warm_verl(version).run(Path(__file__).with_name("order_of_data.py"), version, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for told in json.loads((tmp_path / "order.json").read_text()).values():
+        whole = told["whole"]
+        assert whole[:5] != whole[5:10] != whole[10:15]  # each pass is shuffled anew
+        assert {step: rows for step, rows in told["resumed"].items() if rows != whole} == {}

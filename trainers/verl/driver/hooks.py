@@ -34,6 +34,7 @@ from common.contracts import MetricsLine
 from common.retry import keep_watching, present, retry_io
 from node.records import append_json_line
 from node.rewards import FAILED
+from trainers.verl.driver import data_order
 from trainers.verl.driver.samples import ValidationSamples
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
@@ -78,6 +79,7 @@ class StepHooks:
 
         _wrap(trainer, "fit", self._fit)
         _wrap(trainer, "_save_checkpoint", self._save)
+        _wrap(trainer, "_load_checkpoint", data_order.resume)
         _wrap(metric_utils, "_compute_response_info", self._note_lengths)
         if self._names and hasattr(trainer, "_compute_metrics"):
             _wrap(trainer, "_compute_metrics", self._note_rewards)

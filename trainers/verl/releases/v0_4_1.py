@@ -134,7 +134,31 @@ def _repeated_options(case: Case) -> str | None:
     return ", ".join(repeated) if repeated and case.engine.name == "vllm" and not _ignored_options(case) else None
 
 
+_BARRIER_S = 1800
+"""torch's own timeout of a process group: fsdp_workers.py:110 sets none."""
+_SLOW_TOKENS_S = 20
+"""Tokens per second of one sequence in a slow engine: a large model with many sequences at once. An assumption."""
+
+
+def _outlasts_barrier(case: Case) -> str | None:
+    tokens = int(case.workload["max_response_length"])
+    if case.engine.name != "sglang" or read.rollout(case, "mode") == "async" or tokens <= _BARRIER_S * _SLOW_TOKENS_S:
+        return None
+    return f"{tokens} tokens at {_SLOW_TOKENS_S} tokens/s take {tokens // _SLOW_TOKENS_S} s"
+
+
 _CHECKS = (
+    Rule(
+        "sglang-barrier",
+        "odd",
+        _outlasts_barrier,
+        f"a response may take longer than {_BARRIER_S} s: {{got}}",
+        "all processes of verl 0.4.1 wait for the slowest SGLang engine: torch ends them after 30 minutes, and verl "
+        "has no key for it",
+        f"{_SGLANG}:659; {_FSDP}:110",
+        f"workload.max_response_length: at most {_BARRIER_S * _SLOW_TOKENS_S}; or verl 0.9.1, or vLLM",
+        on_imported=False,
+    ),
     Rule(
         "graphs-may-hang",
         "odd",
