@@ -40,6 +40,14 @@ class ModelFacts:
         """Bytes of one token's keys and values in bfloat16."""
         return 2 * self.kv_numbers
 
+    def kv_heads_fit(self, gpus: int) -> bool:
+        """Whether the GPUs divide or copy the heads of keys and values evenly."""
+        return self.kv_heads % gpus == 0 if self.kv_heads >= gpus else gpus % self.kv_heads == 0
+
+    def heads_fit(self, gpus: int) -> bool:
+        """Whether an engine can split all heads over its GPUs."""
+        return self.heads % gpus == 0 and self.kv_heads_fit(gpus)
+
 
 # The parameter count below is correct for attention with separate or fused projections and a gated MLP. It omits
 # biases and norms, 0.01% of the total.

@@ -133,10 +133,22 @@ class Case:
     @cached_property
     def per_replica(self) -> int:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are divided evenly."""
-        key, value = self.trainer.server
-        served = bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
-        replicas = self._count("server_engines") if served else self.trainer_gpus // self.tensor_parallel
+        replicas = self._count("server_engines") if self._served else self.trainer_gpus // self.tensor_parallel
         return -(-int(self.workload["batch_size"]) // max(1, replicas))
+
+    @property
+    def _served(self) -> bool:
+        key, value = self.trainer.server
+        return bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
+
+    def allows_tensor_parallel(self, gpus: int) -> bool:
+        """Whether its nodes have room for engines of so many GPUs, and the batch divides over a trainer beside them."""
+        nodes = int(self.workload.get("nodes") or 1)
+        each = self.trainer_gpus // nodes
+        if not self._served:
+            return each == 0 or each % gpus == 0
+        used = gpus * self._count("server_engines")
+        return used <= each if nodes > 1 else used < each and int(self.workload["batch_size"]) % (each - used) == 0
 
     def behaviour(self, code: str) -> str | None:
         """The effect of one of its trainer's behaviours in this case; None if unknown."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from common.errors import UserError
 from common.findings import Finding
+from common.model_facts import model_facts
+from common.verdicts import count_of
 from node.engine_server import uses_server
 from trainers.cases import Case
 from trainers.protocol import Variables
@@ -65,7 +67,10 @@ def gpus(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) -> int:
         # The given engines share the server's GPUs.
         asked *= max(1, (each if nodes > 1 else 1) // asked)
     if not 1 <= asked <= most:
-        allowed = "1" if most == 1 else f"1 to {most}" if most else "none"
+        # On one node the trainer's processes must also share the batch equally.
+        equal = [n for n in range(1, most + 1) if nodes > 1 or not each or workload.batch_size % (each - n) == 0]
+        some = " or ".join(map(str, equal)) or ("none with this workload.batch_size" if most else "none")
+        allowed = f"1 to {most}" if len(equal) == most > 1 else some
         where = "the job's last node" if nodes > 1 else f"the last of {each} GPUs" if each else "the CPU"
         names = " times ".join(f"options.{option}" for option in parallel)
         got = " times ".join(repr(number) for number in given.values()) or repr(asked)
@@ -119,14 +124,24 @@ def idle_gpus(case: Case, variables: Variables) -> Iterator[Finding]:
     if case.imported or nodes == 1 or not is_served(case) or used >= each:
         return
     product = " times ".join(option for option in (TENSOR_PARALLEL, DATA_PARALLEL) if option in case.settings)
+    size, rest = case.tensor_parallel, each - used
+    model = model_facts(str(case.workload["model"]["source"]))
+    larger = [n for n in range(used + 1, each + 1) if model is not None and model.heads_fit(n)]
+    change = "workload.nodes: 1"
+    if int(case.workload["batch_size"]) % rest:
+        change = f"one node, and a workload.batch_size that its other {count_of(rest, 'GPU')} share equally"
+    if DATA_PARALLEL in case.settings and each % size == 0:
+        change = f"{DATA_PARALLEL}: {each // size}; or {change}"
+    elif larger:
+        change = f"{TENSOR_PARALLEL}: {larger[-1]}; or {change}"
     yield Finding(
         "odd",
         "server-gpus-idle",
         (case.arm,),
         f"the server uses {used} of its node's {each} GPUs: {product} is {used}",
-        f"the other {each - used} stay idle and cost money: the trainer runs on the other nodes",
+        f"the other {rest} stay idle and cost money: the trainer runs on the other nodes",
         "docs/trl.md#a-vllm-server-beside-the-trainer",
-        f"{product}: {each}, if that divides the model's heads; or workload.nodes: 1",
+        change,
     )
 
 

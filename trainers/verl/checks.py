@@ -119,7 +119,7 @@ _RULES = (
         "with a small learning rate most updates are smaller than a rounding step of such weights and are lost: fast "
         "and small, but it hardly learns. verl's default is float32",
         "verl 0.4.1, workers/fsdp_workers.py:203; verl 0.9.1, trainer/config/engine/fsdp.yaml, model_dtype",
-        f"{ACTOR}.fsdp_config.model_dtype: fp32 (it takes more memory; passes are still in bfloat16)",
+        f"remove {ACTOR}.fsdp_config.model_dtype (float32 takes more memory; passes are still in bfloat16)",
     ),
     Rule(
         "validation-in-step",

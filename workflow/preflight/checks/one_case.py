@@ -41,10 +41,12 @@ def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     wrong = []
     if model.heads % tp:
         wrong.append(f"{model.heads} attention heads")
-    if not _splits(model.kv_heads, tp):
+    if not model.kv_heads_fit(tp):
         wrong.append(f"{model.kv_heads} heads of keys and values")
     if wrong:
-        fits = [n for n in (2, 4, 5, 8, 10, 16) if model.heads % n == 0 and _splits(model.kv_heads, n)]
+        fits = [n for n in (1, 2, 4, 5, 8, 10, 16) if model.heads_fit(n)]
+        allowed = " or ".join(str(n) for n in fits if case.allows_tensor_parallel(n))
+        key = case.trainer.key("tensor_parallel")
         yield finding_of(
             case,
             "impossible",
@@ -52,13 +54,11 @@ def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
             f"{' and '.join(wrong)} cannot be split over {tp} GPUs",
             f"{case.engine.label} ends with an assertion when it builds the model",
             f"{model.source}; sglang 0.4.6.post5, srt/models/llama.py:121 to 131 (vLLM's is the same)",
-            f"{case.trainer.key('tensor_parallel')}: 1" + "".join(f" or {n}" for n in fits),
+            f"{key}: {allowed}"
+            if allowed
+            else f"a smaller {key} ({' or '.join(map(str, fits))}), and a workload.batch_size that the trainer's other "
+            "GPUs share equally",
         )
-
-
-def _splits(kv_heads: int, gpus: int) -> bool:
-    """Whether the GPUs divide or copy the heads of keys and values evenly."""
-    return kv_heads % gpus == 0 if kv_heads >= gpus else gpus % kv_heads == 0
 
 
 def accelerator(case: Case, launch: LaunchContext) -> Iterator[Finding]:
