@@ -84,6 +84,7 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("impossible", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async"}}),
     ("odd", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async", "data.return_raw_chat": True}}),
     ("odd", "trainer-mode", EQUAL, {"options": {"trainer.v1.trainer_mode": "colocate_async"}}),
+    ("impossible", "setting-separate-async", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
     ("impossible", "lora-sglang", ARTICLE, {"options": {LORA: 16}}),
     ("impossible", "lora-weights", ARTICLE, {"options": {LORA: 24}, "without": ("sglang",)}),
     ("impossible", "setting-choice", ARTICLE, {"options": {f"{ROLLOUT}.multi_stage_wake_up": True}}),

@@ -40,7 +40,45 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
     }
 
 
+def _separate_engines(config: FlatConfig) -> Iterator[Refusal]:
+    """What trainer/ppo/v1/trainer_separate_async.py:59-75 asserts, and the GPUs that this loop needs beside the job's.
+
+    A run that was trained elsewhere has passed all of it (`setting-`).
+    """
+    mode, section = "trainer.v1.trainer_mode", "trainer.v1.separate_async"
+    if config.get(mode) != "separate_async":
+        return
+    prompts, mini = config.count("data.train_batch_size"), config.count(f"{ACTOR}.ppo_mini_batch_size")
+    syncs = config.count(f"{section}.parameter_sync_step")
+    if f"{section}.parameter_sync_step" in config.values and prompts != syncs * mini:
+        yield Refusal(
+            "setting-separate-async",
+            f"data.train_batch_size must be {section}.parameter_sync_step x {ACTOR}.ppo_mini_batch_size (got "
+            f"{prompts}, {syncs} x {mini})",
+            change="workload.mini_batch_size: batch_size over parameter_sync_step",
+        )
+    backend = config.get(f"{ROLLOUT}.checkpoint_engine.backend", "naive")
+    if backend == "naive":
+        text = f"{ROLLOUT}.checkpoint_engine.backend must not be naive with {mode} separate_async"
+        yield Refusal("setting-separate-async", text, change=f"{ROLLOUT}.checkpoint_engine.backend: nccl")
+    nodes, per_node = (config.get(f"{ROLLOUT}.{key}", 0) for key in ("nnodes", "n_gpus_per_node"))
+    own = nodes * per_node
+    yield Refusal(
+        "setting-separate-async",
+        f"{mode} separate_async generates on GPUs beside the trainer's {config.gpus}, and a job has only these (got "
+        f"{ROLLOUT}.nnodes x n_gpus_per_node {nodes} x {per_node}: {config.gpus + own} GPUs in all)",
+        "Ray waits for GPUs that the job does not have",
+        f"{mode}: sync or colocate_async; or train it elsewhere and import the run",
+    )
+
+
 def _problems(config: FlatConfig) -> Iterator[Refusal]:
+    yield from _separate_engines(config)
+    groups = "algorithm.filter_groups"
+    if config.get(f"{groups}.enable") and not config.values.get(f"{groups}.metric", "reward"):
+        # trainer/ppo/v1/trainer_base.py:196
+        text = "algorithm.filter_groups.metric must be set where filter_groups.enable is true (got null)"
+        yield Refusal("setting-choice", text, change="algorithm.filter_groups.metric: reward")
     packs = config.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
     if packs is not None and bool(packs) != config.dynamic:  # workers/engine_workers.py
         yield alike.dynamic_tokens(
@@ -408,6 +446,7 @@ V0_9_1 = Release(
         "dynamic-tokens": "verl 0.9.1, utils/seqlen_balancing.py:384",
         "tensor-parallel-gpus": "verl 0.9.1, workers/engine_workers.py:659",
         "rollout-mode": "verl 0.9.1, workers/config/rollout.py",
+        "setting-separate-async": "verl 0.9.1, trainer/ppo/v1/trainer_separate_async.py:59-75",
     },
     checks=_CHECKS,
     pads_packed_batches=True,
