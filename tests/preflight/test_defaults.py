@@ -138,6 +138,8 @@ def test_thousands_of_runs_take_seconds_at_most() -> None:
         ("'a b'", "a b"),
         ("['console','wandb']", ["console", "wandb"]),
         ("{a:1,b:x}", {"a": 1, "b": "x"}),
+        ("{a:'b:c',d:[\"e:f\",2]}", {"a": "b:c", "d": ["e:f", 2]}),
+        ("{u:http://x/y}", {"u": "http://x/y"}),
         ("[", "["),
     ],
 )

@@ -22,6 +22,7 @@ from trainers.verl.driver.keys import key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, sections_above
 
 FOLDER = Path(__file__).parent / "packaged"
+_QUOTED_OR_COLON = re.compile(r"""('[^']*'|"[^"]*")|:(?=[^\s/])""")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -91,7 +92,12 @@ def value_of(text: str) -> Any:
     if _NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit():
         return float(text)
     try:
-        value = yaml.safe_load(re.sub(r":(?=[^\s/])", ": ", text) if text.startswith("{") else text)
+        value = yaml.safe_load(_spaced(text) if text.startswith("{") else text)
     except yaml.YAMLError:
         return text
     return text if value is None and text not in ("null", "~", "") else value
+
+
+def _spaced(text: str) -> str:
+    """A mapping with a space behind each colon, as YAML wants it; quoted texts and addresses stay as they are."""
+    return _QUOTED_OR_COLON.sub(lambda found: found[1] or ": ", text)
