@@ -288,14 +288,16 @@ def _cut_off(path: Path, line: int, step: int, name: str) -> Verdict:
 def _without_cut_numbers(lines: Sequence[_Line], path: Path) -> list[_Line]:
     """The lines without the number in which another process's output may have cut them.
 
-    Such a line lacks the number that ends most lines.
+    Such a line lacks the number that ends most lines, or ends in a timer without that of the whole step.
     """
     ends = Counter([*line.record.scalars][-1] for line in lines if line.record.scalars)
     name, count = ends.most_common(1)[0] if ends else ("", 0)
     kept = []
     for line in lines:
         record = line.record
-        if line.inexact in record.scalars and 2 * count > len(lines) and name not in record.scalars:
+        short = 2 * count > len(lines) and name not in record.scalars
+        within_timers = line.inexact.startswith(TIMERS) and TIMERS + "step" not in record.scalars
+        if line.inexact in record.scalars and (short or within_timers):
             scalars, rounding = (
                 {key: value for key, value in numbers.items() if key != line.inexact}
                 for numbers in (record.scalars, record.rounding)

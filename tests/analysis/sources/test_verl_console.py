@@ -201,6 +201,18 @@ def test_a_number_that_another_processs_line_cuts_is_left_out(tmp_path, chars, b
     assert "run.log:2: step 2 is truncated in or after timing_s/gen" in found.read.verdicts[0].text
 
 
+@pytest.mark.parametrize(("steps", "cut"), [(1, {1}), (2, {1}), (2, {1, 2}), (4, {1, 3}), (5, {1, 2, 4})])
+def test_numbers_are_left_out_also_where_most_lines_are_cut(tmp_path, steps, cut):
+    lines = [line(s, STEP | {"timing_s/gen": 750.25}, False) for s in range(1, steps + 1)]
+    lines = [
+        x.replace("750.25", "75\n(WorkerDict pid=8) loading\n0.25") if s in cut else x for s, x in enumerate(lines, 1)
+    ]
+    found = read(tmp_path, "\n".join([*lines, ""]))
+    for step, record in found.read.records.items():
+        assert record.scalars.get("timing_s/gen") == (None if step in cut else 750.25)
+    assert "value-cut-off" in codes(found)
+
+
 def test_many_lines_that_were_cut_are_told_once(tmp_path):
     """A run that validates every tenth step, in wandb's capture of its console: 26 of its 261 lines were cut."""
     many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
