@@ -140,6 +140,10 @@ def test_thousands_of_runs_take_seconds_at_most() -> None:
         ("{a:1,b:x}", {"a": 1, "b": "x"}),
         ("{a:'b:c',d:[\"e:f\",2]}", {"a": "b:c", "d": ["e:f", 2]}),
         ("{u:http://x/y}", {"u": "http://x/y"}),
+        ("{path:/data/x,t:12:30,n:{m:1}}", {"path": "/data/x", "t": "12:30", "n": {"m": 1}}),
+        ("12:30", "12:30"),
+        ("http://x:80/y", "http://x:80/y"),
+        ("[12:30,'a:1']", ["12:30", "a:1"]),
         ("[", "["),
     ],
 )

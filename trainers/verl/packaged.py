@@ -22,7 +22,10 @@ from trainers.verl.driver.keys import key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, sections_above
 
 FOLDER = Path(__file__).parent / "packaged"
-_QUOTED_OR_COLON = re.compile(r"""('[^']*'|"[^"]*")|:(?=[^\s/])""")
+# A quoted text, the colon behind a key, and digits that YAML would read in base 60, as times of day.
+_OF_YAML = re.compile(
+    r"""('[^']*'|"[^"]*")|((?<=[{,])\s*[^\s:,{}\[\]'"]+:)(?=\S)|(?<![\w./])(\d+(?::\d+)+)(?![\w.:/])"""
+)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -92,12 +95,13 @@ def value_of(text: str) -> Any:
     if _NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit():
         return float(text)
     try:
-        value = yaml.safe_load(_spaced(text) if text.startswith("{") else text)
+        value = yaml.safe_load(_OF_YAML.sub(_as_yaml, text))
     except yaml.YAMLError:
         return text
     return text if value is None and text not in ("null", "~", "") else value
 
 
-def _spaced(text: str) -> str:
-    """A mapping with a space behind each colon, as YAML wants it; quoted texts and addresses stay as they are."""
-    return _QUOTED_OR_COLON.sub(lambda found: found[1] or ": ", text)
+def _as_yaml(found: re.Match[str]) -> str:
+    """A part of Hydra's value as YAML wants it: a space behind a mapping's colon, quotes around 12:30."""
+    quoted, key, digits = found.groups()
+    return quoted or (f"{key} " if key else f"'{digits}'")
