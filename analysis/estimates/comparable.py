@@ -185,21 +185,15 @@ def _clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict
     """Reports runs whose steps sum to more than the time from their start to their end: a clock jumped."""
     if PHASE + "step" not in wide:
         return
-    of_run = dict(
-        iter(
-            wide[["run_id", "attempt", PHASE + "step"]].assign(steps=steps_per_row(wide)).groupby("run_id", sort=False)
-        )
-    )
+    took_s = wide[PHASE + "step"].clip(lower=0) * steps_per_row(wide)
+    of_run = dict(iter(wide[["run_id", "attempt"]].assign(took_s=took_s).groupby("run_id", sort=False)))
     for run in runs:
         if run.time_span is None or run.run_id not in of_run:
             continue
         rows = of_run[run.run_id]
         if "attempt" in run.done:
             rows = rows[rows["attempt"] == run.done["attempt"]]
-        steps_s, span_s = (
-            float((rows[PHASE + "step"].clip(lower=0) * rows["steps"]).sum()),
-            run.time_span[1] - run.time_span[0],
-        )
+        steps_s, span_s = float(rows["took_s"].sum()), run.time_span[1] - run.time_span[0]
         if span_s < 0 or steps_s > span_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
             text = (
                 f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, but its start and end are {span_s:,.0f} s "

@@ -143,12 +143,7 @@ def read_verl_console(path: Path) -> Imported:
             log.command.feed(part.text)
         log.note(part)
     lines += _close(current, path)
-    if len(log.experiments) > 1:
-        (name, _), (other, at), *_ = log.experiments.items()
-        raise UserError(
-            f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, "
-            f"{other!r}; {split_commands(path, at - 1)}"
-        )
+    _require_one_experiment(log, path)
     everything = lines
     lines, verdicts = _only_verls(lines, path)
     lines = _without_cut_numbers(lines, path)
@@ -162,6 +157,15 @@ def read_verl_console(path: Path) -> Imported:
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
     read.verdicts = [*log.config.verdicts(path), *verdicts, *more, *read.verdicts]
     return log.imported(read, named)
+
+
+def _require_one_experiment(log: _Log, path: Path) -> None:
+    if len(log.experiments) > 1:
+        (name, _), (other, at), *_ = log.experiments.items()
+        raise UserError(
+            f"{path} holds several runs: its configuration names experiment {name!r} and, from line {at}, "
+            f"{other!r}; {split_commands(path, at - 1)}"
+        )
 
 
 def _joined(current: _OpenLine, part: Printout) -> str | None:

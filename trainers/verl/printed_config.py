@@ -51,22 +51,22 @@ class PrintedConfig:
 
     def feed(self, part: Printout) -> None:
         """Take up a line that is not a step."""
-        if self.value:
+        begins = part.text.startswith("{'")
+        # Most lines of a log are outside of any dictionary.
+        if self.value or not (begins or part.actor in self._open):
             return
         text, depth = _fragment(part.text)
-        begins = part.text.startswith("{'")
         if begins and depth > 0:
             self._give_up(part.actor)
             self._open[part.actor] = _Open(part.line)
-        elif begins and not text and _KEY in part.text:
-            self._unread = self._unread or part.line
-        current = self._open.get(part.actor)
-        if current is None:
-            if begins and text and depth == 0:
+        elif begins:
+            if not text and _KEY in part.text:
+                self._unread = self._unread or part.line
+            elif text and depth == 0 and part.actor not in self._open:
                 self._close(_Open(part.line, [text]))
-            return
-        if begins and depth == 0:
-            return
+            if part.actor not in self._open or depth == 0:
+                return
+        current = self._open[part.actor]
         if (_SETTING if not text else _QUOTE).search(part.text, len(text)):
             current.hidden = part.line
         if not text:
