@@ -13,7 +13,7 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test bench locks wheelhouse container docs docs-site gallery picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test bench locks wheelhouse gpu-kit container docs docs-site gallery picture
 .PHONY: check check-form check-types check-workflow check-tests
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make bench             the figures in docs/bench.md, measured here"
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
 	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md has the other words)"
+	@echo "make gpu-kit           what one GPU machine without a network needs, in parts, by stages (docs/gpu.md)"
 	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
 	@echo "make docs-site         build the site of docs/ in build/site (OUT=folder); a link that leads nowhere fails it"
 	@echo "make picture           draw the README's picture from the quickstart's report"
@@ -114,6 +115,10 @@ wheelhouse: $(VENV)/controller.stamp
 	@$(BIN)/python -m workflow.stacks wheelhouse "$(STACK)" $(if $(OUT),--out "$(OUT)") \
 	  $(if $(PARTS_MB),--part-mb "$(PARTS_MB)") $(if $(PYTHON_VERSION),--python "$(PYTHON_VERSION)") \
 	  $(if $(PLATFORM),--platform "$(PLATFORM)") $(if $(HAVE),--have "$(HAVE)") $(if $(LIST),--list)
+
+# STAGES="trl graphs": only these.
+gpu-kit: $(VENV)/controller.stamp
+	@$(BIN)/python -m workflow.gpu_kit $(STAGES)
 
 container: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make container STACK=<a folder of envs/>"; exit 2; }

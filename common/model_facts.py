@@ -90,14 +90,19 @@ _KNOWN: Mapping[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-70B": _config("LlamaForCausalLM", "80 8192 64 8 28672 128256 131072", scaled=True),
     "meta-llama/Llama-3.1-70B-Instruct": _config("LlamaForCausalLM", "80 8192 64 8 28672 128256 131072", scaled=True),
 }
-# The model of node/tiny.py, with its maximum vocabulary.
-_TINY = _config("Qwen2ForCausalLM", "4 128 4 2 512 512 2048", tied=True)
+# The models of node/tiny.py, with their maximum vocabulary.
+_BUILTIN: Mapping[str, dict[str, Any]] = {
+    "builtin:tiny-qwen2": _config("Qwen2ForCausalLM", "4 128 4 2 512 512 2048", tied=True),
+    "builtin:small-qwen2": _config("Qwen2ForCausalLM", "8 512 8 4 2048 512 2048", tied=True),
+    "builtin:phi4-shape": _KNOWN["microsoft/Phi-4-reasoning-plus"],
+}
 
 
 def model_facts(source: str) -> ModelFacts | None:
     """A model's sizes by hub id, folder or built-in name; None if unknown."""
     if source.startswith("builtin:"):
-        return facts_of(_TINY, "node/tiny.py") if source == "builtin:tiny-qwen2" else None
+        config = _BUILTIN.get(source)
+        return facts_of(config, "node/tiny.py") if config else None
     # The same rule as for `workload.model.source`.
     if not source.startswith(("/", ".", "~")) and source.count("/") < 2:
         known = {name.lower(): (name, config) for name, config in _KNOWN.items()}

@@ -457,3 +457,8 @@ def test_the_plan_is_the_same_after_a_journey_as_json() -> None:
         raw = yaml.safe_load(file.read_text(encoding="utf-8"))
         one, same = (plan_runs(parse_config(some), facts) for some in (raw, json.loads(json.dumps(raw))))
         assert one.as_json() == same.as_json(), file
+
+
+def test_a_model_without_weights_is_only_for_replays() -> None:
+    with pytest.raises(UserError, match=r"builtin:phi4-shape has no weights to train; use it with trainer replay"):
+        planned(workload=RAW["workload"] | {"model": {"source": "builtin:phi4-shape"}})

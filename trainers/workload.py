@@ -14,7 +14,7 @@ from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
 from node.own_reward_process import ARGUMENTS
 from node.reward_model import OWN_PROCESS
-from node.tiny import BUILTIN_MODELS
+from node.tiny import BUILTIN_MODELS, WITHOUT_WEIGHTS
 from trainers.reward_settings import AnyReward, RewardModel
 from trainers.section import Count, Environment, Number, Options, PositiveInt, Section, Seed, require_source
 
@@ -80,7 +80,8 @@ class Model(Section):
 
     source: str
     """`builtin:tiny-qwen2` (random weights, tokenizer trained on the data; on GPUs, whose kernels need wider heads, use
-    `builtin:small-qwen2`), a local folder, or a hub model's id."""
+    `builtin:small-qwen2`; `builtin:phi4-shape` is for replays with `load_format: dummy`), a local folder, or a hub
+    model's id."""
     revision: str | None = None
     """The commit of a hub model; required for a hub id."""
     seed: Seed = 0
@@ -230,3 +231,12 @@ def require_words(trainer: str, workload: Workload, rules: Iterable[tuple[str, b
         if broken:
             got = getattr(workload, word)
             raise UserError(f"workload.{word} must be {allowed} with trainer {trainer}: {why} (got {got})")
+
+
+def require_trainable(workload: Workload) -> None:
+    """`UserError` for a built-in model without weights, which only a replay can use."""
+    if (source := workload.model.source) in WITHOUT_WEIGHTS:
+        raise UserError(
+            f"workload.model.source {source} has no weights to train; use it with trainer replay, or another model "
+            f"({', '.join(name for name in BUILTIN_MODELS if name not in WITHOUT_WEIGHTS)}, a folder, a hub id)"
+        )

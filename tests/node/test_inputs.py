@@ -75,6 +75,7 @@ def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
         "again": request(),
         "other-seed": request({"seed": 1}, {"seed": 1}),
         "small": request(None, {"source": "builtin:small-qwen2"}),
+        "shape": request(None, {"source": "builtin:phi4-shape"}),
         "system": request({"system_prompt": "Be brief."}),
         "jsonl-drop": request({**jsonl, "too_long": "drop"}),
         "json-first-two": request({**columns, "source": str(folder / "rows.json"), "rows": 2}),
@@ -147,6 +148,10 @@ def test_builtins_are_reproducible(results: dict[str, Any]) -> None:
     assert first["data"]["rows"] == 32
     assert 1_000_000 < first["model"]["parameters"] < 3_000_000
     assert 25_000_000 < results["small"]["made"]["model"]["parameters"] < 40_000_000
+    shape = results["folder"] / "shape" / "model"
+    config = json.loads((shape / "config.json").read_text())
+    assert (config["architectures"], config["num_hidden_layers"]) == (["Phi3ForCausalLM"], 40)
+    assert results["shape"]["made"]["model"]["parameters"] is None and not list(shape.glob("*.safetensors"))
     assert 5 < first["prompt_tokens"]["min"] <= first["prompt_tokens"]["mean"] <= first["prompt_tokens"]["max"] <= 48
     folder = results["folder"] / "builtin"
     assert json.loads((folder / "inputs.json").read_text()) == first

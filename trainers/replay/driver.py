@@ -30,7 +30,7 @@ from node.hardware import OtherLoad, importing, peak_resident_gib
 from node.over_ranks import WAIT, RankStep, merge_ranks
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from node.records import append_json_line
-from trainers.replay import RELEASE
+from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import idle_share, step_lengths
 from trainers.replay.replicas import Meeting, ReplayRank, isolate_engine
 
@@ -93,14 +93,17 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
         engine, policy, measured = None, None, {}
         if place.shard == 0 or not module.STARTS_ITS_SHARDS:
             in_trainer = engine_named(job.spec["engine"]).in_trainer
-            policy = _policy(job.inputs, settings, generates=in_trainer)
+            if not makes_weights(settings["engine"]):
+                policy = _policy(job.inputs, settings, generates=in_trainer)
             began = time.perf_counter()
             engine = module.build(job.inputs.model, policy, place.settings(settings), len(job.affinity))
             closing.callback(engine.close)
             measured["start_s"] = time.perf_counter() - began
         stop.install()
-        if engine:
+        if engine and policy:
             measured["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings)
+        elif engine:  # the first tokens are slow, also without a comparison
+            engine.generate(work.prompts[:_CHECKED_PROMPTS], [_CHECKED_TOKENS] * len(work.prompts[:_CHECKED_PROMPTS]))
         meeting.gather(None)  # all processes begin the first step together
         stop.training = True
         _steps(engine, policy, work, engine_named(job.spec["engine"]).max_sequences_option, stop)
@@ -126,7 +129,8 @@ def _of_all(engines: Sequence[Mapping[str, Any]], replicas: int) -> dict[str, An
     """The first engine's settings, the slowest start, the lowest greedy share and the sum of the memory."""
     combined = dict(engines[0])
     for name, combine in (("start_s", max), ("greedy_equal", min), ("peak_memory_gib", sum)):
-        combined[name] = combine(one[name] for one in engines if name in one)
+        if known := [one[name] for one in engines if name in one]:
+            combined[name] = combine(known)
     return combined | ({"replicas": replicas} if replicas > 1 else {})
 
 
@@ -293,8 +297,9 @@ def _rollout(
     if engine.sleeps and asleep:
         with clock.phase("wake"):
             engine.wake()
-    with clock.phase("sync_weights"):
-        engine.update(policy.state_dict().items())
+    if policy:
+        with clock.phase("sync_weights"):
+            engine.update(policy.state_dict().items())
     with clock.phase("generate"):
         made = engine.generate(asked, wanted)
     if engine.sleeps:

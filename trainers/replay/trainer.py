@@ -9,10 +9,11 @@ from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import file_sha256, read_json_object
 from engines import engine_named
+from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers import Spread
 from trainers.cases import sglang_speed_on_cpu, vllm_attention_backend
 from trainers.protocol import Driver, StackFacts, Trainer
-from trainers.replay import RELEASE
+from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import check_lengths
 from trainers.timers.tree import Phase, TimerTree
 from trainers.workload import TrainedArm, Workload, require_words
@@ -34,6 +35,7 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
             "workload.rewards: device must be trainer or cpu with trainer replay: it scores nothing (got own)"
         )
     shards = _tensor_parallel(arm, workload)
+    _require_weights(arm, workload)
     lengths = check_lengths(arm.options.get("lengths"), workload.max_response_length)
     if "source" in lengths:
         lengths["sha256"] = _sha256(lengths["source"])
@@ -75,6 +77,22 @@ def _tensor_parallel(arm: TrainedArm, workload: Workload) -> int:
             f"{replicas} engines (workload.gpus_per_node / {option}): each gets whole groups, as in training"
         )
     return shards
+
+
+def _require_weights(arm: TrainedArm, workload: Workload) -> None:
+    """`UserError` if the engine would load weights that the model lacks, or could not make its own."""
+    source, options = workload.model.source, dict(arm.options.get("engine") or {})
+    if not makes_weights(options):
+        if source in WITHOUT_WEIGHTS:
+            raise UserError(
+                f"workload.model.source {source} has no weights; set options.engine.load_format: dummy in all arms, or "
+                f"use a model with weights ({', '.join(SHAPES)}, a folder, a hub id)"
+            )
+    elif engine_named(arm.engine).in_trainer or options.get("enable_sleep_mode") or options.get("enable_memory_saver"):
+        raise UserError(
+            "options.engine.load_format: dummy is for vllm and sglang without sleep (enable_sleep_mode, "
+            f"enable_memory_saver): random weights are made once, at the start (got engine {arm.engine})"
+        )
 
 
 def _sha256(source: str) -> str:

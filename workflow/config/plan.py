@@ -21,7 +21,7 @@ from common.files import fingerprint_of
 from node.hub import source_kind
 from trainers.registry import StackFacts, driver_of, require_importable, trainer_named
 from trainers.reward_settings import without_code
-from trainers.workload import Workload
+from trainers.workload import Workload, require_trainable
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path
 from workflow.config.model import Arm, Config
@@ -231,6 +231,8 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
                 driver = driver_of(name, arm)
+                if trainer_named(arm.trainer).trains:
+                    require_trainable(workload)
                 options = options_json(arm.options, read)
                 args = driver.trainer_args(arm.model_copy(update={"options": options}), workload, seed, facts[name])
                 inputs_id = _sha256(request)[:8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from analysis.collect import main as collect
 from analysis.report.content import read_content
 from common.errors import UserError
 from common.files import inputs_sha256
+from node.records import tree_sha256
 from trainers.registry import StackFacts
 from trainers.replay import RELEASE
 from trainers.replay.lengths import draw_lengths, idle_share
@@ -128,6 +130,41 @@ def test_every_completion_has_the_length_that_was_asked_for(
         phases = set(of_step[of_step["kind"] == "phase"]["name"])
         assert phases == {"step", "step/sync_weights", "step/generate"}
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
+
+
+def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    plan = planned("vllm", engine={**VLLM_ENGINE, "load_format": "dummy"})
+    model = tmp_path / "model"
+    shutil.copytree(made_inputs.parent / "model", model, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copy(made_inputs.parent / "data.parquet", tmp_path)
+    told = json.loads(made_inputs.read_text())
+    told["model"]["sha256"] = tree_sha256(model)
+    (tmp_path / "inputs.json").write_text(json.dumps(told))
+    folder, ended = replayed(stack_python, plan, tmp_path, tmp_path / "inputs.json")
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    done = json.loads((folder / "done.json").read_text())
+    assert "greedy_equal" not in done["resolved"]["engine"] and done["last_step"] == 3
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["phases"].keys() for line in lines] == [{"step", "step/generate"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "options", "said"),
+    [
+        ("vllm", "builtin:phi4-shape", {}, "builtin:phi4-shape has no weights; set options.engine.load_format: dummy"),
+        ("transformers", "builtin:tiny-qwen2", {"load_format": "dummy"}, "is for vllm and sglang without sleep"),
+        ("vllm", "builtin:tiny-qwen2", {"load_format": "dummy", "enable_sleep_mode": True}, "without sleep"),
+    ],
+    ids=["no weights", "transformers", "sleep"],
+)
+def test_weights_that_nobody_has_are_refused_in_the_plan(
+    engine: str, model: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        planned(engine, {"model": {"source": model}}, engine=options)
+    planned("vllm", {"model": {"source": "builtin:phi4-shape"}}, engine={"load_format": "dummy"})
 
 
 def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path: Path) -> None:

@@ -1,0 +1,269 @@
+"""The GPU kit: wheels trimmed, cut and joined, and stages that stop in time, go on, and say where they failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from common.files import ROOT, write_json
+from workflow.gpu_kit import stages, target
+from workflow.gpu_kit.pack import planned_stage
+from workflow.gpu_kit.results import stage_lines
+from workflow.gpu_kit.runs import StageRun
+from workflow.gpu_kit.stages import BUNDLES, STAGES, Bundle, Stage, Task
+from workflow.gpu_kit.target import require_python, run_stage
+from workflow.gpu_kit.trees import require_same_tree, tree_hashes
+from workflow.gpu_kit.wheels import pack, trim_wheel, unpack
+from workflow.stacks.lockfile import parse_lock
+
+from ..stacks.conftest import write_wheel
+
+RUN = {"spec": {"inputs_id": "i", "run_id": "a-s0", "fingerprint": "f", "env": {}}, "module": "tests.gpu_kit.driver"}
+WORKLOAD = {"model": {"source": "builtin:tiny-qwen2"}, "batch_size": 8, "max_response_length": 16}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A wheel with a module and 100 kB of random bytes."""
+    return write_wheel(tmp_path, "kittest", "1.0", files={"libs/big.so": os.urandom(100_000)})
+
+
+def packed(wheel: Path, out: Path) -> list[dict[str, Any]]:
+    out.mkdir(exist_ok=True)
+    return pack([wheel], out, "tiny", 30_000)
+
+
+def test_a_trimmed_wheel_installs_and_names_what_it_lacks(wheel: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trimmed" / wheel.name
+    out.parent.mkdir()
+    assert trim_wheel(wheel, ["libs/*"], out) == {"libs/big.so": 100_000}
+    with zipfile.ZipFile(out) as trimmed:
+        record = trimmed.read("kittest-1.0.dist-info/RECORD").decode()
+        assert "libs/big.so" not in [*trimmed.namelist(), record] and "kittest.py" in record
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site), str(out)]
+    subprocess.run(command, check=True)
+    assert (site / "kittest.py").is_file() and not (site / "libs").exists()
+    with pytest.raises(UserError, match=r"has no file 'other/\*'"):
+        trim_wheel(wheel, ["other/*"], out)
+
+
+def test_parts_are_equal_and_join_to_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    parts = packed(wheel, tmp_path / "kit")
+    assert len(parts) > 2 and all(part["bytes"] <= 30_000 for part in parts)
+    assert packed(wheel, tmp_path / "again") == parts
+    (joined,) = unpack(parts, tmp_path / "kit", tmp_path / "joined")
+    assert joined.read_bytes() == wheel.read_bytes()
+
+
+def test_a_bad_part_is_named(wheel: Path, tmp_path: Path) -> None:
+    kit, out = tmp_path / "kit", tmp_path / "joined"
+    parts = packed(wheel, kit)
+    part = kit / parts[1]["name"]
+    content = part.read_bytes()
+    part.write_bytes(content[:-1])
+    with pytest.raises(UserError, match=r"tiny-002.part has 29,999 bytes, not 30,000: it was cut short"):
+        unpack(parts, kit, out)
+    part.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(UserError, match=r"tiny-002.part is damaged"):
+        unpack(parts, kit, out)
+    part.unlink()
+    with pytest.raises(UserError, match=r"tiny-002.part is missing: carry it here"):
+        unpack(parts, kit, out)
+    assert not out.exists()
+
+
+def test_a_kit_of_another_tree_is_named_with_its_commit() -> None:
+    here = tree_hashes(ROOT)
+    require_same_tree(ROOT, here, "abc")
+    other = {**here, "node/attempt.py": "0" * 16, "node/gone.py": "0" * 16}
+    with pytest.raises(UserError, match=r"another tree \(abc\): node/attempt.py and 1 more differs here"):
+        require_same_tree(ROOT, other, "abc")
+
+
+def test_another_python_or_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    with pytest.raises(UserError, match=rf"for Python 3.99, and {sys.executable} is {here}"):
+        require_python({"python": "3.99", "torch": "2.11.0"})
+    with_torch(tmp_path, monkeypatch)
+    require_python({"python": here, "torch": "2.11.0"})
+    with pytest.raises(UserError, match=r"for torch 2.12.0, and torch of .* is 2.11.0; start it with PYTHON="):
+        require_python({"python": here, "torch": "2.12.0"})
+
+
+def with_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python whose metadata names torch 2.11.0+cu130."""
+    info = folder / "site" / "torch-2.11.0+cu130.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+
+
+Kit = Callable[..., int]
+
+
+@pytest.fixture
+def run(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+    """Runs a stage whose bundle is one tiny wheel and whose run is a stand-in."""
+    with_torch(tmp_path, monkeypatch)
+    kit_folder, work = tmp_path / "kit", tmp_path / "work"
+    entry = {"parts": packed(wheel, kit_folder), "left_out": {}}
+    spec = {**RUN["spec"], "workload": WORKLOAD}  # type: ignore[dict-item]
+    planned = {"runs": {"a-s0": {**RUN, "spec": spec, "estimate": None}}, "inputs": {"i": {}}}
+    kit = {
+        "commit": "abc",
+        "tree": tree_hashes(ROOT),
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "torch": "2.11.0",
+        "bundles": {"tiny": entry},
+        "stages": {"tiny": {**planned, "cpu": planned}},
+    }
+    write_json(kit_folder / "kit.json", kit)
+    write_json(work / "tiny" / "inputs-i" / "inputs.json", {"data": {"sha256": "d"}, "model": {"sha256": "m"}})
+    monkeypatch.setitem(BUNDLES, "tiny", Bundle("tiny", ()))  # type: ignore[index]
+
+    def once(limit_s: int = 60, stop_after: int = 3, *, on_cpu: bool = True) -> int:
+        tasks = (Task("a-s0", stop_after), Task("a-s0", synchronized=False))
+        monkeypatch.setitem(stages.STAGES, "tiny", Stage("a test", "x", ("tiny",), tasks, limit_s))  # type: ignore[index]
+        return run_stage("tiny", kit_folder, work, tmp_path / "out", on_cpu=on_cpu)
+
+    yield once
+
+
+def test_a_stage_stops_resumes_and_is_read(run: Kit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    said = capfd.readouterr().out.splitlines()
+    assert len(said) <= 10 and said[0].startswith("tiny on no GPU (a rehearsal)")
+    result = json.loads((tmp_path / "out" / "tiny.json").read_text())
+    first = result["tasks"][0]
+    assert first["exit_codes"] == [75, 0] and [step["step"] for step in first["steps"]] == [1, 2, 3, 4, 5, 6]
+    assert "a-s0: 6 steps, each once" in said[2] and "phases sum to 100.0% to 100.0% of the step" in said[3]
+    assert (tmp_path / "work" / "env" / "lib").glob("python*/site-packages/kittest.py")
+    # A second visit installs and trains nothing again.
+    before = sorted(path for path in (tmp_path / "work").rglob("attempt-*"))
+    assert run() == 0 and sorted(path for path in (tmp_path / "work").rglob("attempt-*")) == before
+    assert "nothing was installed" not in capfd.readouterr().err
+
+
+def test_a_stage_that_outlives_its_limit_keeps_what_it_has(
+    run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLOW_S", "1")
+    assert run(limit_s=3, stop_after=0) == 1
+    said = capfd.readouterr().out
+    assert "a-s0 FAILED: not finished: the stage's 3 s are over" in said
+    result = json.loads((tmp_path / "out" / "tiny.json").read_text())
+    assert 1 <= len(result["tasks"][0]["steps"]) < 6 and not result["tasks"][0]["ok"]
+    # The next visit goes on from the checkpoint: each step once.
+    monkeypatch.setenv("SLOW_S", "0.01")
+    assert run(stop_after=0) == 0
+    result = json.loads((tmp_path / "out" / "tiny.json").read_text())
+    assert [step["step"] for step in result["tasks"][0]["steps"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_task_that_fails_is_named_with_its_error(
+    run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAIL", "1")
+    assert run() == 1
+    assert "a-s0 FAILED: ValueError: the driver fails here" in capfd.readouterr().out
+    assert "the driver fails here" in (tmp_path / "out" / "tiny.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("NVIDIA H100 80GB HBM3, 580.1, 81559, 5000, 1980, 700", "another process uses 4.9 GiB of the NVIDIA H100"),
+        ("", "no GPU: nvidia-smi says no message"),
+        (None, "no GPU: nvidia-smi does not answer"),
+    ],
+    ids=["in use", "silent", "missing"],
+)
+def test_a_gpu_in_use_or_none_is_said_before_anything_is_installed(
+    run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, said: str
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    if answer is not None:
+        (programs / "nvidia-smi").write_text(f'#!/bin/sh\necho "{answer}"\n')
+        (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin" if answer is not None else str(programs))
+    with pytest.raises(UserError, match=said):
+        run(on_cpu=False)
+    assert not (tmp_path / "work" / "env").exists()
+
+
+def test_the_program_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
+    command = ["bash", str(ROOT / "scripts" / "gpu_kit.sh"), "trl", "--kit", str(tmp_path), "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith(f"error: {tmp_path}/kit.json cannot be read") and done.stderr.count("\n") == 1
+    command[2] = "trll"
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == "error: unknown stage 'trll' (did you mean trl?); known: trl, graphs, trl-vllm\n"
+
+
+def test_the_target_needs_the_standard_library_only() -> None:
+    code = "import sys, workflow.gpu_kit.target as t; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
+        capture_output=True, text=True, check=True)  # fmt: skip
+    assert not {"pydantic", "yaml", "torch", "numpy", "pandas", "packaging"} & set(eval(done.stdout))
+    assert Path(target.__file__).is_file()
+
+
+@pytest.mark.parametrize("name", list(STAGES))
+def test_every_stage_is_planned_and_its_wheels_are_in_a_lock(name: str) -> None:
+    stage = STAGES[name]
+    planned = planned_stage(stage)
+    assert {task.run_id for task in stage.tasks} == planned["runs"].keys()
+    assert stage.rehearsed == ("cpu" in planned)
+    for bundle in stage.bundles:
+        pins = {pin.name for pin in parse_lock(ROOT / "envs" / BUNDLES[bundle].stack / "requirements.lock")}
+        assert not set(BUNDLES[bundle].packages) - pins and BUNDLES[bundle].without.keys() <= pins
+
+
+def test_the_first_stage_trains_on_a_cpu(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
+    stage = STAGES["trl"]
+    kit = {"stages": {"trl": planned_stage(stage)}}
+    run = StageRun("trl", stage, kit, tmp_path / "work", stack_python("trl-transformers-cpu"), None)
+    result = {"stage": "trl", "device": None, "versions": {}, "seconds": {}, **run.results()}
+    assert [task["error"] for task in result["tasks"]] == ["", ""]
+    stopped, other = result["tasks"]
+    assert stopped["exit_codes"] == [75, 0] and [step["step"] for step in stopped["steps"]] == list(range(1, 7))
+    assert other["done"]["last_step"] == 6
+    lines = stage_lines(result)
+    assert any("each once, resumed at step" in line for line in lines)
+    assert any(line.startswith("without waiting for the GPU: step ") for line in lines)
+
+
+def test_the_shares_of_the_published_ratio_follow_from_the_seconds() -> None:
+    def replay(name: str, seconds: float) -> dict[str, Any]:
+        return {
+            "task": f"{name}-s0",
+            "ok": True,
+            "done": {"resolved": {"engine": {"start_s": 30.0, "warm_up_s": 20.0}}},
+            "steps": [{"step": 1, "phases": {"step": seconds, "step/generate": seconds}}],
+            "workload": {"model": {"source": "builtin:phi4-shape"}, "max_response_length": 1984},
+            "seconds": 60.0,
+        }
+
+    arms = {"eager-blocking": 86.0, "eager": 80.0, "graphs": 40.0, "graphs-blocking": 41.0}
+    device = {"name": "NVIDIA H100 80GB HBM3", "driver": "580.1"}
+    tasks = [replay(*one) for one in arms.items()]
+    result = {"stage": "graphs", "device": device, "versions": {}, "seconds": {}, "tasks": tasks}
+    lines = stage_lines(result)
+    assert "both: 2.15x, 100% of 2.15x (on a logarithmic scale)" in lines and len(lines) <= 10
+    assert any("graphs-s0: generate 40.00 s, 20.16 ms per iteration, 2.3" in line for line in lines)

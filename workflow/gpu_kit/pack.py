@@ -1,0 +1,147 @@
+"""Writes the kit: wheels in parts, and the runs of every stage, planned here so that the target needs no controller."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.files import ROOT, write_json
+from node.hardware import git_state
+from trainers import driver_module
+from trainers.memory_estimate import MemoryEstimate, estimate_of
+from workflow.config.plan import Plan, load_plan
+from workflow.config.reading import read_yaml
+from workflow.gpu_kit.stages import BUNDLES, PLATFORM, PYTHON, STAGES, TORCH, Bundle, Stage
+from workflow.gpu_kit.trees import tree_hashes
+from workflow.gpu_kit.wheels import pack, trim_wheel
+from workflow.preflight.cases import case_of, load_stack_pins
+from workflow.stacks.definition import ENVS, load_stack
+from workflow.stacks.distfiles import Target, choose_files, download, locate_files
+from workflow.stacks.lockfile import Pin, check_lock
+from workflow.stacks.uv import configured_uv
+
+PART_MIB = 48
+"""An upload holds 64 MiB, and the working tree is part of it."""
+_MIB = 2**20
+_ON_A_CPU = {"model": {"source": "builtin:tiny-qwen2"}, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
+_SMALL = {"batch_size": 16, "micro_batch_size": 8, "max_response_length": 32}
+
+
+def write_kit(out: Path, names: Iterable[str] = STAGES) -> dict[str, Any]:
+    """Write the stages' parts and kit.json to `out`; returns kit.json's content."""
+    stages = {name: STAGES[name] for name in names}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "kit.json").unlink(missing_ok=True)
+    bundles = dict.fromkeys(name for stage in stages.values() for name in stage.bundles)
+    state = git_state() or {"commit": "unknown", "dirty": True}
+    kit = {
+        "commit": str(state["commit"])[:12] + (" with changes" if state["dirty"] else ""),
+        "tree": tree_hashes(ROOT),
+        "python": PYTHON,
+        "torch": TORCH,
+        "bundles": {name: write_bundle(name, BUNDLES[name], out) for name in bundles},
+        "stages": {name: planned_stage(stage) for name, stage in stages.items()},
+    }
+    write_json(out / "kit.json", kit)
+    return kit
+
+
+def write_bundle(name: str, bundle: Bundle, out: Path) -> dict[str, Any]:
+    """Download, trim and pack one bundle; its entry in kit.json."""
+    wheels = _download(bundle, out / "wheels" / name)
+    left_out: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        for wheel, package in wheels.items():
+            left_out |= trim_wheel(wheel, bundle.without.get(package, ()), Path(folder, wheel.name))
+        parts = pack(list(Path(folder).iterdir()), out, name, PART_MIB * _MIB)
+    return {
+        "stack": bundle.stack,
+        "wheels": sorted(wheel.name for wheel in wheels),
+        "bytes": sum(wheel.stat().st_size for wheel in wheels),
+        "left_out": left_out,
+        "parts": parts,
+    }
+
+
+def _download(bundle: Bundle, folder: Path) -> dict[Path, str]:
+    """The bundle's wheels, with the lock's hashes, and the package of each; files that are there are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pins = _pins(bundle)
+    uv = configured_uv(main_index_first=True)
+    files = choose_files(pins, locate_files(pins, uv, PYTHON), Target(PYTHON, PLATFORM))
+    missing = [file for file in files if not (folder / file.name).is_file()]
+    partial = [folder / f".{file.name}" for file in missing]
+    for number in download([(file.url, path) for file, path in zip(missing, partial, strict=True)]):
+        partial[number].replace(folder / missing[number].name)
+    return {folder / file.name: file.pin.name for file in files}
+
+
+def _pins(bundle: Bundle) -> list[Pin]:
+    pins = {pin.name: pin for pin in check_lock(bundle.stack, ENVS)}
+    if missing := [package for package in bundle.packages if package not in pins]:
+        raise UserError(
+            f"envs/{bundle.stack}/requirements.lock has no {missing[0]}; correct workflow/gpu_kit/stages.py"
+        )
+    return [pins[package] for package in bundle.packages]
+
+
+def planned_stage(stage: Stage) -> dict[str, Any]:
+    """The stage's runs and inputs; with `cpu`, a small twin that runs anywhere, to rehearse."""
+    raw = read_yaml(ROOT / stage.experiment)
+    planned = _planned(load_plan(raw), stage)
+    if stage.probes:
+        planned["cuda"] = load_stack(stage.probes, ENVS).cuda
+    if stage.rehearsed:
+        planned["cpu"] = _planned(load_plan(_on_a_cpu(raw)), stage)
+    return planned
+
+
+def _on_a_cpu(raw: Mapping[str, Any]) -> dict[str, Any]:
+    arms = {
+        name: {**arm, "stack": f"{arm['stack']}-cpu", "options": {}}
+        for name, arm in raw["arms"].items()
+        if arm["engine"] == "transformers"
+    }
+    return {**raw, "arms": arms, "workload": {**raw["workload"], **_ON_A_CPU, **_SMALL}}
+
+
+def _planned(plan: Plan, stage: Stage) -> dict[str, Any]:
+    runs = {task.run_id: plan.runs[task.run_id] for task in stage.tasks if task.run_id in plan.runs}
+    return {
+        "runs": {
+            run_id: {
+                "spec": run.spec,
+                "module": driver_module(run.spec["job_module"]),
+                "estimate": _estimate(estimate_of(case_of(run, load_stack_pins(run.stack), None))),
+            }
+            for run_id, run in runs.items()
+        },
+        "inputs": {run.inputs_id: plan.inputs[run.inputs_id] for run in runs.values()},
+    }
+
+
+def _estimate(found: MemoryEstimate | str) -> dict[str, float] | None:
+    """GiB of the preflight's estimate at both peaks."""
+    if isinstance(found, str):
+        return None
+    return {part: round(found.sum(getattr(found, part)), 2) for part in ("update", "rollout")}
+
+
+def kit_lines(kit: Mapping[str, Any], out: Path) -> list[str]:
+    """What was written, for people."""
+    lines = []
+    for name, bundle in kit["bundles"].items():
+        size = sum(part["bytes"] for part in bundle["parts"])
+        lines.append(
+            f"{name}: {len(bundle['wheels'])} wheels of {bundle['bytes'] / _MIB:.0f} MiB in {len(bundle['parts'])} "
+            f"parts of {size / _MIB:.0f} MiB"
+        )
+        lines += [f"  left out: {path} ({size / _MIB:.1f} MiB)" for path, size in bundle["left_out"].items()]
+    for name, stage in STAGES.items():
+        if name in kit["stages"]:
+            parts = sum(len(kit["bundles"][bundle]["parts"]) for bundle in stage.bundles)
+            lines.append(f"stage {name}: {parts} uploads, at most {stage.limit_s} s: {stage.title}")
+    return [*lines, f"{out}: carry kit.json and a stage's parts, then run scripts/gpu_kit.sh STAGE there (docs/gpu.md)"]

@@ -1,0 +1,109 @@
+"""The kit's stages: what each carries, runs, and may take. Standard library only: the target reads it, too.
+
+A stage is small on purpose. A machine may be lent for a quarter of an hour, so the easiest proof comes first, and what
+one stage shows stays true if the next one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.errors import UserError
+from common.messages import unknown_name
+
+PYTHON, TORCH = "3.12", "2.11.0"
+"""The target's Python release and torch."""
+PLATFORM = "manylinux_2_35_x86_64"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Wheels that travel together: packages of one stack's lock, without those that the target has."""
+
+    stack: str
+    packages: tuple[str, ...]
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By package: patterns of files in its wheel that one H100 does not need."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a stage's experiment on the target."""
+
+    run_id: str
+    stop_after: int = 0
+    """Ask the run to stop when so many steps are logged, then resume it in a second attempt."""
+    synchronized: bool = True
+    """Whether the phase clock waits for the GPU; without it a phase ends when its kernels are queued."""
+
+    @property
+    def name(self) -> str:
+        """The task's name in messages and results."""
+        return self.run_id if self.synchronized else f"{self.run_id}-unsynchronized"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is run after one or several uploads, in one command."""
+
+    title: str
+    experiment: str
+    bundles: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    limit_s: int
+    """Seconds for all tasks together; what has finished by then stays."""
+    probes: str = ""
+    """The stack whose GPU probes run first."""
+    rehearsed: bool = False
+    """Whether it has a small twin that runs on a CPU."""
+
+
+_WANDB = (
+    *("wandb", "cwevals", "distro", "googleapis-common-protos", "platformdirs", "sniffio", "pydantic"),
+    *("pydantic-core", "annotated-types", "typing-inspection", "opentelemetry-api", "opentelemetry-sdk"),
+    *("opentelemetry-exporter-http-transport", "opentelemetry-exporter-otlp-common"),
+    *("opentelemetry-exporter-otlp-proto-common", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-proto"),
+    "opentelemetry-semantic-conventions",
+)
+BUNDLES: Mapping[str, Bundle] = {
+    "trl": Bundle(
+        "trl-transformers",
+        (
+            *("trl", "datasets", "dill", "multiprocess", "math-verify", "latex2sympy2-extended"),
+            *("antlr4-python3-runtime", *_WANDB),
+        ),
+    ),
+}
+STAGES: Mapping[str, Stage] = {
+    "trl": Stage(
+        "TRL trains with transformers, stops and resumes",
+        "experiments/gpu-kit-trl.yaml",
+        ("trl",),
+        (Task("transformers-s0", stop_after=3), Task("transformers-s0", synchronized=False)),
+        240,
+        probes="trl-transformers",
+        rehearsed=True,
+    ),
+    "graphs": Stage(
+        "vLLM alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",
+        "experiments/gpu-kit-graphs.yaml",
+        ("trl", "vllm"),
+        (Task("graphs-s0"), Task("eager-s0"), Task("eager-blocking-s0"), Task("graphs-blocking-s0")),
+        480,
+    ),
+    "trl-vllm": Stage(
+        "TRL trains with vLLM in its process, which sleeps and wakes",
+        "experiments/gpu-kit-trl.yaml",
+        ("trl", "vllm"),
+        (Task("vllm-s0", stop_after=3),),
+        240,
+    ),
+}
+
+
+def stage_named(name: str) -> Stage:
+    """A stage; `UserError` for an unknown name."""
+    if name not in STAGES:
+        raise UserError(unknown_name("stage", name, list(STAGES)))
+    return STAGES[name]
