@@ -202,6 +202,15 @@ def test_a_gpu_in_use_or_none_is_said_before_anything_is_installed(
     assert not (tmp_path / "work" / "env").exists()
 
 
+def test_a_stage_without_a_twin_for_a_cpu_says_so(run: Kit, tmp_path: Path) -> None:
+    kit = tmp_path / "kit" / "kit.json"
+    content = json.loads(kit.read_text())
+    del content["stages"]["tiny"]["cpu"]
+    kit.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="stage tiny has no twin for a CPU; --cpu is for no stage of it"):
+        run()
+
+
 def test_the_program_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
     command = ["bash", str(ROOT / "scripts" / "gpu_kit.sh"), "trl", "--kit", str(tmp_path), "--out", str(tmp_path)]
     done = subprocess.run(

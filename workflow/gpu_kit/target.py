@@ -68,8 +68,11 @@ def run_stage(name: str, kit_folder: Path, work: Path, out: Path, *, on_cpu: boo
     kit = _read_kit(kit_folder, name)
     require_same_tree(ROOT, kit["tree"], kit["commit"])
     require_python(kit)
+    if on_cpu and "cpu" not in kit["stages"][name]:
+        rehearsed = [each for each, planned in kit["stages"].items() if "cpu" in planned]
+        raise UserError(f"stage {name} has no twin for a CPU; --cpu is for {', '.join(rehearsed) or 'no stage of it'}")
     visit = Visit(kit_folder, work, kit, None if on_cpu else _require_free_gpu())
-    for bundle in stage.bundles if not on_cpu else stage.bundles[:1]:
+    for bundle in stage.bundles:
         install(visit, bundle)
     visit.seconds["before the tasks"] = time.monotonic() - began
     run = StageRun(name, stage, visit.kit, visit.work / name, visit.python, visit.gpu)
