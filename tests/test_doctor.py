@@ -238,6 +238,9 @@ def test_a_request_is_compared_as_it_is_read(slurm: FakeProgram) -> None:
     request = with_train(gres="-", mem_mb="800G", runtime="1-00:00:00")
     found = "8 of 8 GPUs, 64 of 192 CPUs, 800000 of 2000000 MB of memory, 1440 min of 2880"
     assert checked("resources", request, RUN | {"workload": {"gpus_per_node": 2}}, RUN)[1] == found
+    extra = with_train(slurm_partition="-", slurm_extra="--partition=h100", gres="-")
+    assert checked("partitions", extra, RUN)[:2] == ("passed", "h100 of h100, cpu")
+    assert "8 of 8 GPUs" in checked("resources", extra, RUN)[1]
     assert "runtime requests 4320 min" in checked("resources", with_train(runtime="3d"), RUN)[1]
 
 

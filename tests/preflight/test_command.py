@@ -203,6 +203,8 @@ def test_a_request_that_can_never_run_is_impossible(
     assert main(["preflight", config, "--profile", slurm_profile(tmp_path, **train)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert says in out[out.index("impossible (") : out.index("unequal")], out
+    unread = "runtime" in train
+    assert ("checkpoints against walltime: set runtime in the profile" in out) == unread, "the profile is named"
 
 
 def test_slurm_is_asked_about_one_job_of_each_kind(

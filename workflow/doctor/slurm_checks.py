@@ -43,6 +43,11 @@ class SlurmSite:
         workloads = [run["workload"] for run in self.runs] or [None]
         return [self.request.request(workload) for workload in workloads] if self.request else []
 
+    @property
+    def partition(self) -> str:
+        """The partition to train in; empty if there is none."""
+        return str(self.requests[0].site["partition"]) if self.requests else ""
+
     @cached_property
     def exports(self) -> dict[str, str]:
         """The variables that the profile's setup script exports literally."""
@@ -150,7 +155,7 @@ def partitions(site: SlurmSite) -> Outcome:
     request = site.request
     if request is None:
         return passed(f"{known} (no profile to compare with)", "name one: --profile profiles/slurm")
-    wanted = [name for name in (request.train.get("slurm_partition", ""), request.light_partition) if name]
+    wanted = [name for name in (site.partition, request.light_partition) if name]
     for name in ",".join(wanted).split(",") if wanted else []:
         if name not in site.partitions:
             return failed(
@@ -158,7 +163,7 @@ def partitions(site: SlurmSite) -> Outcome:
             )
         if not any(row["up"] == "up" for row in site.partitions[name]):
             return failed(f"partition {name} is down", "choose another one, or wait for the administrator")
-    if not request.train.get("slurm_partition"):
+    if not site.partition:
         return failed(
             f"{request.profile} names no partition to train in; known: {known}",
             f"set slurm_partition under set-resources: train: in {request.profile}/config.yaml",
@@ -168,8 +173,7 @@ def partitions(site: SlurmSite) -> Outcome:
 
 def resources(site: SlurmSite) -> Outcome:
     """Whether a node of the training partition has the GPUs, CPUs, memory and walltime that the profile requests."""
-    asked = site.request.train if site.request else {}
-    rows = [row for name in asked.get("slurm_partition", "").split(",") for row in site.partitions.get(name, [])]
+    rows = [row for name in site.partition.split(",") for row in site.partitions.get(name, [])]
     if not rows or site.request is None:
         return passed("not compared: no training partition is known")
     file = f"{site.request.profile}/config.yaml"
@@ -296,8 +300,7 @@ def task_plugin(site: SlurmSite) -> Outcome:
 def preemption(site: SlurmSite) -> Outcome:
     """What happens to a preempted job."""
     kind, mode = site.settings.get("PreemptType", ""), site.settings.get("PreemptMode", "OFF")
-    request = site.request
-    name = request.train.get("slurm_partition", "") if request else ""
+    name = site.partition
     if name in site.partitions:
         text = slurm.command("scontrol", "show", "partition", name, "--oneliner")
         mode = next((word[12:] for word in text.split() if word.startswith("PreemptMode=")), mode)
