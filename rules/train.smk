@@ -37,6 +37,7 @@ rule train:
         nodelist="",
         exclude="",
         setup="",
+        slurm_extra="",
         cpus_per_task=lambda wildcards, threads: threads,
         mem_mb=0,
         runtime=0,
@@ -58,6 +59,7 @@ rule train:
         " --partition={resources.slurm_partition:q} --account={resources.slurm_account:q} --qos={resources.qos:q}"
         " --gres={resources.gres:q} --constraint={resources.constraint:q} --reservation={resources.reservation:q}"
         " --nodelist={resources.nodelist:q} --exclude={resources.exclude:q} --setup={resources.setup:q}"
+        " --slurm-extra={resources.slurm_extra:q}"
         " --nodes={resources.nodes} --mem-mb={resources.mem_mb} --runtime={resources.runtime}"
         " --stop-grace-s={resources.stop_grace_s} --restarts={resources.restarts}"
         " --hang-factor={resources.hang_factor} --hang-min-s={resources.hang_min_s}"

@@ -11,12 +11,13 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.errors import UserError
 from workflow.cli import main
-from workflow.cluster.site import read_site
+from workflow.cluster.site import Site, read_site
 from workflow.doctor import DoctorCheck, Outcome, machine_checks, passed, slurm_checks, stack_checks
 from workflow.doctor.diagnosis import lines_of, run_checks
 from workflow.doctor.slurm_checks import SlurmSite
@@ -77,7 +78,7 @@ def slurm(fake: FakeProgram) -> FakeProgram:
     fake("squeue", "\x1f".join(FIELDS) + "\x1e\n")
     fake("scontrol", CONFIG)
     fake("sinfo", PARTITIONS)
-    fake("sacctmgr", "lab||200|400|||\n")
+    fake("sacctmgr", "lab|me|200|400|||\n")
     fake("sacct", "\x1f".join(("JobIDRaw", "State", "ExitCode", "NodeList", "JobName")) + "\n")
     return fake
 
@@ -103,12 +104,17 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
     results = list(run_checks(slurm_checks.slurm_checks(site())))
     assert [(one.name, one.level) for one in results] == [
         (name, "passed")
-        for name in ("Slurm", "partitions", "resources", "limits", "accounting", "TaskPlugin", "preemption", "KillWait")
+        for name in (
+            *("Slurm", "request", "partitions", "resources", "sbatch", "limits"),
+            *("accounting", "TaskPlugin", "preemption", "KillWait"),
+        )
     ], [one.found for one in results]
     shown = {one.name: one.found for one in results}
     assert shown["Slurm"] == "23.11.4, cluster big; 0 jobs of yours in the queue"
     assert shown["resources"] == "8 of 8 GPUs, 180 of 192 CPUs, 1500000 of 2000000 MB of memory, 1200 min of 2880"
     assert shown["limits"] == "MaxJobs 200, MaxSubmit 400"
+    assert shown["request"] == f"11 keys of train: in {ROOT / 'profiles' / 'slurm'}"
+    assert shown["sbatch"] == "--test-only accepts a training job, a job of the light rules"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +134,7 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
         ("sinfo", PARTITIONS.replace("192", "64"), "resources", "failed", "180 CPUs", "lower cpus_per_task"),
         ("sinfo", PARTITIONS.replace("2000000", "500000"), "resources", "failed", "MB of memory", "lower mem_mb"),
         ("sinfo", PARTITIONS.replace("2-00:00:00", "12:00:00"), "resources", "failed", "allows 720", "lower runtime"),
-        ("sacctmgr", "lab||4|10|||\n", "limits", "warning", "MaxSubmit 10", "train_slots=10"),
+        ("sacctmgr", "lab|me|4|10|||\n", "limits", "warning", "MaxSubmit 10", "train_slots=10"),
         ("scontrol", CONFIG.replace("/slurmdbd", "/none"), "accounting", "warning", "300 sec", "nothing to do"),
         (
             "scontrol",
@@ -159,27 +165,29 @@ def test_each_fault_of_a_site_is_named_with_its_remedy(
 
 
 def test_a_slurm_that_does_not_answer_is_said_once(slurm: FakeProgram) -> None:
-    for name in ("squeue", "scontrol", "sinfo", "sacct", "sacctmgr"):
+    for name in ("squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "sbatch"):
         slurm(name, "Unable to contact slurm controller", 1)
     results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site()))}
     assert results["Slurm"].level == "failed" and "Unable to contact" in results["Slurm"].found
     assert results["KillWait"].found == "not checked: Slurm does not answer"
+    assert results["sbatch"].level == "warning"
+    assert results["sbatch"].found == "not asked: Unable to contact slurm controller"
     long = " ".join(f"slurm_load_jobs error {number}:" for number in range(40))
     slurm("squeue", long, 1)
     told = list(run_checks(slurm_checks.slurm_checks(site())))
     assert told[0].found.endswith(long), "all of it, for --json"
     shown = "\n".join(lines_of(told[:1]))
-    assert len(shown) < 600 and set(shown.split()) - {"[...]"} <= {
-        *long.split(),
-        *" ".join(lines_of(results.values())).split(),
-    }
+    known = {*long.split(), *" ".join(lines_of(results.values())).split(), "0"}
+    assert len(shown) < 600 and set(shown.split()) - {"[...]"} <= known
     without = {one.name: one.level for one in run_checks(slurm_checks.slurm_checks(SlurmSite(None)))}
     assert without["Slurm"] == "warning", "no profile needs it"
 
 
 def test_without_slurm_one_line_says_where_runs_train(fake: FakeProgram) -> None:
-    (one,) = run_checks(slurm_checks.slurm_checks(site()))
+    one, request = run_checks(slurm_checks.slurm_checks(site()))
     assert one.level == "passed" and "profiles/local" in one.found
+    assert (request.name, request.level) == ("request", "passed"), "a profile can be read anywhere"
+    assert len(slurm_checks.slurm_checks(SlurmSite(None))) == 1
     fake("squeue")
     assert slurm_checks.slurmctld(site())[0] == "failed" and "sbatch" in slurm_checks.slurmctld(site())[1]
 
@@ -189,6 +197,105 @@ def test_a_profile_that_asks_for_what_there_is(slurm: FakeProgram, tmp_path: Pat
     results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site(mine)))}
     assert results["resources"].found == "0 of 0 GPUs, 8 of 64 CPUs, 9000 of 256000 MB of memory, 1200 min of any"
     assert site(ROOT / "profiles" / "local").request is None, "a profile for this machine asks Slurm for nothing"
+
+
+RUN = {"arm": "vllm", "trainer": "verl", "ray": True, "env": {}, "workload": {"gpus_per_node": 8, "nodes": 1}}
+
+
+def checked(name: str, request: Site, *runs: dict[str, Any]) -> Outcome:
+    """What one of Slurm's checks finds."""
+    one = next(one for one in run_checks(slurm_checks.slurm_checks(SlurmSite(request, runs))) if one.name == name)
+    return one.level, one.found, one.remedy
+
+
+def with_train(**train: str) -> Site:
+    """A profile for Slurm with these keys for training."""
+    good = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h"}
+    return Site({key: text for key, text in (good | train).items() if text != "-"}, Path("p"), True)
+
+
+@pytest.mark.parametrize(
+    ("train", "found"),
+    [
+        ({"runtime": "-"}, "vllm: no runtime"),
+        ({"runtime": "soon"}, "runtime 'soon' is not a time"),
+        ({"mem_mb": "lots"}, "mem_mb 'lots' is not a size"),
+        ({"account": "lab"}, "train: has no key account; did you mean slurm_account?"),
+        ({"gres": "gpu:h100:many"}, "is not Slurm's syntax"),
+        ({"gres": "-", "cpus_per_task": "8"}, "verl reserves 33 CPUs"),
+        ({"nodes": "2"}, "the profile requests 2 from Slurm"),
+        ({"setup": "nowhere.sh"}, "no such setup script"),
+    ],
+)
+def test_a_request_that_can_never_run_fails(slurm: FakeProgram, train: dict[str, str], found: str) -> None:
+    level, said, remedy = checked("request", with_train(**train), RUN | {"least_cpus": 33})
+    assert level == "failed" and found in said and remedy, said
+    assert checked("request", with_train(), RUN | {"least_cpus": 33})[0] == "passed"
+
+
+def test_a_request_is_compared_as_it_is_read(slurm: FakeProgram) -> None:
+    """With units, with the experiment's GPUs where the profile has none, and the largest of all runs."""
+    request = with_train(gres="-", mem_mb="800G", runtime="1-00:00:00")
+    found = "8 of 8 GPUs, 64 of 192 CPUs, 800000 of 2000000 MB of memory, 1440 min of 2880"
+    assert checked("resources", request, RUN | {"workload": {"gpus_per_node": 2}}, RUN)[1] == found
+    extra = with_train(slurm_partition="-", slurm_extra="--partition=h100", gres="-")
+    assert checked("partitions", extra, RUN)[:2] == ("passed", "h100 of h100, cpu")
+    assert "8 of 8 GPUs" in checked("resources", extra, RUN)[1]
+    assert "runtime requests 4320 min" in checked("resources", with_train(runtime="3d"), RUN)[1]
+
+
+def test_what_sbatch_refuses_is_told_in_its_words_with_the_key(slurm: FakeProgram) -> None:
+    slurm("sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification\n", 1)
+    level, found, remedy = checked("sbatch", with_train(qos="high"), RUN)
+    assert level == "failed" and found.startswith(
+        "a training job of vllm: Invalid qos specification; a job of the light"
+    )
+    assert remedy.startswith("correct qos under set-resources: train: in the profile")
+    slurm("sbatch", "sbatch: error: Job violates accounting/QOS policy (job submit limit)\n", 1)
+    assert checked("sbatch", with_train(), RUN)[0] == "warning", "other jobs will end"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("lab|me|||10:00:00|||\n", "runtime requests 1200 min, and MaxWall of account lab is 10:00:00"),
+        ("lab|me|||||gres/gpu=4|\n", "a job requests gres/gpu=8, and MaxTRES of account lab is gres/gpu=4"),
+        ("lab|me|||||cpu=32,mem=100G|\n", "a job requests cpu=64, and MaxTRES of account lab is cpu=32"),
+        ("lab|me|||||node=1,mem=1G|\n", "a job requests mem=2000, and MaxTRES of account lab is mem=1G"),
+        ("lab|||||gres/gpu=4||\n", "a job requests gres/gpu=8, and GrpTRES of account lab is gres/gpu=4"),
+    ],
+)
+def test_the_limits_of_an_account_are_compared_with_the_request(slurm: FakeProgram, text: str, found: str) -> None:
+    slurm("sacctmgr", text)
+    level, said, remedy = checked("limits", with_train(mem_mb="2000"), RUN)
+    assert level == "failed" and found in said and "another slurm_account or qos" in remedy, said
+    assert checked("limits", with_train(slurm_account="other"), RUN)[0] == "passed", "another account's limits"
+
+
+def test_the_folders_and_interfaces_of_a_training(tmp_path: Path, fake: FakeProgram) -> None:
+    (tmp_path / "file").touch()
+    home = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "new" / "hub")}
+    assert machine_checks.folders(home)[0] == "passed"
+    level, found, remedy = machine_checks.folders(home | {"HF_HOME": str(tmp_path / "file" / "hub")})
+    assert level == "failed" and found.startswith("cannot be written: HF_HOME (") and "shared disk" in remedy
+    assert "TMPDIR (/proc" in machine_checks.folders({"TMPDIR": "/proc"})[1]
+    local = SlurmSite(None)
+    for value in ("lo", "l", "=lo", "^docker", "ib0,lo"):
+        assert machine_checks.interfaces({"NCCL_SOCKET_IFNAME": value}, local)[0] == "passed", value
+    for name, value in (("NCCL", "ib7"), ("NCCL", "=l"), ("GLOO", "l"), ("GLOO", "ib7")):
+        level, found, remedy = machine_checks.interfaces({f"{name}_SOCKET_IFNAME": value}, local)
+        assert level == "failed" and f"{name}_SOCKET_IFNAME={value}, but " in found and "lo" in found
+    fake("squeue")
+    wrong = {"NCCL_SOCKET_IFNAME": "ib7"}
+    assert machine_checks.interfaces(wrong, local)[0] == "warning", "a login node has other ones"
+    assert machine_checks.interfaces(wrong | {"SLURM_JOB_ID": "1"}, local)[0] == "failed"
+
+
+def test_what_the_setup_script_exports_counts(tmp_path: Path) -> None:
+    setup = tmp_path / "setup.sh"
+    setup.write_text("export NCCL_SOCKET_IFNAME=ib7\n")
+    assert SlurmSite(with_train(setup=str(setup))).exports == {"NCCL_SOCKET_IFNAME": "ib7"}
+    assert SlurmSite(None).exports == SlurmSite(with_train()).exports == {}
 
 
 SMI = "NVIDIA H100 80GB HBM3, 81559, {driver}, {capability}\n"

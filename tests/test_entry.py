@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from workflow.config.entry import snakemake_options
 
@@ -152,3 +153,51 @@ def test_a_ctrl_c_while_a_program_loads_leaves_no_traceback(words: tuple[str, ..
     command = [sys.executable, *words]
     head = subprocess.run(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert (head.returncode, head.stderr) == (-signal.SIGINT, "")
+
+
+SITE = {
+    "executor": "slurm",
+    "default-resources": {"slurm_partition": "cpu"},
+    "jobs": 1,
+}
+TRAIN = {"slurm_partition": "all", "cpus_per_task": 8, "runtime": "1-00:00:00", "mem_mb": "800G"}
+
+
+def dry_run(program: Path, folder: Path, site: str, *arguments: str) -> tuple[int, str]:
+    """What a dry run of the quickstart says with a profile of this text."""
+    (folder / "site").mkdir()
+    (folder / "site" / "config.yaml").write_text(site)
+    command = [str(program), "--dry-run", "--printshellcmds", "--nolock", "--profile", str(folder / "site")]
+    command += ["-s", str(ROOT / "workflow" / "Snakefile"), "--configfile", str(ROOT / "config.yaml")]
+    done = run([*command, *arguments], 300, cwd=folder)
+    return done.returncode, done.stderr + done.stdout
+
+
+def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quotes(
+    program: Path, tmp_path: Path
+) -> None:
+    train = TRAIN | {"slurm_extra": "--exclusive --comment='a b'", "qos": None}
+    code, said = dry_run(program, tmp_path, yaml.safe_dump(SITE | {"set-resources": {"train": train}}))
+    assert code == 0, said
+    assert "--partition=all --account= --qos= --gres= " in said
+    assert "--slurm-extra='--exclusive --comment='\"'\"'a b'\"'\"'' --nodes=1 --mem-mb=800000 --runtime=1440 " in said
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        ("runtime: 20:00:00", "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200"),
+        ("account: lab", "train: has no key account; did you mean slurm_account?"),
+        ("setup: nowhere.sh", "no runtime, the walltime of one job; write runtime: 20h"),
+        ("setup: nowhere.sh", "no such setup script: "),
+        ("runtime: 20h, nodes: 2", "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
+        ("runtime: 20h, slurm_extra: --requeue", "slurm_extra cannot have --requeue: a job is requeued at its time"),
+    ],
+)
+def test_a_request_that_cannot_run_is_refused_before_anything_is_built(
+    program: Path, tmp_path: Path, train: str, says: str
+) -> None:
+    site = f"executor: slurm\njobs: 1\nset-resources:\n  train: {{slurm_partition: h100, cpus_per_task: 8, {train}}}\n"
+    code, said = dry_run(program, tmp_path, site)
+    assert code != 0 and "error: " in said and says in said and "Traceback" not in said, said
+    assert not (tmp_path / "results").exists() and not (tmp_path / ".stacks").exists()

@@ -450,7 +450,8 @@ def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.Capture
 def test_slurm_needs_no_partition_to_train_nothing() -> None:
     told = SimpleNamespace(
         executor_plugin=SimpleNamespace(name="slurm"),
-        resource_settings=SimpleNamespace(overwrite_resources={}),
+        is_main_process=True,
+        resource_settings=SimpleNamespace(overwrite_resources={}, overwrite_threads={}, resources={}),
         dag_settings=SimpleNamespace(targets=(), until=()),
     )
     require_startable(told, planned(LOGS))

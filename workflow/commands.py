@@ -75,7 +75,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "a live table until all runs are finished; without a terminal, a line for each change",
     },
     "--now": {"action": "store_true", "help": "on this machine: do not finish the step"},
-    "--across-nodes": {"action": "store_true", "help": "submit a short job that tests locks and renames on a node"},
+    "--across-nodes": {"action": "store_true", "help": "submit a short job that tests a node"},
     "--write": {"action": "store_true", "help": "rewrite the committed schema and docs pages"},
     "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
     "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
@@ -116,7 +116,7 @@ COMMANDS: dict[str, Command] = {
         (
             ("doctor", "this machine"),
             ("doctor my.yaml --profile profiles/my", "what this experiment lacks here is a failure"),
-            ("doctor --across-nodes", "submits a short job that tests locks and renames on a node"),
+            ("doctor --across-nodes", "submits a short job that tests a node"),
         ),
         {0: "no check failed", 1: "a check failed"},
     ),

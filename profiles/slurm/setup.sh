@@ -7,6 +7,7 @@
 # Examples; nothing is needed where the stacks bring everything along.
 #
 # module load cuda/12.4
+# source "$HOME/miniforge3/etc/profile.d/conda.sh"  # `conda activate` needs it
 # export NCCL_SOCKET_IFNAME=ib0
 # export NCCL_IB_HCA=mlx5
 # export https_proxy=http://proxy.example:3128

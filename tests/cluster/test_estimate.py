@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from common.errors import UserError
 from workflow.cluster.estimate import plan_lines
 from workflow.cluster.experiment import named_experiment, planned_experiment
 from workflow.cluster.locks import try_lock
@@ -159,3 +160,18 @@ def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -
     results.mkdir(parents=True)
     (results / "plan.json").write_text(json.dumps(plan.as_json()))
     assert note in status_lines(take_snapshot(named_experiment("mine")))
+
+
+def test_a_request_that_can_never_run_is_refused_and_one_of_a_finished_run_is_not(results: Path) -> None:
+    plan = planned(seeds=[0])
+    train = {"slurm_partition": "h100", "cpus_per_task": 2, "account": "lab", "nodes": 1}
+    site = {"executor": "slurm", "set-resources": {"train": train}}
+    Path("site/config.yaml").write_text(yaml.safe_dump(site))
+    with pytest.raises(UserError) as refused:
+        told(plan)
+    said = str(refused.value).splitlines()
+    assert said[0].startswith("train: has no key account; did you mean slurm_account?")
+    assert "no runtime, the walltime of one job; write runtime: 20h" in said[1] and len(said) == 2
+    for run_id in plan.runs:
+        made(results, plan, run_id).job().end("finished").attempt(steps=10).done()
+    assert told(plan)[-1]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.site import Site, default_gres, gpus_of_gres, minutes_of, read_site
+from workflow.cluster.resources import gpus_of_gres
+from workflow.cluster.site import Site, default_gres, read_site
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"nodes": 1, "gpus_per_node": 0}
@@ -26,16 +27,30 @@ CPU = {"nodes": 1, "gpus_per_node": 0}
         ("gres/gpu:h100:8(S:0-1)", 8),
         ("gpu:h100:8(S:0,1),license:1", 8),
         ("license:3", 0),
-        ("gpu:h100:many", None),
     ],
 )
-def test_gpus_of_a_node(gres: str, gpus: int | None) -> None:
+def test_gpus_of_a_node(gres: str, gpus: int) -> None:
     assert gpus_of_gres(gres) == gpus
 
 
-def test_runtimes_as_snakemake_reads_them() -> None:
-    told = ("90", "20h", "1.5d", "30 min", "2 hours", "45m", "soon")
-    assert [minutes_of(text) for text in told] == [90, 1200, 2160, 30, 120, 45, None]
+def test_a_time_that_yaml_misreads_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("set-resources:\n  train:\n    runtime: 4:00:00\n")
+    says = r"runtime 14400 min is 10 days; did YAML read 4:00:00\? Write 4h or 240 under .*, or 14400m if that is meant"
+    with pytest.raises(UserError, match=says):
+        read_site(tmp_path)
+    (tmp_path / "config.yaml").write_text("set-resources:\n  train:\n    runtime: '4:00:00'\n")
+    assert read_site(tmp_path).runtime_min == 240
+
+
+def test_text_has_quotes_as_snakemake_needs_them_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "lab")
+    lines = {"slurm_partition": "\"'all'\"", "slurm_account": "$MINE", "qos": "", "constraint": "a&b"}
+    lines |= {"slurm_extra": '"\'--comment=\\"a b\\"\'"', "gres": "'gpu:8'"}
+    text = "".join(f"    {key}: {value}\n" for key, value in lines.items())
+    (tmp_path / "config.yaml").write_text(f"set-resources:\n  train:\n{text}")
+    site = read_site(tmp_path).request().site
+    assert (site["partition"], site["account"], site["qos"]) == ("all", "lab", "")
+    assert (site["constraint"], site["gres"], site["extra"]) == ("a&b", "gpu:8", {"comment": "a b"})
 
 
 def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
@@ -43,7 +58,7 @@ def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
     file.write_text("set-resources:\n  train:\n    gres: \"'gpu:h100:8'\"\n    nodes: 2\n    runtime: 20h\n")
     read = read_site(tmp_path)
     assert read == Site({"gres": "gpu:h100:8", "nodes": "2", "runtime": "20h"}, tmp_path)
-    assert (read.runtime_min, read.stop_grace_s) == (1200.0, 120.0)
+    assert (read.runtime_min, read.stop_grace_s) == (1200, 120)
     assert read_site(tmp_path).gpus({"nodes": 1, "gpus_per_node": 4}) == 16
     file.write_text(
         'set-resources: ["train:gres=gpu:4", "train:runtime=60", "train:stop_grace_s=600", "other:nodes=9"]\n'

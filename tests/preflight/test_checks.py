@@ -411,7 +411,6 @@ def test_only_what_a_script_exports_in_plain_words_is_read() -> None:
         ("odd", "no-checkpoints", 2, None, {"save_steps": 0}),
         ("odd", "stop-grace", 2, 900.0, {"save_steps": 1}),
         ("odd", "profile-gpus", 2, None, {"gpus_per_node": 4}),
-        ("impossible", "profile-gpus", 2, None, {"nodes": 2}),
     ],
 )
 def test_walltime(level: str, code: str, hours: float, pace: float | None, words: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from common.errors import UserError
 from workflow.cli import main
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.preflight import preflight
+from workflow.preflight import command, preflight
 from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.checks import LaunchContext
 from workflow.preflight.command import resolve_settings
@@ -153,3 +153,86 @@ def test_settings_for_a_gpu_are_resolved_where_there_is_none(
 def _resolve(request: dict[str, Any], folder: Path) -> list[str]:
     stack, out = folder / "verify.json", folder / "out.json"
     return ["resolve-settings", json.dumps(request), "--stack", str(stack), "--out", str(out)]
+
+
+def slurm_profile(folder: Path, **train: object) -> str:
+    """A profile for Slurm with these keys for training."""
+    train = {"slurm_partition": "h100", "runtime": "20h", "cpus_per_task": 64, "gres": "gpu:8"} | train
+    (folder / "site").mkdir(exist_ok=True)
+    content = {"executor": "slurm", "default-resources": {"slurm_partition": "cpu"}, "set-resources": {"train": train}}
+    (folder / "site" / "config.yaml").write_text(yaml.safe_dump(content))
+    return str(folder / "site")
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Put an sbatch on PATH that notes its options and then runs a script."""
+
+    def put(script: str) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / "sbatch").write_text(f'#!/bin/bash\necho "$@" >>{tmp_path}/asked\n{script}\n')
+        (folder / "sbatch").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        return tmp_path / "asked"
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        ({"account": "lab"}, "train: has no key account; did you mean slurm_account? [slurm-request]"),
+        ({"runtime": "soon"}, "runtime 'soon' is not a time"),
+        ({"gres": "--gres=gpu:8"}, "is not Slurm's syntax"),
+        ({"cpus_per_task": 8}, "verl reserves 33 CPUs with these settings"),
+        ({"nodes": 2}, "the profile requests 2 from Slurm"),
+    ],
+)
+def test_a_request_that_can_never_run_is_impossible(
+    tmp_path: Path,
+    sbatch: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    train: dict[str, object],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sbatch("exit 0")
+    config = str(ROOT / "experiments" / "camino-2025-equal.yaml")
+    assert main(["preflight", config, "--profile", slurm_profile(tmp_path, **train)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert says in out[out.index("impossible (") : out.index("unequal")], out
+    unread = "runtime" in train
+    assert ("checkpoints against walltime: set runtime in the profile" in out) == unread, "the profile is named"
+
+
+def test_slurm_is_asked_about_one_job_of_each_kind(
+    tmp_path: Path,
+    sbatch: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = str(ROOT / "experiments" / "camino-2025-equal.yaml")
+    words = ["preflight", config, "--profile", slurm_profile(tmp_path, qos="high", slurm_extra="--exclusive")]
+    refusal = "echo 'allocation failure: Invalid qos specification' >&2; exit 1"
+    asked = sbatch(f'case "$*" in *qos*) {refusal};; esac')
+    assert main(words) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "sbatch refuses a training job of vllm, sglang: Invalid qos specification [slurm-refuses]" in out
+    assert "change: correct qos under set-resources: train: in the profile" in out
+    training, light = asked.read_text().splitlines()
+    for option in ("--test-only", "--partition=h100", "--qos=high", "--gres=gpu:8", "--exclusive", "--time=1200"):
+        assert option in training.split()
+    assert "--partition=cpu" in light.split()
+    for script, why in (
+        ("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact slurm controller"),
+        ("echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1", "configuration source"),
+        ("sleep 60", "sbatch did not answer within 1 s"),
+    ):
+        monkeypatch.setattr(command, "_SLURM_S", 1.0)
+        sbatch(script)
+        main(words)
+        out = " ".join(capsys.readouterr().out.split())
+        assert "sbatch --test-only: Slurm was not asked (" in out and why in out and "[slurm-refuses]" not in out

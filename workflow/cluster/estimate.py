@@ -15,7 +15,9 @@ from common.messages import join_first, table_lines
 from workflow.cluster.experiment import is_imported, planned_experiment
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.progress import readable_duration
-from workflow.cluster.site import Site, gpus_of_gres, read_site
+from workflow.cluster.request import require_requests
+from workflow.cluster.resources import gpus_of_gres
+from workflow.cluster.site import Site, read_site
 from workflow.cluster.state import RunState, run_states
 from workflow.cluster.status import readable_step
 from workflow.cluster.submissions import SlurmReport
@@ -113,8 +115,7 @@ def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Si
     if state.live and not state.other:
         if state.job and state.job.on_slurm:  # the job keeps the GPUs that it asked for
             asked = state.job.order.get("site") or {}
-            gpus_per_node = gpus_of_gres(str(asked.get("gres") or ""))
-            gpus = None if gpus_per_node is None else gpus_per_node * int(asked.get("nodes") or 1)
+            gpus = gpus_of_gres(str(asked.get("gres") or "")) * int(asked.get("nodes") or 1)
         if state.state == "unknown":
             return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, steps - state.step)
         return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, steps - state.step)
@@ -136,6 +137,7 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     profile = profile or default_profile(plan)
     site = read_site(profile) if profile else Site()
     estimates, report = estimates_of(plan, site, given_step_s)
+    require_requests(site, [one.run.spec for one in estimates if one.action in ("resume", "submit")])
     experiment = planned_experiment(plan)
     done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
     imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]

@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, inputs_sha256, read_json
+from common.files import inputs_sha256, read_json
 from common.retry import retry_io
 from trainers import SERVERS, Spread
 from workflow.cluster.place import visible_gpus
-from workflow.cluster.site import gpus_of_gres
+from workflow.cluster.resources import LIMITS, TEXTS, RequestError, gpus_of_gres, read_request
+from workflow.cluster.site import Site
 
 _PATIENCE_S = 60.0
-_SITE_TEXTS = ("partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "setup")
-_SITE = (*_SITE_TEXTS, "nodes", "mem_mb", "runtime")
-_LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s")
+_SHOWN = 5
+_OTHERS = ("setup", "slurm_extra", "nodes", "mem_mb", "runtime", "stop_grace_s")
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
@@ -41,11 +42,11 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     limits.add_argument("--hang-min-s", type=float, default=600.0)
     limits.add_argument("--first-step-s", type=float, default=7200.0, help="limit until an attempt's first step")
     site = parser.add_argument_group("site (Slurm)")
-    for name in _SITE_TEXTS:
-        site.add_argument(f"--{name}", default="")
-    site.add_argument("--nodes", type=int, default=1)
-    site.add_argument("--mem-mb", type=int, default=0, help="per node; 0: the partition's default")
-    site.add_argument("--runtime", type=int, default=0, help="minutes")
+    for key, flag in {**TEXTS, "setup": "setup", "slurm_extra": "slurm-extra"}.items():
+        site.add_argument(f"--{flag}", dest=key, default="")
+    site.add_argument("--nodes", default="1")
+    site.add_argument("--mem-mb", default="", help="per node; default: the partition's")
+    site.add_argument("--runtime", default="0", help="the walltime of one job")
     return parser
 
 
@@ -57,22 +58,10 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
             f"{run_id}: training cannot be submitted through Snakemake's executor {args.cluster!r}; use "
             "--profile profiles/local (this machine) or --profile slurm (nothing was submitted)"
         )
-    site = {name: getattr(args, name) for name in _SITE}
-    if args.cluster == "slurm":
-        if not site["partition"]:
-            raise UserError(
-                f"{run_id}: no partition to train in; set slurm_partition under set-resources: train: in the profile "
-                "(nothing was submitted, and nothing is trained on this machine)"
-            )
-        if site["runtime"] * 60 < 2 * args.stop_grace_s:
-            raise UserError(
-                f"{run_id}: runtime must be at least twice stop_grace_s, or a job would stop as soon as it begins "
-                f"(got {site['runtime']} min and {args.stop_grace_s} s); change them in the profile"
-            )
-        if site["setup"] and not (ROOT / site["setup"]).is_file():
-            raise UserError(f"{run_id}: no such setup script: {ROOT / site['setup']}; correct setup in the profile")
-        if site["setup"]:
-            site["setup"] = str(ROOT / site["setup"])
+    given = {key: str(getattr(args, key)) for key in (*TEXTS, *_OTHERS)} | {"cpus_per_task": str(args.cpus)}
+    request = read_request(given, on_slurm=args.cluster == "slurm")
+    if request.errors:
+        raise UserError(f"{run_id}: {request.errors[0]}")
     inputs = args.inputs.resolve()
     try:
         prepared = inputs_sha256(retry_io(lambda: read_json(inputs), "the inputs", for_others=False))
@@ -85,8 +74,8 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
         "cpus": args.cpus,
         "cluster": args.cluster,
-        "limits": {name: getattr(args, name) for name in _LIMITS},
-        "site": site,
+        "limits": {name: getattr(args, name) for name in LIMITS},
+        "site": dict(request.site),
     }
 
 
@@ -96,33 +85,33 @@ def require_fit(request: Mapping[str, Any]) -> str:
     nodes, gpus = int(spec["workload"].get("nodes", 1)), int(spec["workload"].get("gpus_per_node", 0))
     spread = Spread.from_spec(spec)
     if nodes > 1 and spread is Spread.ALONE:
-        raise _refusal(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
+        raise RequestError(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
     # A server on the trainer's node has its share of the CPUs, on a CPU as well.
     wanted = max(gpus, 1 + (nodes == 1) * sum(name in spec for name in SERVERS))
     if spread in (Spread.TORCHRUN, Spread.SERVER) and int(request["cpus"]) < wanted:
         each = f"a process for each GPU, {gpus} on each node" if gpus else "a process"
         if not gpus and (beside := [f"a {name}" for name in SERVERS if name in spec]):
             each += f" and {' and '.join(beside)} beside it"
-        raise _refusal(
+        raise RequestError(
             f"{spec['trainer']} starts {each}, but the profile gives {request['cpus']} CPUs",
             f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",
         )
     cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
     if cpus < least:
-        raise _refusal(
+        raise RequestError(
             f"{spec['trainer']} reserves {least} CPUs with these settings and would wait forever: the profile "
             f"gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
             "raise cpus_per_task under set-resources: train: (on one machine set-threads: train) in the profile",
         )
     if request["cluster"] == "slurm":
-        return _require_slurm(nodes, gpus, int(site["nodes"]), str(site["gres"]))
+        return _require_slurm(nodes, gpus, site["nodes"], str(site["gres"]))
     if nodes > 1:
-        raise _refusal(
+        raise RequestError(
             f"the experiment needs {nodes} nodes (workload.nodes), but this is one machine", "use --profile slurm"
         )
     found, source = local_gpus({**os.environ, **spec["env"]}) if gpus else (0, "")
     if found < gpus:
-        raise _refusal(
+        raise RequestError(
             f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} (workload.gpus_per_node), but this machine has "
             f"{found or 'none'} to use ({source})",
             "use --profile slurm, or a machine with enough GPUs",
@@ -130,25 +119,55 @@ def require_fit(request: Mapping[str, Any]) -> str:
     return ""
 
 
-def _require_slurm(nodes: int, gpus: int, asked_nodes: int, gres: str) -> str:
-    if asked_nodes != nodes:
-        raise _refusal(
+def _require_slurm(nodes: int, gpus: int, asked_nodes: int | None, gres: str) -> str:
+    if asked_nodes not in (nodes, None):
+        raise RequestError(
             f"the experiment needs {nodes} node{'s' * (nodes > 1)} per run (workload.nodes), but the profile requests "
             f"{asked_nodes} from Slurm",
             "remove `nodes` from set-resources: train: in the profile, or change one of the two",
         )
     asked = gpus_of_gres(gres)
-    if asked is None:
-        return ""  # a site's own syntax: Slurm decides
     if asked < gpus:
-        raise _refusal(
+        raise RequestError(
             f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} per node (workload.gpus_per_node), but the profile "
-            f"requests {asked or 'none'} from Slurm (gres: {gres!r})",
-            "correct or remove gres under set-resources: train: in the profile",
+            f"requests {asked or 'none'} from Slurm (gres: {gres!r}{'' if asked or not gres else ' names no gpu'})",
+            "correct or remove gres under set-resources: train: in the profile"
+            + f"; a type of GPU is written gpu:{gres}" * bool(re.fullmatch(r"\w+:\d+", gres) and not asked),
         )
     if gpus and asked > gpus:
         return f"requests {asked} GPUs per node from Slurm (gres: {gres!r}) and uses {gpus} (workload.gpus_per_node)"
     return ""
+
+
+def request_errors(site: Site, specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """What makes a profile's request impossible, and the remedy -> the arms that it concerns.
+
+    A profile without Slurm is only read: its runs have what this machine has.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        request = site.request(spec["workload"])
+        errors = list(request.errors)
+        if site.on_slurm and None not in (request.cpus, request.gpus):
+            order = {"spec": spec, "cluster": "slurm", "cpus": request.cpus, "site": request.site}
+            try:
+                require_fit(order)
+            except RequestError as error:
+                errors.append(error)
+        for each in errors:
+            arms = found.setdefault((each.what, each.remedy), [])
+            arms += [spec["arm"]] * (spec["arm"] not in arms)
+    return found
+
+
+def require_requests(site: Site, specs: Sequence[Mapping[str, Any]]) -> None:
+    """`UserError` with everything that makes the requests of these runs impossible; it names the arms if not all."""
+    every = {spec["arm"] for spec in specs}
+    lines = []
+    for error, arms in request_errors(site, specs).items():
+        lines.append(f"{', '.join(arms)}: {RequestError(*error)}" if every - {*arms} else str(RequestError(*error)))
+    if lines:
+        raise UserError("\n".join(lines[:_SHOWN]))
 
 
 def local_gpus(env: Mapping[str, str]) -> tuple[int, str]:
@@ -170,7 +189,3 @@ def local_gpus(env: Mapping[str, str]) -> tuple[int, str]:
     if visible is None or visible >= found:
         return found, source
     return visible, f"CUDA_VISIBLE_DEVICES is {env['CUDA_VISIBLE_DEVICES']!r}"
-
-
-def _refusal(problem: str, remedy: str) -> UserError:
-    return UserError(f"{problem}; {remedy} (nothing was submitted)")

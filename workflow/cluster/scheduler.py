@@ -17,6 +17,7 @@ from workflow.cluster.history import attempts_of_job, read_object
 from workflow.cluster.jobstate import Evidence, HeartbeatWatch, JobState, Life, filesystem_now, job_state, pulse_at
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.reasons import explain_wait
 from workflow.cluster.slurm import QueueJob, SlurmError
 from workflow.cluster.slurm_answer import MAX_AGE_S, Answer, ask, request_details
 from workflow.cluster.submissions import Submission, submission
@@ -31,21 +32,6 @@ READ_EVERY_S = MAX_AGE_S / 3
 DOUBT_S = max(MAX_AGE_S / 6, 3.0)
 # A launcher waits this long for a Slurm that does not answer before it may submit; a restart takes a minute or two.
 DOWN_PATIENCE_S = 1800.0
-
-REASONS = {
-    "Priority": "other jobs have priority",
-    "Resources": "no suitable node is free",
-    "BeginTime": "it was requeued and waits for two minutes",
-    "Dependency": "another job of this run has not ended",
-    "JobHeldUser": "held by its user; `scontrol release` lets it run",
-    "JobHeldAdmin": "held by an administrator",
-    "launch failed requeued held": "its node could not start it; `scontrol release` lets it run",
-    "PartitionTimeLimit": "it requests more time than the partition allows; lower runtime in the profile",
-    "PartitionNodeLimit": "it requests more nodes than the partition allows",
-    "ReqNodeNotAvail": "the nodes that it requests are down or reserved",
-    "QOSMaxJobsPerUserLimit": "your limit of running jobs is reached",
-    "AssocGrpGRES": "your account's limit of GPUs is reached",
-}
 
 
 class LocalScheduler:
@@ -253,7 +239,7 @@ def remark(state: JobState) -> str:
         reason = job.reason.strip("()")
         if reason in ("", "None"):
             return "waits"
-        known = REASONS.get(reason.split(",")[0])  # `ReqNodeNotAvail, UnavailableNodes:gpu1`
+        known = explain_wait(reason)
         return f"waits: {reason}" + (f" ({known})" if known else "")
     if job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
         return ""

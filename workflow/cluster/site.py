@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import ast
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,9 @@ import yaml
 from common.errors import UserError
 from common.files import ROOT
 from common.messages import did_you_mean
+from workflow.cluster.resources import STOP_GRACE_S, TEXTS, Request, is_computed, misread_time, read_request
 
-_STOP_GRACE_S = 120.0  # as rules/train.smk has it
-_UNIT_MIN = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0, "w": 10080.0}
+_THREADS = "2"  # as rules/train.smk has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +26,36 @@ class Site:
     train: Mapping[str, str] = field(default_factory=dict)  # the resources of a training run, as strings
     profile: Path | None = None
     on_slurm: bool = False
-    light_partition: str = ""  # the partition of the rules that do not train
+    light: Mapping[str, str] = field(default_factory=dict)  # the resources of the rules that do not train
     slots: int = 0  # runs that are submitted at once; 0: not set
+    threads: str = _THREADS
+    limited: tuple[str, ...] = ()  # the names of all resources that Snakemake limits
+
+    def request(self, workload: Mapping[str, Any] | None = None) -> Request:
+        """The request of a run, as rules/train.smk completes it from the run's workload."""
+        given = {"cpus_per_task": self.threads}
+        if workload is not None:
+            given |= {"gres": default_gres(workload), "nodes": str(workload.get("nodes", 1))}
+        return read_request(given | dict(self.train), self.limited, self.on_slurm)
 
     def gpus(self, workload: Mapping[str, Any]) -> int | None:
         """The GPUs of a run on all its nodes; None if the profile's gres or nodes contain no plain number."""
-        gpus = gpus_of_gres(self.train.get("gres", default_gres(workload)))
-        nodes = _number(self.train.get("nodes", str(workload["nodes"])))
-        return None if gpus is None or nodes is None else gpus * int(nodes)
+        request = self.request(workload)
+        return None if request.gpus is None or request.nodes is None else request.gpus * request.nodes
 
     @property
-    def runtime_min(self) -> float:
+    def light_partition(self) -> str:
+        return self.light.get("slurm_partition", "")
+
+    @property
+    def runtime_min(self) -> int:
         """The walltime of one job; 0: unknown."""
-        return minutes_of(self.train.get("runtime", "0")) or 0.0
+        return self.request().runtime_min or 0
 
     @property
-    def stop_grace_s(self) -> float:
+    def stop_grace_s(self) -> int:
         """A job is asked to stop this long before its walltime ends."""
-        return _number(self.train.get("stop_grace_s", "")) or _STOP_GRACE_S
+        return self.request().stop_grace_s or STOP_GRACE_S
 
     @property
     def life_s(self) -> float:
@@ -50,37 +63,59 @@ class Site:
         return max(0.0, self.runtime_min * 60 - self.stop_grace_s)
 
 
-def require_partition(workflow: Any) -> None:
-    """Raise a `UserError` if Snakemake runs on Slurm without a partition to train in; the launcher does the same.
+def site_of(workflow: Any) -> Site:
+    """The settings that Snakemake has from its profile and its command line; `workflow` is Snakemake's object.
 
-    `workflow` is Snakemake's own object.
+    Values that it would misread are replaced: Slurm's times, sizes with units, and text that is also Python.
     """
-    train = workflow.resource_settings.overwrite_resources.get("train", {})
-    if workflow.executor_plugin.name == "slurm" and "slurm_partition" not in train:
-        raise UserError(
-            "no partition to train in; set slurm_partition under set-resources: train: in the profile. A "
-            "--set-resources on the command line replaces all of the profile's (nothing was submitted)"
-        )
+    settings = workflow.resource_settings
+    train, threads = (one.get("train") for one in (settings.overwrite_resources, settings.overwrite_threads))
+    texts = {name: plain_text(getattr(value, "raw", value)) for name, value in (train or {}).items()}
+    on_slurm = "slurm_partition" in texts or getattr(workflow.executor_plugin, "name", "") == "slurm"
+    site = Site(
+        texts, None, on_slurm, threads=str(getattr(threads, "raw", threads) or _THREADS), limited=(*settings.resources,)
+    )
+    request = site.request()
+    read = {"runtime": request.runtime_min, "mem_mb": request.site["mem_mb"], "nodes": request.nodes}
+    plain = (*TEXTS, "setup", "slurm_extra")
+    read |= {key: text for key, text in texts.items() if key in plain and not is_computed(text)}
+    for name in texts.keys() & read.keys():
+        if read[name] is not None:
+            train[name] = read[name]
+    return site
 
 
 def read_site(profile: Path) -> Site:
-    """A profile's settings; a `UserError` if there is no such profile."""
-    file = next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
+    """A profile's settings, from its folder or its file; a `UserError` if there is no such profile."""
+    file = (
+        profile
+        if profile.is_file()
+        else next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
+    )
     if file is None:
         raise UserError(unknown_profile(str(profile)))
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{file} must contain a mapping (got {type(content).__name__})")
     rules = content.get("set-resources")
+    train = _resources(rules.get("train") if isinstance(rules, Mapping) else rules, "train:")
+    limited = _resources(content.get("resources"))
+    slots, threads = limited.get("train_slots", ""), _resources(content.get("set-threads")).get("train", _THREADS)
+    raw = _as_written(text, "set-resources", "train", "runtime")
+    if ":" in raw and train["runtime"].isdigit():  # YAML reads 20:00:00 without quotes as a number
+        raise UserError(f"{file}: {misread_time(raw, train['runtime'])}")
     return Site(
-        _resources(rules.get("train") if isinstance(rules, Mapping) else rules, "train:"),
+        train,
         profile,
         content.get("executor") == "slurm",
-        _resources(content.get("default-resources")).get("slurm_partition", ""),
-        int(_number(_resources(content.get("resources")).get("train_slots", "")) or 0),
+        _resources(content.get("default-resources")),
+        int(slots) if slots.isdigit() else 0,
+        threads,
+        (*limited,),
     )
 
 
@@ -101,29 +136,6 @@ def default_gres(workload: Mapping[str, Any]) -> str:
     return f"gpu:{workload['gpus_per_node']}" if workload["gpus_per_node"] else ""
 
 
-def gpus_of_gres(gres: str) -> int | None:
-    """The GPUs per node of a gres such as `gpu:h100:8` or `gpu:2,license:1`; None if it cannot be read."""
-    gpus = 0
-    # Without the sockets: `gpu:h100:8(S:0,1)`.
-    for part in filter(None, re.sub(r"\([^)]*\)", "", gres).split(",")):
-        name, *more = part.strip().removeprefix("gres/").replace("=", ":").split(":")
-        if name != "gpu":
-            continue
-        # gpu, gpu:8, gpu:h100, gpu:h100:8
-        count = more[-1] if more and (len(more) > 1 or more[0].isdigit()) else "1"
-        if not count.isdigit():
-            return None
-        gpus += int(count)
-    return gpus
-
-
-def minutes_of(runtime: str) -> float | None:
-    """Snakemake's runtime (minutes, or with a unit: `90`, `20h`, `1.5d`) in minutes; None if it cannot be read."""
-    match = re.fullmatch(r"([\d.]+)\s*([smhdw]?)(?:in|ec|ours?|ays?|eeks?|inutes?|econds?)?", runtime.strip())
-    number = _number(match[1]) if match else None
-    return None if match is None or number is None else number * _UNIT_MIN[match[2] or "m"]
-
-
 def _file_names(profile: Path) -> list[str]:
     """The names of a profile's file; Snakemake prefers one for its own version."""
     versioned = [file.name for pattern in ("profile.v*+.yaml", "config.v*+.yaml") for file in profile.glob(pattern)]
@@ -137,12 +149,22 @@ def _resources(raw: Any, prefix: str = "") -> dict[str, str]:
     else:
         items = [raw] if isinstance(raw, str) else raw or []
         pairs = [item.removeprefix(prefix).partition("=")[::2] for item in map(str, items) if item.startswith(prefix)]
-    # Snakemake evaluates values, so strings are often quoted twice.
-    return {str(key): str(value).strip("'\" ") for key, value in pairs}
+    return {str(key): plain_text(value) for key, value in pairs}
 
 
-def _number(text: str) -> float | None:
+def plain_text(value: Any) -> str:
+    """A resource's text without the second pair of quotes that Snakemake, which evaluates it, needs."""
+    text = os.path.expandvars(str(value).strip())  # as Snakemake does
     try:
-        return float(text)
-    except ValueError:
-        return None
+        read = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return read if isinstance(read, str) else "" if read is None else text
+
+
+def _as_written(text: str, *keys: str) -> str:
+    """A scalar of a YAML text as it is written."""
+    found = yaml.load(text, yaml.BaseLoader)
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -177,6 +177,12 @@ def cancel(ids: Sequence[str]) -> None:
         command("scancel", "--quiet", *ids)
 
 
+def test_only(options: Mapping[str, object]) -> None:
+    """Have Slurm check a job without submitting it; raises `SlurmError` if it would not be accepted."""
+    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()]
+    command("sbatch", "--test-only", *words, "--wrap=true")
+
+
 def requeue(job_id: str) -> None:
     """Put a job back into the queue unless it has ended or was cancelled; raises `SlurmError`.
 
@@ -189,7 +195,7 @@ def requeue(job_id: str) -> None:
 def command(*arguments: str) -> str:
     """The output of a Slurm command; raises `SlurmError` if it fails, does not answer, or is missing."""
     # Without a user's settings for these commands (SQUEUE_PARTITION, ...).
-    settings = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+    settings = ("SQUEUE_", "SACCT_", "SBATCH_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
     env = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
     env |= {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     patience_s = min(PATIENCE_S, max(0.0, time_left()))

@@ -19,7 +19,7 @@ from workflow.cluster.experiment import Experiment, is_imported, unplanned
 from workflow.cluster.history import explain, read_object
 from workflow.cluster.locks import holder_note
 from workflow.cluster.progress import part_of, readable_duration
-from workflow.cluster.scheduler import REASONS
+from workflow.cluster.reasons import explain_wait
 from workflow.cluster.state import RunState, run_states
 from workflow.cluster.submissions import SlurmReport, clock
 from workflow.stacks.verification import stack_notes
@@ -187,8 +187,8 @@ def readable_step(seconds: float) -> str:
 
 
 def _remarks(experiment: Experiment, states: Sequence[RunState], report: SlurmReport) -> list[str]:
-    reasons = dict.fromkeys(state.reason for state in states if state.reason in REASONS)
-    lines = [f"{reason}: {REASONS[reason]}" for reason in reasons]
+    reasons = dict.fromkeys(state.reason for state in states)
+    lines = [f"{reason}: {text}" for reason in reasons if (text := explain_wait(reason))]
     if report.unavailable:
         error = f" ({report.answer.error})" if report.answer.error else ""
         lines.append(f"{report.unavailable}{error}: the table shows only what the files contain")

@@ -33,6 +33,7 @@ from workflow.cluster import slurm
 from workflow.cluster.history import FILES
 from workflow.cluster.job import run_job
 from workflow.cluster.paths import JobPaths, RunPaths
+from workflow.cluster.resources import sbatch_options
 from workflow.cluster.slurm import SlurmError
 from workflow.cluster.slurm_answer import read as read_answer
 from workflow.cluster.submissions import make_identity
@@ -121,29 +122,23 @@ def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str])
 
 def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
     site = order["site"]
-    optional = {
-        f"slurm_{key}": site.get(key) for key in ("account", "qos", "gres", "constraint", "nodelist", "exclude")
-    }
-    optional["slurm_mem"] = f"{site['mem_mb']}M" if site.get("mem_mb") else None
     setup = _setup_lines(site["setup"], job) if site.get("setup") else []
-    more = {"requeue": True, "reservation": site.get("reservation"), "comment": f"rolloutbench job={order['job']}"}
+    options = {"requeue": True, "comment": f"rolloutbench job={order['job']}", **sbatch_options(site)}
     return {
         "name": order["name"],
         "timeout_min": site["runtime"],
         "nodes": site["nodes"],
         "tasks_per_node": 1,
         "cpus_per_task": order["cpus"],
-        "slurm_partition": site["partition"],
         "slurm_signal_delay_s": order["limits"]["stop_grace_s"],
         "slurm_stderr_to_stdout": True,
         # At most one job of a name runs at a time, whoever submitted it, also during the delay of a requeue.
         "slurm_dependency": "singleton",
         "slurm_wckey": "",
-        "slurm_additional_parameters": {key: value for key, value in more.items() if value},
+        "slurm_additional_parameters": options,
         # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.
         "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1"],
         "slurm_setup": [_pickle_link_line(job), *setup],
-        **{key: value for key, value in optional.items() if value},
     }
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,8 +25,8 @@ from common.messages import did_you_mean, exit_on_user_error, join_first
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
-from workflow.cluster.request import local_gpus
-from workflow.cluster.site import require_partition, unknown_profile
+from workflow.cluster.request import local_gpus, require_requests
+from workflow.cluster.site import read_site, site_of, unknown_profile
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
 from workflow.config.reading import read_yaml
@@ -62,8 +62,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
     for profile in options.profile:
         with exit_on_user_error():
-            if profile not in ("", "none") and get_profile_dir(profile) is None:
+            if profile in ("", "none"):
+                continue
+            if (found := get_profile_dir(profile)) is None:
                 raise UserError(unknown_profile(profile))
+            # A value on the command line replaces all of the profile's.
+            if not any(argument.startswith("--set-resources") for argument in arguments):
+                _require_readable_request(Path(found[1]))
     LoggerPluginRegistry().register_plugin(calm.NAME, calm)
     snakemake(argv)
     sys.exit(0)
@@ -120,12 +125,32 @@ def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) ->
             parsed.setdefault(workflow.modifier.modify_rulename(rule), parsed[rule])
 
 
+def _require_readable_request(profile: Path) -> None:
+    """UserError if a profile's request for training cannot be read; Snakemake would show a traceback."""
+    if errors := replace(read_site(profile), on_slurm=False).request().errors:
+        raise UserError("\n".join(f"{profile}: {error}" for error in errors))
+
+
+def require_requests_of(workflow: Any, plan: Plan) -> None:
+    """Reads the profile's request into Snakemake's resources; UserError if it is impossible for an unfinished run.
+
+    Commands with targets, such as `--until stack`, train nothing. The launcher checks again.
+    """
+    site, settings = site_of(workflow), workflow.dag_settings
+    if workflow.is_main_process and not (settings and (settings.targets or settings.until)):
+        require_requests(site, [run.spec for run in _unfinished(plan)])
+
+
+def _unfinished(plan: Plan) -> list[PlannedRun]:
+    return [run for run in plan.runs.values() if not Path(plan.folder, "runs", run.run_id, "done.json").is_file()]
+
+
 def require_startable(workflow: Any, plan: Plan) -> None:
     """UserError if the experiment cannot run; `workflow` is Snakemake's object."""
     if plan.runs:
         if not is_checkout():
             raise UserError(_NEEDS_CHECKOUT)
-        require_partition(workflow)
+        require_requests_of(workflow, plan)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.verification import require_verified
 
@@ -144,8 +169,7 @@ def require_gpus_here(workflow: Any, plan: Plan) -> None:
     settings = workflow.dag_settings
     if getattr(workflow.executor_plugin, "name", "local") != "local" or settings.targets or settings.until:
         return
-    waiting = [run for run in plan.runs.values() if not Path(plan.folder, "runs", run.run_id, "done.json").is_file()]
-    needed = max((int(run.spec["workload"]["gpus_per_node"]) for run in waiting), default=0)
+    needed = max((int(run.spec["workload"]["gpus_per_node"]) for run in _unfinished(plan)), default=0)
     if not needed:
         return
     found, source = local_gpus(os.environ)

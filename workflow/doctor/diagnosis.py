@@ -47,19 +47,20 @@ def doctor(config: Path | None, profile: Path | None, across_nodes: bool, as_jso
 
 def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = False) -> list[DoctorCheck]:
     """The checks of this machine, for an experiment or for none."""
-    names = stack_names()
+    names, runs = stack_names(), []
     if config is not None:
         # The data may be elsewhere: only the machine is checked.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))
         names = list(dict.fromkeys(run.stack for run in plan.runs.values()))
+        runs = [run.spec for run in plan.runs.values()]
         profile = profile or default_profile(plan)
     else:
         profile = profile or default_profile()
     stacks = [load_stack(name) for name in names]
     request = read_site(profile) if profile else Site()
-    site = SlurmSite(request if request.on_slurm else None)
+    site = SlurmSite(request if request.on_slurm else None, runs)
     return [
-        *machine_checks(stacks, required=config is not None),
+        *machine_checks(stacks, config is not None, site),
         *stack_checks(stacks, required=config is not None, on_cluster=site.is_here),
         *slurm_checks(site),
         *file_checks(Path("results"), site, across_nodes),

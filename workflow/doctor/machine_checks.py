@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import psutil
 
 from common.files import ROOT, is_checkout, write_text
 from workflow.cluster.locks import try_lock
-from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
+from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, on_node, passed, warning
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.stacks import Stack, built_dir
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
@@ -38,7 +39,7 @@ _TOKENS = (
 )
 
 
-def machine_checks(stacks: Sequence[Stack], required: bool) -> list[DoctorCheck]:
+def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> list[DoctorCheck]:
     """The checks of the machine; `required`: the experiment trains in these stacks."""
     return [
         DoctorCheck("machine", "Python", python_version),
@@ -46,6 +47,8 @@ def machine_checks(stacks: Sequence[Stack], required: bool) -> list[DoctorCheck]
         DoctorCheck("machine", "CPUs", lambda: cpus(len(os.sched_getaffinity(0)))),
         DoctorCheck("machine", "memory", memory),
         DoctorCheck("machine", "disk", lambda: disk(stacks, required)),
+        DoctorCheck("machine", "folders", lambda: folders(os.environ | site.exports)),
+        DoctorCheck("machine", "interfaces", lambda: interfaces(os.environ | site.exports, site)),
         DoctorCheck("machine", "package index", lambda: package_index(configured_uv())),
     ]
 
@@ -113,6 +116,28 @@ def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Outc
     return failed_if(required, found, "free some space there, or link .stacks to a larger disk")
 
 
+def folders(variables: Mapping[str, str]) -> Outcome:
+    """Whether the folders into which a training writes can be written."""
+    named = [f"{name} {variables[name]}" for name in on_node.FOLDERS if variables.get(name)]
+    return node_problem(on_node.unwritable_folders(variables), []) or passed(", ".join(named))
+
+
+def interfaces(variables: Mapping[str, str], site: SlurmSite) -> Outcome:
+    """Whether this machine has the network interfaces that NCCL and Gloo are told to use."""
+    wrong = [*on_node.missing_interfaces(variables)]
+    if wrong and site.is_here and "SLURM_JOB_ID" not in variables:
+        return warning(f"not checked: {wrong[0]}, and runs train on other nodes", "rolloutbench doctor --across-nodes")
+    own = ", ".join(name for _, name in socket.if_nameindex())
+    return node_problem([], wrong) or passed(own)
+
+
+def node_problem(unwritable: Sequence[str], wrong: Sequence[str]) -> Outcome | None:
+    """The failure of a machine on which a training cannot write, or cannot use the network."""
+    if unwritable:
+        return failed(f"cannot be written: {', '.join(unwritable)}", "set it to a folder on a shared disk with space")
+    return failed("; ".join(wrong), "name one of them in the profile's setup script") if wrong else None
+
+
 def package_index(uv: Uv) -> Outcome:
     """Whether the package sources of pip's settings answer a query for one package's versions."""
     sources = uv.sources
@@ -155,20 +180,6 @@ _SHARED = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "cifs", "smb3", "afs", "panfs", "wekafs"}
 )
 _JOB_S = 30
-# The node's part: it tries a lock that is held here, reads a file that was renamed here, and renames one itself.
-_ON_NODE = """
-import fcntl, json, os, socket, sys
-folder, mark = sys.argv[1:]
-report = {"host": socket.gethostname(), "read": open(f"{folder}/renamed").read() == mark, "refused": False}
-with open(f"{folder}/lock", "r+") as file:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        report["refused"] = True
-with open(f"{folder}/draft", "w") as file:
-    json.dump(report, file)
-os.replace(f"{folder}/draft", f"{folder}/report")
-"""
 
 
 def file_checks(results: Path, site: SlurmSite, across_nodes: bool) -> list[DoctorCheck]:
@@ -213,9 +224,9 @@ def shared(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> Outcome
 
 
 def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
-    """Whether locks and renames work between this machine and a node of the profile's partition."""
+    """Whether locks, renames, folders and interfaces work on a node of the profile's partition."""
     request = site.request
-    partition = request.light_partition or request.train.get("slurm_partition", "") if request else ""
+    partition = (request.light_partition if request else "") or site.partition
     mark = secrets.token_hex(8)
     with _own_folder(folder) as own, _held(own / "lock"):
         write_text(own / "renamed", "old")
@@ -223,7 +234,8 @@ def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
         command = ["srun", "--job-name=rolloutbench-doctor", "--nodes=1", "--ntasks=1", "--time=1"]
         command += [f"--immediate={_JOB_S}"]
         command += [f"--partition={partition}"] if partition else []
-        code, text = _run_job([*command, sys.executable, "-I", "-c", _ON_NODE, str(own), mark])
+        setup = json.dumps(site.exports)
+        code, text = _run_job([*command, sys.executable, "-I", on_node.__file__, str(own), mark, setup])
         report = own / "report"
         if code != 0 or not report.is_file():
             why = " ".join(text.split())[-200:] or f"srun ended with {code}"
@@ -235,6 +247,8 @@ def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
         )
     if not found["refused"]:
         return failed(f"{found['host']} gets a lock that is held here", "ask for a mount with locks (Lustre: flock)")
+    if problem := node_problem(found["unwritable"], found["interfaces"]):
+        return problem
     return passed(f"{found['host']} respects the locks and sees the renames of this machine")
 
 

@@ -66,7 +66,7 @@ def preflight(
         found += fact_findings(known, without)
         found += environment.environment_findings(known, launch)
         found += (finding for case in known for finding in _findings(case, launch))
-    found += own_reward_findings(plan)
+    found += [*own_reward_findings(plan), *launch.requests]
     found = downgrade_imported([*found, *one_case.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
     # The first combination of factors represents an arm.
@@ -98,7 +98,7 @@ def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
 
 def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     """What could not be checked, and what the check needs."""
-    missing = []
+    missing = [*launch.unasked]
     for case in cases:
         if not case.on_gpu:
             continue
@@ -113,7 +113,8 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
         if case.imported or case.arm in launch.paces:
             continue
         if not launch.site.life_s:
-            missing.append("checkpoints against walltime: name the profile (--profile profiles/slurm)")
+            remedy = "set runtime in" if launch.site.profile else "name"
+            missing.append(f"checkpoints against walltime: {remedy} the profile (--profile profiles/slurm)")
         elif case.workload.get("save_steps"):
             missing.append("checkpoints against walltime: no step was measured yet (give --seconds-per-step X)")
     return missing

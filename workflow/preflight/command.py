@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
+from common.findings import Finding
 from common.messages import print_message
 from common.verdicts import count_of
 from trainers.registry import trainer_named
 from workflow.cluster.estimate import default_profile, estimates_of
-from workflow.cluster.site import read_site
+from workflow.cluster.request import request_errors
+from workflow.cluster.site import Site, read_site
+from workflow.cluster.slurm import SlurmError, limited
+from workflow.cluster.trial import refusals
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight, write_preflight
@@ -22,6 +26,8 @@ from workflow.preflight.cases import settings_requests
 from workflow.preflight.checks import LaunchContext, variables_of
 from workflow.preflight.show import preflight_lines, summary_lines
 from workflow.stacks.environment import run_in_stack
+
+_SLURM_S = 20.0  # for all questions to Slurm together
 
 
 def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float | None, as_json: bool) -> None:
@@ -56,7 +62,31 @@ def launch_context(plan: Plan, profile: Path | None, step_s: float | None) -> La
     site = read_site(profile)
     estimates, _ = estimates_of(plan, site, step_s)
     paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
-    return LaunchContext(site, paces, variables_of(profile))
+    specs = [one.run.spec for one in estimates if one.action in ("resume", "submit")]
+    return LaunchContext(site, paces, variables_of(profile), *_request_findings(site, specs))
+
+
+def _request_findings(site: Site, specs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """What is wrong with the jobs that a profile requests, and what Slurm was not asked."""
+    source = f"{site.profile}, set-resources: train:"
+    why = "the job would be rejected, or wait forever, after the stacks are built"
+    found = [
+        Finding("impossible", "slurm-request", tuple(arms), what, why, source, remedy)
+        for (what, remedy), arms in request_errors(site, specs).items()
+    ]
+    if not site.on_slurm or not specs:
+        return tuple(found), ()
+    try:
+        with limited(_SLURM_S):
+            refused, _ = refusals(site, specs)
+    except SlurmError as error:
+        return tuple(found), (f"sbatch --test-only: Slurm was not asked ({error})",)
+    every = tuple(dict.fromkeys(spec["arm"] for spec in specs))
+    found += [
+        Finding("impossible", "slurm-refuses", arms or every, f"sbatch refuses {jobs}: {error}", why, source, remedy)
+        for jobs, arms, error, remedy in refused
+    ]
+    return tuple(found), ()
 
 
 def write_and_summarize(

@@ -27,6 +27,10 @@ class LaunchContext:
     """Arm -> seconds per step."""
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Variable -> (value, who sets it), for all arms alike."""
+    requests: tuple[Finding, ...] = ()
+    """What is wrong with the jobs that the profile requests."""
+    unasked: tuple[str, ...] = ()
+    """What Slurm was not asked, and why."""
 
 
 def finding_of(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:

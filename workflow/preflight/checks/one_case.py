@@ -78,18 +78,17 @@ def accelerator(case: Case, launch: LaunchContext) -> Iterator[Finding]:
 
 
 def profile_gpus(case: Case, launch: LaunchContext) -> Iterator[Finding]:
-    """A profile that requests another number of GPUs from Slurm."""
+    """A profile that requests more GPUs than the run uses; `slurm-request` reports one that requests fewer."""
     gpus = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
     of_site = launch.site.gpus(case.workload) if launch.site.profile is not None else None
-    if of_site is None or gpus in (0, of_site) or not case.on_gpu:
+    if of_site is None or not 0 < gpus < of_site or not case.on_gpu:
         return
-    fewer = of_site < gpus
     yield finding_of(
         case,
-        "impossible" if fewer else "odd",
+        "odd",
         "profile-gpus",
         f"{launch.site.profile} requests {of_site} GPUs from Slurm, and the experiment trains on {gpus}",
-        "the job would wait for GPUs that it never gets" if fewer else "the others are reserved and stay idle",
+        "the others are reserved and stay idle",
         f"{launch.site.profile}/config.yaml, set-resources: train: gres and nodes",
         "gres and nodes of the profile, or workload.gpus_per_node and nodes: make them equal",
     )

@@ -1,0 +1,280 @@
+"""A training job's request is read in any form in which people write it; what cannot work is refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from workflow.cluster.request import require_requests
+from workflow.cluster.resources import (
+    KEYS,
+    RequestError,
+    gpus_of_gres,
+    megabytes_of,
+    minutes_of,
+    read_request,
+    sbatch_options,
+)
+from workflow.cluster.site import Site
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h", "mem_mb": "1500000"}
+
+
+def told(on_slurm: bool = True, **given: str) -> str:
+    """Everything that is wrong with a request."""
+    return "\n".join(map(str, read_request(GOOD | given, on_slurm=on_slurm).errors))
+
+
+def test_the_rule_and_the_reader_know_the_same_keys() -> None:
+    rule = (ROOT / "rules" / "train.smk").read_text()
+    resources = rule[rule.index("    resources:") : rule.index("    params:")]
+    assert set(re.findall(r"^        (\w+)=", resources, re.MULTILINE)) == set(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("90", 90),
+        ("20h", 1200),
+        ("90m", 90),
+        ("1.5d", 2160),
+        ("30 min", 30),
+        ("2 hours", 120),
+        ("2h30m", 150),
+        ("1d 12h", 2160),
+        ("30s", 1),
+        ("1-00:00:00", 1440),
+        ("1-12", 2160),
+        ("0-20:30", 1230),
+        ("20:00:00", 1200),
+        ("00:00:30", 1),
+        ("10080", 10080),
+        ("72000m", 72000),
+    ],
+)
+def test_a_time_is_read_as_people_and_slurm_write_it(text: str, minutes: int) -> None:
+    assert minutes_of(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "72000",
+            "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200 under set-resources: train:",
+        ),
+        ("45000", "did YAML read 12:30:00? Write 12h30m or 750"),
+        ("20:00", "is 20 minutes for Slurm, and may mean 20 hours; write 20m or 20h"),
+        ("soon", "runtime 'soon' is not a time; write minutes (1200), 20h or 1-00:00:00"),
+        ("UNLIMITED", "is not a time"),
+        ("2 fortnights", "is not a time"),
+        ("1h oops", "is not a time"),
+        ("-5", "is not a time"),
+    ],
+)
+def test_a_time_that_cannot_be_meant_is_told(text: str, says: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(says)):
+        minutes_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "megabytes"),
+    [("1500000", 1500000), ("1500G", 1500000), ("800GB", 800000), ("1.5T", 1500000), ("1GiB", 1073), ("500 MB", 500)],
+)
+def test_memory_is_read_with_its_unit(text: str, megabytes: int) -> None:
+    assert megabytes_of(text) == megabytes
+    assert read_request({"mem": text}, on_slurm=False).site["mem_mb"] == megabytes
+
+
+def test_memory_that_is_no_size_or_is_given_twice_is_told() -> None:
+    assert "mem_mb 'much' is not a size; write MB (1500000) or 1500GB" in told(mem_mb="much")
+    assert "train: has mem_mb and mem, which mean the same" in told(mem="1G")
+    assert read_request({"mem_mib": "1000"}, on_slurm=False).site["mem_mb"] == 1048
+
+
+@pytest.mark.parametrize(
+    ("gres", "says"),
+    [
+        ("--gres=gpu:8", "gres '--gres=gpu:8' is not Slurm's syntax, gpu[:type][:number]; write gpu:8 "),
+        ("gpu:h100:many", "is not Slurm's syntax"),
+        ("gpu:", "is not Slurm's syntax"),
+        ("8", "is not Slurm's syntax"),
+        ("gpu:h100:8:x", "is not Slurm's syntax"),
+    ],
+)
+def test_a_wrong_gres_is_a_matter_of_syntax(gres: str, says: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(says)):
+        gpus_of_gres(gres)
+    assert says in told(gres=gres)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("account", "slurm_account"),
+        ("partition", "slurm_partition"),
+        ("gpus", "gres"),
+        ("time", "runtime"),
+        ("walltime", "runtime"),
+        ("slurm_qos", "qos"),
+        ("cpus", "cpus_per_task"),
+        ("mem_mb_per_cpu", "mem_mb"),
+        ("exclusive", "slurm_extra"),
+        ("slurm_extras", "slurm_extra"),
+        ("stop_grace", "stop_grace_s"),
+    ],
+)
+def test_a_key_that_the_rule_does_not_have_is_told_with_the_right_one(key: str, near: str) -> None:
+    assert f"train: has no key {key}; did you mean {near}? Correct it under set-resources: train:" in told(**{key: "x"})
+    assert f"has no key {key}" in told(on_slurm=False, **{key: "x"}), "on this machine, too"
+
+
+def test_keys_of_snakemake_and_limited_resources_are_allowed() -> None:
+    assert not read_request({"disk_mb": "1", "tmpdir": "/tmp", "machine": "100"}, ("machine",), on_slurm=False).errors
+    assert "train: has no key xyzzy; known: slurm_partition, " in told(xyzzy="1")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"runtime": ""}, "no runtime, the walltime of one job; write runtime: 20h (or minutes) under set-resources"),
+        ({"runtime": "0"}, "no runtime"),
+        ({"slurm_partition": ""}, "no partition to train in; set slurm_partition under set-resources: train:"),
+        ({"runtime": "1"}, "runtime must be at least twice stop_grace_s"),
+        ({"cpus_per_task": "many"}, "cpus_per_task 'many' is not a whole number above 0"),
+        ({"nodes": "two"}, "nodes 'two' is not a whole number above 0"),
+        ({"setup": "nowhere.sh"}, "no such setup script: "),
+        ({"setup": "docs"}, "setup script: [Errno 21] Is a directory"),
+    ],
+)
+def test_what_a_job_cannot_do_without_is_told(given: dict[str, str], says: str) -> None:
+    assert says in told(**given)
+
+
+def test_a_good_request_is_read() -> None:
+    request = read_request(GOOD | {"setup": "profiles/slurm/setup.sh", "qos": "high"})
+    assert not request.errors
+    assert (request.cpus, request.gpus, request.nodes, request.runtime_min) == (64, 8, 1, 1200)
+    assert request.site["setup"] == str(ROOT / "profiles/slurm/setup.sh")
+    assert sbatch_options(request.site) == {
+        "partition": "h100",
+        "gres": "gpu:h100:8",
+        "qos": "high",
+        "mem": "1500000M",
+    }
+
+
+def test_a_setup_script_of_windows_is_refused(tmp_path: Path) -> None:
+    setup = tmp_path / "set up.sh"
+    setup.write_bytes(b"export FOO=1\r\nmodule load cuda\r\n")
+    assert "has Windows line ends (CRLF)" in (said := told(setup=str(setup)))
+    assert f"convert it: sed -i 's/\\r$//' {shlex.quote(str(setup))}" in said
+    setup.write_bytes(b"export FOO=1\n")
+    assert not told(setup=str(setup))
+
+
+def test_what_snakemake_computes_is_left_to_it() -> None:
+    request = read_request(GOOD | {"runtime": "attempt * 600", "mem_mb": "f(wildcards)", "nodes": "2 if True else 1"})
+    assert not request.errors
+    assert (request.runtime_min, request.nodes, request.site["mem_mb"]) == (None, None, None)
+
+
+# slurm_extra --------------------------------------------------------------------------------------------------------
+
+
+def extra(text: str, **given: str) -> dict[str, Any]:
+    request = read_request(GOOD | given | {"slurm_extra": text})
+    assert not request.errors, request.errors
+    return sbatch_options(request.site)
+
+
+def test_options_of_sbatch_are_carried() -> None:
+    text = '--exclusive --comment="it\'s a # of 100%" --nice 100 --licenses=foo:2 --exclusive=user --mail-type=END'
+    found = extra(text)
+    assert found.items() >= {"comment": "it's a # of 100%", "nice": "100", "licenses": "foo:2"}.items()
+    assert (found["exclusive"], found["mail-type"]) == ("user", "END")
+    assert extra("--exclusive")["exclusive"] is True
+
+
+def test_options_with_a_key_of_their_own_become_that_key() -> None:
+    request = read_request(GOOD | {"slurm_extra": "--qos high --constraint='a100&ib' --account=lab --gres=gpu:h100:8"})
+    assert not request.errors
+    site = request.site
+    assert (site["qos"], site["constraint"], site["account"], "extra" in site) == ("high", "a100&ib", "lab", False)
+    assert "slurm_extra has --qos=b, and qos is 'a'; keep one" in told(qos="a", slurm_extra="--qos=b")
+
+
+REFUSED = """
+output=x error=x array=0-3 wrap=true requeue no-requeue job-name=x dependency=singleton signal=USR1 ntasks=2 chdir=/
+ntasks-per-node=8 export=NONE clusters=a time=1 mem=1 nodes=2 cpus-per-task=1 gpus=8 parsable test-only no-kill
+open-mode=truncate depend=1 out=x no-req get-user-env
+"""
+
+
+@pytest.mark.parametrize("option", REFUSED.split())
+def test_options_that_a_run_depends_on_are_refused_with_the_reason(option: str) -> None:
+    said = told(slurm_extra=f"--exclusive --{option}")
+    assert re.search(rf"slurm_extra cannot have --{option.partition('=')[0]}\S*: .+; remove it under", said), said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("-C a100", "slurm_extra: '-C' is not --name or --name=value; write the long name"),
+        ("exclusive", "slurm_extra: 'exclusive' is not --name"),
+        ("--comment='open", "cannot be read (No closing quotation)"),
+        ("--comment=$'a\nb'", "is not --name"),
+        ('--comment="a\nb"', "is not --name"),
+        ("--exclusive; rm -rf x", "slurm_extra: '--exclusive;' is not --name"),
+    ],
+)
+def test_what_is_no_option_is_refused(text: str, says: str) -> None:
+    assert says in told(slurm_extra=text)
+
+
+# Against the experiment ---------------------------------------------------------------------------------------------
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    workload = {"gpus_per_node": 8, "nodes": 1} | more.pop("workload", {})
+    return {"arm": "vllm", "trainer": "verl", "ray": True, "env": {}, "workload": workload, **more}
+
+
+def site(**train: str) -> Site:
+    return Site({key: value for key, value in (GOOD | train).items() if value != "-"}, Path("p"), True)
+
+
+@pytest.mark.parametrize(
+    ("train", "more", "says"),
+    [
+        ({"nodes": "2"}, {}, "needs 1 node per run .* but the profile requests 2 from Slurm; remove `nodes`"),
+        ({"gres": "gpu:4"}, {}, "needs 8 GPUs per node .* requests 4 from Slurm"),
+        ({"gres": "h100:8"}, {}, r"requests none .*names no gpu\).*a type of GPU is written gpu:h100:8"),
+        ({"gres": ""}, {}, "requests none from Slurm"),
+        ({"cpus_per_task": "8"}, {"least_cpus": 33}, "reserves 33 CPUs .* the profile gives 8; raise cpus_per_task"),
+        ({"cpus_per_task": "-"}, {"least_cpus": 33}, "the profile gives 2"),
+        ({"account": "lab"}, {}, "^train: has no key account; did you mean slurm_account\\?"),
+        ({"runtime": "-"}, {}, "no runtime"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused_early(train: dict[str, str], more: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        require_requests(site(**train), [spec(**more), spec(**more, seed=1)])
+
+
+def test_the_arms_are_named_that_a_fault_concerns() -> None:
+    with pytest.raises(UserError, match=r"^sglang: verl reserves 99 CPUs"):
+        require_requests(site(), [spec(), spec(arm="sglang", least_cpus=99)])
+
+
+def test_a_request_that_fits_passes() -> None:
+    require_requests(site(), [spec(), spec(workload={"gpus_per_node": 4})])
+    require_requests(site(gres="-"), [spec(), spec(workload={"gpus_per_node": 4})])
+    require_requests(site(runtime="attempt * 60", nodes="1 if attempt else 2"), [spec()])
+    require_requests(Site({}), [spec()])

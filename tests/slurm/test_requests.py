@@ -1,0 +1,138 @@
+"""Requests that can never run, on a real Slurm with accounting: told before anything is built, in Slurm's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ..patience import run as run_command
+from ..two_arms import two_arms
+from .cluster import Cluster
+from .runs import MakeCluster, MakeRun
+
+ROOT = Path(__file__).resolve().parents[2]
+ENFORCED = ("AccountingStorageEnforce=associations,limits,qos",)
+TRAIN = {
+    "slurm_partition": "cpu",
+    "slurm_account": "lab",
+    "cpus_per_task": 2,
+    "runtime": 60,
+    "mem_mb": 1000,
+    "gres": "''",
+}
+
+
+def with_limits(cluster: Cluster, *limits: str) -> Cluster:
+    """A cluster in which this user has an account, and a QOS with limits."""
+    user = cluster.run("id", "-un").stdout.strip()
+    for words in (
+        ("add", "account", "lab"),
+        ("add", "qos", "short"),
+        ("modify", "qos", "short", "set", *limits),
+        ("add", "user", user, "account=lab", "qos=normal,short", "DefaultQOS=normal"),
+    ):
+        assert cluster.run("sacctmgr", "-i", *words).returncode == 0
+    return cluster
+
+
+def typed(cluster: Cluster, folder: Path, *words: str, **train: Any) -> tuple[int, str]:
+    """What a command says of an experiment without GPUs, with these keys for training in the profile."""
+    (folder / "site").mkdir(exist_ok=True)
+    light = {"slurm_partition": "cpu", "slurm_account": "lab"}
+    site = {"executor": "slurm", "default-resources": light, "set-resources": {"train": TRAIN | train}}
+    (folder / "site" / "config.yaml").write_text(yaml.safe_dump(site))
+    (folder / "mine.yaml").write_text(yaml.safe_dump(two_arms()))
+    env = {**os.environ, **cluster.env, "PYTHONPATH": str(ROOT)}
+    words = (words[0], "mine.yaml", "--profile", "site", *words[1:])
+    done = run_command([sys.executable, "-m", "workflow.cli", *words], 120, cwd=folder, env=env)
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def doctor(cluster: Cluster, folder: Path, **train: Any) -> dict[str, dict[str, str]]:
+    """The doctor's checks by their names."""
+    _, said = typed(cluster, folder, "doctor", "--json", **train)
+    checks = json.JSONDecoder().raw_decode(said)[0]["checks"]
+    return {one["name"]: one for one in checks if one["group"] == "Slurm"}
+
+
+def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30", "MaxTRESPerJob=cpu=1")
+    code, said = typed(cluster, tmp_path, "preflight")
+    assert "[slurm-re" not in said and "was not asked" not in said, said
+    for train, words, key in (
+        ({"slurm_account": "nobody"}, "Invalid account or account/partition combination specified", "slurm_account"),
+        ({"qos": "high"}, "Invalid qos specification", "qos"),
+        ({"slurm_partition": "a100"}, "Invalid partition name specified", "slurm_partition"),
+        ({"constraint": "infiniband"}, "Invalid feature specification", "constraint"),
+        ({"reservation": "mine"}, "Requested reservation is invalid", "reservation"),
+        ({"slurm_extra": "--frobnicate=1"}, "unrecognized option", "slurm_extra"),
+        ({"slurm_extra": "--constraint=infiniband"}, "Invalid feature specification", "constraint"),
+        ({"nodelist": "gpu9"}, "Invalid node name specified", "nodelist or exclude"),
+    ):
+        code, said = typed(cluster, tmp_path, "preflight", **train)
+        assert code == 1 and f"sbatch refuses a training job of transformers, vllm: {words}" in said.replace(
+            "invalid partition specified: a100 ", ""
+        ), said
+        assert f"change: correct {key} under set-resources: train: in the profile" in said, said
+    assert cluster.jobs() == [], "nothing was submitted"
+    # What Slurm accepts and never starts.
+    checks = doctor(cluster, tmp_path, qos="short")
+    assert (checks["request"]["level"], checks["sbatch"]["level"]) == ("passed", "passed"), checks
+    assert checks["limits"]["level"] == "failed"
+    assert "runtime requests 60 min, and MaxWall of QOS short is 00:30:00" in checks["limits"]["found"]
+    assert "a job requests cpu=2, and MaxTRES of QOS short is cpu=1" in checks["limits"]["found"]
+    assert doctor(cluster, tmp_path)["limits"]["level"] == "passed"
+    cluster.stop_daemon("slurmctld")
+    code, said = typed(cluster, tmp_path, "preflight")
+    assert "sbatch --test-only: Slurm was not asked (" in said and "[slurm-refuses]" not in said, said
+    assert doctor(cluster, tmp_path)["sbatch"]["found"].startswith("not asked: ")
+
+
+def test_a_wait_for_ever_has_a_remedy(make_cluster: MakeCluster, run: MakeRun) -> None:
+    cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30")
+    one = run(on=cluster, options=("--account", "lab", "--qos", "short"))
+    head = one.start()
+    one.wait_for_words(head, "waits: QOSMaxWallDurationPerJobLimit (does not end by itself: its QOS or account allows")
+    assert "lower runtime in the profile" in one.said(head)
+
+
+def test_options_in_slurm_extra_reach_sbatch(run: MakeRun) -> None:
+    extra = '--exclusive --comment="it\'s a # of 100% $HOME" --nice=7'
+    one = run(env={"STAND_IN_WAIT": "2"}, options=("--slurm-extra", extra, "--gres", "gpu:h100:2"))
+    head = one.start()
+    one.wait_for_step(2)
+    job = one.cluster.run("scontrol", "show", "job", one.job_id(), "--oneliner").stdout
+    assert "OverSubscribe=NO" in job and "Nice=7" in job and "Comment=it's a # of 100% $HOME" in job, job
+    assert "NumCPUs=180" in job, "the whole node"
+    one.go()
+    one.finish(head)
+    refused = run(options=("--slurm-extra=--no-requeue",)).launch()
+    assert refused.returncode == 1 and "slurm_extra cannot have --no-requeue" in refused.stderr
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_setup_script_of_windows_is_refused(run: MakeRun, tmp_path: Path, line_end: str) -> None:
+    (tmp_path / "setup.sh").write_bytes(f"export FOO=1{line_end}".encode())
+    one = run(options=("--setup", str(tmp_path / "setup.sh")))
+    done = one.launch()
+    assert done.returncode == (line_end != "\n"), done.stderr
+    assert ("has Windows line ends (CRLF)" in done.stderr) == (line_end != "\n")
+
+
+def test_the_doctor_tries_a_nodes_folders_and_interfaces(cluster: Cluster, tmp_path: Path) -> None:
+    setup = tmp_path / "setup.sh"
+    for script, found in (
+        ("export NCCL_SOCKET_IFNAME=ib7\n", "NCCL_SOCKET_IFNAME=ib7, but "),
+        ("export HF_HOME=/proc/hub\n", "cannot be written: HF_HOME (/proc/hub: "),
+        ("export NCCL_SOCKET_IFNAME=lo\n", "respects the locks and sees the renames"),
+    ):
+        setup.write_text(script)
+        _, said = typed(cluster, tmp_path, "doctor", "--json", "--across-nodes", setup=str(setup))
+        checks = {one["name"]: one for one in json.JSONDecoder().raw_decode(said)[0]["checks"]}
+        assert found in checks["across nodes"]["found"], checks["across nodes"]
