@@ -27,7 +27,7 @@ def _refused(case: Case) -> Iterator[Finding]:
             (case.arm,),
             problem.text,
             problem.why.replace("{version}", case.version),
-            release.sources.get(problem.code, "trainers/verl/driver/rules.py"),
+            problem.source or release.sources.get(problem.code, "trainers/verl/driver/rules.py"),
             problem.change,
         )
 

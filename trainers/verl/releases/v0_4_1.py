@@ -73,6 +73,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "the chat scheduler reads the raw prompts: a KeyError ends the first step",
             f"{ROLLOUT}.mode: sync",
         )
+    yield from _turns(config)
     if engine == "sglang" and config.get(f"{ROLLOUT}.multi_stage_wake_up"):
         yield Refusal(
             "setting-choice",
@@ -80,6 +81,21 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "SGLang 0.4.6 cannot wake up in stages: a TypeError ends the first rollout",
             f"{ROLLOUT}.multi_stage_wake_up: False",
         )
+
+
+def _turns(config: FlatConfig) -> Iterator[Refusal]:
+    turns = f"{ROLLOUT}.multi_turn"
+    if config.values.get("actor_rollout_ref.hybrid_engine") is False:
+        text = "actor_rollout_ref.hybrid_engine must be true (got False)"
+        yield Refusal("setting-asserted", text, source=f"{_TRAINER}:324")
+    if not config.get(f"{turns}.enable"):
+        return
+    if not (config.get(f"{turns}.tool_config_path") or config.get(f"{turns}.interaction_config_path")):
+        text = f"{turns}.tool_config_path or interaction_config_path must be set where enable is true (got neither)"
+        yield Refusal("setting-asserted", text, change=f"{turns}.enable: False", source=f"{_TRAINER}:478")
+    if config.get(f"{ROLLOUT}.name") == "sglang" and not config.get("data.return_raw_chat"):
+        text = f"data.return_raw_chat must be true with SGLang and {turns}.enable (got false)"
+        yield Refusal("setting-asserted", text, change="data.return_raw_chat: True", source=f"{_SGLANG}:1080")
 
 
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
