@@ -134,6 +134,8 @@ class Release:
     """Engines to which it passes no options."""
     sequence_limit: str = f"{ROLLOUT}.max_num_seqs"
     """The setting that limits how many sequences an engine decodes at once; empty if it passes none on."""
+    sampling_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Engine -> further keys of the rollout that verl passes to the engine's sampling parameters."""
     context_checked: Mapping[str, str] = field(default_factory=dict)
     """Engine -> where verl compares the longest sequence with the model's context."""
     rope_scaling_unchecked: tuple[str, ...] = ()
