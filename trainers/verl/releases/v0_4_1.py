@@ -151,7 +151,7 @@ def _repeated_options(case: Case) -> str | None:
 
 
 # Attributes of the engines' SamplingParams; each key of the rollout with such a name is passed on
-# (vllm_rollout_spmd.py:184, sglang_rollout.py:429). max_tokens, max_new_tokens and seed are refused: the workload has them.
+# (vllm_rollout_spmd.py:184, sglang_rollout.py:429). max_tokens, max_new_tokens and seed are refused elsewhere.
 _SAMPLING = frozenset(
     {
         *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"),
