@@ -24,6 +24,8 @@ class Engine:
     """Its option for the maximum number of sequences that it decodes at the same time."""
     unmodelled_options: Mapping[str, str] = field(default_factory=dict)
     """Options that change the tokens or bytes of an iteration, so that the floor is wrong; with their effect."""
+    attention_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """A value of its option `attention_backend`, in lower case -> packages of which a stack needs one for it."""
 
 
 class ReplayEngine(Protocol):

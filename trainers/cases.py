@@ -204,3 +204,20 @@ def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding
             "vLLM 0.8.5, vllm/config.py:422; envs/<stack>/requirements.lock",
             f"remove {name}, or use a stack of your own that also pins flashinfer-python",
         )
+
+
+def attention_kernels(case: Case, variables: Variables) -> Iterator[Finding]:
+    """Attention kernels that the lock of the stack does not have."""
+    option = case.trainer.engine_options.format(engine=case.engine.name) + "attention_backend"
+    wanted, packages = case.settings.get(option), case.pins.packages
+    needed = case.engine.attention_packages.get(str(wanted).lower(), ())
+    if needed and packages and case.on_gpu and not case.imported and not set(needed) & set(packages):
+        yield Finding(
+            "impossible",
+            "attention-kernels-missing",
+            (case.arm,),
+            f"{option}: {wanted}, and stack {case.stack} has no {' or '.join(needed)}",
+            f"{case.engine.label} ends with an error when it is built, or uses other kernels",
+            f"envs/{case.stack}/requirements.lock; the imports of {case.engine.label}'s attention backends",
+            f"remove {option}, or use a stack of your own that also pins {needed[0]}",
+        )

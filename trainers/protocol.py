@@ -192,6 +192,8 @@ class Trainer:
     """The scalar that counts each response as long as the batch's longest as truncated."""
 
     # How its runs generate
+    engines_without_stack: Mapping[str, str] = field(default_factory=dict)
+    """Engines that it has and that no stack here has, with their names in text."""
     server: tuple[str, str] = ("", "")
     """The setting, and its value, that makes its engine a separate server."""
     iterations_hidden_by: Mapping[str, str] = field(default_factory=dict)

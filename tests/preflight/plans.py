@@ -20,8 +20,8 @@ ACTOR = "actor_rollout_ref.actor"
 PACKAGES: dict[str, dict[str, str]] = {
     "verl04-vllm": {"torch": "2.6.0", "vllm": "0.8.5", "transformers": "4.51.1"},
     "verl04-sglang": {"torch": "2.6.0", "sglang": "0.4.6.post5", "transformers": "4.51.1"},
-    "verl09-vllm": {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"},
-    "verl09-sglang": {"torch": "2.11.0", "sglang": "0.5.12", "transformers": "5.9.0"},
+    "verl09-vllm": {"torch": "2.11.0", "vllm": "0.24.0", "flashinfer-python": "0.6.12", "transformers": "5.9.0"},
+    "verl09-sglang": {"torch": "2.11.0", "sglang": "0.5.12", "sglang-kernel": "0.4.2.post2", "transformers": "5.9.0"},
     "trl-gpu-vllm": {"torch": "2.11.0", "vllm": "0.24.0"},
     "trl-gpu-transformers": {"torch": "2.11.0"},
     "trl-gpu-sglang": {"torch": "2.11.0", "sglang": "0.5.23"},

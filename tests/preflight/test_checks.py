@@ -11,6 +11,7 @@ import yaml
 
 from common.errors import UserError
 from common.findings import Finding
+from engines import engine_named
 from trainers.memory_estimate import estimate_of
 from trainers.swift import checks as swift_checks
 from trainers.trl.checks import REFUSALS, RefusedOption
@@ -84,7 +85,9 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("impossible", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async"}}),
     ("odd", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async", "data.return_raw_chat": True}}),
     ("odd", "trainer-mode", EQUAL, {"options": {"trainer.v1.trainer_mode": "colocate_async"}}),
-    ("impossible", "setting-separate-async", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
+    ("impossible", "setting-asserted", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
+    ("impossible", "setting-gpus-beside", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
+    ("impossible", "setting-gpus-beside", EQUAL, {"options": {"reward.reward_model.enable_resource_pool": True}}),
     ("impossible", "lora-sglang", ARTICLE, {"options": {LORA: 16}}),
     ("impossible", "lora-weights", ARTICLE, {"options": {LORA: 24}, "without": ("sglang",)}),
     ("impossible", "setting-choice", ARTICLE, {"options": {f"{ROLLOUT}.multi_stage_wake_up": True}}),
@@ -103,6 +106,14 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("impossible", "context", ARTICLE, {"max_response_length": 40000}),
     ("odd", "context", EQUAL, {"max_response_length": 40000}),
+    ("odd", "sampling-added", ARTICLE, {"options": {f"+{ROLLOUT}.min_p": 0.1}}),
+    ("unequal", "sampling-ignored", ARTICLE, {"options": {f"+{ROLLOUT}.min_tokens": 9}}),
+    (
+        "impossible",
+        "attention-kernels-missing",
+        EQUAL,
+        {"options": {f"{KWARGS}.sglang.attention_backend": "fa4"}},
+    ),
     ("odd", "sglang-barrier", ARTICLE, {"max_response_length": 36001}),
     ("impossible", "memory", ARTICLE, {"model": LLAMA70, "gpus_per_node": 4}),
     ("odd", "memory", ARTICLE, {"gpu": "A100-40GB"}),
@@ -160,6 +171,8 @@ def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
         ),
         ("visible-devices", ARTICLE, {"env": {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}),
         ("validation-in-step", EQUAL, {"test_steps": 5}),
+        ("attention-kernels-missing", EQUAL, {"options": {f"{KWARGS}.sglang.attention_backend": "fa3"}}),
+        ("sampling-ignored", ARTICLE, {"options": {f"+{ROLLOUT}.repetition_penalty": 1.1}}),
         ("sglang-barrier", ARTICLE, {"max_response_length": 36000}),
         ("sglang-barrier", ARTICLE, {"max_response_length": 40000, "without": ("sglang",)}),
         ("sglang-barrier", EQUAL, {"max_response_length": 40000}),
@@ -477,3 +490,36 @@ def test_the_ablations_arms_with_graphs_are_named() -> None:
 def test_the_steps_with_a_validation_are_counted(steps: int, every: int, validated: str) -> None:
     seen = found(ARTICLE | {"warmup_steps": 0}, steps=steps, test_steps=every)["validation-in-step"]
     assert f"({validated}, always the last one)" in seen.what
+
+
+@pytest.mark.parametrize(("engine", "label"), [("trtllm", "TensorRT-LLM"), ("hf", "transformers' own generation")])
+def test_an_engine_of_verls_without_a_stack_is_refused_with_the_reason(engine: str, label: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"no stack with {label} is declared \(got '{engine}'\); supported: vllm, sglang"
+    ):
+        planned(EQUAL, arms={"one": {"trainer": "verl", "engine": engine, "stack": "verl09-vllm"}})
+
+
+@pytest.mark.parametrize("name", ["tune-verl04", "tune-verl09", "tune-verl04-node", "tune-verl09-node"])
+def test_the_swept_attention_kernels_are_in_the_locks_of_their_stacks(name: str) -> None:
+    raw = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())
+    for path, values in raw["sweep"].items():
+        if path.endswith("attention_backend"):
+            arm = raw["arms"][path.split(".")[1]]
+            lock = (ROOT / "envs" / arm["stack"] / "requirements.lock").read_text()
+            for value in values:
+                packages = engine_named(arm["engine"]).attention_packages.get(value.lower(), ("torch",))
+                assert any(f"\n{package}==" in lock for package in packages), (name, value)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_added_sampling_key_that_reaches_the_engine_is_its_value_among_the_terms(engine: str) -> None:
+    keys = {f"+{ROLLOUT}.min_p": 0.1, f"+{ROLLOUT}.repetition_penalty": 1.2}
+    case = cases(ARTICLE, options=keys)[engine]
+    assert [case.trainer.terms(case)[name].value for name in ("min-p", "repetition penalty")] == [0.1, 1.2]
+    plain = cases(ARTICLE)[engine]
+    assert [plain.trainer.terms(plain)[name].value for name in ("min-p", "repetition penalty")] == ["off", "off"]
+    # A chat scheduler passes none on; 0.9.1 has the key, and sends 1.
+    served = cases(ARTICLE, options={**keys, f"{ROLLOUT}.mode": "async"})[engine]
+    later = cases(EQUAL, options={f"+{ROLLOUT}.repetition_penalty": 1.2})[engine]
+    assert {case.trainer.terms(case)["repetition penalty"].value for case in (served, later)} == {"off"}

@@ -11,7 +11,7 @@ from common.files import file_sha256, read_json_object
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers import Spread
-from trainers.cases import sglang_speed_on_cpu, vllm_attention_backend
+from trainers.cases import attention_kernels, sglang_speed_on_cpu, vllm_attention_backend
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import check_lengths
@@ -154,7 +154,7 @@ REPLAY = Trainer(
     ),
     keys={word: (word,) for word in _WORKLOAD_WORDS},
     engine_options="engine.",
-    checks=(sglang_speed_on_cpu, vllm_attention_backend),
+    checks=(attention_kernels, sglang_speed_on_cpu, vllm_attention_backend),
     trees=(TREE,),
     quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
-from trainers.cases import Case
+from trainers.cases import Case, attention_kernels
 from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.protocol import Check, Variables
 from trainers.rows import Rule
@@ -27,7 +27,7 @@ def _refused(case: Case) -> Iterator[Finding]:
             (case.arm,),
             problem.text,
             problem.why.replace("{version}", case.version),
-            release.sources.get(problem.code, "trainers/verl/driver/rules.py"),
+            problem.source or release.sources.get(problem.code, "trainers/verl/driver/rules.py"),
             problem.change,
         )
 
@@ -199,7 +199,7 @@ def _cache(case: Case, variables: Variables) -> Iterator[Finding]:
     )
 
 
-CHECKS: tuple[Check, ...] = (_of_settings, _cache)
+CHECKS: tuple[Check, ...] = (_of_settings, _cache, attention_kernels)
 
 
 def context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:

@@ -127,12 +127,19 @@ def _sampling(case: Case) -> Terms:
         "temperature": term(case, number, f"{ROLLOUT}.temperature"),
         "top-p": term(case, number, f"{ROLLOUT}.top_p"),
         "top-k": term(case, number_or_off((0.0, -1.0)), f"{ROLLOUT}.top_k"),
-        "min-p": TermValue("off"),
-        "repetition penalty": TermValue("off"),
+        "min-p": _passed(case, "min_p", 0.0),
+        "repetition penalty": _passed(case, "repetition_penalty", 1.0),
         "completions per prompt": term(case, int, f"{ROLLOUT}.n"),
         "longest completion": term(case, int, "data.max_response_length"),
         terms.TURNS: term(case, lambda on: "several" if on else terms.ONE_TURN, f"{ROLLOUT}.multi_turn.enable"),
     }
+
+
+def _passed(case: Case, name: str, off: float) -> TermValue:
+    """A sampling key that a release passes on as it is; one that it does not pass has no effect."""
+    key, keys = f"{ROLLOUT}.{name}", release_named(case.version).sampling_keys.get(case.engine.name, frozenset())
+    reaches = name in keys and key in case.settings and case.settings.get(f"{ROLLOUT}.mode") != "async"
+    return term(case, number_or_off((off,)), key) if reaches else TermValue("off")
 
 
 def _loss(mode: str, workload: Mapping[str, Any], release: Release) -> str:

@@ -92,6 +92,7 @@ _CLIPPED = "response_length/clip_ratio"
 _ALIKE = Trainer(
     name="verl",
     engines=("vllm", "sglang"),
+    engines_without_stack={"trtllm": "TensorRT-LLM", "hf": "transformers' own generation"},
     driver=Driver(
         job_module="workflow.jobs.verl_grpo",
         resolver="trainers.verl.driver.composed",

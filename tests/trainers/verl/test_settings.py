@@ -257,6 +257,21 @@ def bad(version: str) -> Bad:
                 f"{R}.load_format must be safetensors with {R}.layered_summon and LoRA (got dummy_dtensor)",
                 "rules",
             ),
+            "several turns": (
+                with_(f"{R}.multi_turn.enable=true"),
+                f"{R}.multi_turn.tool_config_path or interaction_config_path must be set",
+                "verl",
+            ),
+            "chats": (
+                with_(f"{R}.multi_turn.enable=true", f"{R}.multi_turn.interaction_config_path=a.yaml", engine="sglang"),
+                "data.return_raw_chat must be true with SGLang",
+                "rules",
+            ),
+            "engines apart": (
+                with_("actor_rollout_ref.hybrid_engine=false"),
+                "actor_rollout_ref.hybrid_engine must be true (got False)",
+                "rules",
+            ),
             "lora with sglang": (with_(f"{M}.lora_rank=8", engine="sglang"), "has no LoRA there (got 8)", "rules"),
         }
     else:

@@ -37,6 +37,27 @@ class Refusal:
     text: str
     why: str = "verl {version} refuses it, often only when the workers and the engine are built"
     change: str = "the setting, to an allowed value"
+    source: str = ""
+    """Its place in verl's code, where its code has several."""
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """An assertion of verl's own code that settings can break."""
+
+    broken: Callable[[FlatConfig], object]
+    """What was got; None where it holds."""
+    text: str
+    source: str
+    """Its file below `verl/`, and its line."""
+    change: str
+    code: str = "setting-asserted"
+
+    def refusals(self, config: FlatConfig, version: str) -> Iterator[Refusal]:
+        """Nothing where it holds."""
+        if (got := self.broken(config)) is not None:
+            place = f"verl {version}, {self.source}"
+            yield Refusal(self.code, f"{self.text} (got {got})", change=self.change, source=place)
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,8 @@ class Release:
     """Engines to which it passes no options."""
     sequence_limit: str = f"{ROLLOUT}.max_num_seqs"
     """The setting that limits how many sequences an engine decodes at once; empty if it passes none on."""
+    sampling_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Engine -> further keys of the rollout that verl passes to the engine's sampling parameters."""
     context_checked: Mapping[str, str] = field(default_factory=dict)
     """Engine -> where verl compares the longest sequence with the model's context."""
     rope_scaling_unchecked: tuple[str, ...] = ()

@@ -73,6 +73,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "the chat scheduler reads the raw prompts: a KeyError ends the first step",
             f"{ROLLOUT}.mode: sync",
         )
+    yield from _turns(config)
     if engine == "sglang" and config.get(f"{ROLLOUT}.multi_stage_wake_up"):
         yield Refusal(
             "setting-choice",
@@ -80,6 +81,21 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "SGLang 0.4.6 cannot wake up in stages: a TypeError ends the first rollout",
             f"{ROLLOUT}.multi_stage_wake_up: False",
         )
+
+
+def _turns(config: FlatConfig) -> Iterator[Refusal]:
+    turns = f"{ROLLOUT}.multi_turn"
+    if config.values.get("actor_rollout_ref.hybrid_engine") is False:
+        text = "actor_rollout_ref.hybrid_engine must be true (got False)"
+        yield Refusal("setting-asserted", text, source=f"{_TRAINER}:324")
+    if not config.get(f"{turns}.enable"):
+        return
+    if not (config.get(f"{turns}.tool_config_path") or config.get(f"{turns}.interaction_config_path")):
+        text = f"{turns}.tool_config_path or interaction_config_path must be set where enable is true (got neither)"
+        yield Refusal("setting-asserted", text, change=f"{turns}.enable: False", source=f"{_TRAINER}:478")
+    if config.get(f"{ROLLOUT}.name") == "sglang" and not config.get("data.return_raw_chat"):
+        text = f"data.return_raw_chat must be true with SGLang and {turns}.enable (got false)"
+        yield Refusal("setting-asserted", text, change="data.return_raw_chat: True", source=f"{_SGLANG}:1080")
 
 
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -134,6 +150,42 @@ def _repeated_options(case: Case) -> str | None:
     return ", ".join(repeated) if repeated and case.engine.name == "vllm" and not _ignored_options(case) else None
 
 
+# Attributes of the engines' SamplingParams; each key of the rollout with such a name is passed on
+# (vllm_rollout_spmd.py:184, sglang_rollout.py:429). max_tokens, max_new_tokens and seed are refused elsewhere.
+_SAMPLING = frozenset(
+    {
+        *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"),
+        *("skip_special_tokens", "spaces_between_special_tokens"),
+    }
+)
+_SAMPLING_KEYS = {
+    "vllm": _SAMPLING
+    | {
+        *("stop", "min_tokens", "best_of", "bad_words", "logit_bias", "allowed_token_ids", "truncate_prompt_tokens"),
+        *("include_stop_str_in_output", "prompt_logprobs", "logits_processors", "extra_args", "guided_decoding"),
+    },
+    "sglang": _SAMPLING
+    | {
+        "stop_strs",
+        "min_new_tokens",
+        "json_schema",
+        "regex",
+        "ebnf",
+        "structural_tag",
+        "no_stop_trim",
+        "custom_params",
+    },
+}
+
+
+def _sampling_given(case: Case, *, reaches: bool) -> str | None:
+    """The keys of sampling that the run adds, and that reach its engine, or do not."""
+    own = _SAMPLING_KEYS[case.engine.name] if read.rollout(case, "mode") != "async" else frozenset()
+    every = {name for names in _SAMPLING_KEYS.values() for name in names}
+    given = [name for name in sorted(every) if f"{ROLLOUT}.{name}" in case.settings.given and (name in own) == reaches]
+    return ", ".join(f"{name}: {read.rollout(case, name)}" for name in given) or None
+
+
 _BARRIER_S = 1800
 """torch's own timeout of a process group: fsdp_workers.py:110 sets none."""
 _SLOW_TOKENS_S = 20
@@ -148,6 +200,25 @@ def _outlasts_barrier(case: Case) -> str | None:
 
 
 _CHECKS = (
+    Rule(
+        "sampling-added",
+        "odd",
+        lambda case: _sampling_given(case, reaches=True),
+        "the engine samples with {got}",
+        "verl 0.4.1 passes each key of the rollout on that the engine's sampling parameters have",
+        f"{_VLLM}:185; {_SGLANG}:430",
+        "the same in all arms, or remove it",
+    ),
+    Rule(
+        "sampling-ignored",
+        "unequal",
+        lambda case: _sampling_given(case, reaches=False),
+        "{got} has no effect",
+        "this engine's sampling parameters in verl 0.4.1 have no such key, or mode async passes none: it samples "
+        "without it, and other arms may not",
+        f"{_VLLM}:185; {_SGLANG}:430",
+        "remove it; vLLM's min_tokens is SGLang's min_new_tokens",
+    ),
     Rule(
         "sglang-barrier",
         "odd",
@@ -391,6 +462,7 @@ V0_4_1 = Release(
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
     engines_without_options=("sglang",),
+    sampling_keys=_SAMPLING_KEYS,
     sequence_limit="",
     context_checked={"vllm": f"{_VLLM}:124", "sglang": f"{_SGLANG}:358"},
     rope_scaling_unchecked=("vllm",),

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from common.findings import Finding
 from trainers.cases import Case
 from trainers.rows import Advice, Describe, Effect, Rule
-from trainers.timers.tree import Phase, TimerTree
 from trainers.verl import engine_settings as read
-from trainers.verl import timers
-from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
+from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.releases import alike
-from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, Refusal, Release
+from trainers.verl.releases.release import DerivedSettings, Loss, Release
+from trainers.verl.releases.v0_9_1_loops import TREES, problems
 
 if TYPE_CHECKING:
     from trainers.protocol import Variables
@@ -38,61 +37,6 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
         f"{ACTOR}.data_loader_seed": ("seeds", seed),
         f"{ROLLOUT}.seed": ("seeds", seed),
     }
-
-
-def _separate_engines(config: FlatConfig) -> Iterator[Refusal]:
-    """What trainer/ppo/v1/trainer_separate_async.py:59-75 asserts, and the GPUs that this loop needs beside the job's.
-
-    A run that was trained elsewhere has passed all of it (`setting-`).
-    """
-    mode, section = "trainer.v1.trainer_mode", "trainer.v1.separate_async"
-    if config.get(mode) != "separate_async":
-        return
-    prompts, mini = config.count("data.train_batch_size"), config.count(f"{ACTOR}.ppo_mini_batch_size")
-    syncs = config.count(f"{section}.parameter_sync_step")
-    if f"{section}.parameter_sync_step" in config.values and prompts != syncs * mini:
-        yield Refusal(
-            "setting-separate-async",
-            f"data.train_batch_size must be {section}.parameter_sync_step x {ACTOR}.ppo_mini_batch_size (got "
-            f"{prompts}, {syncs} x {mini})",
-            change="workload.mini_batch_size: batch_size over parameter_sync_step",
-        )
-    backend = config.get(f"{ROLLOUT}.checkpoint_engine.backend", "naive")
-    if backend == "naive":
-        text = f"{ROLLOUT}.checkpoint_engine.backend must not be naive with {mode} separate_async"
-        yield Refusal("setting-separate-async", text, change=f"{ROLLOUT}.checkpoint_engine.backend: nccl")
-    nodes, per_node = (config.get(f"{ROLLOUT}.{key}", 0) for key in ("nnodes", "n_gpus_per_node"))
-    own = nodes * per_node
-    yield Refusal(
-        "setting-separate-async",
-        f"{mode} separate_async generates on GPUs beside the trainer's {config.gpus}, and a job has only these (got "
-        f"{ROLLOUT}.nnodes x n_gpus_per_node {nodes} x {per_node}: {config.gpus + own} GPUs in all)",
-        "Ray waits for GPUs that the job does not have",
-        f"{mode}: sync or colocate_async; or train it elsewhere and import the run",
-    )
-
-
-def _problems(config: FlatConfig) -> Iterator[Refusal]:
-    yield from _separate_engines(config)
-    groups = "algorithm.filter_groups"
-    if config.get(f"{groups}.enable") and not config.values.get(f"{groups}.metric", "reward"):
-        # trainer/ppo/v1/trainer_base.py:196
-        text = "algorithm.filter_groups.metric must be set where filter_groups.enable is true (got null)"
-        yield Refusal("setting-choice", text, change="algorithm.filter_groups.metric: reward")
-    packs = config.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
-    if packs is not None and bool(packs) != config.dynamic:  # workers/engine_workers.py
-        yield alike.dynamic_tokens(
-            f"{ROLLOUT}.log_prob_use_dynamic_bsz must be as {ACTOR}.use_dynamic_bsz in verl 0.9.1 (got {bool(packs)})",
-        )
-    if config.count(f"{ROLLOUT}.pipeline_model_parallel_size") > 1:
-        yield alike.tensor_parallel(
-            f"{ROLLOUT}.pipeline_model_parallel_size must be 1 with vLLM and SGLang in verl 0.9.1 (got more)",
-        )
-    # workers/rollout/vllm_rollout/utils.py:get_vllm_max_lora_rank; a merged adapter does not reach vLLM.
-    rank = config.get(f"{MODEL}.lora_rank", 0)
-    if rank > 512 and config.get(f"{ROLLOUT}.name") == "vllm" and not config.get(f"{MODEL}.lora.merge"):
-        text = f"{MODEL}.lora_rank must be at most 512 with vLLM, unless {MODEL}.lora.merge is true (got {rank})"
-        yield Refusal("lora-weights", text)
 
 
 def _old_reward_key(case: Case) -> str | None:
@@ -333,51 +277,6 @@ _CHANGES: dict[str, Advice] = {
     "sleep": f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer",
 }
 
-_V1_STEP = Phase(
-    "step",
-    "Step",
-    "Wall clock of one training step on the driver; its residual contains the dispatch of prompts and the balancing of "
-    "the batch.",
-    "other",
-    ("step",),
-)
-_V1_GEN = (
-    "The driver waits until the replay buffer has the batch, which it checks every 2 s, then puts the engines to "
-    "sleep. Rewards by rule are computed inside."
-)
-
-
-def _v1_loop(files: str, more: str = "", mode: str = "") -> TimerTree:
-    reward = timers.reward("Only with a reward model on the training GPUs.")
-    phases = (_V1_STEP, timers.gen(_V1_GEN + more), reward, *timers.TRAINING, *timers.AFTER_WEIGHTS)
-    return timers.tree_of("0.9.1", f"verl 0.9.1 trainer/ppo/v1/trainer_base.py {files}", *phases, mode=mode)
-
-
-_TREES = (
-    _v1_loop("(fit, _step_once) and trainer_sync.py"),
-    _v1_loop(
-        "and trainer_colocate_async.py",
-        " Responses may have begun in an earlier step: its seconds and its tokens are not of the same work.",
-        mode="colocate_async",
-    ),
-    timers.tree_of(
-        "0.9.1",
-        "verl 0.9.1 trainer/ppo/ray_trainer.py (fit, use_v1=False), experimental/agent_loop/agent_loop.py",
-        timers.STEP,
-        timers.gen(
-            "Driver wall clock; its own time is what the slowest sample does not explain: waiting for an engine, "
-            "putting it to sleep, moving the batch."
-        ),
-        *(*timers.SLOWEST, timers.reward("Collects the scores; a reward model scores here."), *timers.TRAINING),
-        *(*timers.AFTER_WEIGHTS[:2], timers.DUMP, *timers.AFTER_WEIGHTS[2:]),
-        mode="legacy",
-        beside=(*timers.AGENT_LOOP, *timers.PROFILES),
-    ),
-    timers.overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"),
-    timers.overlapping("0.9.1", "one_step_off", "experimental/one_step_off_policy/ray_trainer.py"),
-    timers.overlapping("0.9.1", "fully_async", "experimental/fully_async_policy/fully_async_trainer.py"),
-)
-
 _PENALTIES = (*alike.PENALTIES, *(f"{kind}+" for kind in alike.PENALTIES))
 
 V0_9_1 = Release(
@@ -437,7 +336,7 @@ V0_9_1 = Release(
             *("dual_chunk_flash_attn", "compressed"),
         ),
     },
-    problems=_problems,
+    problems=problems,
     sources={
         "batch-over-gpus": f"{_CONFIG}:124",
         "mini-batch": "verl 0.9.1, workers/config/actor.py:225",
@@ -446,7 +345,6 @@ V0_9_1 = Release(
         "dynamic-tokens": "verl 0.9.1, utils/seqlen_balancing.py:384",
         "tensor-parallel-gpus": "verl 0.9.1, workers/engine_workers.py:659",
         "rollout-mode": "verl 0.9.1, workers/config/rollout.py",
-        "setting-separate-async": "verl 0.9.1, trainer/ppo/v1/trainer_separate_async.py:59-75",
     },
     checks=_CHECKS,
     pads_packed_batches=True,
@@ -454,6 +352,6 @@ V0_9_1 = Release(
     changes=_CHANGES,
     context_checked={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"},
     storage_units=8,
-    trees=_TREES,
+    trees=TREES,
     padded_loops=("", "colocate_async", "separate_async"),
 )
