@@ -25,7 +25,7 @@ from engines import engines
 from node.built_in_rewards import BUILT_IN
 from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
-from node.tiny import BUILTIN_MODELS
+from node.tiny import SHAPES
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import preflight
@@ -320,7 +320,7 @@ def _source(suffixes: tuple[str, ...], builtins: tuple[str, ...]) -> Callable[[s
 
 
 _COUNT = _matching("[1-9][0-9]{0,5}", "a whole number, 1 or more")
-_MODEL, _DATA = _source((), BUILTIN_MODELS), _source(DATA_SUFFIXES, BUILTIN_DATA)
+_MODEL, _DATA = _source((), tuple(SHAPES)), _source(DATA_SUFFIXES, BUILTIN_DATA)
 _REWARDS = _among("reward", lambda found: BUILT_IN, other=r".+\.py:[A-Za-z_]\w*")
 _ALL = f"rewards ({', '.join(BUILT_IN)}, or FILE.py:FUNCTION)"
 QUESTIONS = (
@@ -332,7 +332,7 @@ QUESTIONS = (
     Question(
         "engines", "engines", _default_engines, _among("engine", _engines, " (with --gpus {gpus} --trainer {trainer})")
     ),
-    Question("model", "model (folder, or ID@COMMIT)", lambda found: BUILTIN_MODELS[int(found["gpus"]) > 0], _MODEL),
+    Question("model", "model (folder, or ID@COMMIT)", lambda found: tuple(SHAPES)[int(found["gpus"]) > 0], _MODEL),
     Question("data", "data (file, or ID@COMMIT)", lambda found: BUILTIN_DATA[0], _DATA),
     Question("columns", "its columns", _default_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
     Question("rewards", _ALL, lambda found: "accuracy,format", _REWARDS),

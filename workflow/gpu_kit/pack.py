@@ -9,6 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT, write_json
+from engines import engine_named
 from node.hardware import git_state
 from trainers import driver_module
 from trainers.memory_estimate import MemoryEstimate, estimate_of
@@ -103,7 +104,7 @@ def _on_a_cpu(raw: Mapping[str, Any]) -> dict[str, Any]:
     arms = {
         name: {**arm, "stack": f"{arm['stack']}-cpu", "options": {}}
         for name, arm in raw["arms"].items()
-        if arm["engine"] == "transformers"
+        if engine_named(arm["engine"]).in_trainer
     }
     return {**raw, "arms": arms, "workload": {**raw["workload"], **_ON_A_CPU, **_SMALL}}
 
