@@ -53,7 +53,7 @@ def write_kit(out: Path, names: Iterable[str] = STAGES) -> dict[str, Any]:
 def write_bundle(name: str, bundle: Bundle, out: Path) -> dict[str, Any]:
     """Download, trim and pack one bundle; its entry in kit.json."""
     wheels = _download(bundle, out / "wheels" / name)
-    left_out: dict[str, int] = {}
+    left_out: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory(dir=out) as folder:
         for wheel, package in wheels.items():
             left_out |= trim_wheel(wheel, bundle.without.get(package, ()), Path(folder, wheel.name))
@@ -140,7 +140,10 @@ def kit_lines(kit: Mapping[str, Any], out: Path) -> list[str]:
             f"{name}: {len(bundle['wheels'])} wheels of {bundle['bytes'] / _MIB:.0f} MiB in {len(bundle['parts'])} "
             f"parts of {size / _MIB:.0f} MiB"
         )
-        lines += [f"  left out: {path} ({size / _MIB:.1f} MiB)" for path, size in bundle["left_out"].items()]
+        lines += [
+            f"  left out: {pattern} ({found['files']} files, {found['bytes'] / _MIB:.1f} MiB)"
+            for pattern, found in bundle["left_out"].items()
+        ]
     for name, stage in STAGES.items():
         if name in kit["stages"]:
             parts = sum(len(kit["bundles"][bundle]["parts"]) for bundle in stage.bundles)

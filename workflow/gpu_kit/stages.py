@@ -74,6 +74,25 @@ BUNDLES: Mapping[str, Bundle] = {
             *("antlr4-python3-runtime", *_WANDB),
         ),
     ),
+    # What importing and running `vllm.LLM` needs beside the bundle `trl`; the rest of its requirements is for servers,
+    # images and other models.
+    "vllm": Bundle(
+        "verl09-vllm",
+        (
+            *("vllm", "apache-tvm-ffi", "cachetools", "cbor2", "fastapi", "llguidance", "msgspec", "openai"),
+            *("openai-harmony", "partial-json-parser", "pybase64", "pyzmq", "starlette", "xgrammar"),
+        ),
+        {
+            "vllm": (
+                "vllm/vllm_flash_attn/_vllm_fa2_C*",  # an H100 uses FlashAttention 3
+                "vllm/vllm-rs",  # a server's front end
+                "vllm/third_party/*/include/*",
+                "vllm/third_party/deep_gemm/_C.cpython-31[0134]*",
+                "vllm/_qutlass_C*",
+                "vllm/entrypoints/serve/instrumentator/static/*",
+            ),
+        },
+    ),
 }
 STAGES: Mapping[str, Stage] = {
     "trl": Stage(

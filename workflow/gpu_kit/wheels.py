@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, cast
@@ -23,33 +23,34 @@ from common.errors import UserError
 _DATE = (2000, 1, 1, 0, 0, 0)
 
 
-def trim_wheel(wheel: Path, patterns: Sequence[str], out: Path) -> dict[str, int]:
-    """Write the wheel to `out` without the files that match, uncompressed; returns the bytes of those left out.
+def trim_wheel(wheel: Path, patterns: Sequence[str], out: Path) -> dict[str, dict[str, int]]:
+    """Write the wheel to `out` without the files that match, uncompressed; files and bytes left out, by pattern.
 
     Without compression, because the archive around it is compressed. `UserError` for a pattern that matches nothing:
     the wheel is another one than the pattern was written for.
     """
-    left_out: dict[str, int] = {}
     with zipfile.ZipFile(wheel) as read, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as write:
-        names = read.namelist()
-        if unused := [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in names)]:
+        files = [info for info in read.infolist() if not info.is_dir()]
+        matched = {pattern: [one for one in files if fnmatch(one.filename, pattern)] for pattern in patterns}
+        if unused := [pattern for pattern, found in matched.items() if not found]:
             raise UserError(
                 f"{wheel.name} has no file {unused[0]!r}; correct its patterns in workflow/gpu_kit/stages.py"
             )
-        for name in names:
-            if any(fnmatch(name, pattern) for pattern in patterns):
-                left_out[name] = read.getinfo(name).file_size
-        for name in names:
-            if name in left_out or name.endswith("/"):
+        left_out = {one.filename for found in matched.values() for one in found}
+        for file in files:
+            if file.filename in left_out:
                 continue
-            info = zipfile.ZipInfo(name, _DATE)
-            info.external_attr = read.getinfo(name).external_attr
-            content = read.read(name)
-            write.writestr(info, _record(content, left_out) if name.endswith(".dist-info/RECORD") else content)
-    return left_out
+            info = zipfile.ZipInfo(file.filename, _DATE)
+            info.external_attr = file.external_attr
+            content = read.read(file)
+            write.writestr(info, _record(content, left_out) if info.filename.endswith(".dist-info/RECORD") else content)
+    return {
+        pattern: {"files": len(found), "bytes": sum(one.file_size for one in found)}
+        for pattern, found in matched.items()
+    }
 
 
-def _record(content: bytes, left_out: dict[str, int]) -> bytes:
+def _record(content: bytes, left_out: Set[str]) -> bytes:
     """RECORD without the files left out."""
     rows = [row for row in csv.reader(io.StringIO(content.decode())) if row and row[0] not in left_out]
     text = io.StringIO()
