@@ -16,7 +16,7 @@ from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import QUANTITIES, discarded, logged_as, scalars_of
+from trainers.quantities import QUANTITIES, discarded, generation_batches, logged_as, scalars_of
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 
@@ -237,8 +237,11 @@ def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
 
     `side` is the suffix of the columns' names in `paired_steps`.
     """
-    counts = [name + side for name in discarded() if name + side in rows]
-    return np.asarray((rows[counts].to_numpy(dtype=np.float64) > 0).any(axis=1), dtype=np.bool_)
+    thrown = np.zeros(len(rows), dtype=np.bool_)
+    for names, most in ((discarded(), 0), (generation_batches(), 1)):
+        counts = [name + side for name in names if name + side in rows]
+        thrown |= (rows[counts].to_numpy(dtype=np.float64) > most).any(axis=1)
+    return thrown
 
 
 def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:

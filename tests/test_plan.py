@@ -462,3 +462,10 @@ def test_the_plan_is_the_same_after_a_journey_as_json() -> None:
 def test_a_model_without_weights_is_only_for_replays() -> None:
     with pytest.raises(UserError, match=r"builtin:phi4-shape has no weights to train; use it with trainer replay"):
         planned(workload=RAW["workload"] | {"model": {"source": "builtin:phi4-shape"}})
+
+
+def test_a_checkpoint_that_cannot_be_resumed_from_is_refused() -> None:
+    arms = copy.deepcopy(RAW["arms"])
+    arms["vllm"]["options"] = {**arms["vllm"].get("options", {}), "save_only_model": True}
+    with pytest.raises(UserError, match=r"options.save_only_model of an arm is not free"):
+        planned(arms=arms)

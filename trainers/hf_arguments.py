@@ -45,6 +45,7 @@ _OWNED = _NAMES_AND_PLACES | {
     *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
     *("generation_batch_size", "steps_per_generation", "use_vllm", "use_cpu"),
     *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
+    "save_only_model",  # such a checkpoint cannot be resumed from
 }
 
 

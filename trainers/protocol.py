@@ -188,6 +188,8 @@ class Trainer:
     """A quantity (trainers/quantities.py) -> the names under which it is logged."""
     discarded: tuple[str, ...] = ()
     """Scalars that count discarded completions: their time is in the step, their tokens are not."""
+    generation_batches: tuple[str, ...] = ()
+    """Scalars that count the batches generated in a step; with more than one, all but the kept ones are discarded."""
     clipped_at_longest: Callable[[TimerTree], str] = lambda tree: ""
     """The scalar that counts each response as long as the batch's longest as truncated."""
 

@@ -21,6 +21,11 @@ def discarded() -> tuple[str, ...]:
     return tuple(name for one in trainers() for name in one.discarded)
 
 
+def generation_batches() -> tuple[str, ...]:
+    """Scalars that count a step's batches of completions; with several, tokens and lengths are not of all of them."""
+    return tuple(name for one in trainers() for name in one.generation_batches)
+
+
 # TRL under wandb's train/; ms-swift, and verl by the driver's hooks, without.
 _OF_A_REWARD = re.compile(r"(?:train/)?rewards/([^/]+)/(mean|failed)")
 

@@ -26,7 +26,7 @@ from analysis.estimates.equal_work import (
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
 from analysis.windows import pair_weights
-from trainers.quantities import discarded
+from trainers.quantities import discarded, generation_batches
 
 STEP_ROUNDING = ROUNDING + "step"
 _NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
@@ -40,7 +40,7 @@ ONE_PAIR = "one pair of runs does not show how much other runs differ, so no dir
 
 def needed() -> tuple[str, ...]:
     """The columns of `wide` that the estimates use."""
-    return (*_NEEDED, *discarded())
+    return (*_NEEDED, *discarded(), *generation_batches())
 
 
 def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES) -> list[Row]:

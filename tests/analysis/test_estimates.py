@@ -267,19 +267,23 @@ def test_overlapping_phases_have_throughput_only():
     assert table.loc["roofline", "why"] == "the phases overlap"
 
 
+@pytest.mark.parametrize(
+    ("name", "nothing", "some"),
+    [("training/filter_groups/evicted_samples", 0.0, 64.0), ("train/num_gen_batches", 1.0, 3.0)],
+    ids=["completions", "batches"],
+)
 @pytest.mark.parametrize("side", ["a", "b"])
-def test_what_was_thrown_away_is_in_the_seconds_alone(side):
+def test_what_was_thrown_away_is_in_the_seconds_alone(side, name, nothing, some):
     """Seconds that also made what was thrown away, over the tokens of what was kept, are no time per token."""
     told = work(7, 8) | {"equal_floor_s": np.full(8, 1.0)}
-    thrown = {"training/filter_groups/evicted_samples": [np.nan] * 5 + [0.0, 64.0, 64.0]}
+    thrown = {name: [np.nan] * 5 + [nothing, some, some]}
     frames = {arm: arm_rows(arm, engine_s(told), **told, **(thrown if arm == side else {})) for arm in "ab"}
     table, verdicts = found(*frames.values())
     assert table["value"].notna().tolist() == [True, False, False, False]
     (why,) = set(table["why"].iloc[1:])
     assert f"{'the baseline' if side == 'a' else 'the arm'} in 2 paired steps" in why and why.startswith("completions")
     assert [(v.level, v.code) for v in verdicts] == [("warning", "completions-discarded")]
-    nothing = [frame.assign(**{"training/filter_groups/evicted_samples": 0.0}) for frame in frames.values()]
-    table, verdicts = found(*nothing)
+    table, verdicts = found(*(frame.assign(**{name: nothing}) for frame in frames.values()))
     assert table["value"].notna().all() and not verdicts
 
 

@@ -8,10 +8,15 @@ import pty
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from workflow.cluster.progress import MOST_PARTS, JobReporter
+from node.over_ranks import RankStep
+from trainers.replay.driver import _line as replays_line
+from trainers.verl.driver.hooks import step_line as verls_line
+from workflow.cluster.progress import MOST_PARTS, JobReporter, Progress, StepReader, without_new_step
+from workflow.cluster.stopping import Watchdog
 
 from .make_runs import MadeRun
 from .run_bench import ROOT, RunBench
@@ -78,3 +83,28 @@ def test_a_launcher_draws_a_bar_on_a_terminal_that_can(tmp_path: Path, term: str
     bars = re.findall(r"\rarm-s0  [█░]{24}  (\d)/5  ", text)
     assert ("5" in bars and len(bars) > 1 and text.endswith("done\x1b[K\n")) if term == "xterm" else not bars, text
     assert ("arm-s0: step 5/5, 0.05 s, last step\n" in text) == (term == "dumb"), text
+
+
+def line_of(kind: str, step: int) -> dict[str, Any]:
+    """A step's line as this kind of trainer writes it."""
+    if kind == "verl":
+        return dict(verls_line({"timing_s/step": 400.0}, step, None, resumed=False))
+    if kind == "replay":
+        return dict(replays_line(step, RankStep({"step": 400.0}, {}, [1], [1]), 0.0))
+    if kind == "without a time":
+        return {"step": step, "phases": {}, "scalars": {}}
+    return {"step": step, "phases": {"step": 300.0}, "scalars": {"between_steps_s": 100.0}}  # StepLog's
+
+
+@pytest.mark.parametrize("kind", ["phases", "replay", "verl", "without a time"])
+def test_the_steps_of_every_trainer_count(tmp_path: Path, kind: str) -> None:
+    made = MadeRun(tmp_path, "arm-s0", steps=100).job().attempt().attempt(2)
+    for attempt, steps in zip(made.paths.attempts(), (range(1, 11), range(11, 21)), strict=True):
+        attempt.metrics.write_text("".join(json.dumps(line_of(kind, step)) + "\n" for step in steps))
+    seconds = 0.0 if kind == "without a time" else 400.0
+    metrics = made.paths.attempt(2).metrics
+    assert StepReader(metrics).new_steps() == [(step, seconds) for step in range(11, 21)]
+    assert without_new_step(made.paths.attempts()) == 0
+    assert (Progress(metrics, 100).poll() or "").startswith(f"step 20/100, {seconds:.2f} s")
+    watchdog = Watchdog(metrics, hang_factor=10, hang_min_s=5, first_step_s=2)
+    assert all(watchdog.tick(1.0) is None for _ in range(4)), "its first step is done"

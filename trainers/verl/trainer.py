@@ -147,6 +147,8 @@ _ALIKE = Trainer(
         "training/off_policy/evicted_samples",
         "training/rollout_failure/evicted_samples",
     ),
+    # recipe/dapo's trainer: its timers add up over all batches that it generates for a step.
+    generation_batches=("train/num_gen_batches",),
     clipped_at_longest=_clipped_at_longest,
     iterations_hidden_by={
         f"{ROLLOUT}.multi_turn.enable": "response lengths include the tools' answers",

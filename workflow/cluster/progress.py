@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from common.files import read_json
 from common.messages import end_bar, print_message, show_bar
@@ -47,12 +48,21 @@ class StepReader:
         for line in complete.splitlines():
             try:
                 row = json.loads(line)
-                seconds = float(row["phases"]["step"]) + float(row["scalars"].get("between_steps_s") or 0.0)
-                # A step with an invalid time still counts as a step.
-                steps.append((int(row["step"]), seconds if math.isfinite(seconds) else 0.0))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                steps.append((int(row["step"]), _step_seconds(row)))
+            except (ValueError, KeyError, TypeError, OverflowError):
                 continue  # the collector reports invalid lines
         return steps
+
+
+def _step_seconds(row: dict[str, Any]) -> float:
+    """A step's time, as a phase or a scalar, plus the time before it; 0 if invalid: the step still counts."""
+    try:
+        phases, scalars = row["phases"], row["scalars"]
+        seconds = float(phases["step"] if "step" in phases else scalars["timing_s/step"])
+        seconds += float(scalars.get("between_steps_s") or 0.0)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 class Progress:

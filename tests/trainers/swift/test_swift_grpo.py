@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_letters, digits
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -86,6 +87,8 @@ class Trained:
     said: str
     """What the first life of swift's run said last."""
     inputs: Path
+    sampled: dict[str, list[dict[str, Any]]]
+    """By trainer, how transformers sampled."""
 
     def lines(self, run: str, attempt: int) -> list[dict[str, Any]]:
         return read_lines(self.results / "runs" / run / "attempts" / str(attempt) / "metrics.jsonl")
@@ -135,9 +138,10 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
     said = train("swift", SWIFT, 1, STOPPED_AT, "-")
     train("swift", SWIFT, 2, 0, str(folder / "settings.json"))
     train("trl", TRANSFORMERS, 1, 0, str(folder / "swift.jsonl"))
-    return Trained(
-        results, plan, {name: read_lines(folder / f"{name}.jsonl") for name in ("swift", "trl")}, said, inputs
+    seen, sampled = (
+        {name: read_lines(folder / f"{name}.jsonl{kind}") for name in ("swift", "trl")} for kind in ("", ".sampling")
     )
+    return Trained(results, plan, seen, said, inputs, sampled)
 
 
 def _inputs(python: Path, folder: Path, workload: dict[str, Any]) -> Path:
@@ -294,6 +298,13 @@ def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
     assert "computed in every step in swift" in ways
 
 
+@pytest.mark.parametrize("trainer", ["swift", "trl"])
+def test_transformers_samples_from_all_tokens_as_the_ledger_says(trainer: str, trained: Trained) -> None:
+    """What its processors are, not what a setting says: None would be transformers' default of 50."""
+    assert {one["top_k"] for one in trained.sampled[trainer]} == {0}
+    assert not [one for one in trained.sampled[trainer] if "TopKLogitsWarper" in one["warpers"]]
+
+
 @pytest.fixture(scope="module")
 def lives(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lives]:
     """By how the model is spread: one run of two lives, and what was seen of them."""
@@ -315,8 +326,8 @@ def in_two(python: Path, folder: Path, inputs: Path, spread: str) -> Lives:
     own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]
     raw["workload"] |= {"nodes": 2, "steps": 3, "rewards": own}
     raw["arms"] = {name: raw["arms"][name] for name in ("trl", "swift")}
-    # Half of the completions end by such a letter: in one process all may, in the other none.
-    raw["arms"]["swift"]["options"] = {"dynamic_sample": True, "stop_words": ["e", "a"]}
+    # Most completions end by a letter or a digit: in one process all may, in the other not.
+    raw["arms"]["swift"]["options"] = {"dynamic_sample": True, "stop_words": list(ascii_letters + digits)}
     spec = plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec
     assert spec["spread"] == "torchrun"
     if spread == "fsdp":  # the plan shares a model among GPUs alone

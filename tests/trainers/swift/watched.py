@@ -33,6 +33,24 @@ def tell(**line: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def watch_sampling() -> None:
+    """Write a line of how transformers samples whenever that changes: its top-k, and what changes the logits."""
+    from transformers.generation.utils import GenerationMixin
+
+    processors, told = GenerationMixin._get_logits_processor, list[Any]()
+
+    def shown(self: Any, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+        made = processors(self, generation_config, *args, **kwargs)
+        line = {"top_k": generation_config.top_k, "warpers": sorted(type(one).__name__ for one in made)}
+        if line not in told:
+            told.append(line)
+            with Path(f"{OUT}{RANK}.sampling").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        return made
+
+    GenerationMixin._get_logits_processor = shown
+
+
 def watch_trl(trainer: Any) -> None:
     generate, score = trainer._generate, trainer._calculate_rewards
     held: dict[str, Any] = {}
@@ -202,6 +220,7 @@ if __name__ == "__main__":
             from tests.trainers.trl.sharded_on_cpu import lend_cpu
 
             lend_cpu()
+    watch_sampling()
     watch(GRPOTrainer)
     code = driver.exit_code(driver.train)
     if THEN != "-":

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 unforeseen (traceback in the log), 2 a user's mistake (one
 
 from __future__ import annotations
 
+import copy
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,6 +49,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         building.close()
         trainer.executor = serve.DaemonExecutor()
         colocate.vary_seeds(trainer, trainer_args["seed"])
+        if not trainer.args.use_vllm:
+            _sample_from_all_tokens(trainer.engine)
 
         def hook(clock: PhaseClock, log: Any) -> None:
             SwiftTimers(clock).install(trainer)
@@ -61,6 +64,16 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     with building:
         building.enter_context(colocate.corrected(arguments, trainer_args["seed"], len(job.affinity)))
         pipeline.run(arguments, job.inputs.data, rewards, train_with)
+
+
+def _sample_from_all_tokens(engine: Any) -> None:
+    """Turn top-k off, as swift's vLLM, TRL and verl have it.
+
+    swift 4.6 reads its own -1 as None (infer_engine/utils.py, prepare_generation_config) and fills it from the model's
+    generation_config, and transformers then fills 50. The copy keeps this out of the checkpoints.
+    """
+    engine.generation_config = copy.deepcopy(engine.generation_config)
+    engine.generation_config.top_k = 0
 
 
 def _generate_for_fsdp() -> None:

@@ -160,6 +160,8 @@ def _trainer(
 
     logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(str(model_path), padding_side="left")
+    # With them TRL gives rewards a parsed message without thoughts and outer blanks; other trainers give the text.
+    tokenizer.response_template = tokenizer.response_schema = None
     for function in functions:
         function.end_ids = frozenset(tokenizer.all_special_ids)
     return GRPOTrainer(
