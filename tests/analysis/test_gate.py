@@ -47,9 +47,16 @@ def test_more_truncation_and_a_larger_distance_from_the_trainer_are_worse():
     def columns(mean):
         return lambda seed: {q: mean + draw.normal(0, 0.01, 30) for q in ("truncated_share", "rollout_kl")}
 
-    table, verdicts = gate(columns(0.1), columns(0.2))
+    table, verdicts = gate(columns(0.1), columns(0.2), seeds=2)
     assert table["verdict"].tolist() == ["worse", "worse"] and len(verdicts) == 2
-    assert "KL of rollout against trainer is 0.2" in verdicts[1].text and "this pair of runs only" in verdicts[1].text
+    assert "KL of rollout against trainer is 0.2" in verdicts[1].text
+
+
+def test_one_pair_of_runs_claims_no_direction():
+    """Of equal arms with slow noise in the reward one pair called 13 to 23% worse, where 2.5% may be."""
+    draw = np.random.default_rng(2)
+    table, verdicts = gate(noisy(draw, 0.5), noisy(draw, 0.3))
+    assert set(table["verdict"]) == {"unknown"} and not verdicts
 
 
 def test_the_baseline_is_the_one_that_the_plan_names():
@@ -61,7 +68,7 @@ def test_the_baseline_is_the_one_that_the_plan_names():
 
 def test_a_repetition_fails_no_gate():
     draw = np.random.default_rng(3)
-    assert not gate(noisy(draw, 0.5), noisy(draw, 0.3), same_as={"b": "a"})[1]
+    assert not gate(noisy(draw, 0.5), noisy(draw, 0.3), seeds=2, same_as={"b": "a"})[1]
 
 
 def test_only_steps_with_a_number_in_both():
