@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 """The repository or the installed package, with the stacks' definitions and the jobs' code."""
 
 _TAIL_BYTES = 65536
+# What file systems without hard links answer.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def is_checkout() -> bool:
@@ -66,6 +68,26 @@ def tail(path: Path, since: int = 0) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_json_once(path: Path, value: Any) -> None:
+    """Write a JSON file unless there is one, also if another host writes it at the same moment.
+
+    To look before would not do: NFS may deny for seconds a file that another host has written.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    write_json(part, value)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not path.exists():
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -69,6 +69,20 @@ def present(path: Path) -> bool | None:
         return None
 
 
+def await_file(path: Path, give_up: Callable[[], bool] = lambda: False, patience_s: float = PATIENCE_S) -> None:
+    """Wait while a file is missing that another process makes anew; what reads it next reports it if it never came.
+
+    Snakemake deletes the files of a rule before it runs the rule again, perhaps just when a requeued job begins.
+    """
+    ends = time.monotonic() + patience_s
+    printed = False
+    while present(path) is False and time.monotonic() < ends and not give_up():
+        if not printed:
+            print(f"{path} is not there; waiting up to {patience_s:.0f} s for it", file=sys.stderr, flush=True)
+            printed = True
+        interruptible_sleep(1.0)
+
+
 def keep_watching(look: Callable[[], None], over: threading.Event, every_s: float, what: str) -> threading.Thread:
     """Call `look` at once and then regularly until `over`, in a thread that no error ends; prints the first error."""
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 from common.contracts import AttemptFile, DoneFile, InputsSha256, SpecFile, read_file
 from common.errors import UserError
 from common.files import file_sha256, inputs_sha256, read_json, read_json_object
-from common.retry import exists, retry_io
+from common.retry import await_file, exists, retry_io
 from node.exit_codes import StopRequest, one_line, run, show_stacks_on_request
 from node.hardware import git_state, hardware, pin_cpus, reported_environment, set_environment
 from node.ranks import cpu_share, local_rank, world_size
@@ -56,7 +56,8 @@ class Inputs:
     """The attempt's inputs.json and the paths of its files."""
 
     def __init__(self, attempt: Mapping[str, Any]) -> None:
-        path = Path(attempt["inputs"])
+        self._attempt, path = attempt, Path(attempt["inputs"])
+        await_file(path)
         self.content = retry_io(lambda: read_json_object(path, "the rule `inputs`"), _FILES)
         self.data = path.parent / self.content["data"]["path"]
         self.model = path.parent / self.content["model"]["path"]
@@ -66,7 +67,15 @@ class Inputs:
         self.reward_models = {key: Path(model["path"]) for key, model in models.items()}
 
     def require_unchanged(self) -> None:
-        """`UserError` if data or models differ from inputs.json, whose hashes done.json will contain."""
+        """`UserError` if data or models differ from the job's request, or from inputs.json, which done.json repeats."""
+        requested = self._attempt.get("inputs_sha256") or {}
+        for name, now in inputs_sha256(self.content).items():
+            if now != (then := requested.get(name, now)):
+                what = name.removesuffix("_sha256").replace("_", " ")
+                raise UserError(
+                    f"the {what} changed since this run was submitted: {self._attempt['inputs']} has sha256 "
+                    f"{now[:12]}, not {then[:12]}; start snakemake again, which trains with the new one from step 1"
+                )
         inputs = [(name, getattr(self, name), self.content.get(name) or {}) for name in ("data", "test", "model")]
         models = self.content.get("reward_models") or {}
         inputs += [(f"reward model {key}", path, models[key]) for key, path in self.reward_models.items()]

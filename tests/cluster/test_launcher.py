@@ -18,6 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
+from workflow.cluster.jobstate import Life
+from workflow.cluster.scheduler import START_PATIENCE_S, LocalScheduler
+
+from .make_runs import MadeRun
 from .run_bench import ROOT, RunBench
 
 
@@ -93,6 +97,28 @@ def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., RunBench]) -
     result = one.launch()
     assert result.returncode == 1
     assert "is damaged" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_job_waits_for_its_stack_that_is_verified_again(bench: Callable[..., RunBench]) -> None:
+    one = bench()
+    verdict = one.folder / "stack" / "verify.json"
+    verdict.rename(verdict.with_suffix(".away"))
+    head = one.start()
+    one.wait(lambda: any("waiting up to 900 s" in log.read_text() for log in one.run.rglob("*.err")))
+    verdict.with_suffix(".away").rename(verdict)
+    assert one.ended(head) and head.returncode == 0, one.said(head)
+    assert one.done()["attempt"] == 1
+
+
+def test_a_job_may_be_much_younger_than_its_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which waited for another launcher of the run before it submitted its own job."""
+    made = MadeRun(tmp_path, "arm-s0").job(cluster="local").paths
+    job, watched = made.job(1), LocalScheduler(made)
+    later = time.monotonic() + 10 * START_PATIENCE_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert watched.current_state(job).life is Life.STARTING
+    monkeypatch.setattr(time, "monotonic", lambda: later + 2 * START_PATIENCE_S)
+    assert watched.current_state(job).life is Life.NONE
 
 
 def test_two_heads_train_once(bench: Callable[..., RunBench]) -> None:

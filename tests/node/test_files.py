@@ -8,12 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
+from common.files import write_json_once
+from common.retry import await_file
 from node import dataset
+from node.attempt import Inputs
 from node.checkpoints import newest_checkpoint
 from node.dataset import arithmetic_rows, ground_truths
 from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
@@ -232,3 +236,23 @@ def test_arithmetic() -> None:
         formula = row["question"].removeprefix("What is ").removeprefix("Compute ").split("?")[0]
         value = eval(formula.replace("=", "").rstrip("."))  # the test's own sums, no foreign text
         assert row["answer"] == str(value)
+
+
+def test_the_first_of_two_that_end_a_job_is_kept(tmp_path: Path) -> None:
+    """As on NFS: the second one does not see the file yet, whatever it looks for."""
+    end = tmp_path / "new" / "end.json"
+    write_json_once(end, {"kind": "finished"})
+    write_json_once(end, {"kind": "vanished"})
+    assert json.loads(end.read_text()) == {"kind": "finished"}
+    assert [file.name for file in end.parent.iterdir()] == ["end.json"]
+
+
+def test_a_file_that_is_made_anew_is_awaited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = tmp_path / "inputs.json"
+    entry = {"path": "x", "sha256": "0" * 64}
+    maker = threading.Timer(0.5, lambda: write_json(inputs, {"data": entry, "model": entry}))
+    maker.start()
+    assert Inputs({"inputs": str(inputs)}).data == tmp_path / "x"
+    maker.join()
+    assert f"{inputs} is not there; waiting up to 900 s for it" in capsys.readouterr().err
+    await_file(tmp_path / "never", give_up=lambda: True)

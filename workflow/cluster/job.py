@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from common.contracts import AttemptFile, SlurmPlace
-from common.files import read_json, write_json
-from common.retry import exists, retry_io
+from common.files import read_json, write_json, write_json_once
+from common.retry import await_file, exists, retry_io
 from trainers import Spread
 from workflow.cluster import slurm
 from workflow.cluster.history import (
@@ -41,7 +41,7 @@ from workflow.cluster.server import started_nodes, worker_task
 from workflow.cluster.slurm import SlurmError, may_pass
 from workflow.cluster.stopping import StopRequests
 from workflow.cluster.submissions import submission
-from workflow.cluster.training import POLL_S, Training, trainer_command, trainer_environment
+from workflow.cluster.training import POLL_S, Training, stack_file, trainer_command, trainer_environment
 
 # How long a new life waits for the one before it, which ends when it reads of its successor; tests set it lower.
 _TAKE_OVER_S = float(os.environ.get("ROLLOUTBENCH_TAKE_OVER_S", "180"))
@@ -71,6 +71,7 @@ class JobOnNode:
         self.restart, self.nodes = stops.restart, stops.nodes
         # Known to all ranks and new for every life; a killed slurmctld may repeat a restart count.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
+        await_file(stack_file(self.order), give_up=lambda: stops.signal is not None or stops.asked() is not None)
         self._environment = retry_io(lambda: trainer_environment(self.order, environ), "the stack's files")
         self.place = Place.from_environment(self._environment, self.order["cpus"])
         self._token = secrets.token_hex(8)
@@ -313,4 +314,4 @@ class JobOnNode:
 
     def _end(self, end: dict[str, Any]) -> None:
         record = {**end, "time": time.time(), "told_by": "job"}
-        retry_io(lambda: write_json(self.job.end, record), FILES)
+        retry_io(lambda: write_json_once(self.job.end, record), FILES)

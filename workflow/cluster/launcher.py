@@ -31,7 +31,7 @@ from typing import Any
 
 from common import retry
 from common.errors import UserError
-from common.files import DiskFull, read_json, write_json, write_text
+from common.files import DiskFull, read_json, write_json, write_json_once, write_text
 from common.messages import can_redraw, print_message, remedy, report_errors
 from workflow.cluster.history import (
     RETRIED,
@@ -279,8 +279,7 @@ class Launcher:
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
         if self.request["cluster"] == "slurm":
             end = end_from_slurm(self.run, job, state.ended, state.slurm_state)
-        if not retry.exists(job.end):
-            write_json(job.end, {**end, "time": time.time()})
+        write_json_once(job.end, {**end, "time": time.time()})
 
     def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
         """The error for a job that did not finish the run: its end, what to do, and the last lines of its log."""

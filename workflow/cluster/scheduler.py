@@ -44,7 +44,7 @@ class LocalScheduler:
         self._run = run
         self._seen: dict[int, float] = {}
         self._files: dict[int, Submission] = {}
-        self._began = time.monotonic()
+        self._asked: dict[int, float] = {}
 
     def live_job(self) -> tuple[JobPaths, JobState] | None:
         """The run's last job, of any configuration, and its state once that is conclusive; None without one."""
@@ -63,7 +63,9 @@ class LocalScheduler:
             self._seen[job.number] = now
         # Once the lock is free, its holder has written end.json or was killed.
         seen = self._seen.get(job.number)
-        silent_s, patience_s = (now - seen, 2.0) if seen else (now - self._began, START_PATIENCE_S)
+        # The launcher may be much older than its job: it waited for another launcher or for an earlier job.
+        asked = self._asked.setdefault(job.number, now)
+        silent_s, patience_s = (now - seen, 2.0) if seen else (now - asked, START_PATIENCE_S)
         # Read the files only once, at five checks a second: only the lock shows whether the job is alive.
         if job.number not in self._files:
             self._files[job.number] = submission(job)

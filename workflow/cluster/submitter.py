@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, last_lines, read_json, write_json
+from common.files import ROOT, last_lines, read_json, write_json_once
 from common.messages import QUOTE, print_message
 from workflow.cluster.locks import Lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
@@ -88,7 +88,9 @@ class Submitter:
             if is_submit_limit(error):
                 give_up = time.monotonic() + SUBMIT_PATIENCE_S  # the user's other jobs will end
             elif not may_pass(error) or time.monotonic() > give_up:
-                write_json(job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"})
+                write_json_once(
+                    job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"}
+                )
                 raise UserError(
                     f"{self._run_id}: its job was not accepted: {error}\n"
                     f"requested: {json.dumps(self._request['site'])}; change set-resources in the profile"

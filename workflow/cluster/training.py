@@ -187,10 +187,15 @@ def trainer_command(order: dict[str, Any], attempt: AttemptPaths) -> list[str]:
     return [order["python"], "-m", driver_module(order["module"]), str(attempt.order)]
 
 
+def stack_file(order: Mapping[str, Any]) -> Path:
+    """The verify.json of a job's stack."""
+    return Path(order["python"]).parents[2] / "verify.json"
+
+
 def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """A trainer's and its Ray's environment: ours without the controller's Python, plus the stack's and the arm's."""
     env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
-    env = stack_environment(Path(order["python"]).parents[2] / "verify.json", env)
+    env = stack_environment(stack_file(order), env)
     env["PYTHONPATH"] = order["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(THREAD_VARIABLES, str(order["cpus"]))

@@ -345,6 +345,10 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
     (tmp_path / "exchanged.json").write_text(json.dumps(other))
     exchanged = Path(order("exchanged"))
     exchanged.write_text(json.dumps(json.loads(exchanged.read_text()) | {"inputs": str(tmp_path / "exchanged.json")}))
+    prepared_again = Path(order("prepared-again"))
+    asked = json.loads(prepared_again.read_text())
+    asked["inputs_sha256"] = {"data_sha256": "1" * 64}
+    prepared_again.write_text(json.dumps(asked))
     (tmp_path / "empty.json").write_text("{}")
     unverified = Path(order("unverified"))
     for_gpus = unverified.parents[2] / "spec.json"
@@ -365,6 +369,10 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],
         str(edited): ["the model changed after it was prepared", "not 000000000000; start snakemake again"],
         str(exchanged): [f"the reward model {judge} changed after it was prepared", "start snakemake again"],
+        str(prepared_again): [
+            "the data changed since this run was submitted",
+            "not 111111111111; start snakemake again",
+        ],
         order("judge", rewards=[{"model": "elsewhere", "name": "x"}]): ["elsewhere is not among the prepared inputs"],
         str(tmp_path / "empty.json"): ["attempt must be whole number (got nothing)"],
         str(tmp_path / "none.json"): ["none.json is not there; it is made by the job on the node"],
