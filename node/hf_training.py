@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import read_json
 from common.messages import did_you_mean
 from common.retry import retry_io
 from node.attempt import Job, write_done
@@ -136,6 +137,8 @@ def train_to_end(
     last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
     if checkpoint and is_main:
         print(f"resuming from step {checkpoint.step}", flush=True)
+    if checkpoint:
+        _continue_data_order(trainer, checkpoint)
     if checkpoint is None or checkpoint.step < last:
         # transformers trains one step too many from a checkpoint of the last step.
         stop.training = True
@@ -156,6 +159,27 @@ def train_to_end(
         trainer={**trainer.args.to_dict(), **(further or {})},
         engine=engine,
     )
+
+
+def _continue_data_order(trainer: Any, checkpoint: Checkpoint) -> None:
+    """Give a resumed run the data order of its own pass over the data.
+
+    TRL's RepeatSampler (trainer/utils.py), which ms-swift uses, shuffles each pass with a generator that no checkpoint
+    has: transformers skips the steps of the current pass, but in the order of the first one. The generator starts from
+    the same seed in each attempt: drawing the complete passes sets it as in the uninterrupted run.
+    """
+    state = retry_io(lambda: read_json(checkpoint.path / "trainer_state.json"), "the run's checkpoints")
+    original = trainer._get_train_sampler
+
+    def sampler(*args: Any, **named: Any) -> Any:
+        # Only for the loader that trains: ms-swift makes more of them to sample again.
+        trainer._get_train_sampler = original
+        made = original(*args, **named)
+        for _ in range(int(state["epoch"])):
+            next(iter(made), None)  # draws the whole pass
+        return made
+
+    trainer._get_train_sampler = sampler
 
 
 def _common_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:

@@ -261,6 +261,39 @@ def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_p
     assert "vllm" in told["versions"]
 
 
+# Steps that do nothing but tell their prompts.
+TELLING = """
+import json, sys, torch
+from trl import GRPOTrainer
+def step(self, model, inputs, num_items_in_batch=None):
+    print("prompts", json.dumps([row["prompt"][-1]["content"] for row in inputs]))
+    return torch.tensor(0.0)
+GRPOTrainer.training_step = step
+from node.attempt import exit_code
+from trainers.trl.driver.train import train
+sys.exit(exit_code(train))
+"""
+
+
+def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(
+    stack_python: Stack, made_inputs: Path, tmp_path: Path
+) -> None:
+    """32 rows are 16 steps: 36 steps pass over them twice, and begin a third time."""
+
+    def prompts(folder: str, number: int, steps: int) -> list[str]:
+        settings = {"max_steps": steps, "save_steps": 17}
+        attempt = write_attempt(tmp_path / folder, made_inputs, number, **settings)
+        done = run_warm(stack_python(TRANSFORMERS), "-c", TELLING, attempt)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("prompts ")]
+
+    whole = prompts("whole", 1, 36)
+    assert len(set(whole)) > 2 * 16
+    assert prompts("resumed", 1, 17) == whole[: len(whole) * 17 // 36]
+    assert prompts("resumed", 2, 34) == whole[len(whole) * 17 // 36 : len(whole) * 34 // 36]
+    assert prompts("resumed", 3, 36) == whole[len(whole) * 34 // 36 :]
+
+
 def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
     probe = Path(__file__).with_name("probe_vllm_sync.py")
     done = run_warm(stack_python(VLLM), probe, made_inputs.parent / "model", tmp_path, 7)
