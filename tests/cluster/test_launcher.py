@@ -121,6 +121,20 @@ def test_a_job_may_be_much_younger_than_its_launcher(tmp_path: Path, monkeypatch
     assert watched.current_state(job).life is Life.NONE
 
 
+def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench: Callable[..., RunBench]) -> None:
+    one = bench()
+    one.spec["workload"] |= {"batch_size": 64, "num_generations": 8}
+    inputs = one.folder / "inputs.json"
+    content = json.loads(inputs.read_text())
+    for rows, code in ((7, 1), (8, 0)):
+        content["data"]["rows"] = rows
+        inputs.write_text(json.dumps(content))
+        told = one.launch()
+        assert told.returncode == code, told.stderr
+        assert ("a step needs 8 prompts" in told.stderr and "the data has 7" in told.stderr) == (code == 1)
+        assert (one.run / "jobs").exists() == (code == 0)
+
+
 def test_two_heads_train_once(bench: Callable[..., RunBench]) -> None:
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     heads = [one.start() for _ in range(3)]

@@ -64,9 +64,11 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"{run_id}: {request.errors[0]}")
     inputs = args.inputs.resolve()
     try:
-        prepared = inputs_sha256(retry_io(lambda: read_json(inputs), "the inputs", for_others=False))
+        content = retry_io(lambda: read_json(inputs), "the inputs", for_others=False)
+        prepared = inputs_sha256(content)
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
+    _require_a_step(args.spec, content["data"].get("rows"))
     return {
         "spec": args.spec,
         "inputs": str(inputs),
@@ -77,6 +79,17 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "limits": {name: getattr(args, name) for name in LIMITS},
         "site": dict(request.site),
     }
+
+
+def _require_a_step(spec: Mapping[str, Any], rows: int | None) -> None:
+    """`UserError` if the data has fewer prompts than a step: trainers drop an incomplete step, and would train none."""
+    batch, group = spec["workload"].get("batch_size", 0), spec["workload"].get("num_generations", 1)
+    if rows is not None and rows < batch // group:
+        raise UserError(
+            f"{spec['run_id']}: a step needs {batch // group} prompts (workload.batch_size {batch} completions / "
+            f"num_generations {group}), but the data has {rows}; give more rows, or reduce batch_size (nothing was "
+            "submitted)"
+        )
 
 
 def require_fit(request: Mapping[str, Any]) -> str:
