@@ -24,6 +24,12 @@ from trainers.timers.tree import TimerTree
 SPEC_CHANGED = "spec.json was changed by hand: its fingerprint does not match its settings; start snakemake again"
 
 
+LEFT_OUT = ("run-left-out", "same-rows")
+"""The codes of verdicts on runs that do not count."""
+# Different times that are equal in two runs only if they are one run's.
+_CERTAIN_STEPS = 4
+
+
 @dataclass(frozen=True)
 class PlanRead:
     """The parts of plan.json that a report uses."""
@@ -196,7 +202,48 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
                 "a table of several runs, give each a value of its own in a column run (the run's id), arm or engine"
             )
             verdicts.append(Verdict("error", "same-rows", text))
-    return runs, verdicts
+    return _without_copies(runs, verdicts), verdicts
+
+
+def _without_copies(runs: Sequence[Run], verdicts: list[Verdict]) -> list[Run]:
+    """The runs without those that another one repeats: a copy of its log, or of its arm a part or another format.
+
+    It would count as one run more and narrow every interval, or compare a run with itself.
+    """
+    kept: list[Run] = []
+    for run in runs:
+        same = next((other for other in kept if run.imported and _is_copy(run, other)), None)
+        if same is None:
+            kept.append(run)
+            continue
+        text = (
+            f"run {run.run_id} ({_source_names(run)}) is left out: its steps took exactly as long as those of run "
+            f"{same.run_id} ({_source_names(same)}), so it is a copy of the same run"
+        )
+        verdicts.append(Verdict("error", "same-rows", text))
+    return kept
+
+
+def _source_names(run: Run) -> str:
+    return ", ".join(str(entry.get("source")) for entry in run.done.get("sources") or ())
+
+
+def _is_copy(run: Run, other: Run) -> bool:
+    """Whether two runs have equal files; of one arm, whether their common steps took equally long."""
+    files, others = ([(e.get("sha256"), e.get("selected")) for e in r.done.get("sources") or ()] for r in (run, other))
+    if files == others and all(sha for sha, _ in files):
+        return True
+    if run.arm != other.arm:
+        return False
+    a, b = _step_seconds(run), _step_seconds(other)
+    common = a.keys() & b.keys()
+    # Printed with few digits, a few steps may take equally long by chance.
+    return all(a[step] == b[step] for step in common) and len({a[step] for step in common}) >= _CERTAIN_STEPS
+
+
+def _step_seconds(run: Run) -> dict[int, float]:
+    of_steps = run.steps[(run.steps["kind"] == "phase") & (run.steps["name"] == run.tree.root)]
+    return dict(zip(of_steps["step"], of_steps["value"], strict=True))
 
 
 def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list[Verdict]]:

@@ -217,14 +217,18 @@ def _sums(pairs: pd.DataFrame) -> dict[str, Any]:
 
 
 def _by_wall_clock(pairs: pd.DataFrame) -> float:
-    """The ratio with the time between steps, over the pairs where it is known; NaN where these are too few."""
+    """The ratio with the time between steps; NaN where that is known for too few pairs.
+
+    The pairs where it is known show how much it changes the ratio of the steps, which is over all pairs.
+    """
     names = [name + side for name in (PHASE + "step", BETWEEN_STEPS) for side in ("_a", "_b")]
     steps = pair_weights(pairs)
     known = pairs.reindex(columns=names).astype(float).mul(steps, axis=0).dropna()
     if steps[pairs.index.isin(known.index)].sum() < ENOUGH_KNOWN * steps.sum():
         return math.nan
     a_s, b_s = (float(known[names[at::2]].sum().sum()) for at in (0, 1))
-    return ratio(a_s, b_s)
+    steps_alone, whole = known[names[:2]].sum(), pairs[names[:2]].mul(steps, axis=0).sum()
+    return ratio(a_s, b_s) * ratio(*whole) / ratio(*steps_alone)
 
 
 def _by_seed(pairs: pd.DataFrame) -> pd.Series:

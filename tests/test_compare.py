@@ -197,8 +197,28 @@ def test_what_a_source_says_need_not_be_given(
         "vllm: verl 0.4.1, vllm; 1 run, 6 steps",
         "sglang: verl 0.4.1, sglang; 1 run, 6 steps",
     ]
+    assert main(["compare", "vllm", "sglang", "--release", "0.7.1", "--verdict-only"]) == 1
+    assert "vllm/train.log says verl 0.4.1 (got --release 0.7.1); omit --release" in capsys.readouterr().err
     assert main(["compare", f"sglang={tmp_path / 'vllm'}", "sglang/train.log", "--verdict-only"]) == 1
     assert "vllm/train.log is a run of vllm, and its arm is named sglang; swap the logs" in capsys.readouterr().err
+
+
+def test_a_copy_or_a_part_of_a_log_is_no_further_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = VLLM.read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("part.log").write_text("".join(line for line in lines if "step:6 " not in line), encoding="utf-8")
+    given = (f"vllm={VLLM},part.log", f"sglang={SGLANG}", *RELEASE, "--verdict-only", "--json")
+    assert main(["compare", *given]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["arms"][0]["run_pairs"] == 1
+    assert "vllm: verl 0.4.1, vllm; 1 run, 6 steps" in streams.err
+    shutil.copy(VLLM, "copy.log")
+    assert main(["compare", f"vllm={VLLM}", "sglang=copy.log", *RELEASE, "--verdict-only"]) == 0
+    said = capsys.readouterr().out
+    assert "run sglang-s0 (copy.log) is left out" in said and f"of run vllm-s0 ({VLLM}), so it is a copy" in said
+    assert f"(part.log) is left out: its steps took exactly as long as those of run vllm-s0 ({VLLM})" in streams.err
 
 
 def test_what_another_has_written_is_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

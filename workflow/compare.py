@@ -31,6 +31,7 @@ from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
 from trainers.section import NAME_PATTERN
 from trainers.timers.lookup import releases
+from trainers.timers.tree import release_of
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
 
@@ -119,7 +120,10 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Content:
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 
     content = import_content(plan, folder)
-    for line in _summary(plan, content.runs):
+    from analysis.runs import LEFT_OUT
+
+    left_out = [verdict.text for verdict in content.verdicts if verdict.code in LEFT_OUT]
+    for line in (*_summary(plan, content.runs), *left_out):
         _say(line, args)
     as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
@@ -266,6 +270,8 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
             f"{first} does not name its release of {arm.trainer} ({', '.join(known_releases)}); "
             f"give it: --release {known_releases[-1]}"
         )
+    if versions and args.release and release_of(versions[0]) != release_of(args.release):
+        raise UserError(f"{first} says {arm.trainer} {versions[0]} (got --release {args.release}); omit --release")
     arm.release = "" if versions else args.release or ""
 
 

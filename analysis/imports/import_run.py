@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,7 +108,22 @@ def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
             earlier = found.records.get(step)
             found.records[step] = record if earlier is None else _joined(earlier, record, run_id)
     found.records = dict(sorted(found.records.items()))
+    for step in _first_after_another(reads):
+        found.records[step] = replace(found.records[step], resumed=True)
+        text = (
+            f"{run_id}: {found.records[step].file} begins with step {step}, after the last step of another source: the "
+            "first step after a restart does not count"
+        )
+        found.verdicts.append(Verdict("note", "sources-follow", text))
     return found
+
+
+def _first_after_another(reads: Sequence[SourceRead]) -> Iterator[int]:
+    """The first step of each source that begins where those before it have ended: a life after a restart."""
+    spans = sorted((min(read.records), max(read.records)) for read in reads if read.records)
+    for (_, last), (first, _) in pairwise(spans):
+        if all(end < first for begin, end in spans if begin < first) and last < first:
+            yield first
 
 
 def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:

@@ -295,6 +295,16 @@ def test_after_a_restart_the_first_step_does_not_count(tmp_path):
     assert wide.set_index("step")["left_out"].to_dict() == {1: "", 2: "", 3: "first step after a resume", 4: "", 5: ""}
 
 
+def test_a_restart_between_two_sources_is_one_as_within_a_log(tmp_path):
+    again = [{**PLAIN, "gen": 9.0, "step": 10.0}]
+    lives = [write(tmp_path, verl_lines(again * 2, first), f"{first}.log") for first in (3, 1, 5)]
+    spec = spec_of("vllm", lives)
+    _, metadata, _ = imported(tmp_path / "res", spec)
+    assert codes(metadata) == ["sources-follow"] * 2 and "3.log begins with step 3" in said(metadata, "sources-follow")
+    _, wide, _ = wide_of(tmp_path / "res", spec)
+    assert wide.loc[wide["left_out"] != "", "step"].tolist() == [3, 5]
+
+
 def test_tokens_are_as_exact_as_the_means(tmp_path):
     line = "step:{} - response_length/mean:{} - prompt_length/mean:50.000 - timing_s/gen:1.000 - timing_s/step:2.000\n"
     text = line.format(1, "100.125") + line.format(2, "1000.333")

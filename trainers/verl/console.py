@@ -35,7 +35,12 @@ FEW_NUMBERS = 10
 # verl prints it when it resumes from a checkpoint (ray_trainer.py, _load_checkpoint).
 _RESUMES = re.compile(r"Setting global step to (\d{1,18})\b")
 _EXPERIMENT = re.compile(r"'experiment_name': '([^']*)'")
-_VERSION = re.compile(r"\bverl(?:==|-| version:? ?|, version )v?(\d+\.\d+(?:\.\w+)*)")
+# As pip, a file of its and verl's own banner write it: a project or a folder named verl-0.4.1 says nothing.
+_NUMBER = r"v?(\d+\.\d+(?:\.\w+)*)"
+_VERSION = re.compile(
+    rf"(?<![\w.-])verl(?:==| version:? ?|, version ){_NUMBER}|(?<![\w.-])verl-{_NUMBER}(?=\.dist-info|-py\d|\.tar\.gz)"
+)
+_INSTALLED = re.compile(rf"(?:Successfully installed|Would install)\b.* verl-{_NUMBER}(?:\s|$)")
 
 
 @dataclass
@@ -106,8 +111,8 @@ class _Log:
 
     def note_version(self, text: str) -> None:
         """Take up verl's version if a line names it."""
-        if "verl" in text and (version := _VERSION.search(text)) is not None:
-            self.versions.add(version[1])
+        if "verl" in text and (version := _VERSION.search(text) or _INSTALLED.search(text)) is not None:
+            self.versions.add(next(filter(None, version.groups())))
 
 
 def read_verl_console(path: Path) -> Imported:

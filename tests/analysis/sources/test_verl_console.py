@@ -420,6 +420,22 @@ def test_the_printed_configuration_and_version_are_kept(tmp_path, stamp):
     assert found.versions == {"verl": "0.4.1"} and found.format == "verl-console"
 
 
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("Successfully installed ray-2.47.1 verl-0.4.1 vllm-0.8.5", "0.4.1"),
+        ("Processing ./verl-0.6.0-py3-none-any.whl", "0.6.0"),
+        ("training verl version: 0.7.1", "0.7.1"),
+        ("wandb: Syncing run grpo in project verl-0.4.1", None),
+        ("cd /data/verl-0.4.1 && python3 -m verl.trainer.main_ppo", None),
+        ("my-verl==0.4.1", None),
+    ],
+)
+def test_a_version_is_what_pip_or_verl_says_and_no_name_of_a_folder_or_project(tmp_path, said, version):
+    found = read(tmp_path, f"{said}\n(TaskRunner pid=3) {line(1, STEP)}\n")
+    assert found.versions == ({"verl": version} if version else {})
+
+
 CONFIGURATION = {
     "actor_rollout_ref": {
         "model": {"path": "it's/a {model}", "lora": None},
