@@ -231,7 +231,7 @@ def _source_names(run: Run) -> str:
 def _is_copy(run: Run, other: Run) -> bool:
     """Whether two runs have equal files; of one arm, whether their common steps took equally long."""
     files, others = ([(e.get("sha256"), e.get("selected")) for e in r.done.get("sources") or ()] for r in (run, other))
-    if files == others and all(sha for sha, _ in files):
+    if files and files == others and all(sha for sha, _ in files):
         return True
     if run.arm != other.arm:
         return False

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.arm import ONE_PAIR, WITHIN
+from analysis.estimates.too_wide import legible
 from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, draw, once
 from analysis.figures.panels import (
     cut_titles,
@@ -30,6 +31,7 @@ from analysis.figures.thinning import series
 from analysis.runs import PlanRead, rows_of
 from analysis.wide import PHASE
 
+NO_TEXT = {"~": "~ not resolved", "x": "× no value"}
 RESOLVED, UNRESOLVED, NO_INTERVAL = "resolved", "not resolved (~)", "no interval"
 SHAPES = {RESOLVED: "circle", UNRESOLVED: "diamond", NO_INTERVAL: "triangle-up"}
 WITHIN_NOISE = "within the noise"
@@ -88,7 +90,7 @@ def points(estimates: pd.DataFrame) -> pd.DataFrame:
     low, high = numbers["low"].where(ranged), numbers["high"].where(ranged)
     shape = np.where(~ranged, NO_INTERVAL, np.where(estimates["verdict"].isin(["+", "-"]), RESOLVED, UNRESOLVED))
     text = [
-        interval_text(a, b, c) + (" ~" if verdict == "~" else "") if a > 0 else "× no value"
+        interval_text(a, b, c) + (" ~" if verdict == "~" else "") if a > 0 else NO_TEXT.get(verdict, NO_TEXT["x"])
         for a, b, c, verdict in zip(value, low, high, estimates["verdict"], strict=True)
     ]
     found = estimates.assign(value=value, low=low, high=high, shape=np.where(drawable, shape, ""), text=text)
@@ -131,7 +133,7 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
     """Every estimate with its interval, by arm; the shape shows what is not resolved or not comparable."""
     if estimates.empty:
         return None
-    every = points(estimates)
+    every = points(legible(estimates))
     groups = every.groupby(["factors", "arm"], sort=False)
     arms = [(str(f), str(a), rows) for (f, a), rows in itertools.islice(groups, MAX_LISTED)]
     drawn = arms[:MAX_PANELS]

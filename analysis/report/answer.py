@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from analysis.estimates.arm import ACROSS
+from analysis.estimates.too_wide import legible
 from analysis.report.addresses import address_part
 from analysis.report.cells import Cell, times
 from analysis.report.comparison_tables import ESTIMATE_LABELS
@@ -44,7 +45,7 @@ class ArmAnswer:
     @property
     def ends(self) -> tuple[float, ...]:
         """Logarithms of the claim: interval, values, interval; without an interval the values. () without a claim."""
-        if not self.verdict.ratios or not self.verdict.ratios[0].value[0] > 0:
+        if not self.verdict.ratios or not self.verdict.ratios[0].value[0] > 0 or self.verdict.ratios[0].too_wide:
             return ()
         ratio = self.verdict.ratios[0]
         low, high = (
@@ -67,7 +68,7 @@ def answers(content: Content) -> list[ArmAnswer]:
 
 
 def _answer(content: Content, verdict: ArmVerdict) -> ArmAnswer:
-    estimates = content.tables["estimates"]
+    estimates = legible(content.tables["estimates"])
     rows = estimates[estimates["arm"] == verdict.arm]
     sweeps = rows["factors"].nunique() > 1
     numbers: list[Number] = []

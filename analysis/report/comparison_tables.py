@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.estimates.too_wide import WIDE, legible
 from analysis.report.cells import Cell, Table, TableRow, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
 from analysis.runs import Run, factors_label, rows_of, short_names
@@ -48,7 +50,7 @@ def interval_columns(show: Callable[[Any], Cell]) -> tuple[Column, Column]:
 
 def comparison_block(content: Content) -> Table:
     """One row per factor combination and arm, over the steps that both arms have."""
-    frame = content.tables["comparison"]
+    frame = _without_wide(content)
     digits = decimals(frame[["baseline_step_s", "arm_step_s"]].min().min())
     columns = (
         Column("baseline_step_s", "baseline, s/step", lambda step_s: seconds(step_s, digits)),
@@ -63,12 +65,23 @@ def comparison_block(content: Content) -> Table:
     caption = "Speed-ups over the paired steps"
     if factor_names(content.runs):
         caption += ", one row per factor combination"
-    return frame_table(content, "comparison", columns, caption, corner="arms")
+    return frame_table(content, "comparison", columns, caption, corner="arms", shown=frame)
+
+
+def _without_wide(content: Content) -> pd.DataFrame:
+    """The comparison without the ratios that its estimates do not show."""
+    frame, estimates = content.tables["comparison"].copy(), content.tables["estimates"]
+    wide = estimates[legible(estimates)["why"] == WIDE]
+    for column, name in (("raw_speedup", "raw"), ("per_token_speedup", "per_token")):
+        places = set(wide.loc[wide["estimate"] == name, ["factors", "arm"]].itertuples(index=False, name=None))
+        hidden = [place in places for place in frame[["factors", "arm"]].itertuples(index=False, name=None)]
+        frame.loc[hidden, column] = math.nan
+    return frame
 
 
 def estimates_block(content: Content) -> Table:
     """One row per factor combination, arm and estimate, with its interval and its basis."""
-    frame = content.tables["estimates"]
+    frame = legible(content.tables["estimates"])
     # One scope for all rows moves to the caption: the table is wide enough.
     scopes = list(frame["scope"].unique())
     one_scope = scopes[0] if len(scopes) == 1 and len(frame) > 1 and isinstance(scopes[0], str) else ""
@@ -88,7 +101,7 @@ def estimates_block(content: Content) -> Table:
         caption += ", with 95% intervals"
     if one_scope:
         caption += f" ({one_scope})"
-    return frame_table(content, "estimates", columns, caption, corner="arms", note=_reasons(frame))
+    return frame_table(content, "estimates", columns, caption, corner="arms", note=_reasons(frame), shown=frame)
 
 
 def _reasons(estimates: pd.DataFrame) -> str:
@@ -120,27 +133,28 @@ def frame_table(
     caption: str,
     corner: str = "arm",
     note: str = "",
+    shown: pd.DataFrame | None = None,
 ) -> Table:
     """A table with a row for each row of tables/<name>.parquet; a column that is empty in all rows is left out.
 
-    Under the corner `arms` a row's label names the baseline too.
+    Under the corner `arms` a row's label names the baseline too. `shown` has these rows as they are shown.
     """
-    frame, factors = content.tables[name], factor_names(content.runs)
+    frame, factors = content.tables[name] if shown is None else shown, factor_names(content.runs)
     cells = [
         [column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns]
         for r in rows_of(frame)
     ]
-    shown = [i for i in range(len(columns)) if any(row[i].value or row[i].text.strip("—") for row in cells)]
+    filled = [i for i in range(len(columns)) if any(row[i].value or row[i].text.strip("—") for row in cells)]
     rows = []
     for r, made in zip(rows_of(frame), cells, strict=True):
         label = f"{r.arm} vs {content.plan.baseline}" if corner == "arms" else str(r.arm)
-        rows.append(TableRow(label, str(r.arm), (*_factor_cells(r.factors, factors), *(made[i] for i in shown))))
-    texts = [len(factors) + place for place, i in enumerate(shown) if columns[i].is_text]
+        rows.append(TableRow(label, str(r.arm), (*_factor_cells(r.factors, factors), *(made[i] for i in filled))))
+    texts = [len(factors) + place for place, i in enumerate(filled) if columns[i].is_text]
     return Table(
         name=name,
         caption=caption,
         corner=corner,
-        heads=(*factors.values(), *(columns[i].head for i in shown)),
+        heads=(*factors.values(), *(columns[i].head for i in filled)),
         rows=tuple(rows),
         text_columns=frozenset((*range(len(factors)), *texts)),
         sorts=True,

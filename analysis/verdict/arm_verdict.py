@@ -39,6 +39,8 @@ class Ratio:
     """The lowest and the highest end of the 95% intervals; NaN where no combination has an interval."""
     interval_at: tuple[str, ...]
     """The combinations that have an interval."""
+    too_wide: bool = False
+    """Whether no interval is narrow enough: then only this object has the numbers."""
 
 
 @dataclass(frozen=True)

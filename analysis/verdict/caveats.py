@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Container, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import pandas as pd
 
 from analysis.estimates.disagreement import different_work, disagreement, has_intervals
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
+from analysis.estimates.too_wide import WIDE
 from analysis.runs import at, factors_label, rows_of
 from analysis.speedup import disagrees, outliers_decide
 from analysis.verdict.arm_verdict import Caveat, ratio_text
@@ -17,8 +18,8 @@ from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
 from common.findings import Finding, Preflight
 from common.messages import join_first
 
-# The ratio of an interval's ends from which the interval is too wide.
-TOO_WIDE = 10.0
+# A larger ratio is not worth stating as what the runs would resolve.
+MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
 MOST_NAMES = 4
@@ -37,13 +38,14 @@ def caveats_of(
     """The caveats of one arm by order of harm; `claims` are those of all its factor combinations."""
     known, rows = [claim for claim in claims if claim.verdict != "x"], list(rows_of(comparison))
     failed, not_judged = _gate(arm, gate)
+    told = {claim.at for claim in known if not claim.too_wide}
     texts: tuple[tuple[Any, str, Iterable[str]], ...] = (
         ("terms", "ledger", _terms(preflight, unequal)),
         ("gate", "gate", failed),
         ("spread", "answer", _spread(claims, known, rows)),
         ("estimates", "answer", _contradictions(known)),
-        ("estimates", "steps", _outliers(rows)),
-        ("estimates", "cost", _wall_clock(rows)),
+        ("estimates", "steps", _outliers(rows, told)),
+        ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
         ("data", "gate", not_judged),
         ("data", "answer", _missing(claims)),
         ("data", "ledger", _unverified(preflight)),
@@ -91,12 +93,15 @@ def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) ->
         yield f"One run pair{where}: how much other runs differ is unknown."
     if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows):
         yield "By step time the seeds disagree on which arm is faster."
-    wide = ((c.row["why"], c.at) for c in known if c.interval[1] > TOO_WIDE * c.interval[0])
-    for why, places in _grouped(wide):
+    for why, places in _grouped((c.row["why"], c.at) for c in known if c.too_wide):
         # Another reason than chance is reported below.
-        yield f"The interval is too wide to be useful{_at(places, claims)}{'' if why else ': too few runs or steps'}."
+        reason = "" if why else " (too few runs or steps)"
+        yield f"No ratio{_at(places, claims)}: its 95% interval is wider than a factor of 3 either way{reason}."
     open_claims = [
-        c for c in known if c.verdict == "~" and not (c.contradicted or c.one_pair or (c.no_difference and not c.why))
+        c
+        for c in known
+        if c.verdict == "~"
+        and not (c.contradicted or c.one_pair or ((c.too_wide or c.no_difference) and c.why in ("", WIDE)))
     ]
     reasons = ((c.why and f" by {c.estimate.replace('_', ' ')}: {c.why}", c.at) for c in open_claims)
     for why, places in _grouped(reasons):
@@ -113,7 +118,7 @@ def _detectable(claim: Claim) -> float:
     # A larger observed ratio is open for another reason than noise.
     smaller = max(row["value"], 1 / row["value"]) < least
     by_noise = claim.verdict == "~" and row["low"] <= 1 <= row["high"]
-    return least if by_noise and smaller and 0 < least < TOO_WIDE and direction(least) else 0.0
+    return least if by_noise and smaller and 0 < least < MOST_DETECTABLE and direction(least) else 0.0
 
 
 def _contradictions(known: Sequence[Claim]) -> Iterator[str]:
@@ -126,7 +131,7 @@ def _contradictions(known: Sequence[Claim]) -> Iterator[str]:
         some = [claim for claim in apart if bool(different_work(claim.rows)) is differ]
         if not some:
             continue
-        numbers = f" (per step {ratio_text(some[0].value('raw'))})" if len(known) == 1 else ""
+        numbers = f" (per step {ratio_text(some[0].value('raw'))})" if len(known) == 1 and not known[0].too_wide else ""
         why = "although both arms generated equally many tokens, so rely on neither alone"
         if differ:
             misleads = "misleads" if all(has_intervals(claim.rows) for claim in some) else "may mislead"
@@ -142,15 +147,21 @@ def _work_of(claims: Sequence[Claim]) -> str:
     return different_work(claims[0].rows) if len(claims) == 1 else "the arms' steps are different work"
 
 
-def _outliers(rows: list[Any]) -> Iterator[str]:
-    """Median steps with another ratio: outlying steps are one cause, two kinds of steps another."""
+def _outliers(rows: list[Any], told: Container[str]) -> Iterator[str]:
+    """Median steps with another ratio: outlying steps are one cause, two kinds of steps another.
+
+    Only the ratios of the factor combinations in `told` are given.
+    """
     opposite = [r for r in rows if disagrees(r.raw_speedup, r.median_speedup)]
     if medians := opposite or [r for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)]:
         shown = [
-            f"{ratio_text(r.median_speedup)} (per step {ratio_text(r.raw_speedup)}){at(r.factors)}" for r in medians
+            f"{ratio_text(r.median_speedup)} (per step {ratio_text(r.raw_speedup)}){at(r.factors)}"
+            for r in medians
+            if factors_label(r.factors) in told
         ]
         what = "point to the other arm" if opposite else "have another ratio"
-        yield f"The median steps {what}: {join_first(shown, MOST_NAMES)}. A few outlying steps may decide."
+        numbers = f": {join_first(shown, MOST_NAMES)}" if shown else ""
+        yield f"The median steps {what}{numbers}. A few outlying steps may decide."
 
 
 def _wall_clock(rows: list[Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from analysis.estimates.arm import FIT_BIAS, ONE_STEP
 from analysis.estimates.equal_work import EQUAL_WORK, Row
+from analysis.estimates.too_wide import WIDE, is_too_wide
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 
 AT_EQUAL_WORK = "at equal work"
@@ -61,6 +62,11 @@ class Claim:
         narrow = all(end > 0 and abs(round(end, 2) - 1) < FIT_BIAS + 0.005 for end in self.interval)
         return narrow and not direction(self.row["value"])
 
+    @property
+    def too_wide(self) -> bool:
+        """Whether its interval is too wide for a ratio to be printed."""
+        return is_too_wide(self.row["value"], *self.interval)
+
     def value(self, estimate: str) -> float:
         """An estimate's ratio; NaN where it has none."""
         ratio: float = self.rows[estimate]["value"]
@@ -75,6 +81,8 @@ def claim_from(at: str, rows: dict[str, Row]) -> Claim:
         return Claim(at, rows, "", "x", str(rows["raw"]["why"]))
     claimed = next((name for name in names if rows[name]["low"] > 0), names[0])
     row, others = rows[claimed], CONTRADICTED_BY.get(claimed, ())
+    if (wide := Claim(at, rows, claimed, "~", str(row["why"] or WIDE))).too_wide:
+        return wide
     # A difference that the printed digits do not show is not claimed, whatever its interval.
     side = direction(row["value"])
     verdict = row["verdict"] if side else "~"

@@ -130,8 +130,8 @@ def escaped(text: str) -> str:
 
 
 def ratio_sentences(verdict: ArmVerdict) -> str:
-    """The ratios of a verdict with their intervals; with several units, where each is known."""
-    return " ".join(_ratio(ratio, len(verdict.ratios) > 1) for ratio in verdict.ratios)
+    """The ratios of a verdict whose intervals are narrow enough; with several units, where each is known."""
+    return " ".join(_ratio(ratio, len(verdict.ratios) > 1) for ratio in verdict.ratios if not ratio.too_wide)
 
 
 def _ratio(ratio: Ratio, several: bool) -> str:

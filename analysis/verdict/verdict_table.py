@@ -97,7 +97,9 @@ def _verdict(
     )
 
 
-def _ratio(group: Sequence[Claim]) -> Ratio:
+def _ratio(every: Sequence[Claim]) -> Ratio:
+    narrow = [claim for claim in every if not claim.too_wide]
+    group = narrow or every
     values = [claim.row["value"] for claim in group]
     bound = [claim for claim in group if not math.isnan(claim.interval[0])]
     lows, highs = [claim.interval[0] for claim in bound], [claim.interval[1] for claim in bound]
@@ -108,6 +110,7 @@ def _ratio(group: Sequence[Claim]) -> Ratio:
         (min(values), max(values)),
         (min(lows), max(highs)) if bound else NO_SPAN,
         tuple(claim.at for claim in bound),
+        not narrow,
     )
 
 
@@ -170,11 +173,15 @@ def _remedies(
 
 
 def _more_runs(claim: Claim, comparison: pd.DataFrame) -> str:
-    """How many more runs would resolve one claim; "" where chance is not why it is open."""
+    """What runs would resolve one claim; "" where chance is not why it is open."""
     more = claim.row["runs_to_resolve"]
     # More runs are not known to reduce a spread that a few outlying steps decide.
     outliers = any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison))
-    if claim.verdict != "~" or not more > 0 or outliers or not direction(claim.row["value"]):
+    if claim.verdict != "~":
         return ""
+    if outliers:
+        return "runs on a machine without other work" if claim.too_wide else ""
+    if not more > 0 or not direction(claim.row["value"]):
+        return "more run pairs" if claim.too_wide else ""
     # One pair measures only the noise of its own steps.
     return f"{'at least' if claim.one_pair else 'about'} {count_of(int(more), 'more run pair')}"

@@ -469,9 +469,7 @@ def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):
     little = ([row(s, seconds, scalars={"between_steps_s": 0.1}) for s in (1, 2, 3)] for seconds in (4, 2))
     assert "wall clock" not in block(pair(tmp_path / "little", *little))
     # One step without a time between, ten times as long in one arm, says nothing about the time between.
-    many = [
-        [row(s, 4, scalars={"between_steps_s": 0.0}) for s in range(1, 21)] + [row(21, last)] for last in (400, 4)
-    ]
+    many = [[row(s, 4, scalars={"between_steps_s": 0.0}) for s in range(1, 21)] + [row(21, last)] for last in (400, 4)]
     assert "wall clock" not in block(pair(tmp_path / "unknown", *many))
     of_one = pair(tmp_path / "one", [row(1, 4, scalars={"between_steps_s": 2.0})], [row(1, 2)])
     assert "wall clock" not in block(of_one)

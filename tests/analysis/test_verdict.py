@@ -362,7 +362,22 @@ def test_medians_that_point_the_other_way_are_a_caveat():
         for f in engines(0.8)
     ]
     (found,) = said(slow)
-    assert "The median steps have another ratio: 0." in caveats(found, "estimates")
+    assert "The median steps have another ratio. A few outlying steps may decide." in caveats(found, "estimates")
+    assert line(found) == "b vs a: not resolved."
+
+
+def test_a_ratio_with_an_interval_wider_than_a_factor_of_3_is_printed_nowhere(tmp_path):
+    """As the first verdict on a busy machine was: 0.16x (95% CI 0.00-70,374)."""
+    rng = np.random.default_rng(3)
+    frames = [f.assign(**{"timing_s/step": f["timing_s/step"] * rng.lognormal(0, 2, len(f))}) for f in engines(2.0)]
+    (found,) = said(frames)
+    assert line(found) == "b vs a: not resolved." and found.ratios[0].too_wide
+    assert "its 95% interval is wider than a factor of 3 either way (too few runs or steps)" in caveats(found)
+    assert "runs on a machine without other work" in settle(found), "a few outlying steps decide"
+    told = [verdict_text([found]), verdict_markdown([found]), str(verdict_html(found, []))]
+    assert not any(re.search(r"\d×|CI", text) for text in told), told
+    low, high = found.as_json()["ratios"][0]["interval"]
+    assert 0 < low < high, "the file keeps its numbers"
 
 
 def test_a_combination_that_one_arm_lacks_is_said():
