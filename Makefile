@@ -13,7 +13,7 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test bench locks wheelhouse gpu-kit container docs docs-site gallery picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all bench locks wheelhouse gpu-kit container docs docs-site gallery picture
 .PHONY: check check-form check-types check-workflow check-tests
 
 help:
@@ -23,7 +23,8 @@ help:
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
 	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
-	@echo "make test              the whole test suite (installs what it needs)"
+	@echo "make test              the tests that show each promise once, in ten minutes (installs what it needs)"
+	@echo "make test-all          all tests, in half an hour"
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
 	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
 	@echo "make cpu-smoke         its twin without a GPU: a few steps of TRL with transformers and with vLLM"
@@ -76,11 +77,13 @@ cpu-smoke: $(VENV)/controller.stamp
 	@bash scripts/packages.sh build $(BIN)/python $(ARMS:%=trl-%-cpu)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/smoke.sh cpu-smoke trl-%-cpu "transformers vllm"
 
-test: $(VENV)/dev.stamp
+# What is slow by nature is marked `full`, with its reason.
+test: PYTEST := -m "not full"
+test test-all: $(VENV)/dev.stamp
 	@bash scripts/packages.sh build $(BIN)/python
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
-	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder --durations=25
+	@$(BIN)/python -m pytest $(PYTEST) -n 6 --no-loadscope-reorder --durations=25
 
 # mypy takes as long as all others together: they go beside it. Collecting compiles the tests, once for all processes
 # that will run them.

@@ -108,6 +108,7 @@ def test_the_log_carries_the_lengths_and_more_digits(results: Path) -> None:
     assert vllm["value"] == 849.2 and vllm["rounding"] == pytest.approx(0.005)
 
 
+@pytest.mark.full("whole workflows")
 def test_it_is_read_anew_when_what_is_said_of_it_changes_and_not_for_the_report(results: Path) -> None:
     folder, file = results.parents[1], ROOT / "experiments" / f"{NAME}.yaml"
     again = run_snakemake(folder, file, "--dry-run")
@@ -149,6 +150,7 @@ def test_every_number_of_the_page_is_in_the_table_that_it_names(results: Path) -
         assert float(value) == float(tables[table][column].iloc[int(row)]), (table, row, column)
 
 
+@pytest.mark.full("whole workflows")
 def test_snakemakes_own_report_holds_the_page_the_tables_and_the_figures(results: Path) -> None:
     folder = results.parents[1]
     done = run_snakemake(folder, ROOT / "experiments" / f"{NAME}.yaml", "--report", "report.zip")

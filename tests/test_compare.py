@@ -51,6 +51,7 @@ def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared
     )
 
 
+@pytest.mark.full("whole workflows")
 def test_the_verdict_of_two_consoles_of_a_hundred_steps_takes_less_than_three_seconds(tmp_path: Path) -> None:
     """Of CPU time, the wait on a quiet machine; the best of three, since a busy machine costs CPU time, too."""
     for engine in ("vllm", "sglang"):
@@ -79,6 +80,7 @@ def test_the_readme_shows_what_it_prints(compared: tuple[Path, str]) -> None:
     assert [line[4:] for line in shown] == printed.replace(f"{folder}/", "").splitlines()
 
 
+@pytest.mark.full("whole workflows")
 @pytest.mark.parametrize(("n", "unequal"), [(8, False), (10, True)])
 def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path: Path, n: int, unequal: bool) -> None:
     for engine, completions in (("vllm", 8), ("sglang", n)):
@@ -99,6 +101,7 @@ def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path: Path, n: int, u
     assert ("import-differs" in done.stdout) is unequal
 
 
+@pytest.mark.full("whole workflows")
 def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tuple[Path, str]) -> None:
     folder, _ = compared
     profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")

@@ -433,6 +433,7 @@ def test_a_number_too_long_for_python_to_print_is_refused(raw: dict[str, Any]) -
             load_plan(changed(raw, path, values.get(path, huge)))
 
 
+@pytest.mark.full("whole workflows")
 @pytest.mark.parametrize("options", [[], ["--configfile", "other.yaml"]])
 def test_snakemake_refuses_a_key_that_is_given_twice(options: list[str], tmp_path: Path) -> None:
     text = (ROOT / "config.yaml").read_text(encoding="utf-8")

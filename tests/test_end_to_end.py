@@ -86,6 +86,7 @@ def test_again_there_is_nothing_to_do(site: Site) -> None:
     assert "Nothing to be done" in again.stderr
 
 
+@pytest.mark.full("more trainings")
 def test_a_finished_run_is_never_redone(site: Site) -> None:
     """Even if Snakemake is told to, or its own files are gone."""
     (site.results / "runs" / "vllm-s0" / "done.json").unlink()
@@ -114,6 +115,7 @@ def test_a_stack_that_is_verified_again_retrains_nothing(site: Site) -> None:
     assert site.attempts("vllm-s0") == site.attempts("transformers-s0") == [1]
 
 
+@pytest.mark.full("more trainings")
 def test_a_damaged_file_is_missed_told_and_mended(site: Site) -> None:
     """Not hidden behind a report that is there, and not paid for with a new training."""
     done = site.results / "runs" / "vllm-s0" / "done.json"
@@ -132,6 +134,7 @@ def test_a_damaged_file_is_missed_told_and_mended(site: Site) -> None:
     assert (site.results / "runs" / "vllm-s0" / "steps.parquet").exists()
 
 
+@pytest.mark.full("more trainings")
 def test_snakemakes_own_report_can_be_made(site: Site) -> None:
     made = site.snakemake("--report", str(site.folder / "snakemake-report.zip"))
     assert made.returncode == 0, made.stderr
@@ -155,6 +158,7 @@ def test_a_changed_workload_retrains_every_run_of_it(site: Site) -> None:
     site.config["workload"]["temperature"] = 1.0
 
 
+@pytest.mark.full("more trainings")
 def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site) -> None:
     """Two more runs; Snakemake and all that it started is killed in the first of them.
 
@@ -203,6 +207,7 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
     assert whole.groupby("attempt").resumed.first().to_dict() == {1: False, 2: True}
 
 
+@pytest.mark.full("more trainings")
 def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
     """The transformers run again, as somebody else would have it: wandb's offline folder and nothing beside it."""
     before = site.config
@@ -226,6 +231,7 @@ def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
     assert {row["setting"] for row in ledger if row["values"].get("old") not in (None, "unknown")}
 
 
+@pytest.mark.full("more trainings")
 def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site: Site) -> None:
     before, runs = site.config, site.results / "runs"
     trained = pd.read_parquet(runs / "vllm-s0" / "steps.parquet")

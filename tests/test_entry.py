@@ -84,6 +84,7 @@ def test_a_wrong_configuration_file_is_one_line(
     assert says.replace("FOLDER", str(tmp_path)) in said
 
 
+@pytest.mark.full("whole workflows")
 def test_a_profile_that_is_not_there_is_one_line(program: Path, tmp_path: Path) -> None:
     code, said = said_by(program, tmp_path, "--profile", "profiles/locl", "--dry-run")
     brought = f"(did you mean {ROOT}/profiles/local?); known: {ROOT}/profiles/local, {ROOT}/profiles/slurm\n"
@@ -95,6 +96,7 @@ def test_a_profile_that_is_not_there_is_one_line(program: Path, tmp_path: Path) 
     assert code == 1 and said.count("\n") == 1 and said.endswith("known: profiles/mine\n"), said
 
 
+@pytest.mark.full("whole workflows")
 def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     """A right file, and a mistake that the Snakefile finds; then what Snakemake itself answers."""
     (tmp_path / "x.csv").write_text("step,phase,seconds\n1,step,2.0\n")

@@ -165,6 +165,7 @@ def test_the_commands_know_a_foreign_arm(
     assert "nemo-rl in nemo" in capsys.readouterr().out
 
 
+@pytest.mark.full("whole workflows")
 def test_snakemake_makes_the_report_of_a_foreign_table(tmp_path: Path) -> None:
     (tmp_path / "nemo.csv").write_text(NEMO)
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(experiment(tmp_path), sort_keys=False))

@@ -472,6 +472,7 @@ def test_nothing_is_built_and_nothing_trained_for_imports(two_logs: Path) -> Non
         assert f"rule {rule}:" not in said
 
 
+@pytest.mark.full("whole workflows")
 def test_a_log_that_was_replaced_is_read_again_whatever_its_date(two_logs: Path) -> None:
     """`rsync -a` and `mv` keep a file's date: the right log may be older than the import of the wrong one."""
     done = snakemake(two_logs)
@@ -499,6 +500,7 @@ def test_names_and_texts_may_hold_braces(two_logs: Path) -> None:
     assert (two_logs / "results" / "logs" / "runs" / "vllm-s0" / "imported.json").is_file()
 
 
+@pytest.mark.full("whole workflows")
 def test_the_profiles_bound_how_many_imports_read_at_once(two_logs: Path) -> None:
     """With Slurm 512 local rules may run at once: launchers only wait, imports read whole logs."""
     said = snakemake(two_logs, "--dry-run").stdout.partition("rule import_run:")[2]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 from common.files import read_json
 from workflow.cluster.locks import lock_experiment
 
 from .importing import ROOT, snakemake_of
+
+pytestmark = pytest.mark.full("a workflow that includes this one")
 
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
 # What snakedeploy writes.

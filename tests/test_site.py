@@ -47,6 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full("whole workflows")
 def test_the_site_has_every_page_of_docs(site: Path) -> None:
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if not (site / page).with_suffix(".html").is_file()] == []

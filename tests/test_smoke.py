@@ -129,6 +129,7 @@ def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
     assert subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True) == "python3.11\n"
 
 
+@pytest.mark.full("whole workflows")
 def test_where_packages_cannot_be_had_it_says_what_to_set(tmp_path: Path) -> None:
     """pip's last line is that there is no such version, whatever it could not reach, and by what certificate."""
     (tmp_path / "lock").write_text(f"rbt-nowhere==1 --hash=sha256:{'0' * 64}\n")
@@ -140,6 +141,7 @@ def test_where_packages_cannot_be_had_it_says_what_to_set(tmp_path: Path) -> Non
     assert "PIP_CERT" in done.stderr.partition("\nerror: the packages of lock were not installed")[2], done.stderr
 
 
+@pytest.mark.full("whole workflows")
 def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> None:
     """As Debian's without python3-venv, and as an interpreter that is an environment itself."""
     bare = executable(

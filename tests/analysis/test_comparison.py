@@ -285,6 +285,7 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     assert speedups.loc[sync, "arm_mean_s"] == 0.25
 
 
+@pytest.mark.full("many reports")
 @pytest.mark.parametrize("bad_s", [0.0, -3.0, math.nan, math.inf])
 def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s, drawn):
     bad = row(2, 1)
@@ -390,6 +391,7 @@ def test_phase_outside_the_step_is_in_no_sum(tmp_path, drawn):
     assert list(rows)[-1] == "save/model" and rows["save/model"].kind == "outside"
 
 
+@pytest.mark.full("many reports")
 def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
     def when(start, end, **hardware):
         machine = {"host": "n1", "cpu": "x", "cpus": 2, "threads": 2, "memory_gib": 1, "gpus": []} | hardware

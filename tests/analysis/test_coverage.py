@@ -49,6 +49,7 @@ def test_a_drift_moves_raw_to_one_side_of_the_truth_and_roofline_to_the_other(na
     assert abs(found.bias("standardised")) < 0.025
 
 
+@pytest.mark.full("many reports")
 @pytest.mark.parametrize("speed", [1.0, 1.1])
 def test_the_verdicts_interval_holds_the_truth_and_claims_are_right(speed):
     """Each cell is few experiments, together they are 120 at each speed."""

@@ -76,6 +76,7 @@ def test_the_mean_of_nearly_equal_seconds_keeps_its_digits(apart):
 SECONDS = st.tuples(st.floats(0.01, 1e3), st.floats(0, 1e2), st.floats(0.01, 1e3))
 
 
+@pytest.mark.full("many reports")
 @settings(max_examples=60)
 @given(SECONDS, SECONDS, st.floats(0.1, 10))
 def test_the_factors_multiply_to_raw_and_are_reciprocals_the_other_way_round(a, b, engine):
@@ -282,6 +283,7 @@ def test_what_both_replays_have_in_common_is_no_noise_of_their_ratio(tmp_path):
     assert np.abs(np.concatenate(sample.series) - math.log(1.5 / 1.25)).max() < 0.07
 
 
+@pytest.mark.full("many reports")
 def test_without_the_wish_nothing_is_explained_and_replays_stay_apart(tmp_path):
     folder = folder_of(tmp_path)
     content = content_of(folder)

@@ -64,6 +64,7 @@ def check_svg(figure: Figure) -> None:
                 assert target.removeprefix("#") in ids and target.startswith("#")
 
 
+@pytest.mark.full("large figures")
 def test_every_table_has_its_figures_and_every_figure_its_table(figures: dict[str, Figure]) -> None:
     assert list(figures) == [
         "estimates",
@@ -389,6 +390,7 @@ def test_whatever_the_tables_hold_the_figures_are_sound(kind: str) -> None:
         assert {f.name for f in made_of_little} <= {"estimates", "phases"}
 
 
+@pytest.mark.full("large figures")
 def test_names_are_shown_as_they_are_and_never_run() -> None:
     factors = [{"x.y": HOSTILE, HOSTILE: 0}, {"x.y": "plain", HOSTILE: 1}]
     tables = made.tables_of([HOSTILE, "vllm"], seeds=1, steps=3, factors=factors)
@@ -409,6 +411,7 @@ def test_long_names_of_arms_stay_apart_in_a_legend() -> None:
     assert {text[-4:] for text in texts(figure) if text.startswith("verl-")} == {"-off", "g-on"}
 
 
+@pytest.mark.full("large figures")
 def test_many_arms_have_a_panel_each() -> None:
     tables = made.tables_of([f"arm {n}" for n in range(10)], seeds=1, steps=4)
     for figure in tables.drawn():
@@ -419,6 +422,7 @@ def test_many_arms_have_a_panel_each() -> None:
             assert "first" in figure.caption or "arm 9" in texts(figure), figure.name
 
 
+@pytest.mark.full("large figures")
 def test_a_thousand_runs_make_a_light_page() -> None:
     factors = [{"workload.temperature": t, "workload.num_generations": n} for t in range(5) for n in range(10)]
     tables = made.tables_of(["vllm", "sglang"], seeds=10, steps=100, factors=factors, responses=4)

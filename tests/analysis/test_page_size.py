@@ -22,6 +22,7 @@ def many(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full("many pages in a browser")
 def test_of_many_runs_the_page_shows_the_first_and_says_so(page, many):
     page.open(many / "report.html")
     assert page.js("document.querySelector('table.runs').tBodies[0].rows.length") == SHOWN_RUNS

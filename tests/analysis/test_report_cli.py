@@ -29,6 +29,7 @@ def run(results, out, *more):
     return main(["--plan", str(results / "plan.json"), "--results", str(results), "--out", str(out), *more])
 
 
+@pytest.mark.full("many reports")
 def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert run(results, tmp_path / "a") == 0 and run(results, tmp_path / "b") == 0
     assert "vllm vs transformers: " in capsys.readouterr().out
@@ -47,6 +48,7 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
 
 
+@pytest.mark.full("many reports")
 def test_csv_and_parquet_hold_the_same_digits(results, tmp_path):
     assert run(results, tmp_path) == 0
     parquet = pd.read_parquet(tmp_path / "tables" / "steps.parquet")
@@ -56,6 +58,7 @@ def test_csv_and_parquet_hold_the_same_digits(results, tmp_path):
     assert len(rows) == 24 and parquet["counted"].sum() == 16
 
 
+@pytest.mark.full("many reports")
 def test_report_json_has_the_numbers_of_the_files_and_no_verdict_of_its_own(results, tmp_path):
     assert run(results, tmp_path) == 0
     found = read_file(ReportFile, tmp_path / "report.json", "the report", ReportFile.__annotations__)

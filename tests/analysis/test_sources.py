@@ -109,6 +109,7 @@ def test_not_a_number_is_kept_as_such(tmp_path):
     assert math.isnan(scalars["train/reward"]) and math.isnan(scalars["other"])
 
 
+@pytest.mark.full("many reports")
 def test_wandb_joins_on_global_step(wandb_file):
     read = read_wandb_offline(wandb_file, "here")
     assert list(read.records) == [1, 2, 3] and not read.verdicts

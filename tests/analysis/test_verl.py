@@ -352,6 +352,7 @@ def test_tokens_only_where_means_give_whole_numbers():
     assert token_sums(huge, 4096) == {}, "a single-precision mean of that many tokens is not exact"
 
 
+@pytest.mark.full("many reports")
 def test_trl_against_verl_in_one_report(tmp_path):
     folder = tmp_path / "case"
     trl = make_results.phases_from_leaves(make_results.leaves(3.0), 0.01)

@@ -8,6 +8,8 @@ from analysis.collect import main
 from analysis.steps import read_steps
 from tests.trainers.verl.runs import write_verl_run
 
+pytestmark = pytest.mark.full("runs of both releases' own loggers")
+
 VERSIONS = ("0.4.1", "0.9.1")
 
 

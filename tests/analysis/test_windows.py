@@ -85,6 +85,7 @@ def numbers(tmp_path, a, b, **spec):
 STEPS = st.lists(st.tuples(st.floats(5.0, 50.0), st.floats(100.0, 900.0)), min_size=24, max_size=24)
 
 
+@pytest.mark.full("many thinned logs")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(a=STEPS, b=STEPS, every=st.sampled_from([2, 3, 6]))
 def test_a_log_of_means_gives_the_whole_logs_numbers(tmp_path, a, b, every):
@@ -97,6 +98,7 @@ def test_a_log_of_means_gives_the_whole_logs_numbers(tmp_path, a, b, every):
         assert found["raw"] == pytest.approx(whole["raw"], rel=1e-9)
 
 
+@pytest.mark.full("many thinned logs")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(a=STEPS, b=STEPS, ends=st.sets(st.integers(7, 23), max_size=6))
 def test_averages_since_the_start_give_the_whole_logs_ratio(tmp_path, a, b, ends):

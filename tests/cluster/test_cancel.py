@@ -61,6 +61,7 @@ def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: Ru
     assert cancel(experiment, [])[0] == "1 run had nothing to cancel"
 
 
+@pytest.mark.full("processes that are struck")
 def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench: RunBench) -> None:
     experiment = experiment_of(bench)
     head = bench.start()

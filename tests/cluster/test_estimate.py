@@ -125,6 +125,7 @@ def test_an_experiment_that_needs_no_gpu_is_told_without_a_profile(results: Path
     assert "next runs time\nsubmit 4 40 min\n- ~ from --seconds-per-step" in text
 
 
+@pytest.mark.full("processes that are struck")
 def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> None:
     raw = two_arms() | {"experiment": "mine", "seeds": list(range(5000))}
     results.parents[1].joinpath("big.yaml").write_text(json.dumps(raw))

@@ -210,6 +210,7 @@ def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBen
     assert not (one.run / "done.json").exists()
 
 
+@pytest.mark.full("processes that are struck")
 def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(
     bench: Callable[..., RunBench],
 ) -> None:
@@ -290,6 +291,7 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callab
     assert json.loads((one.run / "attempts" / "1" / "done.json").read_text())["fingerprint"] == "f" * 64
 
 
+@pytest.mark.full("processes that are struck")
 def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpus(
     bench: Callable[..., RunBench], tmp_path: Path
 ) -> None:

@@ -9,11 +9,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from workflow.cluster.training import trainer_environment
 
 from ..patience import ended, run
 from ..preload import preloaded_library
 from .test_ray import ROOT, TASK
+
+pytestmark = pytest.mark.full("Ray's workers and preloaded libraries")
 
 DRIVER = """
 import json, os, subprocess, sys

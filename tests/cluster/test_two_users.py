@@ -67,6 +67,7 @@ def other(folder: Path, code: str, *words: str, **env: str) -> subprocess.Comple
     return done
 
 
+@pytest.mark.full("processes that are struck")
 @pytest.mark.parametrize("umask", [0o002, 0o077])
 def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path, umask: int) -> None:
     (shared / "results" / "experiment" / "runs" / "arm-s0").mkdir(parents=True)  # as snakemake makes them

@@ -244,6 +244,7 @@ def test_every_stage_is_planned_and_its_wheels_are_in_a_lock(name: str) -> None:
         assert not set(BUNDLES[bundle].packages) - pins and BUNDLES[bundle].without.keys() <= pins
 
 
+@pytest.mark.full("a training")
 def test_the_first_stage_trains_on_a_cpu(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
     stage = STAGES["trl"]
     kit = {"stages": {"trl": planned_stage(stage)}}

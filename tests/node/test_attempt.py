@@ -74,6 +74,7 @@ def python(stack_python: Callable[[str], Path]) -> Path:
     return stack_python(TRANSFORMERS)
 
 
+@pytest.mark.full("libraries of a stack")
 def test_a_working_stack_is_recorded_in_the_attempts_folder(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS)
     assert done.returncode == 0, done.stderr
@@ -81,6 +82,7 @@ def test_a_working_stack_is_recorded_in_the_attempts_folder(python: Path, tmp_pa
     assert (verdict["ok"], verdict["gpu"]) == (True, True)
 
 
+@pytest.mark.full("libraries of a stack")
 def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python: Path, tmp_path: Path) -> None:
     done = run_python(python, "-c", CHECK, tmp_path, ANOTHER)  # another stack's expectations
     assert done.returncode == 2
@@ -116,6 +118,7 @@ def test_a_stack_verified_without_its_run_time_environment_is_rejected(python: P
     )
 
 
+@pytest.mark.full("libraries of a stack")
 def test_every_other_node_of_a_ray_cluster_is_checked_with_all_its_gpus(tmp_path: Path) -> None:
     """The interpreter is not the stack's, as in an image: the attempt's command tells where the stack is."""
     (tmp_path / "verify.json").write_text('{"run": {}}')

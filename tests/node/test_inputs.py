@@ -257,6 +257,7 @@ inputs.main()
 """
 
 
+@pytest.mark.full("libraries of a stack")
 def test_an_interrupted_run_leaves_nothing_that_looks_finished(
     stack_python: Callable[[str], Path], tmp_path: Path
 ) -> None:

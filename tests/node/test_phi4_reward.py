@@ -168,6 +168,7 @@ print(json.dumps(out))
 """
 
 
+@pytest.mark.full("libraries of a stack")
 def test_equality_in_a_stack_from_any_thread_in_limited_time(stack_python: Callable[[str], Path]) -> None:
     command = [str(stack_python(TRANSFORMERS)), "-c", PROGRAM, "2"]
     done = patience.run(command, 90, input=json.dumps(EQUALITY), cwd=ROOT)

@@ -67,6 +67,7 @@ def test_a_killed_process_ends_the_others_and_is_named(tmp_path: Path) -> None:
     assert f"{report['what']}; the other processes are ended" in stderr
 
 
+@pytest.mark.full("libraries of a stack")
 def test_a_user_error_ends_a_process_that_ignores_signals(tmp_path: Path) -> None:
     """It waits for the other in a library that no signal interrupts: it is killed."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -23,6 +23,8 @@ from ..attempts import ROOT, TRANSFORMERS, job_environment, read_lines, reward_m
 from ..trainers.trl.test_trl_grpo import PREPARE
 from .scorer_client import ROUNDS, answers
 
+pytestmark = pytest.mark.full("reward models in processes of their own")
+
 Stack = Callable[[str], Path]
 
 

@@ -82,6 +82,7 @@ def test_nonsense_is_one_message(config: Callable[..., Path], capsys: pytest.Cap
     assert capsys.readouterr().err.count("error:") == 2
 
 
+@pytest.mark.full("libraries of a stack")
 def test_trls_own_settings_tell_of_no_difference_but_the_engines(
     stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_what_trl_would_refuse_is_told_before_the_queue(
         assert said in capfd.readouterr().err
 
 
+@pytest.mark.full("libraries of a stack")
 def test_settings_for_a_gpu_are_resolved_where_there_is_none(
     stack_python: Callable[[str], Path], tmp_path: Path
 ) -> None:

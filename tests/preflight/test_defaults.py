@@ -22,6 +22,7 @@ from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
 VerlPython = Callable[[str], Path]
 
 
+@pytest.mark.full("libraries of a stack")
 @pytest.mark.parametrize("raw", [ARTICLE, EQUAL], ids=["0.4.1", "0.9.1"])
 def test_what_the_stack_composes_tells_the_same_findings(
     raw: dict[str, Any],

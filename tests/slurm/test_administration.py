@@ -17,6 +17,8 @@ from ..cluster.run_bench import ROOT
 from .runs import MakeCluster, MakeRun, SlurmRun
 from .test_hostile import SLOW, status
 
+pytestmark = pytest.mark.full("an administrator at work, on a real Slurm")
+
 OTHER_USER = "nobody"
 
 

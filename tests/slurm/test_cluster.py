@@ -114,6 +114,7 @@ def test_a_node_without_power_and_back(cluster: Cluster) -> None:
     wait_until(lambda: accounts(cluster, job) == ["NODE_FAIL", "RUNNING"])
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_two_clusters_side_by_side(cluster: Cluster, make_cluster: Callable[..., Cluster]) -> None:
     job = submit(cluster, "sleep infinity", *WHOLE)
     other = make_cluster(accounting=False, preempt_mode="CANCEL")

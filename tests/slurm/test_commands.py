@@ -150,6 +150,7 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
     assert told["vllm-s2"].endswith("submit")
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(
     desk: Callable[..., Desk], cluster: Cluster
 ) -> None:
@@ -199,6 +200,7 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk: Callable[..., Desk
     assert "root cancelled the experiment meanwhile" in refused.stderr
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], cluster: Cluster) -> None:
     mine = desk(seeds=1)
     foreign = occupy(cluster)
@@ -215,6 +217,7 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], 
     assert "no snakemake is running" in mine.status()[""]
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: Cluster, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

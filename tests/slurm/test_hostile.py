@@ -24,6 +24,8 @@ from ..cluster.make_runs import MadeRun, write
 from ..cluster.run_bench import ROOT
 from .runs import MakeRun, SlurmRun, fake
 
+pytestmark = pytest.mark.full("sites whose Slurm lies, on a real Slurm")
+
 SLOW = {"STAND_IN_STEP_S": "0.5"}
 # While a file is there, scontrol says of every job that there is none.
 NO_JOB = (

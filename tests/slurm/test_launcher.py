@@ -44,6 +44,7 @@ def test_a_run_is_trained_on_the_cluster(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_what_the_profile_asks_for_is_what_slurm_gives(run: MakeRun, tmp_path: Path) -> None:
     (tmp_path / "set up.sh").write_text("export STAND_IN_STEP_S=1.5\n")
     options = ("--nodelist", "gpu2", "--mem-mb", "5000", "--runtime", "90", "--setup", str(tmp_path / "set up.sh"))
@@ -123,6 +124,7 @@ def test_gpus_are_the_experiments_or_nothing_is_submitted(run: MakeRun) -> None:
 # The site's setup script ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize(
     ("script", "says"),
     [
@@ -159,6 +161,7 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_later_life_is(
     run: MakeRun, tmp_path: Path
 ) -> None:
@@ -214,6 +217,7 @@ def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: Make
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("grace_s", [0, 30])
 def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
     run: MakeRun, make_cluster: MakeCluster, grace_s: int
@@ -229,6 +233,7 @@ def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun, make_cluster: MakeCluster) -> None:
     one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=WAIT_AFTER_3)
     head = one.start()
@@ -255,6 +260,7 @@ def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
     one = run(steps=5, env={"STAND_IN_STEP_S": "600"}, options=("--restarts", "1"))
     head = one.start()
@@ -271,6 +277,7 @@ def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
     assert again.poll() is None
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "3"})
     head = one.start()
@@ -285,6 +292,7 @@ def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> No
     assert len(one.attempts()) == 2
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run: MakeRun) -> None:
     env = WAIT_AFTER_3 | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
     one = run(steps=8, env=env, options=("--stop-grace-s", "5"))
@@ -298,6 +306,7 @@ def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeRun) -> None:
     one = run(steps=8, env=WAIT_AFTER_2)
     head = one.start()
@@ -310,6 +319,7 @@ def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeR
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run: MakeRun) -> None:
     options = ("--hang-min-s", "3", "--hang-factor", "5")
     one = run(steps=6, env={"STAND_IN": "hang_once"}, options=options)
@@ -324,6 +334,7 @@ def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run: MakeRun) -
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
     options = ("--hang-min-s", "3", "--hang-factor", "5")
     one = run(steps=6, env={"STAND_IN": "hang", "STAND_IN_SAVE": "100"}, options=options)
@@ -336,6 +347,7 @@ def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
     one.wait(lambda: not one.jobs())  # a head hears of the end from the job, which is still leaving
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
     one = run(steps=6, env={"STAND_IN_STEP_S": "0.3"}, options=("--hang-min-s", "4", "--hang-factor", "2"))
     head = one.start()
@@ -369,6 +381,7 @@ def test_a_trainers_own_failure_is_not_tried_again(run: MakeRun, fault: str, say
     one.wait(lambda: not one.jobs())
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_out_of_memory_is_named(run: MakeRun, make_cluster: MakeCluster) -> None:
     extra = (
         "JobAcctGatherType=jobacct_gather/linux",
@@ -382,6 +395,7 @@ def test_out_of_memory_is_named(run: MakeRun, make_cluster: MakeCluster) -> None
     assert len(one.attempts()) == 1
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("when", ["pending", "running", "at its checkpoint"])
 def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_again(run: MakeRun, when: str) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "2"})
@@ -446,6 +460,7 @@ def kill_with_its_submission(head: subprocess.Popen[str]) -> None:
         os.killpg(int(child), signal.SIGKILL)
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_head_killed_before_sbatch_costs_nothing(run: MakeRun, tmp_path: Path) -> None:
     one = run(head_env=fake(tmp_path, "sbatch", f"touch {tmp_path}/called; sleep 60"))
     head = one.start()
@@ -487,6 +502,7 @@ def test_an_sbatch_that_failed_and_submitted_is_found(run: MakeRun, tmp_path: Pa
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_two_heads_race_and_one_job_trains(run: MakeRun) -> None:
     one = run(steps=6, env=SLOW)
     heads = [one.start() for _ in range(3)]
@@ -514,6 +530,7 @@ def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_pa
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run: MakeRun, tmp_path: Path) -> None:
     """As where a site's sbatch says other things first; and its own comment replaces ours."""
     script = 'echo "Info: this job 8000 units will be charged"; "$real" --comment=billing:proj7 "$@"'
@@ -523,6 +540,7 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run: MakeRun, 
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
     """As on file systems that keep the locks of a node that died."""
     one = run(steps=3)
@@ -533,6 +551,7 @@ def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
     run: MakeRun, make_cluster: MakeCluster
 ) -> None:
@@ -554,6 +573,7 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
     assert "was cancelled by root" in said and len(list((one.run / "jobs").iterdir())) == 1
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_path: Path) -> None:
     one = run(folder=tmp_path / "original", steps=12, env=WAIT_AFTER_2)
     head = one.start()
@@ -611,6 +631,7 @@ def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run: MakeRun) -> 
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
     one = run(steps=24, env=WAIT_AFTER_2)
     head = one.start()
@@ -625,6 +646,7 @@ def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
     one = run()
     one.cluster.stop_daemon("slurmctld")
@@ -637,6 +659,7 @@ def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_head_that_waits_for_slurm_hears_a_ctrl_c(run: MakeRun) -> None:
     one = run()
     one.cluster.stop_daemon("slurmctld")
@@ -647,6 +670,7 @@ def test_a_head_that_waits_for_slurm_hears_a_ctrl_c(run: MakeRun) -> None:
     assert head.returncode == 1 and "stopped while waiting" in said
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start()
@@ -666,6 +690,7 @@ def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("accounting", [True, False])
 def test_a_job_that_slurm_has_lost_is_submitted_again(
     run: MakeRun, make_cluster: MakeCluster, accounting: bool
@@ -685,6 +710,7 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(
     one.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make_cluster: MakeCluster) -> None:
     one = run(on=make_cluster(accounting=False), steps=8, env=WAIT_AFTER_2)
     head = one.start()
@@ -729,6 +755,7 @@ def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run: MakeRun) 
     )
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_disk_that_fills_up_is_a_failure_that_says_so(run: MakeRun, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

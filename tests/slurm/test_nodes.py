@@ -41,6 +41,7 @@ def rays(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(run: SlurmRun) -> None:
     """And another's Ray on the same node is let alone."""
     setup = run.folder / "setup.sh"
@@ -66,6 +67,7 @@ def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(run: SlurmRun) 
     run.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(run: SlurmRun) -> None:
     """With more it could put both nodes' parts onto one of them."""
     run.spec["workload"]["gpus_per_node"] = 4
@@ -75,6 +77,7 @@ def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(run: SlurmRun
     run.assert_trained_once()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_lost_node_ends_the_life_and_the_next_one_finishes(run: SlurmRun) -> None:
     run.spec["env"] = {"RAY_TRAINER": "lose_a_node"}
     head = run.start()
@@ -136,6 +139,7 @@ def served(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
     one.end()
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(served: SlurmRun) -> None:
     """Slurm's signals reach the server, which lives until the trainer's checkpoint; then it is lost, and named."""
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
@@ -156,6 +160,7 @@ def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(serv
     served.wait(lambda: not served.processes())
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> None:
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
     head = served.start()
@@ -179,6 +184,7 @@ def test_a_server_that_never_answers_is_a_failure_of_its_own(served: SlurmRun) -
     served.wait(lambda: not served.processes())
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_time_limit_stops_the_trainer_and_its_ray(run: SlurmRun) -> None:
     run.spec["workload"]["steps"] = 20
     run.spec["env"] = {"STAND_IN_STEP_S": "0.5", "STAND_IN_SAVE": "100"}

@@ -61,6 +61,7 @@ def doctor(cluster: Cluster, folder: Path, **train: Any) -> dict[str, dict[str, 
     return {one["name"]: one for one in checks if one["group"] == "Slurm"}
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_path: Path) -> None:
     cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30", "MaxTRESPerJob=cpu=1")
     code, said = typed(cluster, tmp_path, "preflight")
@@ -94,6 +95,7 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_
     assert doctor(cluster, tmp_path)["sbatch"]["found"].startswith("not asked: ")
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_a_wait_for_ever_has_a_remedy(make_cluster: MakeCluster, run: MakeRun) -> None:
     cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30")
     one = run(on=cluster, options=("--account", "lab", "--qos", "short"))
@@ -125,6 +127,7 @@ def test_a_setup_script_of_windows_is_refused(run: MakeRun, tmp_path: Path, line
     assert ("has Windows line ends (CRLF)" in done.stderr) == (line_end != "\n")
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_the_doctor_tries_a_nodes_folders_and_interfaces(cluster: Cluster, tmp_path: Path) -> None:
     setup = tmp_path / "setup.sh"
     for script, found in (

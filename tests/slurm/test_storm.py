@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .runs import MakeCluster
 from .storm import Storm
+
+pytestmark = pytest.mark.full("dozens of strikes at runs on a real Slurm")
 
 SEED = 20261122
 

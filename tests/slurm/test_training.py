@@ -144,6 +144,7 @@ def make_site(stack_python: Callable[[str], Path], tmp_path: Path) -> Iterator[C
         site.cluster.run("scancel", "--user=root")
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     cluster: Cluster, make_site: Callable[[Cluster], SlurmSite], stack_python: Callable[[str], Path]
 ) -> None:
@@ -182,6 +183,7 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_trl_goes_on_after_preemption_and_after_its_time_limit(
     make_cluster: MakeCluster, make_site: Callable[[Cluster], SlurmSite]
 ) -> None:
@@ -239,6 +241,7 @@ def test_it_is_typed_as_people_type_it() -> None:
     assert "Using profile slurm" in dry.stderr
 
 
+@pytest.mark.full("a scenario on a real Slurm")
 def test_without_a_partition_nothing_is_built_or_trained(tmp_path: Path) -> None:
     """A value on the command line replaces the profile's whole key."""
     site = Site(tmp_path, ROOT / "profiles" / "slurm", {"PATH": f"{os.environ['PATH']}:/usr/bin"})

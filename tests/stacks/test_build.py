@@ -49,6 +49,7 @@ def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) ->
     assert (folder / "verify.json").stat() == before
 
 
+@pytest.mark.full("stacks are built")
 def test_an_empty_output_folder_made_by_snakemake_is_filled(tiny: Site) -> None:
     assert tiny.build().returncode == 0
     (folder,) = tiny.built()
@@ -58,6 +59,7 @@ def test_an_empty_output_folder_made_by_snakemake_is_filled(tiny: Site) -> None:
     assert tiny.built() == [folder] and (folder / "env").is_dir()
 
 
+@pytest.mark.full("stacks are built")
 def test_a_new_lock_makes_a_new_environment_beside_the_old(tiny: Site, index: Index, tmp_path: Path) -> None:
     assert tiny.build().returncode == 0
     (old,) = tiny.built()
@@ -81,6 +83,7 @@ def test_a_changed_verify_is_run_without_a_new_build(tiny: Site) -> None:
     assert (folder / "env").stat().st_ino == inode
 
 
+@pytest.mark.full("stacks are built")
 def test_a_damaged_environment_is_noticed_and_replaced(tiny: Site) -> None:
     assert tiny.build().returncode == 0
     (folder,) = tiny.built()
@@ -102,6 +105,7 @@ def test_a_failing_check_fails_the_build_and_names_the_locks_line(site: Site, ti
     assert tiny.built() == []
 
 
+@pytest.mark.full("stacks are built")
 def test_a_verify_that_crashes_is_told_with_its_signal(tiny: Site) -> None:
     verify = tiny.envs / "tiny" / "verify.py"
     crash = "__import__('os').kill(__import__('os').getpid(), 4)"
@@ -119,6 +123,7 @@ def test_a_lock_that_does_not_fit_its_requirements_is_not_built(tiny: Site) -> N
     assert "make locks STACK=tiny" in failed.stderr and tiny.built() == []
 
 
+@pytest.mark.full("stacks are built")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, number: signal.Signals) -> None:
     index.gate.clear()
@@ -208,6 +213,7 @@ def test_a_missing_python_is_told(tiny: Site) -> None:
     assert failed.returncode == 1 and "needs Python 3.99" in failed.stderr and tiny.built() == []
 
 
+@pytest.mark.full("stacks are built")
 def test_a_python_that_does_not_start_is_told(tiny: Site, tmp_path: Path) -> None:
     stack = tiny.envs / "tiny" / "stack.yaml"
     lines = [line if not line.startswith("python:") else 'python: "3.99"' for line in stack.read_text().splitlines()]
@@ -229,6 +235,7 @@ def test_too_little_space_is_told_beforehand(tiny: Site) -> None:
     assert "needs about 1000000000.0 GiB, and " in failed.stderr and "GiB free; make room" in failed.stderr
 
 
+@pytest.mark.full("stacks are built")
 def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:
     index.add(write_wheel(tmp_path / "wheels", "rbt-large", "1.0", payload=4 * 2**20))
     site.write_stack("rbt-large\n")
@@ -239,6 +246,7 @@ def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_
     assert "Traceback" not in failed.stderr and site.built() == []
 
 
+@pytest.mark.full("stacks are built")
 def test_a_killed_builder_of_another_host_is_left_alone_for_a_day(tiny: Site) -> None:
     foreign = tiny.stacks / "tiny" / ".building-0123456789ab-1@elsewhere"
     foreign.mkdir(parents=True)

@@ -42,6 +42,7 @@ def test_a_job_of_a_stack_that_compiles_has_memory_for_each_of_its_compilers(nam
     assert stack.build_job["runtime"] >= 4 * BUILD_JOB["runtime"]
 
 
+@pytest.mark.full("stacks are built")
 def test_the_default_slurm_profile_gives_a_build_what_it_needs(tmp_path: Path) -> None:
     asked = planned(tmp_path)
     assert sorted(asked) == ["verl09-sglang", "verl09-vllm"]

@@ -17,6 +17,8 @@ from workflow.stacks.bytecode import FOLDER, cache_beside, keep, reuse
 
 from .conftest import PYTHON, Index, Site, write_wheel
 
+pytestmark = pytest.mark.full("stacks compiled twice")
+
 PACKAGES = Path("lib", f"python{PYTHON}", "site-packages")
 FAILING = "def answer():\n    return '1.0'\n\n\ndef main():\n    raise ValueError('on line six')\n"
 

@@ -23,6 +23,8 @@ from .. import patience
 from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
 from .conftest import PYTHON, Site
 
+pytestmark = pytest.mark.full("conda layers from a channel of the tests")
+
 
 @pytest.fixture(scope="session")
 def installer(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -119,6 +119,7 @@ def image(tiny: Site) -> Path:
     return image
 
 
+@pytest.mark.full("stacks are built")
 def test_an_adopted_image_stands_in_for_a_build(tiny: Site, image: Path) -> None:
     adopted = tiny.run("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
     assert adopted.returncode == 0, adopted.stderr
@@ -144,6 +145,7 @@ def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> Non
     assert missing.returncode == 1 and "none.sif does not exist" in missing.stderr
 
 
+@pytest.mark.full("stacks are built")
 def test_an_image_does_not_replace_what_was_built(tiny: Site, image: Path) -> None:
     assert tiny.build().returncode == 0
     before = (tiny.built()[0] / "verify.json").read_text()

@@ -13,6 +13,8 @@ import pytest
 
 from .conftest import PYTHON, Index, Site, interpreter, write_wheel
 
+pytestmark = pytest.mark.full("stacks over given wheels")
+
 NAME, VERSION = "antlr4-python3-runtime", "4.9.3"
 
 

@@ -21,6 +21,8 @@ from ..attempts import COMPILER
 from ..preload import RUNTIME, preloaded_library
 from .conftest import Index, Site, write_wheel
 
+pytestmark = pytest.mark.full("checks that compile")
+
 # Runs probes by expression in a stack with torch, and prints what they gave, as verify.py would.
 RUN = """
 import json, sys

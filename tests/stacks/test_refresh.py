@@ -8,6 +8,8 @@ import pytest
 
 from .conftest import PYTHON, Index, Site, write_wheel
 
+pytestmark = pytest.mark.full("locks resolved anew")
+
 
 def test_a_refresh_keeps_pins_that_fit_and_an_upgrade_does_not(tiny: Site, index: Index, tmp_path: Path) -> None:
     lock = tiny.envs / "tiny" / "requirements.lock"

@@ -21,6 +21,8 @@ from workflow.stacks.verification import require_verified
 
 from .conftest import PYTHON, Index, Site, interpreter, write_wheel
 
+pytestmark = pytest.mark.full("stacks over interpreters that are there")
+
 
 def contents(folder: Path) -> dict[str, str]:
     """Every file of a folder with its hash, and every link."""

@@ -45,6 +45,7 @@ def preloading(site: Site, index: Index, tmp_path: Path) -> Site:
     return site
 
 
+@pytest.mark.full("stacks are built")
 def test_what_a_preloaded_library_needs_is_found_in_every_process(
     preloading: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path
     assert found() == [f"{env}/{LIBRARIES}", f"{base}/{LIBRARIES}"]
 
 
+@pytest.mark.full("stacks are built")
 def test_a_path_that_the_environment_does_not_have_fails_the_check(preloading: Site) -> None:
     stack = preloading.envs / "tiny" / "stack.yaml"
     stack.write_text(stack.read_text() + PATHS.replace("cu13", "cu14"))

@@ -16,6 +16,8 @@ from workflow.stacks.source_builds import GIB_PER_JOB, build_settings, jobs_at_o
 
 from .conftest import Index, Site, write_wheel
 
+pytestmark = pytest.mark.full("packages built from their sources")
+
 # A build backend inside the archive itself: no setuptools is needed, and what the build sees is in the wheel.
 BACKEND = """
 import base64, hashlib, os, subprocess, urllib.request, zipfile

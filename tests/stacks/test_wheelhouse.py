@@ -98,6 +98,7 @@ def parts(site: Site, tmp_path: Path) -> Path:
     return tmp_path / "carried"
 
 
+@pytest.mark.full("stacks are built")
 def test_parts_are_joined_and_built_from_without_an_index(large: Site, index: Index) -> None:
     done = collect(large, "--part-mb", str(LIMIT_KB / KB))
     assert done.returncode == 0, done.stderr
@@ -177,6 +178,7 @@ def test_equal_files_give_equal_parts(site: Site, parts: Path, tmp_path: Path) -
     assert (house / "parts" / "SHA256SUMS").read_text() == (parts / "SHA256SUMS").read_text()
 
 
+@pytest.mark.full("stacks are built")
 def test_what_is_there_and_right_is_not_fetched_again(large: Site, index: Index) -> None:
     assert collect(large).returncode == 0
     assert sorted(path.name for path in (large.root / "house").iterdir()) == [
@@ -209,6 +211,7 @@ def test_a_file_that_is_not_the_locks_is_refused(tiny: Site, index: Index, tmp_p
     assert told.returncode == 1 and "rbt-beta==2.0: rbt_beta-2.0-py3-none-any.whl is not a file that" in told.stderr
 
 
+@pytest.mark.full("stacks are built")
 def test_what_the_target_has_is_left_out(tiny: Site) -> None:
     freeze = tiny.root / "freeze.txt"
     freeze.write_text("# of the target\n-e /somewhere\nRBT_alpha==1.0+cu130\nother==9\nrbt-beta==1.9\n")
@@ -229,6 +232,7 @@ def test_what_the_target_has_is_left_out(tiny: Site) -> None:
     assert (tiny.root / "env" / "rbt_beta.py").is_file()
 
 
+@pytest.mark.full("stacks are built")
 def test_a_wheelhouse_that_lacks_packages_does_not_promise_a_build(large: Site) -> None:
     assert collect(large, "--part-mb", "1", "--have", "rbt-alpha==1.0").returncode == 0
     joined = join(large.root / "house" / "parts", large.root / "joined")
@@ -247,6 +251,7 @@ def test_have_is_read_as_pip_freeze_writes_it(tmp_path: Path) -> None:
         parse_have("torch==1,numpy")
 
 
+@pytest.mark.full("stacks are built")
 def test_listing_fetches_nothing(large: Site, index: Index) -> None:
     index.asked.clear()
     local = collect(large, "--list", PIP_NO_INDEX="1", PIP_INDEX_URL="", PIP_FIND_LINKS=str(index.folder / "files"))
@@ -291,6 +296,7 @@ def test_the_tags_are_those_of_this_very_machine() -> None:
     assert Target(PYTHON, f"manylinux_2_{glibc}_{platform.machine()}").tags() == list(sys_tags())
 
 
+@pytest.mark.full("stacks are built")
 def test_a_source_build_travels_as_its_source_and_nothing_of_it_is_run(
     site: Site, index: Index, tmp_path: Path
 ) -> None:
@@ -325,6 +331,7 @@ def test_a_local_version_that_no_index_has_is_explained(site: Site, index: Index
     assert "PIP_FIND_LINKS" in failed.stderr
 
 
+@pytest.mark.full("stacks are built")
 def test_what_is_wrong_with_the_command_is_told_before_a_file_is_fetched(tiny: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     taken = tiny.run("wheelhouse", "tiny", "--out", str(tmp_path / "file"))
@@ -342,6 +349,7 @@ def test_a_folder_of_somebody_elses_is_not_touched(tiny: Site) -> None:
     assert failed.returncode == 1 and "contains thesis.tex, which is no part of a wheelhouse" in failed.stderr
 
 
+@pytest.mark.full("stacks are built")
 def test_a_disk_that_fills_up_is_told(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:
     index.add(write_wheel(tmp_path / "made", "rbt-large", "1.0", payload=4 * 2**20))
     site.write_stack("rbt-large\n")

@@ -50,11 +50,13 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return results
 
 
+@pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("name", shipped())
 def test_verl_takes_the_settings(name: str, composed: dict[str, dict[str, Any]]) -> None:
     assert (composed[name]["error"], composed[name]["verl"]) == (None, None)
 
 
+@pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("arm", ["vllm", "sglang"])
 def test_camino_2025_is_the_articles_script(arm: str, composed: dict[str, dict[str, Any]]) -> None:
     got = flat(composed[f"camino-2025/{arm}"]["config"])
@@ -64,6 +66,7 @@ def test_camino_2025_is_the_articles_script(arm: str, composed: dict[str, dict[s
     assert got["actor_rollout_ref.rollout.name"] == arm
 
 
+@pytest.mark.full("both releases of verl compose")
 def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed: dict[str, dict[str, Any]]) -> None:
     arms = {
         name.split("/")[1]: flat(one["config"]) for name, one in composed.items() if name.startswith("camino-2025-a")
@@ -75,6 +78,7 @@ def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed: dict
     assert arms["sglang"] == arms["sglang-blocking"]
 
 
+@pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
 def test_the_table_of_verls_own_settings_is_what_verl_composes(
     version: str, composed: dict[str, dict[str, Any]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,10 +50,18 @@ def console_rows(parts: Iterable[Printout], word: str, begins: re.Pattern[str]) 
             yield parse_row(part.text[found.end() :], int(found[1]), part.line)
 
 
-def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: StepNames, prefix: str = "") -> Imported:
+def imported_rows(
+    rows: Iterable[PrintedRow],
+    path: Path,
+    form: str,
+    names: StepNames,
+    prefix: str = "",
+    resumed_at: Collection[int] = (),
+) -> Imported:
     """The steps of printed rows, under wandb's names; the console omits `prefix` before them.
 
-    Rows before the row with a step's total add their numbers to that step. A truncated row gives a verdict.
+    `resumed_at`, complete when the rows are, has the first steps after restarts. Rows before the one with a step's
+    total add their numbers to that step. A truncated row gives a verdict.
     """
     waiting: dict[int, dict[str, PrintedNumber]] = {}
     records: list[StepRecord] = []
@@ -76,6 +84,6 @@ def imported_rows(rows: Iterable[PrintedRow], path: Path, form: str, names: Step
             if fixed and number.decimals is not None
         }
         records.append(StepRecord(logged.step, {}, logged.numbers, {}, None, path, row.line, rounding))
-    read = steps_in_sequence(records, path)
+    read = steps_in_sequence(records, path, resumed_at)
     read.verdicts = verdicts + read.verdicts
     return Imported(read, form)

@@ -129,15 +129,25 @@ def _timed(parts: Iterable[Printout], path: Path) -> Iterator[StepRecord]:
                     seconds, calls = {}, {}
 
 
+def _noting_restarts(parts: Iterable[Printout], resumed_at: set[int]) -> Iterator[Printout]:
+    """The same parts; the first step after each restart is added to `resumed_at`."""
+    for part in parts:
+        if "Resuming from" in part.text and (resumes := _RESUMES.search(part.text)) is not None:
+            resumed_at.add(int(resumes[1]) + 1)
+        yield part
+
+
 def read_console(path: Path) -> Imported:
     """The steps that SkyRL's tracker prints; without them, those of its timers' lines.
 
     Timer lines have no step number: they count from 1, or from the checkpoint that the log names.
     """
-    found = imported_rows(_blocks(printouts(path)), path, FORMAT, NAMES)
+    resumed_at: set[int] = set()
+    parts = _noting_restarts(printouts(path), resumed_at)
+    found = imported_rows(_blocks(parts), path, FORMAT, NAMES, resumed_at=resumed_at)
     if found.read.records:
         return found
-    read = steps_in_sequence(list(_timed(printouts(path), path)), path)
+    read = steps_in_sequence(list(_timed(printouts(path), path)), path, resumed_at)
     if read.records:
         text = (
             f"{path}: its timer lines have no step numbers; steps count from 1, or from the checkpoint that the log "

@@ -271,6 +271,7 @@ def test_what_crashed_the_importer(tmp_path, form, given, put):
         assert len(str(error)) < 1000
 
 
+@pytest.mark.full("many damaged files")
 @pytest.mark.parametrize("form", LOGS)
 def test_no_damage_crashes_the_importer(tmp_path_factory, form):
     folder = tmp_path_factory.mktemp("damaged")

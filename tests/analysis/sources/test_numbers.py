@@ -16,6 +16,7 @@ from trainers.logs.record import Numbers, packed
 ROWS = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 
 
+@pytest.mark.full("many damaged files")
 @given(ROWS, ROWS)
 def test_packed_numbers_are_the_same_mapping(one, other):
     numbers = packed(one)

@@ -169,12 +169,18 @@ def test_skyrls_steps_go_on_from_the_checkpoint_and_hold_what_was_thrown_away(tm
         skyrl_timer("init_weight_sync_state") + "Resuming from global_step: 40\n" + skyrl_timer("sync_weights", 9.0)
     )
     found = read(tmp_path, begins + skyrl_timers(thrown_away=2) + skyrl_timer("eval", 30.0) + skyrl_timers())
-    assert list(found.read.records) == [41, 42]
+    assert {step: record.resumed for step, record in found.read.records.items()} == {41: True, 42: False}
     first = found.read.records[41].scalars
     assert first["timing_s/step"] == pytest.approx(142.27 + 2 * 50.5) and first["timing_s/generate"] == 231.71
     assert first["timing_s/sync_weights"] == 5.87, "the hand-over before the first step is no part of it"
     assert found.read.records[41].rounding["timing_s/step"] == pytest.approx(0.015)
     assert TIMERS + "eval" not in found.read.records[42].scalars
+
+
+def test_a_step_of_skyrls_tracker_after_a_restart_is_told(tmp_path):
+    lives = [skyrl_block(1) + skyrl_block(2), "Resuming from global_step: 2\n" + skyrl_block(3) + skyrl_block(4)]
+    found = read(tmp_path, "".join(lives))
+    assert [step for step, record in found.read.records.items() if record.resumed] == [3]
 
 
 def test_slimes_lines_of_one_rollout_are_a_step(tmp_path):

@@ -89,6 +89,7 @@ def test_the_whole_history_once_and_privately(client, tmp_path, capfd):
     assert "2301 of 2301 rows" in said and KEY not in said
 
 
+@pytest.mark.full("many damaged files")
 def test_a_download_that_dies_goes_on_where_it_was(client, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(wandb_api, "TRIES", 2)
     refused = {"on": True}
@@ -111,6 +112,7 @@ def test_a_download_that_dies_goes_on_where_it_was(client, tmp_path, capfd, monk
         assert list(found.read.records) == list(range(1, 2301))
 
 
+@pytest.mark.full("many damaged files")
 def test_too_many_questions_are_waited_out_and_a_run_that_went_on_is_read_anew(client, tmp_path, capfd):
     folder = tmp_path / "cache" / "me" / "p" / "a"
     folder.mkdir(parents=True)
@@ -150,6 +152,7 @@ def test_errors_in_words(client, tmp_path, capfd, name, key, state, status, said
     assert "trying again" not in printed and "No network" not in str(error.value)
 
 
+@pytest.mark.full("many damaged files")
 def test_no_network(client, tmp_path, monkeypatch):
     monkeypatch.setattr(wandb_api, "TRIES", 1)
     client("http://127.0.0.1:9")

@@ -67,6 +67,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.full("many damaged files")
 def test_calls_of_a_timer_are_summed_over_their_step_and_an_evaluations_are_not(folder):
     read = read_wandb_offline_folder(folder / "one").read
     assert list(read.records) == [1, 2, 3, 4, 5]

@@ -30,6 +30,8 @@ from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared
 from ..verl.environments import build
 from .test_lengths import steps_table
 
+pytestmark = pytest.mark.full("every engine replays")
+
 ROOT = Path(__file__).resolve().parents[3]
 Stack = Callable[[str], Path]
 STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM, "sglang": SGLANG}

@@ -20,6 +20,8 @@ from ... import patience
 from ...attempts import EAGER, SGLANG, TRANSFORMERS, VLLM, job_environment, read_lines
 from .test_replay import ROOT, VLLM_ENGINE, attempt_of, planned
 
+pytestmark = pytest.mark.full("several engines replay together")
+
 Stack = Callable[[str], Path]
 
 

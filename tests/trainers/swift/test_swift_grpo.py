@@ -31,6 +31,8 @@ from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
 
+pytestmark = pytest.mark.full("trainings of ms-swift beside TRL, some of two processes")
+
 SWIFT = "swift-transformers-cpu"
 STEPS, STOPPED_AT, ROWS = 6, 3, 4
 _OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/liked")

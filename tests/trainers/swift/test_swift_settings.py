@@ -280,6 +280,7 @@ def on_gpus(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return dict(json.loads((folder / "told.json").read_text()))
 
 
+@pytest.mark.full("a training of ms-swift")
 def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus: dict[str, Any]) -> None:
     engine = {"tensor_parallel_size": 2, "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "max_model_len": 80}
     assert on_gpus["engine"].items() >= engine.items()

@@ -233,6 +233,7 @@ sys.exit(exit_code(train))
 """
 
 
+@pytest.mark.full("a training of TRL")
 def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
     run_folder, steps = tmp_path / "vllm-s0", 5
     args = {**VLLM_ARGS, "max_steps": steps, "vllm_importance_sampling_correction": True}
@@ -275,6 +276,7 @@ sys.exit(exit_code(train))
 """
 
 
+@pytest.mark.full("a training of TRL")
 def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(
     stack_python: Stack, made_inputs: Path, tmp_path: Path
 ) -> None:
@@ -294,6 +296,7 @@ def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(
     assert prompts("resumed", 3, 36) == whole[len(whole) * 34 // 36 :]
 
 
+@pytest.mark.full("a training of TRL")
 def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
     probe = Path(__file__).with_name("probe_vllm_sync.py")
     done = run_warm(stack_python(VLLM), probe, made_inputs.parent / "model", tmp_path, 7)
@@ -308,6 +311,7 @@ def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs
     assert told["threads_can_be_set"]
 
 
+@pytest.mark.full("a training of TRL")
 def test_a_stop_signal_saves_and_asks_to_be_requeued(
     stack_python: Stack, made_inputs: Path, tmp_path: Path, transformers_run: Path
 ) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from node.checkpoints import is_complete
 
 from ...attempts import EAGER, VLLM_ARGS, read_lines, run_job, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
+
+pytestmark = pytest.mark.full("two lives with an adapter and vLLM")
 
 STACK = "trl-lora-vllm-cpu"
 MERGED = f"{PREPARE}/sync_weights/merge_adapter"

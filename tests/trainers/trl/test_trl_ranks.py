@@ -24,6 +24,8 @@ from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, run_war
 from ...warm import WarmJob
 from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
+pytestmark = pytest.mark.full("trainings of two processes")
+
 Stack = Callable[[str], Path]
 Lives = Callable[[str], dict[str, Any]]
 DRIVEN = {"ddp": "trainers.trl.driver.train", "fsdp": "tests.trainers.trl.sharded_on_cpu"}

@@ -22,6 +22,8 @@ from ... import patience
 from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
+pytestmark = pytest.mark.full("a server beside a training")
+
 STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
 Stack = Callable[[str], Path]
 SERVED: dict[str, Any] = {

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.trainers.verl.runs import answer_of
 from tests.warm import WarmPython
 from workflow.config.plan import load_plan
+
+pytestmark = pytest.mark.full("the smoke test on a CPU")
 
 ROOT = Path(__file__).resolve().parents[3]
 RESERVED = """

@@ -16,6 +16,8 @@ from trainers.verl.releases.v0_9_1_loops import pools
 from .environments import build
 from .test_settings import ROOT, R, overrides
 
+pytestmark = pytest.mark.full("verl composes dozens of cases")
+
 MODE, SEPARATE = "trainer.v1.trainer_mode", "trainer.v1.separate_async"
 LOOPS = {
     "sync": [],

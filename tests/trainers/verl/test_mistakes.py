@@ -16,6 +16,8 @@ from ...warm import WarmPython
 from .environments import VERSIONS
 from .runs import answer_of
 
+pytestmark = pytest.mark.full("both releases' own refusals")
+
 ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.
 REFUSALS = """

@@ -13,6 +13,8 @@ import pytest
 from ...warm import WarmPython
 from .environments import VERSIONS
 
+pytestmark = pytest.mark.full("verl's own classes of both releases")
+
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_data_and_rewards_through_verls_own_classes(

@@ -16,6 +16,8 @@ from ...warm import WarmPython
 from .environments import VERSIONS
 from .runs import log_steps, write_verl_run
 
+pytestmark = pytest.mark.full("steps of both releases' own loops")
+
 
 def history_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of wandb's file, read by the controller's wandb."""

@@ -15,6 +15,8 @@ from ...test_contracts import problems
 from ...warm import WarmPython
 from . import test_verl_grpo as attempts
 
+pytestmark = pytest.mark.full("verl's newer loops in Ray")
+
 ONE_OF_EACH = {
     "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
     "reward": {"num_workers": 1},

@@ -25,8 +25,8 @@ from workflow.config.model import Arm
 from ... import patience
 from ...attempts import read_lines
 from ...warm import WarmPython
-from .environments import VERSIONS
 from .test_steps import history_of
+from .tiers import RELEASES
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = Path(__file__).with_name("standin")
@@ -151,7 +151,7 @@ def ray_of(bench: Bench) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=RELEASES)
 def bench(
     request: pytest.FixtureRequest,
     verl_python: Callable[[str], Path],
@@ -260,6 +260,7 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.full("verl's own code")
 @pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
 def test_what_fails_in_ray_is_told_in_one_line(bench: Bench) -> None:
     folder = bench.order("crash", 1)

@@ -1,0 +1,8 @@
+"""verl's releases as parameters of tests: one of them is enough for `make test`."""
+
+from __future__ import annotations
+
+import pytest
+
+SECOND = pytest.mark.full("a second release of verl")
+RELEASES = (pytest.param("0.4.1", marks=SECOND), "0.9.1")
