@@ -100,6 +100,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
         {"job_id": "3", "name": f"again.{'0' * 16}", "state": "PENDING", "reason": "BeginTime", "nodes": ""},
         {"job_id": "4", "name": f"gone.{'0' * 16}", "state": "CANCELLED"},
         {"job_id": "5", "name": "something else"},
+        {"job_id": "8", "name": f"begins.{'0' * 16}", "state": "PENDING", "reason": "(Resources)", "nodes": ""},
     ]
     ended = {"job_id": "4", "state": "CANCELLED", "exit_code": "0:0", "by": str(os.getuid()), "nodes": "gpu1"}
     ended["name"] = f"gone.{'0' * 16}"
@@ -107,7 +108,12 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     wanted.mkdir(parents=True)
     (wanted / "5").touch()
     answer(experiment, jobs, ended={"4": ended})
-    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young")
+    # It began after Slurm was asked: nobody has requeued it.
+    begins = MadeRun(experiment, "begins").job(job_id="8").attempt(steps=5)
+    later = time.time() + 5
+    os.utime(begins.paths.attempt(1).order, (later, later))
+    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young", "begins")
+    assert row(lines, "begins").startswith("begins starting 8 ")
     assert row(lines, "runs") == "runs running 1 gpu1 1 4/10 2.00 12 s 18 h 30 min"
     assert row(lines, "waits") == "waits waiting 2 0/10 Resources"
     assert row(lines, "again") == "again requeued 3 1 6/10 2.00 8 s BeginTime"

@@ -96,6 +96,7 @@ class Evidence:
     unavailable: str = ""  # why Slurm's answer does not describe the present; empty if it does
     answers_without: int = 0  # how many of Slurm's answers in a row lacked a living job
     pulse: Pulse = Pulse()
+    began_since: bool = False  # its newest attempt began after Slurm was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,9 @@ def _slurm_state(seen: Evidence, verdict: JobVerdict) -> JobState:
         queued = next((job for job in living if job.job_id == seen.job.job_id), living[0])
         life = _LIVES.get(queued.state, Life.RUNNING)
         if queued.state == "PENDING":
-            life = Life.REQUEUED if seen.pulse.began else Life.WAITING
+            life = Life.WAITING
+            if seen.pulse.began:
+                life = Life.STARTING if seen.began_since else Life.REQUEUED
         return JobState(verdict, life, queued=queued)
     if seen.answer.may_be_older_than(seen.job.record.get("answer")):
         return JobState(verdict, Life.WAITING, "just submitted")

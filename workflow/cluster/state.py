@@ -23,7 +23,17 @@ from workflow.cluster.history import (
     read_object,
     retry_reason,
 )
-from workflow.cluster.jobstate import Evidence, JobState, Life, Pulse, filesystem_now, job_state, pulse_at, silence_s
+from workflow.cluster.jobstate import (
+    Evidence,
+    JobState,
+    Life,
+    Pulse,
+    filesystem_now,
+    job_state,
+    modified,
+    pulse_at,
+    silence_s,
+)
 from workflow.cluster.locks import holder_note
 from workflow.cluster.paths import AttemptPaths, RunPaths
 from workflow.cluster.progress import recent_steps
@@ -140,6 +150,9 @@ def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launch
     pulse = pulse_at(run, job.paths.number, now)
     # One check is enough for a job without attempts if accounting knows its end, or if there is no accounting.
     settled = job.job_id in report.answer.ended or not report.answer.accounting
+    newest = next(reversed(attempts_of_job(run, job.paths.number)), None)
+    # Two ages, since the file system's clock may differ from this host's.
+    began_s, asked_s = now - ((newest and modified(newest.order)) or 0.0), time.time() - report.answer.asked
     return job_state(
         Evidence(
             job,
@@ -148,6 +161,7 @@ def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launch
             unavailable=report.unavailable and _last_sign(run, job, now),
             answers_without=_ENOUGH_ANSWERS if pulse.began or job.end or settled else 1,
             pulse=pulse,
+            began_since=began_s < asked_s,
         )
     )
 
