@@ -104,6 +104,18 @@ def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(
     assert trainer_environment(order | {"env": {}}, environ).get("CUDA_VISIBLE_DEVICES") == visible, "not its matter"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "own", "waits"), [(0, {}, "passive"), (0, {"OMP_WAIT_POLICY": "active"}, "active"), (2, {}, None)]
+)
+def test_threads_do_not_spin_where_they_compute(
+    gpus: int, own: dict[str, str], waits: str | None, tmp_path: Path
+) -> None:
+    order = stack_order(tmp_path, {}) | {"cluster": "slurm", "visible_gpus": None, "env": {}}
+    order["spec"] = {"workload": {"gpus_per_node": gpus}}
+    for env, environ in (({}, own), (own, {})):
+        assert trainer_environment(order | {"env": env}, environ).get("OMP_WAIT_POLICY") == waits
+
+
 def test_the_trainer_the_server_and_the_scorer_share_the_gpus_out(tmp_path: Path) -> None:
     order = stack_order(tmp_path, {}) | {"cluster": "slurm", "visible_gpus": None}
     order["spec"] = {"workload": {"gpus_per_node": 4}, "scorer": {"gpus": 1}}

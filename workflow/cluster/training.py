@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.retry import exists, keep_watching, retry_io
-from node.hardware import THREAD_VARIABLES
+from node.hardware import THREAD_VARIABLES, WAITING
 from trainers import SERVERS, driver_module
 from workflow.cluster.history import FILES, exit_of, oom_kills
 from workflow.cluster.jobstate import HEARTBEAT_S
@@ -199,8 +199,11 @@ def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) ->
     env["PYTHONPATH"] = order["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(THREAD_VARIABLES, str(order["cpus"]))
+    gpus = int(order["spec"]["workload"].get("gpus_per_node", 0))
+    if not gpus:
+        env = WAITING | env
     env |= order["env"]
-    if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
+    if gpus:
         visible = _visible_gpus(order, env, gpus)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[: gpus - server_gpus_beside(order)])
     return env
