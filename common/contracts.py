@@ -249,6 +249,7 @@ class RatioInFile(TypedDict):
     value: Annotated[list[float], "lowest and highest ratio, as in tables/estimates"]
     interval: Annotated[list[float | None], "lowest and highest end of the 95% intervals over runs, or nulls"]
     interval_at: Annotated[list[str], "the factor combinations that have an interval"]
+    too_wide: Annotated[bool, "its interval reaches farther than a factor of 3: the ratio is printed nowhere"]
 
 
 class CaveatInFile(TypedDict):

@@ -53,6 +53,7 @@ def test_the_site_has_every_page_of_docs(site: Path) -> None:
     assert [page for page in pages if not (site / page).with_suffix(".html").is_file()] == []
 
 
+@pytest.mark.full("the whole site is built")
 def test_a_page_is_shown_without_a_network(site: Path) -> None:
     found = []
     for page in site.rglob("*.html"):

@@ -20,7 +20,10 @@ from .patience import run
 
 REQUIREMENTS = "envs/controller/requirements.in"
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"
-pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git alone knows which files are ours")
+pytestmark = [
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git alone knows which files are ours"),
+    pytest.mark.full("the installed package"),
+]
 
 
 def tracked() -> set[str]:

@@ -11,6 +11,8 @@ import pytest
 
 from ..attempts import TRANSFORMERS, run_job
 
+pytestmark = pytest.mark.full("libraries of a stack")
+
 
 @pytest.fixture(scope="module")
 def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -23,7 +25,6 @@ def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return found | {"stderr": done.stderr}
 
 
-@pytest.mark.full("libraries of a stack")
 def test_the_input_is_the_chat_template_or_the_contents(results: dict[str, Any]) -> None:
     chat, raw = results["texts"]
     assert chat.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n0 + 0?<|im_end|>\n")

@@ -294,6 +294,7 @@ def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus: dict[str, A
     assert one[0] == answer == ["0"] and len(one[1]) == 1
 
 
+@pytest.mark.full("libraries of a stack")
 def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus: dict[str, Any]) -> None:
     assert on_gpus["engine"].items() >= {"enable_lora": True, "max_lora_rank": 32, "max_loras": 1}.items()
     tensors = {"a.lora_A.weight": [2, 3], "b": [4]}
@@ -301,6 +302,7 @@ def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus: dict[str, Any]) -
     assert on_gpus["adapters"] == [one, one]
 
 
+@pytest.mark.full("libraries of a stack")
 def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_gpus: dict[str, Any]) -> None:
     first, its_other_process, *others = on_gpus["seeds"]
     assert first == its_other_process
@@ -308,6 +310,7 @@ def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_g
     assert len({*drawn}) == len(drawn) == 8 and all(0 <= seed < 1 << 62 for seed in drawn)
 
 
+@pytest.mark.full("libraries of a stack")
 def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus: dict[str, Any]) -> None:
     assert on_gpus["resolved"] is True
 

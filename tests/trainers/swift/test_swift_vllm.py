@@ -18,7 +18,7 @@ from workflow.cluster.paths import RunPaths
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
-from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, read_lines, run_job, run_warm
+from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 
 STACK = "swift-vllm-cpu"
@@ -99,34 +99,52 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def trained(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A run that is stopped in its third step and goes on, short ones that train an adapter, and one of TRL's."""
-    folder = tmp_path_factory.mktemp("swift-vllm")
-    planned = specs(folder)
-    workload = planned["full"]["workload"]
-    request = {"data": DATA | workload["data"], "model": workload["model"]}
-    request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
-    (folder / "request.json").write_text(json.dumps(request))
-    done = run_job(
-        stack_python(TRANSFORMERS), "node.inputs", "--request", folder / "request.json", "--out", folder / "made"
-    )
-    assert done.returncode == 0, done.stderr
-    runs = {name: RunPaths(folder / name) for name in planned}
+class Trainings:
+    """Trains the planned runs in one folder."""
 
-    def train(name: str, attempt: int, stop_at: int = 0, trainer: str = "swift", then: object = "-") -> str:
-        order = ordered(runs[name], planned[name], folder / "made" / "inputs.json", attempt)
-        watched = ("-m", "tests.trainers.swift.watched", trainer, folder / f"{name}.jsonl", stop_at, then, order)
-        compiles = attempt == 1 and name in ("full", "trl")
-        python = stack_python(VLLM if trainer == "trl" else STACK)
-        done = run_warm(python, *watched, **({} if compiles else EAGER))
+    def __init__(self, stack_python: Callable[[str], Path], folder: Path) -> None:
+        self.python, self.folder, self.planned = stack_python, folder, specs(folder)
+        self.runs = {name: RunPaths(folder / name) for name in self.planned}
+        self.said: dict[str, str] = {}
+        workload = self.planned["full"]["workload"]
+        request = {"data": DATA | workload["data"], "model": workload["model"]}
+        request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
+        self.inputs = prepared(stack_python(TRANSFORMERS), folder, request)
+
+    def train(self, name: str, attempt: int, stop_at: int = 0, trainer: str = "swift", then: object = "-") -> None:
+        order = ordered(self.runs[name], self.planned[name], self.inputs, attempt)
+        out = self.folder / f"{name}.jsonl"
+        watched = ("-m", "tests.trainers.swift.watched", trainer, out, stop_at, then, order)
+        done = run_warm(self.python(VLLM if trainer == "trl" else STACK), *watched, **EAGER)
         assert done.returncode == (75 if stop_at else 0), (done.stdout + done.stderr)[-6000:]
-        return done.stdout + done.stderr
+        self.said.setdefault(name, done.stdout + done.stderr)
 
-    said = {"full": train("full", 1, STOPPED_AT)} | {name: train(name, 1) for name in ADAPTER_STEPS}
-    train("full", 2)
-    train("trl", 1, trainer="trl", then=folder / "full.jsonl")
-    return Trained(runs, said, {name: read_lines(folder / f"{name}.jsonl") for name in planned})
+    def trained(self) -> Trained:
+        made = {name: self.folder / f"{name}.jsonl" for name in self.planned}
+        seen = {name: read_lines(file) for name, file in made.items() if file.is_file()}
+        return Trained(self.runs, self.said, seen)
+
+
+@pytest.fixture(scope="module")
+def trainings(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    return Trainings(stack_python, tmp_path_factory.mktemp("swift-vllm"))
+
+
+@pytest.fixture(scope="module")
+def trained(trainings: Trainings) -> Trained:
+    """A run that is stopped in its third step and goes on."""
+    trainings.train("full", 1, STOPPED_AT)
+    trainings.train("full", 2)
+    return trainings.trained()
+
+
+@pytest.fixture(scope="module")
+def more(trainings: Trainings, trained: Trained) -> Trained:
+    """The same, short ones that train an adapter, and one of TRL's."""
+    for name in ADAPTER_STEPS:
+        trainings.train(name, 1)
+    trainings.train("trl", 1, trainer="trl", then=trainings.folder / "full.jsonl")
+    return trainings.trained()
 
 
 def ordered(run: RunPaths, spec: dict[str, Any], inputs: Path, number: int) -> Path:
@@ -185,12 +203,13 @@ def test_vllm_generates_with_the_newest_weights_in_both_lives(trained: Trained) 
         assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
 
 
-def test_prompts_tokens_and_rewards_are_trls(trained: Trained) -> None:
+@pytest.mark.full("more trainings of ms-swift")
+def test_prompts_tokens_and_rewards_are_trls(more: Trained) -> None:
     """From one seed and the same weights both trainers' vLLM writes the same tokens."""
-    swift, trl = trained.seen["full"], trained.seen["trl"][:TRLS_STEPS]
+    swift, trl = more.seen["full"], more.seen["trl"][:TRLS_STEPS]
     assert [line["prompts"] for line in swift[:TRLS_STEPS]] == [line["prompts"] for line in trl]
     assert swift[0]["completions"] == trl[0]["completions"]
-    scores = [row for line in trained.seen["trl"][TRLS_STEPS:] for row in line["scores"]]
+    scores = [row for line in more.seen["trl"][TRLS_STEPS:] for row in line["scores"]]
     rewards = [row for line in swift for row in line["rewards"]]
     assert len(rewards) == STEPS * 8 and len({tuple(row) for row in rewards}) > 1
     assert rewards == [pytest.approx(row, abs=1e-5) for row in scores]
@@ -212,10 +231,11 @@ def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(traine
     assert {"ms-swift", "vllm", "peft"} <= done["versions"].keys()
 
 
+@pytest.mark.full("more trainings of ms-swift")
 @pytest.mark.parametrize("run", ADAPTER_STEPS)
-def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, trained: Trained) -> None:
+def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, more: Trained) -> None:
     """Sent alone, vLLM must not scale the trainer's own B; merged, weights go the way of the whole model's."""
-    seen, alone = trained.seen[run], run == "dapo"
+    seen, alone = more.seen[run], run == "dapo"
     assert len(seen) == ADAPTER_STEPS[run]
     assert max(differences(seen, "policy")) < AGREE
     assert list(differences(seen, "initial"))[-1] > 100 * AGREE
@@ -223,15 +243,16 @@ def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, traine
     assert [line["synced"] for line in seen] == [
         {"adapter": at, "weights": 0} if alone else {"adapter": 0, "weights": at} for at in times
     ]
-    assert trained.done(run, 1)["resolved"]["engine"]["adapter_only_sync"] is alone
-    for line in trained.lines(run, 1):
+    assert more.done(run, 1)["resolved"]["engine"]["adapter_only_sync"] is alone
+    for line in more.lines(run, 1):
         assert {SYNC, f"{PREPARE}/generate", f"{PREPARE}/rewards/even_alone"} <= set(line["phases"])
         check_tree(line["phases"])
 
 
-def test_two_turns_of_a_step_add_up(trained: Trained) -> None:
+@pytest.mark.full("more trainings of ms-swift")
+def test_two_turns_of_a_step_add_up(more: Trained) -> None:
     """It learns from what the engine wrote and from nothing else, each turn behind the prompt that the engine had."""
-    steps, seen, taken = trained.lines("merged", 1), trained.seen["merged"], set()
+    steps, seen, taken = more.lines("merged", 1), more.seen["merged"], set()
     assert any(line["scalars"]["train/discarded_completions"] for line in steps)
     for line, of in zip(steps, seen, strict=True):
         asked, seconds = zip(*of["calls"], strict=True)
@@ -258,12 +279,13 @@ def test_two_turns_of_a_step_add_up(trained: Trained) -> None:
     assert taken == {1, 2}, "in some step; which completions end early is drawn"
 
 
-def test_groups_of_equal_rewards_are_thrown_away_and_counted(trained: Trained) -> None:
+@pytest.mark.full("more trainings of ms-swift")
+def test_groups_of_equal_rewards_are_thrown_away_and_counted(more: Trained) -> None:
     """DAPO's settings: seconds are of all completions, tokens of those that are learned from."""
-    steps = trained.lines("dapo", 1)
+    steps = more.lines("dapo", 1)
     thrown = [line["scalars"]["train/discarded_completions"] for line in steps]
     assert sum(thrown) > 0 and all(count % 4 == 0 for count in thrown)
     assert all(len(line["samples"]["response_length"]) == 8 for line in steps)
-    trainer = trained.done("dapo", 1)["resolved"]["trainer"]
+    trainer = more.done("dapo", 1)["resolved"]["trainer"]
     named = ("epsilon_high", "dynamic_sample", "max_resample_times")
     assert [trainer[name] for name in named] == [DAPO[name] for name in named] and trainer["loss_type"] == "dapo"
