@@ -25,15 +25,15 @@ from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import Overrun, overruns
 from trainers.timers.flat import UNDECLARED, nest_timers, timer_places
-from trainers.timers.lookup import mode_of, tree_for
+from trainers.timers.lookup import mode_of, nearest_tree, releases
 from trainers.timers.tree import TimerTree
 
 
 def collect_run(run_dir: Path) -> pa.Table:
     """The tidy table of one finished run (schema: docs/files.md), from all attempts of its fingerprint.
 
-    `UserError` when the run is not finished, its steps are incomplete, its sources disagree, or its trainer's timers
-    are not declared.
+    Timers of an undeclared release are read as those of the nearest declared one, with a verdict. `UserError` when the
+    run is not finished, its steps are incomplete, or its sources disagree.
     """
     needs = ("run_id", "fingerprint", "trainer", "engine", "arm", "seed")
     spec = read_file(SpecFile, run_dir / "spec.json", "the plan", needs)
@@ -50,10 +50,12 @@ def collect_run(run_dir: Path) -> pa.Table:
             f"has {fingerprint[:12]}: the plan changed after the run. Train this run again before collecting it"
         )
     version = str(done.get("versions", {}).get(trainer_named(trainer).distribution, "of unknown version"))
-    tree = tree_for(trainer, version, engine, mode_of(trainer, version, spec, done))
+    tree = nearest_tree(trainer, version, engine, mode_of(trainer, version, spec, done))
     attempts, verdicts = read_attempts(run_dir, run_id, fingerprint, done, tree.flat)
     chosen, more = choose_steps(attempts, run_id)
     verdicts += more
+    if not tree.matches(version):
+        verdicts.append(Verdict("warning", "release-undeclared", _undeclared(run_id, trainer, version, tree)))
     _require_all_steps(chosen, done.get("last_step"), run_id)
     if tree.flat:
         verdicts += in_the_tree(chosen, tree, run_id)
@@ -61,6 +63,14 @@ def collect_run(run_dir: Path) -> pa.Table:
     verdicts += timer_verdicts(chosen, tree, run_id)
     metadata = {"timers": tree.name, "attempts": list(attempts), "verdicts": [v.as_dict() for v in verdicts]}
     return pa.concat_tables(step_tables(spec, run_dir, chosen, tree, metadata)).combine_chunks()
+
+
+def _undeclared(run_id: str, trainer: str, version: str, tree: TimerTree) -> str:
+    known = ", ".join(releases(trainer))
+    return (
+        f"{run_id}: the timers of {trainer} {version} are not declared (declared: {known}); they are read as those of "
+        f"{tree.name}. Timers that it does not have stand beside the sums"
+    )
 
 
 def _require_all_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: str) -> None:

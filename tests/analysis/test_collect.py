@@ -8,6 +8,7 @@ from test_sources import wandb_row, write_wandb
 
 from analysis.collect import main
 from analysis.steps import METADATA_KEY, SCHEMA, read_steps
+from trainers.timers.lookup import nearest_tree
 
 GEN = "step/training_step/prepare_inputs/generate"
 
@@ -155,9 +156,35 @@ def test_done_of_another_fingerprint_is_an_error(tmp_path, capsys):
     assert "the plan changed after the run" in failure(run_dir, capsys)
 
 
-def test_unknown_trainer_version_is_an_error(tmp_path, capsys):
-    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [[a_row(1)]], done_more={"versions": {"trl": "2.0.0"}})
-    assert "no timer tree is declared for trainer trl 2.0.0" in failure(run_dir, capsys)
+@pytest.mark.parametrize("version", ["1.12.0", "1.17.0", "2.0.0", "main"])
+def test_a_finished_run_is_collected_whatever_its_trainers_release(tmp_path, version):
+    row = a_row(2)
+    row["phases"] |= {"step/new_timer": 0.001}
+    run_dir = make_results.write_run(
+        tmp_path, "r", "vllm", 0, [[a_row(1), row]], done_more={"versions": {"trl": version}}
+    )
+    frame, metadata = collected(run_dir)
+    told = {verdict["code"]: verdict["text"] for verdict in metadata["verdicts"]}
+    assert list(told) == ["release-undeclared", "undeclared-phase"]
+    assert f"the timers of trl {version} are not declared" in told["release-undeclared"]
+    assert "read as those of trl 1.16" in told["release-undeclared"]
+    declared = collected(make_results.write_run(tmp_path / "declared", "r", "vllm", 0, [[a_row(1), row]]))[0]
+    assert frame["value"].tolist() == declared["value"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "version", "engine", "mode", "tree"),
+    [
+        ("swift", "4.5.1", "vllm", "", "swift 4.6"),
+        ("verl", "0.9.0", "vllm", "", "verl 0.9.1"),
+        ("verl", "0.9.0", "vllm", "separate_async", "verl 0.9.1 separate_async"),
+        ("verl", "0.4.2", "sglang", "", "verl 0.4.1"),
+        ("verl", "0.8.2", "sglang", "", "verl 0.8"),
+        ("verl", "0.10.0.dev3", "lmdeploy", "", "verl 0.9.1"),
+    ],
+)
+def test_an_undeclared_release_has_the_tree_of_the_nearest(trainer, version, engine, mode, tree):
+    assert nearest_tree(trainer, version, engine, mode).name == tree
 
 
 def test_undeclared_phase_is_kept_and_named(tmp_path):

@@ -19,6 +19,7 @@ from workflow.cluster.site import Site
 from workflow.preflight.checks import LaunchContext, exported, variables_of
 from workflow.preflight.checks.variables import VARIABLES
 
+from . import plans
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 
 KWARGS = f"+{ROLLOUT}.engine_kwargs"
@@ -206,6 +207,14 @@ def test_what_an_adapter_refuses_is_seen_in_a_plan_made_without_it() -> None:
     for run in plan.runs.values():
         run.spec["workload"]["gpus_per_node"] = 0
     assert [finding.code for finding in looked_at(plan).impossible] == ["accelerator"]
+
+
+def test_a_release_whose_timers_are_not_declared_is_told_before_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "undeclared-release" not in trl_with({})
+    monkeypatch.setitem(plans._VERSIONS, "trl", "1.17.0")
+    finding = trl_with({})["undeclared-release"]
+    assert (finding.level, finding.arms) == ("odd", ("vllm",))
+    assert "TRL 1.17.0 is not among" in finding.what and "as those of trl 1.16" in finding.why
 
 
 def test_trl_engines_on_a_gpu_meet_without_a_finding_of_verls() -> None:

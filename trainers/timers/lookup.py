@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from common.dotted import flatten, overrides_by_key
@@ -57,6 +58,40 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
     )
 
 
+def nearest_tree(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
+    """The tree of a version; of an undeclared one that of the nearest declared release, the newer of two.
+
+    Its default loop is used if the release has none in that mode, and another engine's tree if it has none with that
+    engine. `UserError` if the trainer has no trees.
+    """
+    of_trainer = [tree for tree in declared_trees() if tree.trainer == trainer]
+    if not of_trainer or any(tree.matches(version) for tree in of_trainer):
+        return tree_for(trainer, version, engine, mode)
+    fitting = (
+        [tree for tree in of_trainer if tree.mode == mode and engine in tree.engines],
+        [tree for tree in of_trainer if tree.mode == mode],
+        [tree for tree in of_trainer if not tree.mode],
+    )
+    near = next(filter(None, fitting))
+    return min(near, key=lambda tree: _distance(version, tree.series))
+
+
+def _numbers(version: str) -> list[int]:
+    """The leading numbers of a version: [0, 6, 0] for `0.6.0rc1`."""
+    found = re.match(r"\d+(?:\.\d+)*", release_of(version))
+    return [int(part) for part in found[0].split(".")] if found else []
+
+
+def _distance(version: str, series: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How far a version is from a series, first by major, then by minor version; of two as far, the newer is less.
+
+    A version without numbers (`main`) is as far from all.
+    """
+    wanted, declared = _numbers(version), _numbers(series)
+    apart = tuple(abs(a - b) for a, b in zip_longest(wanted, declared, fillvalue=0)) if wanted else ()
+    return apart, tuple(-part for part in declared)
+
+
 def _require_engine(trainer: str, version: str, engine: str) -> None:
     """`UserError` if a declared release does not have the engine, and another declared one has it."""
     of_trainer = [tree for tree in declared_trees() if tree.trainer == trainer]
@@ -86,7 +121,7 @@ def _near(trainer: str, version: str, engine: str, mode: str) -> str:
 def releases(trainer: str) -> list[str]:
     """A trainer's releases with declared timers, the oldest first."""
     series = {tree.series for tree in declared_trees() if tree.trainer == trainer}
-    return sorted(series, key=lambda one: [int(part) for part in one.split(".")])
+    return sorted(series, key=_numbers)
 
 
 def releases_like(trainer: str, version: str) -> list[str]:

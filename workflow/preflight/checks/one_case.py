@@ -8,6 +8,7 @@ from common.findings import Finding
 from common.model_facts import ModelFacts, model_facts
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
+from trainers.timers.lookup import nearest_tree, releases
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site
 from workflow.config.plan import Plan
@@ -31,6 +32,23 @@ def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]
             "docs/preflight.md#odd",
             "workload.lr_warmup_steps: fewer than steps, or 0",
         )
+
+
+def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """A release whose timers are not declared."""
+    if case.imported or not case.trainer.trees or any(tree.matches(case.version) for tree in case.trainer.trees):
+        return
+    name, known = case.trainer.name, ", ".join(releases(case.trainer.name))
+    yield finding_of(
+        case,
+        "odd",
+        "undeclared-release",
+        f"{case.trainer.label or name} {case.version} is not among the releases whose timers are declared ({known})",
+        f"the report reads its timers as those of {nearest_tree(name, case.version, '').name}; timers that it does not "
+        "have stand beside the sums, and its defaults are not in the ledger",
+        "docs/timers.md",
+        f"a stack with a declared release, or declare {case.version} (docs/timers.md)",
+    )
 
 
 def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
@@ -222,7 +240,7 @@ def few_steps(case: Case, launch: LaunchContext) -> Iterator[Finding]:
 
 
 CHECKS_OF_IMPORTED = (heads, accelerator, context)
-CHECKS = (learning_rate_warmup, *CHECKS_OF_IMPORTED, profile_gpus, memory)
+CHECKS = (learning_rate_warmup, declared_release, *CHECKS_OF_IMPORTED, profile_gpus, memory)
 CHECKS_OF_TIME = (walltime, few_steps)
 
 
