@@ -6,7 +6,10 @@ from engines.sglang import SGLANG
 from engines.transformers import TRANSFORMERS
 from engines.vllm import VLLM
 
-__all__ = ["Engine", "engine_named", "engines", "register"]
+__all__ = ["UNKNOWN", "Engine", "engine_named", "engines", "register"]
+
+UNKNOWN = "unknown"
+"""The engine of an imported run whose log does not name it."""
 
 _ENGINES: dict[str, Engine] = {engine.name: engine for engine in (VLLM, SGLANG, LMDEPLOY, TRANSFORMERS)}
 
@@ -23,4 +26,4 @@ def engines() -> tuple[Engine, ...]:
 
 def engine_named(name: str) -> Engine:
     """The engine with this name; an unknown engine has only its name."""
-    return _ENGINES.get(name) or Engine(name, name)
+    return _ENGINES.get(name) or Engine(name, "an engine that the log does not name" if name == UNKNOWN else name)

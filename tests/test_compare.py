@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,8 +126,6 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
         ((f"vllm={VLLM}", f"sglang={VLLM}", *RELEASE), "are the same run"),
         ((f"vllm={VLLM}", "sglang=nowhere.log", *RELEASE), "nowhere.log does not exist"),
         ((f"vllm={VLLM}", f"sglang={ROOT / 'LICENSE'}", *RELEASE), "no training step of any known format"),
-        ((str(VLLM), str(SGLANG), *RELEASE), "does not name its engine (vllm, sglang); name the arms"),
-        ((f"vllm={VLLM}", f"sglang={SGLANG}"), "does not name its release of verl (0.3, "),
         ((str(VLLM), str(SGLANG), "--names", "vllm", *RELEASE), "--names must name the 2 arms in order (got 'vllm')"),
         ((f"vllm={VLLM}", f"vllm={SGLANG}", *RELEASE), "two arms have the same name (vllm, vllm)"),
         ((f"vllm={VLLM}", f"vllm-b={LOGS}", *RELEASE), "; give one, or several separated by commas (seeds of one arm)"),
@@ -137,7 +136,6 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
         ((*PAIR, "--trainer", "trl"), f"{VLLM} is a run of verl (got --trainer trl); omit --trainer"),
         ((*PAIR, "--mode", "async_"), "--mode: unknown mode 'async_' (did you mean async?); known: sync, "),
         ((*PAIR, "--warmup", "-1"), "--warmup must be 0 or more (got -1)"),
-        ((*PAIR[:2], "--release", "main"), "import.version (of `compare`: --release; declared: 0.3, "),
         ((*PAIR, "--report", str(LOGS)), "holds no report of this command; give another folder with --report"),
         ((*PAIR, "--report", f"{VLLM}/x"), "cannot be written (Not a directory); give another folder with --report"),
         ((*PAIR, "--save", f"{VLLM}/x.yaml"), "x.yaml cannot be written ("),
@@ -204,6 +202,35 @@ def test_what_a_source_says_need_not_be_given(
     assert "vllm/train.log says verl 0.4.1 (got --release 0.7.1); omit --release" in capsys.readouterr().err
     assert main(["compare", f"sglang={tmp_path / 'vllm'}", "sglang/train.log", "--verdict-only"]) == 1
     assert "vllm/train.log is a run of vllm, and its arm is named sglang; swap the logs" in capsys.readouterr().err
+
+
+def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def said(*given: str) -> tuple[dict[str, Any], str]:
+        assert main(["compare", *given, "--verdict-only", "--json"]) == 0
+        streams = capsys.readouterr()
+        return json.loads(streams.out)["arms"][0], streams.err
+
+    told, beside = said(str(VLLM), str(SGLANG))
+    assert (told["arm"], told["baseline"]) == ("verl-console-sglang-0", "verl-console-vllm-0"), "named by their files"
+    assert "verl-console-vllm-0: verl 0.6, engine not in its log; 1 run, 6 steps" in beside
+    last = beside.splitlines()[-1]
+    assert last.startswith("Not in these logs: the engine and the release. Its timers are read as those of verl ")
+    assert "`--names vllm,sglang --release 0.6` would add the engines' settings and floors" in last
+    flagged, beside = said(str(VLLM), str(SGLANG), "--names", "vllm,sglang", "--release", "0.6")
+    assert flagged["ratios"] == told["ratios"] and "Not in these logs" not in beside
+
+
+def test_an_arm_may_be_named_by_its_engine_and_more(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("vllm2", "vllm_new", "vllm.old", "vllm-eager"):
+        assert main(["compare", f"{name}={VLLM}", f"sglang={SGLANG}", *RELEASE, "--verdict-only"]) == 0
+        assert f"{name}: verl 0.4.1, vllm; 1 run" in capsys.readouterr().out
 
 
 def test_a_copy_or_a_part_of_a_log_is_no_further_run(

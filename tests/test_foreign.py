@@ -127,11 +127,9 @@ def test_a_foreign_trainer_is_no_misspelling_of_ours(
     [
         ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "rllm", "nemo.csv has no column parent. Runs of"),
         ("nemo.csv", "step,phase,parents,seconds\n1,step,,2.0\n", "rllm", "nemo.csv has no column parent. Runs of"),
-        ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "nemo-rl", "the release of nemo-rl decides"),
         ("nemo.log", VERL.format(1), "nemo-rl", "nemo.log is verl's console log, and arm nemo says trainer: nemo-rl"),
         ("nemo.log", VERL.format(1), "verll", "says trainer: verll (did you mean verl?)"),
         ("nemo.log", VERL.format(1), "Verl", "arms.nemo.trainer must be written verl (got 'Verl')"),
-        ("nemo.log", nemo_block(1), "nemo-rl", "the release of nemo-rl decides"),
         ("nemo.log", nemo_block(1), "rllm", "nemo.log is NeMo-RL's console, and arm nemo says trainer: rllm"),
         ("nemo.log", ROLL, "roll", "nemo.log looks like ROLL's console"),
         ("nemo.log", ROLL * 60_000, "rllm", "nemo.log looks like ROLL's console"),

@@ -1,17 +1,14 @@
 """What is told of imported runs' sources before any of them is read."""
 
 import gzip
-import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from common.errors import UserError
 from workflow.config.entry import require_sources
-from workflow.config.imports import Import
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
@@ -53,24 +50,7 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         ),
         (VERL, {"trainer": "trl"}, "is verl's console log, and arm other says trainer: trl"),
         (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
-        (VERL, {"facts": {"version": "0.2.0"}}, "no timer tree is declared for trainer verl 0.2.0 with engine vllm"),
         (VERL, {"facts": {"mode": "native"}}, "verl 0.4.1 in mode native"),
-        (
-            VERL,
-            {"facts": {"version": "0.7"}},
-            "Did you mean 0.7.0 or 0.7.1? Give the release that ran as import.version",
-        ),
-        (
-            VERL,
-            {"facts": {"version": "v0.9"}},
-            "no timers are declared for verl 0.9. Did you mean 0.9.1?",
-        ),
-        (VERL, {"facts": {"version": "0.7.1rc2"}}, "Did you mean 0.7.1?"),
-        (VERL, {"facts": {"version": "main"}}, "verl main is no release, and releases nest their timers diff"),
-        (TABLE, {"trainer": "trl", "facts": {"version": "9.9"}}, "trl 9.9 in mode native"),
-        (TRL, {"trainer": "trl", "facts": {"version": None}}, "(declared: 0.28, 0.29, 1.0, 1.1, "),
-        (TRL, {"trainer": "trl", "facts": {"version": None}}, "1.9, 1.16):"),
-        (VERL, {"facts": {"version": None}}, "the release of verl decides"),
     ],
 )
 def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: Any, arm: Any, says: str) -> None:
@@ -90,6 +70,11 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
         (VERL + "noise\n" * 10_000 + "verl==0.4.1\n", {"facts": {"version": None}}),
         (VERL, {"facts": {"version": "0.9.1"}}),
         (VERL, {"facts": {"version": "v0.6.0"}}),
+        # The run's timers tell the release.
+        (VERL, {"facts": {"version": None}}),
+        (VERL, {"facts": {"version": "0.2.0"}}),
+        (VERL, {"facts": {"version": "main"}}),
+        (TABLE, {"trainer": "trl", "facts": {"version": "9.9"}}),
         # Its step time is that of every release.
         (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}),
         (TRL, {"trainer": "trl", "facts": {"version": "9.9", "mode": "native"}}),
@@ -97,18 +82,6 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
 )
 def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, arm: Any) -> None:
     looked_at(tmp_path, {"run.log": content}, **arm)
-
-
-def test_a_release_that_nothing_tells_is_asked_for_by_a_section_that_can_be_used(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        looked_at(tmp_path, {"run, a.log": VERL, "b.log": VERL}, facts={"version": None})
-    said = str(caught.value)
-    section = re.search(r"^  (import: .*)$", said, re.M)
-    assert section and "(declared: 0.3, 0.4.0, 0.4.1, 0.5, " in said
-    given = yaml.safe_load(section[1].replace("...", "0.4.1"))["import"]
-    assert given == {"version": "0.4.1", "runs": [str(tmp_path / "run, a.log"), str(tmp_path / "b.log")]}
-    assert Import.model_validate(given).runs[0].source == (str(tmp_path / "run, a.log"),)
-    assert said.count("the release of") == 1, "the arm's runs are told of together"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from common.errors import UserError
 from common.messages import did_you_mean
+from engines import UNKNOWN
 from trainers.areal.trainer import AREAL
 from trainers.nemo_rl.trainer import NEMO_RL
 from trainers.openrlhf.trainer import OPENRLHF
@@ -61,7 +62,7 @@ def require_importable(arm_name: str, arm: TrainedArm) -> None:
 
     Runs of an unregistered trainer bring their own timer tree (analysis/imports/source_check.py).
     """
-    engines = {one.name: one.engines for one in trainers()}
+    engines = {one.name: (*one.engines, UNKNOWN) for one in trainers()}
     if arm.trainer in engines:
         _require_engine(arm_name, arm, engines)
     elif arm.trainer.lower() in engines:

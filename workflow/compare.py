@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,16 @@ import yaml
 from analysis.imports.formats import WANDB, format_of, inspect_source, read_source
 from analysis.imports.import_run import CACHE, write_import
 from analysis.imports.source_check import engine_of_source, trainer_of_source
+from analysis.imports.tree_by_data import BY_DATA
 from analysis.sources.wandb_api import download
 from common.errors import UserError
 from common.files import write_json, write_text_at
 from common.messages import unknown_name
 from common.verdicts import count_of
-from engines import engines
+from engines import UNKNOWN, engines
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
 from trainers.section import NAME_PATTERN
-from trainers.timers.lookup import releases
 from trainers.timers.tree import release_of
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
@@ -54,6 +55,8 @@ class ComparedArm:
     trainer: str = ""
     engine: str = ""
     release: str = ""
+    release_unknown: bool = False
+    """Whether neither its sources nor a flag name its release."""
     inspected: list[Imported] = field(default_factory=list)
 
 
@@ -74,14 +77,14 @@ def compare(args: argparse.Namespace) -> None:
         write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
     if args.verdict_only:
         with tempfile.TemporaryDirectory() as folder:
-            _compare(plan, Path(folder), args)
+            _compare(plan, Path(folder), args, arms)
         return
     folder = args.report
     existed = folder.exists()
     mark = "Written by rolloutbench compare, which may write this folder again.\n"
     write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
     try:
-        content = _compare(plan, folder, args)
+        content = _compare(plan, folder, args, arms)
     except UserError:
         if not existed:
             shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +118,7 @@ def _require_free(args: argparse.Namespace) -> None:
         raise UserError(f"{folder} exists and holds no report of this command; give another folder with --report")
 
 
-def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Content:
+def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]) -> Content:
     """Import every run and print the verdict; returns the report's content."""
     from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 
@@ -136,7 +139,37 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace) -> Content:
     else:
         print(content.no_comparison)
     sys.stdout.flush()
+    for line in _not_in_logs(arms, content):
+        _say(line, args)
     return content
+
+
+def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
+    """What these logs do not name, after the answer: how it was read, and the flags that would add it."""
+    lacking, flags, gains = [], [], []
+    if any(arm.engine == UNKNOWN for arm in arms):
+        lacking.append("the engine")
+        flags.append(f"--names {','.join(_example_names(arms))}")
+        gains.append("the engines' settings and floors")
+    # Of a log with the step's seconds alone, every release says the same.
+    phases = {run.arm: run.steps.loc[run.steps["kind"] == "phase", "name"].nunique() for run in content.runs}
+    divided = {run.arm: run for run in content.runs if phases[run.arm] > 1}
+    if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
+        lacking.append("the release")
+        flags.append(f"--release {unnamed[0].tree.series}")
+        gains.append("the release's defaults")
+    by_data = [verdict.text for verdict in content.verdicts if verdict.code == BY_DATA]
+    if not lacking:
+        return [f"{text}." for text in by_data[:1]]
+    how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
+    return [f"Not in these logs: {' and '.join(lacking)}.{how} `{' '.join(flags)}` would add {' and '.join(gains)}."]
+
+
+def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
+    """Names for the arms by engines of their trainer, so that no two are equal."""
+    known = [one.name for one in engines() if one.name in trainer_named(arms[0].trainer).engines] or ["vllm"]
+    rounds = [f"-{at // len(known) + 1}" if at >= len(known) else "" for at in range(len(arms))]
+    return [known[at % len(known)] + number for at, number in enumerate(rounds)]
 
 
 def import_content(plan: Plan, folder: Path) -> Content:
@@ -165,6 +198,7 @@ def _summary(plan: Plan, runs: Sequence[Any]) -> list[str]:
             steps = sum(run.steps["step"].nunique() for run in own)
             trees = ", ".join(dict.fromkeys(run.tree.name for run in own))
             engine = plan.config.arms[name].engine
+            engine = "engine not in its log" if engine == UNKNOWN else engine
             lines.append(f"{name}: {trees}, {engine}; {count_of(len(own), 'run')}, {count_of(steps, 'step')}")
     return lines
 
@@ -256,23 +290,15 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         raise UserError(
             f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
         )
-    of_trainer = trainer_named(arm.trainer).engines or tuple(one.name for one in engines())
-    if not arm.engine and len(of_trainer) == 1:
-        arm.engine = of_trainer[0]
+    of_trainer = trainer_named(arm.trainer).engines
     if not arm.engine:
-        known = ", ".join(of_trainer)
-        raise UserError(f"{first} does not name its engine ({known}); name the arms by engine: --names vllm,sglang")
+        arm.engine = of_trainer[0] if len(of_trainer) == 1 else UNKNOWN
     package = trainer_named(arm.trainer).distribution
     versions = [v for found in arm.inspected if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
-    if not versions and not args.release and all(source.tree is None for source in arm.inspected):
-        known_releases = releases(arm.trainer)
-        raise UserError(
-            f"{first} does not name its release of {arm.trainer} ({', '.join(known_releases)}); "
-            f"give it: --release {known_releases[-1]}"
-        )
     if versions and args.release and release_of(versions[0]) != release_of(args.release):
         raise UserError(f"{first} says {arm.trainer} {versions[0]} (got --release {args.release}); omit --release")
     arm.release = "" if versions else args.release or ""
+    arm.release_unknown = not versions and not args.release and all(source.tree is None for source in arm.inspected)
 
 
 def _inspect(source: str, versioned: bool) -> Imported:
@@ -287,17 +313,18 @@ def _inspect(source: str, versioned: bool) -> Imported:
 
 
 def _engine_named(name: str) -> str:
-    """The engine that an arm's name begins with; else ""."""
-    begins = name.lower().partition("-")[0]
-    return next((one.name for one in engines() if begins in (one.name, *one.aliases)), "")
+    """The engine that an arm's name begins with (`vllm-eager`, `vllm2`); else ""."""
+    begins = re.match(r"[a-z]*", name.lower())
+    return next((one.name for one in engines() if begins and begins[0] in (one.name, *one.aliases)), "")
 
 
 def _name(arms: Sequence[ComparedArm]) -> None:
-    """Name the unnamed arms: by engine, else by trainer and engine, else by file."""
+    """Name the unnamed arms: by engine, else by trainer and engine, else by the shortest paths that differ."""
+    known = all(arm.name or arm.engine != UNKNOWN for arm in arms)
+    deepest = max(len(Path(arm.sources[0]).parts) for arm in arms)
     for make in (
-        lambda arm: arm.engine,
-        lambda arm: f"{arm.trainer}-{arm.engine}",
-        lambda arm: re.sub(r"[^A-Za-z0-9_.]+", "-", Path(arm.sources[0]).stem).strip("-.")[:40],
+        *((lambda arm: arm.engine, lambda arm: f"{arm.trainer}-{arm.engine}") if known else ()),
+        *(partial(_file_name, parts=parts) for parts in range(1, deepest + 1)),
     ):
         names = [arm.name or make(arm) for arm in arms]
         if len(set(names)) == len(names):
@@ -310,6 +337,13 @@ def _name(arms: Sequence[ComparedArm]) -> None:
         raise UserError(
             f"two arms have the same name ({', '.join(arm.name for arm in arms)}); give other names with --names"
         )
+
+
+def _file_name(arm: ComparedArm, parts: int) -> str:
+    """The last parts of the path of an arm's first source, as a name."""
+    path = Path(arm.sources[0])
+    text = "-".join([*path.parent.parts[len(path.parent.parts) - parts + 1 :], path.stem])
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[-40:]
 
 
 def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from analysis.imports.formats import formats
 from analysis.sources.phases_csv import FORMAT as TABLE
 from common.dotted import lookup
 from common.errors import UserError
-from engines import engines
+from engines import UNKNOWN, engines
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
 
@@ -47,7 +47,7 @@ def require_of_arm(spec: Mapping[str, Any], parts: Sequence[tuple[str, Imported]
                 f"{_remedy(arm, 'trainer')}"
             )
         found, description = engine_of_source(part) or (engine, "")
-        if found != engine:
+        if engine not in (UNKNOWN, found):
             raise UserError(f"{source} {description}, and arm {arm} says engine: {engine}. {_remedy(arm, 'engine')}")
 
 

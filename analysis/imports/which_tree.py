@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
-from analysis.imports.formats import WANDB
 from analysis.imports.source_check import require_of_arm, require_own_tree
-from common.errors import UserError
+from analysis.imports.tree_by_data import tree_by_data
 from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.record import TIMERS, Imported, SourceRead
-from trainers.registry import trainer_named, trainers
+from trainers.registry import trainer_named
 from trainers.timers.flat import nest_timers
-from trainers.timers.lookup import declared_trees, mode_of, releases, tree_for
+from trainers.timers.lookup import declared_trees, mode_of, releases, releases_near, tree_for
 from trainers.timers.own import own_tree
 from trainers.timers.tree import TimerTree, release_of
 
@@ -44,16 +43,33 @@ def tree_of(
         own = own_tree(trainer, release, engine, [part.tree for part in parts])
         return own, release, list(_own_tree_verdicts(own, read, run_id))
     found = _versions(trainer, parts)
-    version = facts.get("version") or next(iter(found), None)
-    if version is None:
-        raise _no_version(spec, [facts["sources"]])
-    version = str(version)
+    version = str(facts.get("version") or next(iter(found), ""))
     verdicts: list[Verdict] = []
     if found and release_of(found[0]) != release_of(version):
         text = f"{run_id}: its source says {trainer} {found[0]}, its arm {version}: the arm's version counts"
         verdicts.append(Verdict("warning", "version-differs", text))
-    tree, more = _declared_tree(spec, facts, parts, read, version)
+    if version and _is_declared(trainer, version):
+        tree, more = _declared_tree(spec, facts, parts, read, version)
+    else:
+        tree, more = _tree_by_data(spec, facts, parts, read, version)
     return tree, version, [*verdicts, *more]
+
+
+def _is_declared(trainer: str, version: str) -> bool:
+    return any(tree.matches(version) for tree in declared_trees() if tree.trainer == trainer)
+
+
+def _tree_by_data(
+    spec: Mapping[str, Any], facts: Mapping[str, Any], parts: Sequence[Imported], read: SourceRead, version: str
+) -> tuple[TimerTree, list[Verdict]]:
+    """The tree of a run whose release is not in its sources (version ""), or not declared, by its own timers."""
+    trainer = str(spec["trainer"])
+    why = f"its log does not name its release of {trainer}"
+    if version:
+        why = f"the timers of {trainer} {version} are not declared (declared: {', '.join(releases(trainer))})"
+    order = releases_near(trainer, version)
+    tree_of_release = partial(_declared_tree, spec, facts, parts, read)
+    return tree_by_data(trainer, str(spec["run_id"]), order, tree_of_release, read, why)
 
 
 def _declared_tree(
@@ -63,12 +79,6 @@ def _declared_tree(
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
     mode, native = _mode(facts), trainer_named(trainer).native
     of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version)]
-    if native and mode in (None, native) and not of_release and all(p.format in _step_only_formats() for p in parts):
-        text = (
-            f"{run_id}: the timers of {trainer} {version} are not declared (declared: {', '.join(releases(trainer))}). "
-            "Its log has only the step's time, which is the same in all of these; that is read"
-        )
-        return _step_only_tree(trainer, version, engine), [Verdict("note", "release-undeclared", text)]
     if mode is not None:
         return tree_for(trainer, version, engine, mode), []
     settings = next((p.config for p in parts if p.config), {}) or next((p.overrides for p in parts if p.overrides), {})
@@ -77,7 +87,7 @@ def _declared_tree(
     if native and not (our_timers and trainer_named(trainer).driver):
         mode = native
     tree = tree_for(trainer, version, engine, mode)
-    candidates = [t for t in of_release if engine in t.engines]
+    candidates = [t for t in of_release if t.has(engine)]
     other = _marked(tree, candidates, read, parts) or _fitting_better(tree, candidates, read)
     if other is not None:
         text = (
@@ -89,17 +99,6 @@ def _declared_tree(
     if unmarked is not None and not tree.mode and not settings:
         return _by_staleness(tree, unmarked, read, run_id)
     return tree, []
-
-
-def _step_only_formats() -> set[str]:
-    """The formats that have no timer but the step's: the trainer logs the others to wandb."""
-    return {form.name for trainer in trainers() for form in trainer.formats if form.step_alone}
-
-
-def _step_only_tree(trainer: str, version: str, engine: str) -> TimerTree:
-    """The tree of an undeclared release, with the step alone."""
-    native = next(t for t in declared_trees() if t.trainer == trainer and t.mode == trainer_named(trainer).native)
-    return TimerTree(trainer, version, (engine,), native.phases[:1], native.source, "step alone")
 
 
 def _mode(facts: Mapping[str, Any]) -> str | None:
@@ -127,33 +126,19 @@ def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterat
         yield Verdict("note", "no-generation-phase", text)
 
 
-def require_declared(
-    spec: Mapping[str, Any], inspected: Sequence[Imported | None], sources_of_arm: Sequence[Sequence[str]]
-) -> None:
-    """`UserError` where it is certain, before the sources are read, that the run's timers have no tree.
+def require_declared(spec: Mapping[str, Any], inspected: Sequence[Imported | None]) -> None:
+    """`UserError` where it is certain, before the sources are read, that a declared release has no tree for the run.
 
-    `inspected` is the result of `inspect_source` for each source; `sources_of_arm` has the sources of each run of its
-    arm.
+    `inspected` is the result of `inspect_source` for each source.
     """
     if any(part is not None and part.tree is not None for part in inspected):
         return
     facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
-    mode, native = _mode(facts), trainer_named(trainer).native
     version = facts.get("version") or next(iter(_versions(trainer, [part for part in inspected if part])), None)
-    if version is None:
-        # A source that shows its format at once also shows its version at once, or never.
-        if all(part is not None for part in inspected):
-            raise _no_version(spec, sources_of_arm)
-        return
-    of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version))]
-    fitting = [t for t in of_release if engine in t.engines]
-    if native and mode in (None, native) and not of_release:
-        # The step's time is read of any release, and a source that is not inspected may have that alone.
-        sources = zip(facts["sources"], inspected, strict=True)
-        if all(
-            part.format in _step_only_formats() if part else not source.startswith(WANDB) for source, part in sources
-        ):
-            return
+    if version is None or not _is_declared(trainer, str(version)):
+        return  # the run's timers decide
+    mode, native = _mode(facts), trainer_named(trainer).native
+    fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and t.has(engine)]
     if not any(mode is None or t.mode == mode for t in fitting):
         tree_for(trainer, str(version), engine, native if mode is None else mode)
 
@@ -161,17 +146,6 @@ def require_declared(
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
     package = trainer_named(trainer).distribution
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
-
-
-def _no_version(spec: Mapping[str, Any], runs: Sequence[Sequence[str]]) -> UserError:
-    trainer = str(spec["trainer"])
-    known = ", ".join(releases(trainer)) or "none"
-    listed = [run[0] if len(run) == 1 else {"source": list(run)} for run in runs]
-    return UserError(
-        f"the release of {trainer} decides how a run's timers nest, and not every source names it. Give it as "
-        f"import.version of arm {spec.get('arm')} (declared: {known}):\n"
-        f'  import: {{version: "...", runs: {json.dumps(listed, ensure_ascii=False)}}}'
-    )
 
 
 def _marked(

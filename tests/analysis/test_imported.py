@@ -9,6 +9,7 @@ import pytest
 
 from analysis.imports.__main__ import main
 from analysis.imports.formats import read_source
+from analysis.imports.tree_by_data import tree_by_data
 from analysis.phases import phase_table, phase_verdicts
 from analysis.runs import read_plan, read_run, read_runs
 from analysis.steps import ChosenStep, read_steps
@@ -16,6 +17,8 @@ from analysis.tokens import add_known_tokens
 from analysis.wide import BAD_TIME, wide_steps
 from common.files import fingerprint_of
 from trainers.logs.record import StepRecord
+from trainers.timers.tree import Phase, TimerTree
+from trainers.verl.console import read_verl_console
 
 # The article's Table 1, as it is printed there, and the line of its log for the same step with SGLang.
 TABLE_1 = {
@@ -202,16 +205,51 @@ def test_a_repetition_of_no_arm_is_an_error(tmp_path, same_as):
         read_plan(path)
 
 
-def test_a_missing_version_is_read_from_the_source_or_asked_for(tmp_path, capsys):
+def test_a_missing_version_is_read_from_the_source_or_from_its_timers(tmp_path):
     told = write(tmp_path, "verl==0.4.1\n" + verl_lines([PLAIN]))
     _, metadata, end = imported(tmp_path / "res", spec_of("vllm", [told], version=None))
     assert metadata["timers"] == "verl 0.4.1" and end["versions"] == {"verl": "0.4.1"}
     _, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [told], version="0.5.0"))
     assert codes(metadata) == ["version-differs"] and metadata["timers"] == "verl 0.5"
     silent = write(tmp_path, verl_lines([PLAIN]), "silent.log")
-    error = failure(tmp_path, spec_of("vllm", [silent], version=None), capsys)
-    assert "import.version of arm vllm (declared: 0.3, 0.4.0, 0.4.1, 0.5, 0.6, 0.7.0, 0.7.1, 0.8, 0.9.1)" in error
-    assert "no timer tree is declared" in failure(tmp_path, spec_of("vllm", [silent], version="0.2.0"), capsys)
+    _, metadata, end = imported(tmp_path / "res", spec_of("vllm", [silent], version=None))
+    assert codes(metadata) == ["release-by-data"] and end["versions"] == {}
+    text = said(metadata, "release-by-data")
+    assert "does not name its release of verl. Its timers are read as those of verl 0.3 to 0.9.1, whose timers" in text
+    _, metadata, end = imported(tmp_path / "res", spec_of("vllm", [silent], version="0.2.0"))
+    assert metadata["timers"] == "verl 0.3" and end["versions"] == {"verl": "0.2.0"}
+    assert "the timers of verl 0.2.0 are not declared (declared: 0.3, " in said(metadata, "release-by-data")
+
+
+RESHARD = {"gen": 8.0, "reshard": 0.5, "update_actor": 1.0, "step": 9.5}
+
+
+def test_the_release_is_the_newest_whose_sums_close(tmp_path):
+    """verl times a reshard up to 0.6."""
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([RESHARD] * 5))], version=None)
+    _, metadata, _ = imported(tmp_path / "res", spec)
+    assert metadata["timers"] == "verl 0.6" and "verl 0.4.1 to 0.6, whose timers" in said(metadata, "release-by-data")
+    # 1 s more than the step: in no release do the sums close.
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([RESHARD | {"gen": 9.5}] * 5))], version=None)
+    _, metadata, _ = imported(tmp_path / "res", spec)
+    assert "its timers close under no declared release" in said(metadata, "release-by-data")
+
+
+def test_a_timer_that_possible_releases_place_differently_is_in_no_sum(tmp_path):
+    within, beside = (Phase(path, "Reshard", "", "weight sync", ("reshard",)) for path in ("step/gen/r", "step/r"))
+    step, gen = (Phase(*names, "", "other", (names[1],)) for names in (("step", "step"), ("step/gen", "gen")))
+    trees = {
+        series: TimerTree("verl", series, ("vllm",), (step, gen, reshard), "")
+        for series, reshard in (("0.6", within), ("0.5", beside))
+    }
+    read = read_verl_console(write(tmp_path, verl_lines([{"gen": 8.0, "reshard": 0.5, "step": 9.5}] * 5))).read
+    tree, (verdict,) = tree_by_data("verl", "r", ["0.6", "0.5"], lambda series: (trees[series], []), read, "why")
+    assert [phase.path for phase in tree.phases] == ["step", "step/gen"] and tree.name == "verl 0.5 or 0.6"
+    assert "These releases place reshard differently: it is in no sum" in verdict.text
+    # Where only one closes, there is no doubt.
+    read = read_verl_console(write(tmp_path, verl_lines([{"gen": 9.2, "reshard": 0.5, "step": 9.5}] * 5))).read
+    tree, (verdict,) = tree_by_data("verl", "r", ["0.5", "0.6"], lambda series: (trees[series], []), read, "why")
+    assert tree.name == "verl 0.6" and "read as those of verl 0.6: their sums close" in verdict.text
 
 
 def test_a_source_that_grows_while_it_is_read_is_told(tmp_path, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import time
@@ -110,8 +111,8 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     answer(experiment, jobs, ended={"4": ended})
     # It began after Slurm was asked: nobody has requeued it.
     begins = MadeRun(experiment, "begins").job(job_id="8").attempt(steps=5)
-    later = time.time() + 5
-    os.utime(begins.paths.attempt(1).order, (later, later))
+    order = begins.paths.attempt(1).order
+    write(order, json.loads(order.read_text()) | {"started": time.time()})
     lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young", "begins")
     assert row(lines, "begins").startswith("begins starting 8 ")
     assert row(lines, "runs") == "runs running 1 gpu1 1 4/10 2.00 12 s 18 h 30 min"

@@ -9,6 +9,7 @@ from typing import Any
 
 from common.dotted import flatten, overrides_by_key
 from common.errors import UserError
+from engines import UNKNOWN
 from trainers.registry import trainer_named, trainers
 from trainers.timers.tree import TimerTree, release_of
 
@@ -34,7 +35,7 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
     """The tree of a trainer's version with an engine; `UserError` with similar releases or how to declare one."""
     for tree in declared_trees():
-        if tree.trainer == trainer and tree.matches(version) and engine in tree.engines and tree.mode == mode:
+        if tree.trainer == trainer and tree.matches(version) and tree.has(engine) and tree.mode == mode:
             return tree
     if not any(tree.trainer == trainer and tree.matches(version) for tree in declared_trees()):
         if fits := releases_like(trainer, version):
@@ -68,12 +69,17 @@ def nearest_tree(trainer: str, version: str, engine: str, mode: str = "") -> Tim
     if not of_trainer or any(tree.matches(version) for tree in of_trainer):
         return tree_for(trainer, version, engine, mode)
     fitting = (
-        [tree for tree in of_trainer if tree.mode == mode and engine in tree.engines],
+        [tree for tree in of_trainer if tree.mode == mode and tree.has(engine)],
         [tree for tree in of_trainer if tree.mode == mode],
         [tree for tree in of_trainer if not tree.mode],
     )
     near = next(filter(None, fitting))
     return min(near, key=lambda tree: _distance(version, tree.series))
+
+
+def releases_near(trainer: str, version: str) -> list[str]:
+    """The declared releases, the nearest to a version first; the newest first for one without numbers."""
+    return sorted(releases(trainer), key=lambda series: _distance(version, series))
 
 
 def _numbers(version: str) -> list[int]:
@@ -82,22 +88,24 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in found[0].split(".")] if found else []
 
 
-def _distance(version: str, series: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How far a version is from a series, first by major, then by minor version; of two as far, the newer is less.
+def _distance(version: str, series: str) -> tuple[float, tuple[int, ...]]:
+    """How far a version is from a series; of two as far, the newer is less.
 
     A version without numbers (`main`) is as far from all.
     """
     wanted, declared = _numbers(version), _numbers(series)
-    apart = tuple(abs(a - b) for a, b in zip_longest(wanted, declared, fillvalue=0)) if wanted else ()
-    return apart, tuple(-part for part in declared)
+    apart = abs(
+        sum(1000.0**-place * (a - b) for place, (a, b) in enumerate(zip_longest(wanted, declared, fillvalue=0)))
+    )
+    return apart if wanted else 0.0, tuple(-part for part in declared)
 
 
 def _require_engine(trainer: str, version: str, engine: str) -> None:
     """`UserError` if a declared release does not have the engine, and another declared one has it."""
     of_trainer = [tree for tree in declared_trees() if tree.trainer == trainer]
     engines = dict.fromkeys(one for tree in of_trainer if tree.matches(version) for one in tree.engines)
-    others = [one for one in releases(trainer) if any(t.series == one and engine in t.engines for t in of_trainer)]
-    if engines and others and engine not in engines:
+    others = [one for one in releases(trainer) if any(t.series == one and t.has(engine) for t in of_trainer)]
+    if engines and others and engine not in (UNKNOWN, *engines):
         raise UserError(
             f"{trainer} {version} has no {engine} (declared: {', '.join(engines)}; {engine} is declared for {trainer} "
             f"{', '.join(others)}). Correct the arm's engine (of `compare`: --names), or give the release that ran as "
@@ -113,7 +121,7 @@ def _near(trainer: str, version: str, engine: str, mode: str) -> str:
     of_release = [t for t in of_trainer if t.matches(version)]
     near = of_release or [t for t in of_trainer if t.mode == mode] or of_trainer
     known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in near)
-    if modes := [t.mode or "the default" for t in of_release if engine in t.engines]:
+    if modes := [t.mode or "the default" for t in of_release if t.has(engine)]:
         known += f": that release with {engine} only in mode {' or '.join(modes)}, not in {mode or 'the default'}"
     return known
 

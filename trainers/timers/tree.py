@@ -9,6 +9,8 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Any
 
+from engines import UNKNOWN
+
 # All trainers share these: verl's `gen` and TRL's `generate` are both "generation", so one stacked bar fits both.
 CATEGORIES = ("generation", "weight sync", "log-probs", "rewards", "loss+backward", "optimizer", "other")
 
@@ -89,6 +91,10 @@ class TimerTree:
     @property
     def root(self) -> str:
         return self.phases[0].path
+
+    def has(self, engine: str) -> bool:
+        """Whether it is the tree of runs with this engine; any tree is one of an engine that is not known."""
+        return engine == UNKNOWN or engine in self.engines
 
     def matches(self, version: str) -> bool:
         """Whether a version belongs to this series, in any spelling (`release_of`)."""

@@ -30,7 +30,6 @@ from workflow.cluster.jobstate import (
     Pulse,
     filesystem_now,
     job_state,
-    modified,
     pulse_at,
     silence_s,
 )
@@ -151,8 +150,8 @@ def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launch
     # One check is enough for a job without attempts if accounting knows its end, or if there is no accounting.
     settled = job.job_id in report.answer.ended or not report.answer.accounting
     newest = next(reversed(attempts_of_job(run, job.paths.number)), None)
-    # Two ages, since the file system's clock may differ from this host's.
-    began_s, asked_s = now - ((newest and modified(newest.order)) or 0.0), time.time() - report.answer.asked
+    # By the clocks of two hosts: if they differ, a job is for a moment called requeued that begins, or the reverse.
+    began = read_object(newest.order).get("started", 0.0) if newest is not None else 0.0
     return job_state(
         Evidence(
             job,
@@ -161,7 +160,7 @@ def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launch
             unavailable=report.unavailable and _last_sign(run, job, now),
             answers_without=_ENOUGH_ANSWERS if pulse.began or job.end or settled else 1,
             pulse=pulse,
-            began_since=began_s < asked_s,
+            began_since=began > report.answer.asked,
         )
     )
 

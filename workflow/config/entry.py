@@ -245,7 +245,7 @@ def require_sources(plan: Plan) -> None:
     problems = []
     for run in plan.imports.values():
         try:
-            _require_source(run, [list(each.source) for each in plan.config.imports[run.spec["arm"]].runs])
+            _require_source(run)
         except UserError as error:
             problems.append(f"arms.{run.spec['arm']}.import: {error}")
     # Every run in a wrong table has the same problem.
@@ -256,7 +256,7 @@ def require_sources(plan: Plan) -> None:
         raise UserError("\n".join([*problems[:_SHOWN_SOURCES], *more]))
 
 
-def _require_source(run: PlannedRun, sources_of_arm: Sequence[Sequence[str]]) -> None:
+def _require_source(run: PlannedRun) -> None:
     facts = run.spec["import"]
     has_version = facts["version"] is not None
     looks = [
@@ -266,7 +266,7 @@ def _require_source(run: PlannedRun, sources_of_arm: Sequence[Sequence[str]]) ->
     local = [(source, look) for source, look in pairs if look is not None]
     require_of_arm(run.spec, local)
     require_own_tree(run.spec, pairs)
-    require_declared(run.spec, looks, sources_of_arm)
+    require_declared(run.spec, looks)
     tables = [local_path(source) for source, look in local if look.tree is not None]
     if tables and all(table.stat().st_size <= INSPECTED_BYTES for table in tables):
         names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))

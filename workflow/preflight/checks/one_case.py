@@ -36,7 +36,7 @@ def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]
 
 def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """A release whose timers are not declared."""
-    if case.imported or not case.trainer.trees or any(tree.matches(case.version) for tree in case.trainer.trees):
+    if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in case.trainer.trees):
         return
     name, known = case.trainer.name, ", ".join(releases(case.trainer.name))
     yield finding_of(
