@@ -134,7 +134,7 @@ def test_what_is_wrong_with_one_file_of_many_runs_is_told_once(tmp_path: Path) -
         (tmp_path / f"{one['a']}.log").write_text(VERL)
     with pytest.raises(UserError) as caught:
         require_sources(plan_runs(parse_config({"experiment": "x", "baseline": "a", "arms": arms}), stack_facts))
-    assert str(caught.value).count("has the columns") == 1 and "more imported" not in str(caught.value)
+    assert str(caught.value).count("no column is named like seconds") == 1 and "more imported" not in str(caught.value)
 
 
 def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> None:

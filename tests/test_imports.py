@@ -214,7 +214,10 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
             with_import({"runs": [{"source": "a", "seed": 3}, {"source": "b", "seed": 3}]}),
             "runs 0 and 1 have the same seed (got 3)",
         ),
-        (with_import("a", engine="vlm"), "arms.vllm.engine (of trainer verl) must be one of: vllm, sglang, unknown (got 'vlm')"),
+        (
+            with_import("a", engine="vlm"),
+            "arms.vllm.engine (of trainer verl) must be one of: vllm, sglang, unknown (got 'vlm')",
+        ),
         (with_import("b", trainer="Swift"), "arms.vllm.trainer must be written swift (got 'Swift')"),
         (with_import("b", stack="verl04-sglang"), "is built for trainer verl with engine sglang"),
         (

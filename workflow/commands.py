@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--names": {"metavar": "A,B", "help": "names of the arms; a name that begins with an engine's sets its engine"},
     "--trainer": {"help": "the trainer; in compare, of logs that do not name it"},
     "--release": {"help": "the trainer's release, of logs that do not name it"},
+    "--step-seconds": {"metavar": "COLUMN", "help": "the column with the step's seconds, of a table with any columns"},
     "--mode": {"help": "the trainer's loop, of logs that do not name it (docs/import.md)"},
     "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps to skip (default: 1)"},
     "--report": {"type": Path, "default": Path("comparison"), "metavar": "FOLDER", "help": "default: comparison"},
@@ -89,8 +90,9 @@ FILES = ("sources", "words", "--data")
 COMMANDS: dict[str, Command] = {
     "compare": Command(
         "compare logs: prints the verdict, then writes the report",
-        "sources --names --trainer --release --mode --warmup --report --verdict-only --open --save --json --markdown",
-        "Trainer, engine and release come from the logs. If a log does not name one, the message names the flag.",
+        "sources --names --trainer --release --step-seconds --mode --warmup --report --verdict-only --open --save "
+        "--json --markdown",
+        "Trainer, engine and release come from the logs. What they lack is said after the answer, with its flag.",
         (
             ("compare vllm=a.log,b.log sglang=c.log,d.log", "commas separate seeds of one arm"),
             ("compare a.log b.log --names vllm,sglang --release 0.7.1", "names and release, if the logs lack them"),

@@ -23,6 +23,7 @@ from analysis.imports.formats import WANDB, format_of, inspect_source, read_sour
 from analysis.imports.import_run import CACHE, write_import
 from analysis.imports.source_check import engine_of_source, trainer_of_source
 from analysis.imports.tree_by_data import BY_DATA
+from analysis.sources.any_table import COLUMNS_TAKEN
 from analysis.sources.wandb_api import download
 from common.errors import UserError
 from common.files import write_json, write_text_at
@@ -32,6 +33,7 @@ from engines import UNKNOWN, engines
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
 from trainers.section import NAME_PATTERN
+from trainers.timers.own import MODE
 from trainers.timers.tree import release_of
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
@@ -126,7 +128,8 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[
     from analysis.runs import LEFT_OUT
 
     left_out = [verdict.text for verdict in content.verdicts if verdict.code in LEFT_OUT]
-    for line in (*_summary(plan, content.runs), *left_out):
+    taken = [verdict.text.partition(": ")[2] for verdict in content.verdicts if verdict.code == COLUMNS_TAKEN]
+    for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken)):
         _say(line, args)
     as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
@@ -167,7 +170,8 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
 
 def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
     """Names for the arms by engines of their trainer, so that no two are equal."""
-    known = [one.name for one in engines() if one.name in trainer_named(arms[0].trainer).engines] or ["vllm"]
+    of_trainer = trainer_named(arms[0].trainer).engines
+    known = [one.name for one in engines() if one.name in of_trainer or not of_trainer]
     rounds = [f"-{at // len(known) + 1}" if at >= len(known) else "" for at in range(len(arms))]
     return [known[at % len(known)] + number for at, number in enumerate(rounds)]
 
@@ -196,7 +200,7 @@ def _summary(plan: Plan, runs: Sequence[Any]) -> list[str]:
         own = [run for run in runs if run.arm == name]
         if own:
             steps = sum(run.steps["step"].nunique() for run in own)
-            trees = ", ".join(dict.fromkeys(run.tree.name for run in own))
+            trees = ", ".join(dict.fromkeys("a table" if run.tree.mode == MODE else run.tree.name for run in own))
             engine = plan.config.arms[name].engine
             engine = "engine not in its log" if engine == UNKNOWN else engine
             lines.append(f"{name}: {trees}, {engine}; {count_of(len(own), 'run')}, {count_of(steps, 'step')}")
@@ -279,6 +283,8 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
                 f"{first} is a run of {' or '.join(possible[0])} (got --trainer {args.trainer}); omit --trainer"
             )
         fitting = [args.trainer]
+    if not fitting and any(source.tree is not None for source in arm.inspected):
+        fitting = [UNKNOWN]
     if len(fitting) != 1:
         among = f" ({' or '.join(fitting)})" if fitting else ""
         raise UserError(f"{first} does not name its trainer{among}; give --trainer NAME")
@@ -348,7 +354,7 @@ def _file_name(arm: ComparedArm, parts: int) -> str:
 
 def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:
     """The configuration for the workflow."""
-    given = {"mode": args.mode, "format": None}
+    given = {"mode": args.mode, "step_seconds": args.step_seconds}
     return {
         "experiment": (args.save or args.report).stem,
         "baseline": arms[0].name,

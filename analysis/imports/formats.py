@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from analysis.sources import phases_csv
+from analysis.sources import any_table, phases_csv
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
 from trainers.logs.log_files import clear_cache, open_log, printouts, require_utf8
@@ -41,6 +41,7 @@ def formats() -> dict[str, str]:
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
         **{name: form.what for name, form in _logs().items()},
         phases_csv.FORMAT: "a CSV with the columns step, phase, seconds",
+        any_table.FORMAT: "JSON lines or a CSV with a row for each step and any columns",
     }
 
 
@@ -48,11 +49,14 @@ def _logs() -> dict[str, LogFormat]:
     return {form.name: form for trainer in trainers() for form in trainer.formats}
 
 
-def read_source(source: str, form: str | None, names: Collection[str], cache: Path) -> Imported:
+def read_source(
+    source: str, form: str | None, names: Collection[str], cache: Path, step_seconds: str | None = None
+) -> Imported:
     """The content of a source, every number under its trainer's flat name.
 
     `form` is the format; None detects it by the content. `names` select one run in a table of several. Downloads from
-    wandb's server are kept in `cache`. `UserError` when the source is missing, empty, or of another format.
+    wandb's server are kept in `cache`. `step_seconds` is the column with the step's seconds, of a table with any
+    columns. `UserError` when the source is missing, empty, or of another format.
     """
     clear_cache()
     given, form = form, form or format_of(source)
@@ -67,7 +71,12 @@ def read_source(source: str, form: str | None, names: Collection[str], cache: Pa
         return read_wandb_offline_folder(path)
     _require_file(path, form)
     _require_unpacked(path)
-    found = phases_csv.read_phases_csv(path, names) if form == phases_csv.FORMAT else _logs()[form].read(path)
+    if form == phases_csv.FORMAT:
+        found = phases_csv.read_phases_csv(path, names)
+    elif form == any_table.FORMAT:
+        found = any_table.read_table(path, step_seconds)
+    else:
+        found = _logs()[form].read(path)
     if not found.read.records:
         if form != phases_csv.FORMAT:
             _require_readable_console(path, source, SEARCHED_LINES)
@@ -127,6 +136,8 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
         return None
     if form == phases_csv.FORMAT:
         return Imported(SourceRead(), form, tree={} if phases_csv.has_tree(path) else None)
+    if form == any_table.FORMAT:
+        return Imported(SourceRead(), form, tree={})
     inspect = _logs()[form].preview
     return (
         inspect(path, islice(printouts(path), INSPECTED_LINES), versioned) if inspect else Imported(SourceRead(), form)
@@ -210,12 +221,14 @@ def _data_format(path: Path) -> str | None:
     first = lines[0] if lines else ""
     if phases_csv.columns_of(first) is not None:
         return phases_csv.FORMAT
-    if path.suffix.lower() in (".csv", ".tsv") and any(d in first for d in phases_csv.DELIMITERS):
-        raise UserError(phases_csv.wrong_columns(path, first))
+    if path.suffix.lower() in (".csv", ".tsv") and first:
+        return any_table.FORMAT
     if first.startswith("{'"):
         return None
     # The first lines of a log that was truncated or damaged at its head may not be JSON.
     found = next((form for line in lines[:JSON_LINES] if (form := _row_format(line)) is not None), None)
+    if found is None and any_table.is_rows(lines[:JSON_LINES]):
+        return any_table.FORMAT
     if found is None and first.startswith("{"):
         # One JSON document over many lines.
         return next((name for name, form in _logs().items() if form.mark and _contains(path, form.mark)), None)

@@ -54,7 +54,7 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
     sources = [str(source) for source in facts["sources"]]
     before = _file_states(sources)
-    parts = [read_source(source, facts.get("format"), names, cache) for source in sources]
+    parts = [read_source(source, facts.get("format"), names, cache, facts.get("step_seconds")) for source in sources]
     for part in parts:
         _require_possible_steps(part.read, run_id)
         part.read.verdicts += drop_foreign_windows(part, run_id)

@@ -18,6 +18,9 @@ from typing import Any, NoReturn
 from analysis.imports.formats import INSPECTED_BYTES, inspect_source
 from analysis.imports.source_check import require_of_arm, require_own_tree
 from analysis.imports.which_tree import require_declared
+from analysis.sources.any_table import FORMAT as TABLE
+from analysis.sources.any_table import read_table
+from analysis.sources.phases_csv import FORMAT as PHASES
 from analysis.sources.phases_csv import read_phases_csv
 from common.errors import UserError
 from common.files import ROOT, is_checkout
@@ -267,7 +270,10 @@ def _require_source(run: PlannedRun) -> None:
     require_of_arm(run.spec, local)
     require_own_tree(run.spec, pairs)
     require_declared(run.spec, looks)
-    tables = [local_path(source) for source, look in local if look.tree is not None]
+    for source, look in local:
+        if look.format == TABLE and local_path(source).stat().st_size <= INSPECTED_BYTES:
+            read_table(local_path(source), facts.get("step_seconds"))
+    tables = [local_path(source) for source, look in local if look.tree is not None and look.format == PHASES]
     if tables and all(table.stat().st_size <= INSPECTED_BYTES for table in tables):
         names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
         trees = [read_phases_csv(table, names).tree for table in tables]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Mode = str
 else:
     _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.formats)
-    Format = Literal[("wandb", "wandb-offline", *_OWN, "phases-csv")]
+    Format = Literal[("wandb", "wandb-offline", *_OWN, "phases-csv", "table")]
     Mode = Literal[("", "sync", *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees))]
 
 
@@ -116,6 +116,8 @@ class Import(BaseModel):
     version's usual loop. `sync` selects verl's synchronous loop; `native` selects TRL's and ms-swift's own timers."""
     format: Format | None = None
     """The source's format; null: detected from its content."""
+    step_seconds: Annotated[str, Field(max_length=200), AfterValidator(_published)] | None = None
+    """The column with the step's seconds, of a table with any columns; null: found by name and test."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
     """The GPU that the run used, such as `H100-80GB`; null: the workload's. An unknown GPU is never guessed."""
     nodes: PositiveInt | None = None

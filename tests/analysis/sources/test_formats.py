@@ -87,14 +87,18 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
         read(source, form=form)
 
 
-@pytest.mark.parametrize("form", [None, "phases-csv"])
-def test_a_wide_table_is_shown_the_long_form(tmp_path, form):
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        (None, "no column is named like seconds; its numbers are in gen, update_actor. Name the column"),
+        ("phases-csv", "is table by its content (JSON lines or a CSV with a row for each step and any columns)"),
+    ],
+)
+def test_a_wide_table_without_seconds_is_told_by_its_columns(tmp_path, form, says):
     source = write(tmp_path, "step,gen,update_actor\n1,2.0,3.0\n", "a.csv")
     with pytest.raises(UserError) as caught:
         read(source, form=form)
-    said = str(caught.value)
-    assert "has the columns step, gen, update_actor;" in said
-    assert said.endswith("\n  step,phase,seconds\n  3,gen,12.5\n  3,update_actor,12.5")
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,243 @@
+"""Reads a table with any columns: JSON lines, or a CSV with one row for each step.
+
+Which column counts the steps and which has their seconds is found by name and then tested: a counter rises, seconds are
+positive, phases add up to their step, a clock only rises. What was taken for what is said; where two columns may be the
+step's seconds, neither is taken.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from io import TextIOWrapper
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common.dotted import flatten
+from common.errors import UserError
+from common.messages import did_you_mean, join_first
+from common.verdicts import Verdict
+from trainers.logs.log_files import open_log
+from trainers.logs.record import TIMERS, Imported, StepRecord, TablePhase, as_number
+from trainers.logs.restarts import steps_in_sequence
+
+FORMAT = "table"
+COLUMNS_TAKEN = "columns-taken"
+"""The code of the verdict that says which column was taken for what."""
+FLAG = "--step-seconds"
+DELIMITERS = ",;\t"
+# A test holds if it holds in this share of the rows: a step may be cut off, or not a number.
+ENOUGH = 0.95
+# Phases that add up to less of a column say nothing about it.
+LEAST_COVERED = 0.8
+# Clocks are read a moment apart.
+TOLERANCE_SHARE, TOLERANCE_S = 2e-3, 2e-3
+# So many rising seconds in a row are no chance.
+CLOCK_ROWS = 8
+_COUNTER = re.compile(r"(?:^|.*[/._ -])_?(?:global_?)?(?:step|steps|iter|iters|iteration|update)$", re.IGNORECASE)
+_SECONDS = re.compile(
+    r"(?:^|.*[/._ -])(?:s|secs?|seconds?|ms|millis|milliseconds|duration|elapsed|latency|runtime|wall|wall_?clock)$"
+    r"|.*(?:time|seconds|duration|elapsed|latency|runtime|wall_?clock)(?:[/._ -].*|$)",
+    re.IGNORECASE,
+)
+_NO_SECONDS = re.compile(
+    r"per_?s|/s$|per_sec|throughput|tokens|samples|timesteps?$|time_?steps?$|lr|rate", re.IGNORECASE
+)
+_MILLISECONDS = re.compile(r"(?:^|.*[/._ -])(?:ms|millis|milliseconds)$|.*_ms$", re.IGNORECASE)
+_WHOLE = re.compile(
+    r"(?:^|.*[/._ -])(?:total|step|iteration|iter|whole|e2e|end_to_end)"
+    r"(?:[/._ -]?(?:time|s|secs?|seconds|duration|ms))?$",
+    re.IGNORECASE,
+)
+_ELAPSED = re.compile(r"elapsed|runtime|since|wall|clock|timestamp", re.IGNORECASE)
+Columns = Mapping[str, Sequence[float]]
+
+
+def is_rows(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are JSON objects with numbers, but for few."""
+    rows = [row for line in lines if (row := _object(line)) is not None]
+    numbers = [sum(as_number(value) is not None for value in flatten(row).values()) for row in rows]
+    return bool(rows) and len(rows) >= 0.8 * len(lines) and sum(count >= 2 for count in numbers) >= 0.8 * len(rows)
+
+
+def read_table(path: Path, step_seconds: str | None = None) -> Imported:
+    """The steps of a table, with the whole step and its phases as the timers of a tree of their own.
+
+    `step_seconds` names the column with the step's seconds. `UserError` where no column or more than one may have them.
+    """
+    lines, columns, verdicts = _columns(path)
+    counter = _counter(columns)
+    steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(lines) + 1))
+    if steps and min(steps) == 0:
+        steps = [step + 1 for step in steps]
+    seconds = {name: _in_seconds(name, values) for name, values in columns.items() if name != counter}
+    root, parts, clock = _times(path, seconds, step_seconds)
+    timed = {name: _differences(seconds[name]) if clock else seconds[name] for name in (root, *parts)}
+    records = []
+    for place, (line, step) in enumerate(zip(lines, steps, strict=True)):
+        scalars = {TIMERS + name: values[place] for name, values in timed.items() if not math.isnan(values[place])}
+        others = {name: values[place] for name, values in columns.items() if name not in (*timed, counter)}
+        scalars |= {name: value for name, value in others.items() if not math.isnan(value)}
+        records.append(StepRecord(step, {}, scalars, {}, None, path, line))
+    # The first time on a clock is not the length of a step.
+    read = steps_in_sequence(records[1:] if clock else records, path)
+    text = f"{path}: {_taken(counter, root, parts, clock)}"
+    read.verdicts = [Verdict("note", COLUMNS_TAKEN, text), *verdicts, *read.verdicts]
+    tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in parts}
+    return Imported(read, FORMAT, tree=tree)
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+    """The line of each row and its values by column; None for a row that cannot be read."""
+    with TextIOWrapper(open_log(path), encoding="utf-8-sig", errors="replace", newline="") as file:
+        if path.suffix.lower() in (".csv", ".tsv"):
+            first = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=max(DELIMITERS, key=first.count))
+            yield from ((reader.line_num, row) for row in reader)
+            return
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                row = _object(line.strip())
+                yield number, None if row is None else flatten(row)
+
+
+def _columns(path: Path) -> tuple[list[int], dict[str, list[float]], list[Verdict]]:
+    """The rows' lines, and the columns of numbers, NaN where a row has none."""
+    lines: list[int] = []
+    columns: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
+    unread = []
+    try:
+        for line, row in _rows(path):
+            if row is None:
+                unread.append(line)
+                continue
+            for name, raw in row.items():
+                value = _number(raw)
+                if name and value is not None:
+                    columns.setdefault(name, [math.nan] * len(lines)).append(value)
+                    counts[name] = counts.get(name, 0) + 1
+            lines.append(line)
+            for values in columns.values():
+                values.extend([math.nan] * (len(lines) - len(values)))
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as CSV ({error}); correct it, or save it as CSV UTF-8") from None
+    text = f"{path}: {len(unread)} lines are no JSON objects and were skipped (line {join_first(unread)})"
+    numbers = {name: values for name, values in columns.items() if counts[name] >= len(lines) / 2}
+    return lines, numbers, [Verdict("warning", "corrupt-line", text)] if unread else []
+
+
+def _number(raw: object) -> float | None:
+    value = as_number(raw)
+    if value is None and isinstance(raw, str):
+        try:
+            return float(raw)
+        except ValueError:
+            return None
+    return value
+
+
+def _counter(columns: Columns) -> str:
+    """The column that counts the steps, `""` without one: whole numbers that rise."""
+    fitting = []
+    for name, values in columns.items():
+        if not _COUNTER.match(name) or not all(value >= 0 and value.is_integer() for value in values):
+            continue
+        rises = sum(b > a for a, b in pairwise(values))
+        if rises >= ENOUGH * (len(values) - 1):
+            fitting.append(name)
+    # `step` before `train/global_step` before `iteration`.
+    return min(fitting, key=lambda name: (name.lower() != "step", "step" not in name.lower(), len(name)), default="")
+
+
+def _in_seconds(name: str, values: Sequence[float]) -> list[float]:
+    return [value / 1000.0 for value in values] if _MILLISECONDS.match(name) else list(values)
+
+
+def _times(path: Path, columns: Columns, given: str | None) -> tuple[str, list[str], bool]:
+    """The column with the step's seconds, those with its phases, and whether it is a clock."""
+    if given is not None and given not in columns:
+        hint = did_you_mean(given, list(columns))
+        raise UserError(f"{path} has no column {given} with numbers{hint}; it has {join_first(list(columns), 12)}")
+    named = [name for name in columns if _SECONDS.match(name) and not _NO_SECONDS.search(name)]
+    clocks = [name for name in named if _is_clock(name, columns[name])]
+    durations = [name for name in named if name not in clocks and _holds(v > 0 for v in columns[name])]
+    if given is not None:
+        return (
+            (given, [], True) if _is_clock(given, columns[given]) else (given, _parts(given, durations, columns), False)
+        )
+    if not durations and clocks:
+        return clocks[0], [], True
+    summed = [name for name in durations if _covered(name, _parts(name, durations, columns), columns) >= LEAST_COVERED]
+    whole = [name for name in durations if _WHOLE.match(name)]
+    chosen = next((some[0] for some in (durations, summed, whole) if len(some) == 1), None)
+    if chosen is None:
+        raise UserError(_undecided(path, durations, columns))
+    return chosen, _parts(chosen, durations, columns), False
+
+
+def _is_clock(name: str, values: Sequence[float]) -> bool:
+    rises = all(b > a for a, b in pairwise(values)) and len(values) > 1
+    return rises and (len(values) >= CLOCK_ROWS or bool(_ELAPSED.search(name)))
+
+
+def _holds(tests: Iterator[bool]) -> bool:
+    found = list(tests)
+    return bool(found) and sum(found) >= ENOUGH * len(found)
+
+
+def _parts(whole: str, durations: Sequence[str], columns: Columns) -> list[str]:
+    """The columns that add up to at most the whole; none if together they exceed it."""
+    others = [name for name in durations if name != whole]
+    rows = list(zip(columns[whole], *(columns[name] for name in others), strict=True))
+    fits = _holds(
+        math.fsum(part for part in parts if not math.isnan(part)) <= total * (1 + TOLERANCE_SHARE) + TOLERANCE_S
+        for total, *parts in rows
+    )
+    return others if fits else []
+
+
+def _covered(whole: str, parts: Sequence[str], columns: Columns) -> float:
+    """The median share of the whole that its parts add up to."""
+    rows = zip(columns[whole], *(columns[name] for name in parts), strict=True)
+    return median(math.fsum(each) / total for total, *each in rows if total > 0) if parts else 0.0
+
+
+def _differences(values: Sequence[float]) -> list[float]:
+    return [math.nan, *(b - a for a, b in pairwise(values))]
+
+
+def _undecided(path: Path, durations: Sequence[str], columns: Columns) -> str:
+    if not durations:
+        return (
+            f"{path}: no column is named like seconds; its numbers are in {join_first(list(columns), 12)}. Name the "
+            f"column with the step's seconds: {FLAG} COLUMN (in a configuration import.step_seconds)"
+        )
+    means = [(name, [v for v in columns[name] if not math.isnan(v)]) for name in durations]
+    shown = [f"{name} (mean {math.fsum(values) / len(values):.3g} s)" for name, values in means]
+    return (
+        f"{path}: no column is the step's seconds for certain: {join_first(shown, 6)}. Name it: {FLAG} {durations[0]} "
+        "(in a configuration import.step_seconds)"
+    )
+
+
+def _taken(counter: str, root: str, parts: Sequence[str], clock: bool) -> str:
+    counts = f"{counter} counts the steps" if counter else "no column counts the steps, so rows count as steps from 1"
+    if clock:
+        return f"{counts}; {root} is a clock, and the step's seconds are its differences"
+    phases = f", {join_first(list(parts), 6)} {'its phase' if len(parts) == 1 else 'its phases'}" if parts else ""
+    return f"{counts}; {root} is the step's seconds{phases}"

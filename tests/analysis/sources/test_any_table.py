@@ -1,0 +1,135 @@
+"""Tables with any columns: what is taken for the steps and their seconds, by name and by test, or not taken."""
+
+import json
+import random
+import resource
+from pathlib import Path
+
+import pytest
+
+from analysis.imports.formats import format_of, read_source
+from analysis.sources.any_table import COLUMNS_TAKEN, FORMAT
+from common.errors import UserError
+from workflow.cli import main
+
+STEPS = 30
+
+
+def rows(total="time/total_s", counter="iteration", scale=1.0, seed=0):
+    draw = random.Random(seed)
+    made = []
+    for step in range(1, STEPS + 1):
+        rollout, train = 8 + draw.random(), 1.5 + 0.1 * draw.random()
+        row = {counter: step, "time/rollout_s": rollout, "time/train_s": train, total: rollout + train + 0.05}
+        row = {name: value * (scale if name != counter else 1) for name, value in row.items()}
+        made.append(row | {"tokens/response": 1000 + step % 7, "reward/mean": 0.1, "note": "warm"})
+    return made
+
+
+def write(path, table):
+    if path.suffix == ".csv":
+        lines = [",".join(table[0]), *(",".join(map(str, row.values())) for row in table)]
+    else:
+        lines = list(map(json.dumps, table))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def read(source, **given):
+    found = read_source(source, None, (), None, **given)
+    (taken,) = [verdict.text.partition(": ")[2] for verdict in found.read.verdicts if verdict.code == COLUMNS_TAKEN]
+    return found, taken
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.log"])
+def test_the_total_is_the_column_that_the_others_add_up_to(tmp_path, name):
+    table = rows()
+    if name == "a.log":
+        table = [
+            {"iteration": row["iteration"], "time": {k[5:]: row[k] for k in row if k[:5] == "time/"}} for row in table
+        ]
+    found, taken = read(write(tmp_path / name, table))
+    sep = "." if name == "a.log" else "/"
+    total, parts = f"time{sep}total_s", [f"time{sep}rollout_s", f"time{sep}train_s"]
+    assert found.format == FORMAT and list(found.read.records) == list(range(1, STEPS + 1))
+    assert taken == f"iteration counts the steps; {total} is the step's seconds, {', '.join(parts)} its phases"
+    assert {name: phase.parent for name, phase in found.tree.items()} == {total: "", **dict.fromkeys(parts, total)}
+    assert found.read.records[3].scalars[f"timing_s/{total}"] == pytest.approx(rows()[2]["time/total_s"])
+
+
+def test_milliseconds_are_seconds(tmp_path):
+    found, _ = read(write(tmp_path / "a.csv", [{"step": n, "step_ms": 1500.0 + n % 4} for n in range(1, 9)]))
+    assert found.read.records[7].scalars["timing_s/step_ms"] == pytest.approx(1.503)
+
+
+@pytest.mark.parametrize("start", [0.0, 1.7e9])
+def test_a_column_that_only_rises_is_a_clock(tmp_path, start):
+    table = [{"step": n, "elapsed_s": start + 10.0 * n + n % 3, "loss": 1 / n} for n in range(1, 21)]
+    found, taken = read(write(tmp_path / "a.csv", table))
+    assert taken.endswith("elapsed_s is a clock, and the step's seconds are its differences")
+    assert list(found.read.records) == list(range(2, 21)), "when the first one began is not known"
+    assert found.read.records[2].scalars["timing_s/elapsed_s"] == pytest.approx(11.0)
+
+
+def test_of_two_that_may_be_it_none_is_taken_before_one_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(1)
+    for name in "ab":
+        table = [(n, 3 + draw.random(), 35 + draw.random()) for n in range(1, 20)]
+        write(
+            tmp_path / f"{name}.csv", [dict(zip(("step", "seconds_a", "seconds_b"), row, strict=True)) for row in table]
+        )
+    assert main(["compare", "a.csv", "b.csv", "--verdict-only"]) == 1
+    said = capsys.readouterr().err
+    assert "no column is the step's seconds for certain: seconds_a (mean 3." in said and "seconds_b (mean 35" in said
+    assert len(said.splitlines()) <= 3 and "--step-seconds seconds_a" in said
+    assert main(["compare", "a.csv", "b.csv", "--step-seconds", "seconds_b", "--save", "mine.yaml"]) == 0
+    assert "seconds_b is the step's seconds, seconds_a its phase" in capsys.readouterr().out
+    assert "step_seconds: seconds_b" in (tmp_path / "mine.yaml").read_text()
+    with pytest.raises(UserError, match="has no column second_b with numbers \\(did you mean seconds_b"):
+        read_source("a.csv", None, (), None, step_seconds="second_b")
+
+
+def test_a_table_without_seconds_says_what_it_has(tmp_path):
+    with pytest.raises(UserError, match="no column is named like seconds; its numbers are in loss, tokens_per_s"):
+        read_source(
+            write(tmp_path / "a.jsonl", [{"step": n, "loss": 1.0, "tokens_per_s": 9.0} for n in range(9)]),
+            None,
+            (),
+            None,
+        )
+
+
+def test_what_is_no_number_leaves_out_its_step_alone(tmp_path):
+    table = rows(total="step_time")
+    table[4]["step_time"] = float("nan")
+    source = write(tmp_path / "a.jsonl", table)
+    with Path(source).open("a") as file:
+        file.write('{"iteration": 31, "time/rol\n')
+    found, taken = read(source)
+    assert "step_time is the step's seconds" in taken and "timing_s/step_time" not in found.read.records[5].scalars
+    assert "1 lines are no JSON objects" in next(v.text for v in found.read.verdicts if v.code == "corrupt-line")
+
+
+def test_rows_without_a_counter_are_counted_and_a_restart_is_one(tmp_path):
+    _, taken = read(write(tmp_path / "a.csv", [{"seconds": 2.0 + n % 3} for n in range(9)]))
+    assert taken == "no column counts the steps, so rows count as steps from 1; seconds is the step's seconds"
+    table = [{"step": n, "seconds": 2.0 + at % 3} for at, n in enumerate([*range(1, 41), *range(39, 60)])]
+    found, _ = read(write(tmp_path / "b.csv", table))
+    assert list(found.read.records) == list(range(1, 60)) and found.read.records[39].resumed
+
+
+def test_a_console_with_a_few_rows_of_json_is_none(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n" + '{"a": 1, "b": 2}\n')
+    assert format_of(str(log)) == "verl-console"
+
+
+@pytest.mark.full("a million rows")
+def test_a_million_rows_take_bounded_memory(tmp_path):
+    with (tmp_path / "a.csv").open("w") as file:
+        file.write("step,step_s,gen_s,loss\n")
+        file.writelines(f"{n},{2 + n % 7 / 10},{1 + n % 5 / 10},0.5\n" for n in range(1, 1_000_001))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(read(str(tmp_path / "a.csv"))[0].read.records) == 1_000_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000, "kilobytes"
