@@ -19,6 +19,7 @@ GENERATION_MOST = 0.5
 EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.6, 0.8
 BUBBLE_MUCH = 0.4
 TRUNCATED_MUCH = 0.1
+OTHER = "other"
 BLOCKING = "cuda-launch-blocking"
 GRAPHS_ROW = "CUDA graphs while decoding"
 _GENERATION = ("weight_read", "kv_read", "compute", "framework_gap", "generation")
@@ -40,7 +41,7 @@ _SHARES = (
     ),
     ("rewards", 0.15, "rewards share", _PHASE + "Score in parallel, or while generation still runs"),
     ("optimizer", 0.15, "optimizer share", _PHASE + "Keep its state on the GPU where memory allows it"),
-    ("other", 0.15, "other share", _PHASE + "The table of phases shows which phases these are"),
+    (OTHER, 0.15, "other share", _PHASE + "The table of phases shows which phases these are"),
     (
         *(RESIDUAL, 0.05, "residual share"),
         "no timer covers {seconds}. Profile the time between the phases (data, logging, a phase without a timer)",
@@ -235,7 +236,8 @@ def _stragglers(arm: _Arm) -> Suggestion | None:
 def _share(part: str, least: float, quantity: str, text: str, arm: _Arm) -> Suggestion | None:
     share = arm.share(part)
     size = abs(share) if part == RESIDUAL else share
-    if not size > least or set(arm.parts) == {RESIDUAL}:
+    # A table without categories has all its phases in one part, whose share says nothing.
+    if not size > least or set(arm.parts) == {RESIDUAL} or set(arm.parts) - {RESIDUAL} == {OTHER}:
         return None
     seconds = f"{abs(arm.parts[part]):.2f} s, {size:.1%} of the mean step of {arm.step_s:.2f} s"
     if share < 0:
