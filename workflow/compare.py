@@ -22,8 +22,9 @@ import yaml
 from analysis.imports.formats import WANDB, format_of, inspect_source, read_source
 from analysis.imports.import_run import CACHE, write_import
 from analysis.imports.source_check import engine_of_source, trainer_of_source
-from analysis.imports.tree_by_data import BY_DATA
+from analysis.imports.tree_by_data import BY_DATA, trainers_by_data
 from analysis.sources.any_table import COLUMNS_TAKEN
+from analysis.sources.phases_csv import FORMAT as PHASES
 from analysis.sources.wandb_api import download
 from common.errors import UserError
 from common.files import write_json, write_text_at
@@ -57,6 +58,8 @@ class ComparedArm:
     trainer: str = ""
     engine: str = ""
     release: str = ""
+    trainer_unknown: bool = False
+    """Whether its sources may be of another trainer, too."""
     release_unknown: bool = False
     """Whether neither its sources nor a flag name its release."""
     inspected: list[Imported] = field(default_factory=list)
@@ -150,6 +153,10 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[
 def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     """What these logs do not name, after the answer: how it was read, and the flags that would add it."""
     lacking, flags, gains = [], [], []
+    if guessed := [arm for arm in arms if arm.trainer_unknown and arm.trainer != UNKNOWN]:
+        lacking.append(f"the trainer (read as {guessed[0].trainer})")
+        flags.append(f"--trainer {guessed[0].trainer}")
+        gains.append("its certainty")
     if any(arm.engine == UNKNOWN for arm in arms):
         lacking.append("the engine")
         flags.append(f"--names {','.join(_example_names(arms))}")
@@ -285,10 +292,12 @@ def _detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         fitting = [args.trainer]
     if not fitting and any(source.tree is not None for source in arm.inspected):
         fitting = [UNKNOWN]
-    if len(fitting) != 1:
-        among = f" ({' or '.join(fitting)})" if fitting else ""
-        raise UserError(f"{first} does not name its trainer{among}; give --trainer NAME")
-    arm.trainer = fitting[0]
+    if not fitting and arm.inspected[0].format == PHASES:
+        fitting = trainers_by_data(read_source(first, PHASES, (), CACHE).read)
+    if not fitting:
+        raise UserError(f"{first} does not name its trainer; give --trainer NAME")
+    # Those that one file may be of log the same numbers.
+    arm.trainer, arm.trainer_unknown = fitting[0], len(fitting) > 1 or not possible
     engine_names = [named[0] for source in arm.inspected if (named := engine_of_source(source)) is not None]
     by_name = _engine_named(arm.name)
     arm.engine = engine_names[0] if engine_names else by_name

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from common.errors import UserError
 from common.verdicts import Verdict
 from trainers.logs.record import TIMERS, SourceRead
-from trainers.registry import trainer_named
+from trainers.registry import trainer_named, trainers
 from trainers.timers.exclusive import overruns
 from trainers.timers.flat import nest_timers
 from trainers.timers.lookup import releases
@@ -47,6 +47,21 @@ class _Fit:
     @property
     def possible(self) -> bool:
         return self.closing >= CLOSING_SHARE
+
+
+def trainers_by_data(read: SourceRead) -> list[str]:
+    """The trainers whose declared timers are most of a table's; none if they are fewer than half of them."""
+    first = next(iter(read.records.values()), None)
+    timers = [name for name in first.scalars if name.startswith(TIMERS)] if first is not None else []
+    counts = {
+        trainer.name: max(
+            (len(timers) - len(nest_timers(first.scalars, tree).undeclared) for tree in trainer.trees), default=0
+        )
+        for trainer in trainers()
+        if first is not None
+    }
+    most = max(counts.values(), default=0)
+    return [name for name, count in counts.items() if count == most] if 2 * most >= len(timers) > 0 else []
 
 
 def tree_by_data(
