@@ -218,8 +218,11 @@ def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(
     assert (told["arm"], told["baseline"]) == ("verl-console-sglang-0", "verl-console-vllm-0"), "named by their files"
     assert "verl-console-vllm-0: verl 0.6, engine not in its log; 1 run, 6 steps" in beside
     last = beside.splitlines()[-1]
-    assert last.startswith("Not in these logs: the engine and the release. Its timers are read as those of verl ")
-    assert "`--names vllm,sglang --release 0.6` would add the engines' settings and floors" in last
+    assert last.startswith("Not in these logs: engine, release. Its timers are read as those of verl ")
+    assert (
+        "`--names vllm,sglang --release 0.6` would add: the engines' settings and floors, the release's defaults."
+        in last
+    )
     flagged, beside = said(str(VLLM), str(SGLANG), "--names", "vllm,sglang", "--release", "0.6")
     assert flagged["ratios"] == told["ratios"] and "Not in these logs" not in beside
 

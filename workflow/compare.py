@@ -154,25 +154,25 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     """What these logs do not name, after the answer: how it was read, and the flags that would add it."""
     lacking, flags, gains = [], [], []
     if guessed := [arm for arm in arms if arm.trainer_unknown and arm.trainer != UNKNOWN]:
-        lacking.append(f"the trainer (read as {guessed[0].trainer})")
+        lacking.append(f"trainer (read as {guessed[0].trainer})")
         flags.append(f"--trainer {guessed[0].trainer}")
-        gains.append("its certainty")
     if any(arm.engine == UNKNOWN for arm in arms):
-        lacking.append("the engine")
+        lacking.append("engine")
         flags.append(f"--names {','.join(_example_names(arms))}")
         gains.append("the engines' settings and floors")
     # Of a log with the step's seconds alone, every release says the same.
     phases = {run.arm: run.steps.loc[run.steps["kind"] == "phase", "name"].nunique() for run in content.runs}
     divided = {run.arm: run for run in content.runs if phases[run.arm] > 1}
     if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
-        lacking.append("the release")
+        lacking.append("release")
         flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
     by_data = [verdict.text for verdict in content.verdicts if verdict.code == BY_DATA]
     if not lacking:
         return [f"{text}." for text in by_data[:1]]
     how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
-    return [f"Not in these logs: {' and '.join(lacking)}.{how} `{' '.join(flags)}` would add {' and '.join(gains)}."]
+    adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
+    return [f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."]
 
 
 def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
