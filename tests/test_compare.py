@@ -227,6 +227,20 @@ def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(
     assert flagged["ratios"] == told["ratios"] and "Not in these logs" not in beside
 
 
+def test_a_paste_of_one_step_is_answered_as_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, seconds in (("a", 878.89), ("b", 408.19)):
+        Path(f"{name}.log").write_text(f"step:3 - timing_s/gen:{seconds - 30:.3f} - timing_s/step:{seconds:.3f}\n")
+    assert main(["compare", "a.log", "b.log", "--verdict-only"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "b vs a: not resolved, one step only. Per step 2.15× (no confidence interval)." in said
+    assert "1 paired step." in said
+    assert main(["compare", "a.log", "b.log", "--verdict-only", "--warmup", "3"]) == 0
+    assert "No comparison: " in capsys.readouterr().out
+
+
 def test_an_arm_may_be_named_by_its_engine_and_more(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

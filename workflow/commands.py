@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--release": {"help": "the trainer's release, of logs that do not name it"},
     "--step-seconds": {"metavar": "COLUMN", "help": "the column with the step's seconds, of a table with any columns"},
     "--mode": {"help": "the trainer's loop, of logs that do not name it (docs/import.md)"},
-    "--warmup": {"type": int, "default": 1, "metavar": "N", "help": "first steps to skip (default: 1)"},
+    "--warmup": {"type": int, "metavar": "N", "help": "first steps to skip (default: 1; 0 if a log has only one)"},
     "--report": {"type": Path, "default": Path("comparison"), "metavar": "FOLDER", "help": "default: comparison"},
     "--verdict-only": {"action": "store_true", "help": "write no report"},
     "--open": {"action": "store_true", "help": "open the report in a browser"},

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from analysis.report.content import Content
 
 _DOWNLOADS = 4
+# A log of one step is shorter.
+_SHORT_BYTES = 64_000
 _USE = "rolloutbench compare A.log B.log"
 MARK = "compared"
 """Marks a folder that this command may overwrite; it never writes into an experiment's results."""
@@ -108,7 +110,7 @@ def _require_values(args: argparse.Namespace) -> None:
     modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees if tree.mode)
     if args.mode and args.mode not in ("sync", *modes):
         raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
-    if args.warmup < 0:
+    if args.warmup is not None and args.warmup < 0:
         raise UserError(f"--warmup must be 0 or more (got {args.warmup})")
 
 
@@ -367,7 +369,7 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
     return {
         "experiment": (args.save or args.report).stem,
         "baseline": arms[0].name,
-        "warmup_steps": args.warmup,
+        "warmup_steps": (0 if _has_one_step(arms, args) else 1) if args.warmup is None else args.warmup,
         "arms": {
             arm.name: {
                 "trainer": arm.trainer,
@@ -381,6 +383,18 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
             for arm in arms
         },
     }
+
+
+def _has_one_step(arms: Sequence[ComparedArm], args: argparse.Namespace) -> bool:
+    """Whether a short log has only one step: leaving it out as a warm-up would leave nothing to compare."""
+    for arm in arms:
+        for source, inspected in zip(arm.sources, arm.inspected, strict=True):
+            records = inspected.read.records
+            if not records and Path(source).is_file() and Path(source).stat().st_size <= _SHORT_BYTES:
+                records = read_source(source, None, (arm.name, arm.engine), CACHE, args.step_seconds).read.records
+            if len(records) == 1:
+                return True
+    return False
 
 
 def _begins_with(file: Path, text: str) -> bool:
