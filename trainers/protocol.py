@@ -88,8 +88,6 @@ class LogFormat:
     preview: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
     """Reads what a log has besides its steps. Arguments: its path, its first parts, and whether the run's version is
     already known."""
-    step_alone: bool = False
-    """Whether its only timer is the step's, which is the same in all releases."""
 
 
 @dataclass(frozen=True, slots=True)

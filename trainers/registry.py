@@ -10,6 +10,7 @@ from common.errors import UserError
 from common.messages import did_you_mean
 from engines import UNKNOWN
 from trainers.areal.trainer import AREAL
+from trainers.benchmark.trainer import BENCHMARK
 from trainers.nemo_rl.trainer import NEMO_RL
 from trainers.openrlhf.trainer import OPENRLHF
 from trainers.prime_rl.trainer import PRIME_RL
@@ -27,7 +28,7 @@ from trainers.workload import TrainedArm
 __all__ = ["StackFacts", "Trainer", "driver_of", "register", "require_importable", "trainer_named", "trainers"]
 
 _DRIVEN = (TRL, VERL, SWIFT, REPLAY)
-_IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL)
+_IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL, BENCHMARK)
 _TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
 
 

@@ -171,7 +171,6 @@ TRAINER_STATE = LogFormat(
     hf_rows.read_trainer_state,
     is_row=lambda row: "log_history" in row,
     mark=b'"log_history"',
-    step_alone=True,
 )
 
 QUANTITIES = {
@@ -219,7 +218,6 @@ TRL = Trainer(
             "TRL's console log, with lines {'loss': ..., 'reward': ...}",
             console.read_trl_console,
             is_step=lambda part: console.format_of_row(part) == console.TRL,
-            step_alone=True,
         ),
         TRAINER_STATE,
     ),
