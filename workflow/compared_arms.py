@@ -1,0 +1,204 @@
+"""Finds out what each compared log is: its trainer, engine and release, and a name for its arm."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from analysis.imports.formats import WANDB, format_of, inspect_source, read_source
+from analysis.imports.import_run import CACHE
+from analysis.imports.source_check import engine_of_source, trainer_of_source
+from analysis.imports.tree_by_data import trainers_by_data
+from analysis.sources.phases_csv import FORMAT as PHASES
+from analysis.sources.wandb_api import download
+from common.errors import UserError
+from engines import UNKNOWN, engines
+from trainers.logs.record import Imported
+from trainers.registry import trainer_named
+from trainers.section import NAME_PATTERN
+from trainers.timers.tree import release_of
+
+_DOWNLOADS = 4
+# A log of one step is shorter.
+_SHORT_BYTES = 64_000
+_USE = "rolloutbench compare A.log B.log"
+
+
+@dataclass
+class ComparedArm:
+    """One arm: its given name, its runs' sources, and what was detected in them."""
+
+    name: str
+    sources: list[str]
+    trainer: str = ""
+    engine: str = ""
+    release: str = ""
+    trainer_unknown: bool = False
+    """Whether its sources may be of another trainer, too."""
+    release_unknown: bool = False
+    """Whether neither its sources nor a flag name its release."""
+    inspected: list[Imported] = field(default_factory=list)
+
+
+def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
+    """The arms on the command line: `log`, `log1,log2`, or `NAME=log1,log2`."""
+    arms = []
+    for word in given:
+        name, equals, rest = word.partition("=")
+        if not equals or Path(word).exists() or not re.fullmatch(NAME_PATTERN, name):
+            name, rest = "", word
+        sources = [rest] if Path(rest).exists() else [one for one in rest.split(",") if one]
+        arms.append(ComparedArm(name, [_source(one) for one in sources]))
+    if len(arms) < 2:
+        raise UserError(f"compare needs two runs or more (got {len(arms)}); give another log: {_USE}")
+    if names is not None:
+        listed = names.split(",")
+        if len(listed) != len(arms):
+            raise UserError(f"--names must name the {len(arms)} arms in order (got {names!r})")
+        for arm, name in zip(arms, listed, strict=True):
+            arm.name = name
+    seen: dict[str, str] = {}
+    for source in (source for arm in arms for source in arm.sources):
+        same = source if source.startswith(WANDB) else str(Path(source).resolve())
+        if same in seen and Path(source).suffix.lower() not in (".csv", ".tsv"):
+            raise UserError(f"{seen[same]} and {source} are the same run; give the logs of two runs")
+        seen[same] = source
+    return arms
+
+
+def _source(given: str) -> str:
+    """A source for the import; a folder without a wandb run stands for the one log in it."""
+    path = Path(given).expanduser()
+    if given.startswith(WANDB) or not path.is_dir():
+        return given
+    if any(path.glob("**/*.wandb")):
+        return given
+    inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    logs = [file for file in inside if _is_log(file)]
+    if len(logs) != 1:
+        if not logs:
+            raise UserError(f"{given} holds no readable log; give a log or another folder")
+        found = ", ".join(file.name for file in logs)
+        raise UserError(
+            f"{given} holds {len(logs)} logs ({found}); give one, or several separated by commas (seeds of one arm)"
+        )
+    return str(logs[0])
+
+
+def _is_log(file: Path) -> bool:
+    try:
+        return bool(format_of(str(file)))
+    except UserError:
+        return False
+
+
+def download_all(sources: Sequence[str]) -> None:
+    """Download runs from wandb into the cache, several at once: each mostly waits for the server."""
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        list(
+            pool.map(lambda one: download(one.removeprefix(WANDB), CACHE), [s for s in sources if s.startswith(WANDB)])
+        )
+
+
+def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
+    """Detect trainer, engine and release of an arm: from its sources, else from the flags."""
+    for source in arm.sources:
+        arm.inspected.append(_inspect(source, bool(args.release)))
+    first = arm.sources[0]
+    possible = [found[0] for source in arm.inspected if (found := trainer_of_source(source)) is not None]
+    packages = {name for source in arm.inspected for name in source.versions}
+    fitting = [name for name in (possible[0] if possible else ()) if not args.trainer or name == args.trainer]
+    if len(fitting) > 1:
+        fitting = [name for name in fitting if trainer_named(name).distribution in packages] or fitting
+    if args.trainer and not fitting:
+        if possible:
+            raise UserError(
+                f"{first} is a run of {' or '.join(possible[0])} (got --trainer {args.trainer}); omit --trainer"
+            )
+        fitting = [args.trainer]
+    if not fitting and any(source.tree is not None for source in arm.inspected):
+        fitting = [UNKNOWN]
+    if not fitting and arm.inspected[0].format == PHASES:
+        fitting = trainers_by_data(read_source(first, PHASES, (), CACHE).read)
+    if not fitting:
+        raise UserError(f"{first} does not name its trainer; give --trainer NAME")
+    # Those that one file may be of log the same numbers.
+    arm.trainer, arm.trainer_unknown = fitting[0], len(fitting) > 1 or not possible
+    engine_names = [named[0] for source in arm.inspected if (named := engine_of_source(source)) is not None]
+    by_name = _engine_named(arm.name)
+    arm.engine = engine_names[0] if engine_names else by_name
+    if by_name and arm.engine != by_name:
+        raise UserError(
+            f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
+        )
+    of_trainer = trainer_named(arm.trainer).engines
+    if not arm.engine:
+        arm.engine = of_trainer[0] if len(of_trainer) == 1 else UNKNOWN
+    package = trainer_named(arm.trainer).distribution
+    versions = [v for found in arm.inspected if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
+    if versions and args.release and release_of(versions[0]) != release_of(args.release):
+        raise UserError(f"{first} says {arm.trainer} {versions[0]} (got --release {args.release}); omit --release")
+    arm.release = "" if versions else args.release or ""
+    arm.release_unknown = not versions and not args.release and all(source.tree is None for source in arm.inspected)
+
+
+def _inspect(source: str, versioned: bool) -> Imported:
+    """What a source states beside its steps."""
+    try:
+        found = None if source.startswith(WANDB) else inspect_source(source, None, versioned)
+        return found or read_source(source, None, (), CACHE)
+    except UserError as error:
+        # Omit the list of all formats: it is longer than the rest of the message.
+        what, listed, _ = str(error).partition(" What can be imported:")
+        raise UserError(f"{what} docs/import.md lists what can be read" if listed else what) from None
+
+
+def _engine_named(name: str) -> str:
+    """The engine that an arm's name begins with (`vllm-eager`, `vllm2`); else ""."""
+    begins = re.match(r"[a-z]*", name.lower())
+    return next((one.name for one in engines() if begins and begins[0] in (one.name, *one.aliases)), "")
+
+
+def name_arms(arms: Sequence[ComparedArm]) -> None:
+    """Name the unnamed arms: by engine, else by trainer and engine, else by the shortest paths that differ."""
+    known = all(arm.name or arm.engine != UNKNOWN for arm in arms)
+    deepest = max(len(Path(arm.sources[0]).parts) for arm in arms)
+    for make in (
+        *((lambda arm: arm.engine, lambda arm: f"{arm.trainer}-{arm.engine}") if known else ()),
+        *(partial(_file_name, parts=parts) for parts in range(1, deepest + 1)),
+    ):
+        names = [arm.name or make(arm) for arm in arms]
+        if len(set(names)) == len(names):
+            break
+    else:
+        names = [arm.name or f"{arm.engine}-{number}" for number, arm in enumerate(arms, 1)]
+    for arm, name in zip(arms, names, strict=True):
+        arm.name = name
+    if len({arm.name for arm in arms}) < len(arms):
+        raise UserError(
+            f"two arms have the same name ({', '.join(arm.name for arm in arms)}); give other names with --names"
+        )
+
+
+def _file_name(arm: ComparedArm, parts: int) -> str:
+    """The last parts of the path of an arm's first source, as a name."""
+    path = Path(arm.sources[0])
+    text = "-".join([*path.parent.parts[len(path.parent.parts) - parts + 1 :], path.stem])
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[-40:]
+
+
+def has_one_step(arms: Sequence[ComparedArm], args: argparse.Namespace) -> bool:
+    """Whether a short log has only one step: leaving it out as a warm-up would leave nothing to compare."""
+    for arm in arms:
+        for source, inspected in zip(arm.sources, arm.inspected, strict=True):
+            records = inspected.read.records
+            if not records and Path(source).is_file() and Path(source).stat().st_size <= _SHORT_BYTES:
+                records = read_source(source, None, (arm.name, arm.engine), CACHE, args.step_seconds).read.records
+            if len(records) == 1:
+                return True
+    return False
