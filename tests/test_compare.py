@@ -200,6 +200,9 @@ def test_what_a_source_says_need_not_be_given(
     ]
     assert main(["compare", "vllm", "sglang", "--release", "0.7.1", "--verdict-only"]) == 1
     assert "vllm/train.log says verl 0.4.1 (got --release 0.7.1); omit --release" in capsys.readouterr().err
+    # It is the other log's.
+    assert main(["compare", "vllm", f"sglang={SGLANG}", "--release", "0.5", "--verdict-only"]) == 0
+    assert "sglang: verl 0.5, sglang; 1 run" in capsys.readouterr().out
     assert main(["compare", f"sglang={tmp_path / 'vllm'}", "sglang/train.log", "--verdict-only"]) == 1
     assert "vllm/train.log is a run of vllm, and its arm is named sglang; swap the logs" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from common.verdicts import count_of
 from engines import UNKNOWN, engines
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
-from workflow.compared_arms import ComparedArm, arms_of, detect, download_all, has_one_step, name_arms
+from workflow.compared_arms import ComparedArm, arms_of, detect, download_all, has_one_step, name_arms, require_release
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
 
@@ -44,6 +44,7 @@ def compare(args: argparse.Namespace) -> None:
     download_all([source for arm in arms for source in arm.sources])
     for arm in arms:
         detect(arm, args)
+    require_release(arms, args.release)
     name_arms(arms)
     raw = _configuration(arms, args)
     plan = load_plan(raw)

@@ -40,6 +40,8 @@ class ComparedArm:
     release: str = ""
     trainer_unknown: bool = False
     """Whether its sources may be of another trainer, too."""
+    named_release: str = ""
+    """The release that its sources name."""
     release_unknown: bool = False
     """Whether neither its sources nor a flag name its release."""
     inspected: list[Imported] = field(default_factory=list)
@@ -128,7 +130,7 @@ def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
     if not fitting:
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.
-    arm.trainer, arm.trainer_unknown = fitting[0], len(fitting) > 1 or not possible
+    arm.trainer, arm.trainer_unknown = fitting[0], not args.trainer and (len(fitting) > 1 or not possible)
     engine_names = [named[0] for source in arm.inspected if (named := engine_of_source(source)) is not None]
     by_name = _engine_named(arm.name)
     arm.engine = engine_names[0] if engine_names else by_name
@@ -141,10 +143,19 @@ def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         arm.engine = of_trainer[0] if len(of_trainer) == 1 else UNKNOWN
     package = trainer_named(arm.trainer).distribution
     versions = [v for found in arm.inspected if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
-    if versions and args.release and release_of(versions[0]) != release_of(args.release):
-        raise UserError(f"{first} says {arm.trainer} {versions[0]} (got --release {args.release}); omit --release")
-    arm.release = "" if versions else args.release or ""
+    arm.release, arm.named_release = "" if versions else args.release or "", next(iter(versions), "")
     arm.release_unknown = not versions and not args.release and all(source.tree is None for source in arm.inspected)
+
+
+def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:
+    """`UserError` for a given release if all logs name theirs, and one names another."""
+    if not given or any(not arm.named_release for arm in arms):
+        return
+    for arm in arms:
+        if release_of(arm.named_release) != release_of(given):
+            raise UserError(
+                f"{arm.sources[0]} says {arm.trainer} {arm.named_release} (got --release {given}); omit --release"
+            )
 
 
 def _inspect(source: str, versioned: bool) -> Imported:
