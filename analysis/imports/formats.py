@@ -41,7 +41,7 @@ def formats() -> dict[str, str]:
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
         **{name: form.what for name, form in _logs().items()},
         phases_csv.FORMAT: "a CSV with the columns step, phase, seconds",
-        any_table.FORMAT: "JSON lines or a CSV with a row for each step and any columns",
+        any_table.FORMAT: "JSON lines, a CSV or parquet file with a row for each step and any columns",
     }
 
 
@@ -214,7 +214,9 @@ def _step_formats(path: Path, lines: int) -> Iterator[str]:
 
 
 def _data_format(path: Path) -> str | None:
-    """The format of a file of JSON or CSV; None for a console log."""
+    """The format of a file of JSON, CSV or parquet; None for a console log."""
+    if path.suffix.lower() == ".parquet":
+        return any_table.FORMAT
     with open_log(path) as file:
         head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]

@@ -1,4 +1,4 @@
-"""Reads a table with any columns: JSON lines, or a CSV with one row for each step.
+"""Reads a table with any columns: JSON lines, or a CSV or parquet file with one row for each step.
 
 Which column counts the steps and which has their seconds is found by name and then tested: a counter rises, seconds are
 positive, phases add up to their step, a clock only rises. What was taken for what is said; where two columns may be the
@@ -17,6 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from common.dotted import flatten
 from common.errors import UserError
@@ -102,6 +105,13 @@ def _object(line: str) -> dict[str, Any] | None:
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     """The line of each row and its values by column; None for a row that cannot be read."""
+    if path.suffix.lower() == ".parquet":
+        try:
+            table = pq.read_table(path)
+        except pa.ArrowException as error:
+            raise UserError(f"{path} is no parquet file ({error}); copy it again") from None
+        yield from enumerate(table.to_pylist(), start=1)
+        return
     with TextIOWrapper(open_log(path), encoding="utf-8-sig", errors="replace", newline="") as file:
         if path.suffix.lower() in (".csv", ".tsv"):
             first = file.readline()

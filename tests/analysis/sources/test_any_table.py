@@ -5,6 +5,7 @@ import random
 import resource
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.imports.formats import format_of, read_source
@@ -27,6 +28,9 @@ def rows(total="time/total_s", counter="iteration", scale=1.0, seed=0):
 
 
 def write(path, table):
+    if path.suffix == ".parquet":
+        pd.DataFrame(table).to_parquet(path)
+        return str(path)
     if path.suffix == ".csv":
         lines = [",".join(table[0]), *(",".join(map(str, row.values())) for row in table)]
     else:
@@ -41,7 +45,7 @@ def read(source, **given):
     return found, taken
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.log"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.log"])
 def test_the_total_is_the_column_that_the_others_add_up_to(tmp_path, name):
     table = rows()
     if name == "a.log":
@@ -108,6 +112,12 @@ def test_a_table_without_seconds_says_what_it_has(tmp_path):
             (),
             None,
         )
+
+
+def test_a_parquet_file_that_is_none_is_told(tmp_path):
+    (tmp_path / "a.parquet").write_text("PAR1")
+    with pytest.raises(UserError, match="is no parquet file"):
+        read_source(str(tmp_path / "a.parquet"), None, (), None)
 
 
 def test_what_is_no_number_leaves_out_its_step_alone(tmp_path):

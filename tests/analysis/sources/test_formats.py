@@ -91,7 +91,10 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
     ("form", "says"),
     [
         (None, "no column is named like seconds; its numbers are in gen, update_actor. Name the column"),
-        ("phases-csv", "is table by its content (JSON lines or a CSV with a row for each step and any columns)"),
+        (
+            "phases-csv",
+            "is table by its content (JSON lines, a CSV or parquet file with a row for each step and any columns)",
+        ),
     ],
 )
 def test_a_wide_table_without_seconds_is_told_by_its_columns(tmp_path, form, says):
