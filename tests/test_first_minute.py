@@ -1,0 +1,76 @@
+"""Logs as people have them, given to `compare` without a flag: each has its right answer, or the flag that decides."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow.cli import main
+
+LOGS = Path(__file__).parent / "goldens" / "data" / "first-minute"
+Compared = Callable[..., tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Compared:
+    """The verdict of two logs, and what is said beside it."""
+    monkeypatch.chdir(shutil.copytree(LOGS, tmp_path / "logs"))
+
+    def compare(*given: str) -> tuple[dict[str, Any], str]:
+        code = main(["compare", *given, "--verdict-only", "--json"])
+        streams = capsys.readouterr()
+        assert len(streams.err.splitlines()) <= 12, streams.err
+        return (json.loads(streams.out)["arms"][0] if code == 0 else {}), " ".join(streams.err.split())
+
+    return compare
+
+
+@pytest.mark.parametrize(
+    ("baseline", "arm", "ratio", "said"),
+    [
+        ("trl-a.log", "trl-b.log", 1.22, "trl-a: trl 1.16 native, engine not in its log; 1 run, 30 steps"),
+        ("verl-a.log", "verl-b.log", 1.21, "verl-a: verl 0.8, engine not in its log; 1 run, 24 steps"),
+        ("own-a.jsonl", "own-b.jsonl", 1.19, "time/total_s is the step's seconds, time/rollout_s, time/train_s"),
+        ("own-a.csv", "own-b.csv", 1.19, "own-a: a table, engine not in its log; 1 run, 40 steps"),
+        ("sync-same-work.log", "fully-async.log", 1.67, "fully-async: verl 0.9.1 fully_async"),
+        ("swift-thinned-a.log", "swift-thinned-b.log", 2.01, "swift-thinned-a: swift 4.6 native"),
+        (
+            "sync-same-work.log",
+            "config-with-stray-lines.log",
+            None,
+            "config-with-stray-lines: verl 0.9.1 separate_async, vllm",
+        ),
+    ],
+)
+def test_two_logs_have_their_right_answer(
+    compared: Compared, baseline: str, arm: str, ratio: float | None, said: str
+) -> None:
+    verdict, beside = compared(baseline, arm)
+    assert said in beside and "Not in these logs: " in beside
+    value = verdict["ratios"][0]["value"][0]
+    assert ratio is None or value == pytest.approx(ratio, abs=0.02), value
+
+
+def test_two_forms_of_a_table_give_the_same_numbers(compared: Compared) -> None:
+    rows, columns = (compared(f"own-a.{form}", f"own-b.{form}")[0]["ratios"] for form in ("jsonl", "csv"))
+    assert rows == columns
+
+
+def test_a_clock_is_said_to_be_one(compared: Compared) -> None:
+    Path("later.csv").write_text(Path("elapsed.csv").read_text().replace("10.26", "10.25"))
+    verdict, beside = compared("elapsed.csv", "later.csv")
+    assert "elapsed_s is a clock, and the step's seconds are its differences" in beside
+    assert verdict["ratios"][0]["value"][0] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_where_no_column_is_certain_both_are_named_with_the_flag(compared: Compared) -> None:
+    Path("later.csv").write_text(Path("two-clocks.csv").read_text() + "\n")
+    _, said = compared("two-clocks.csv", "later.csv")
+    assert "seconds_a (mean 3.51 s), seconds_b (mean 35.2 s). Name it: --step-seconds seconds_a" in said
+    verdict, _ = compared("two-clocks.csv", "later.csv", "--step-seconds", "seconds_b")
+    assert verdict["ratios"][0]["value"] == [1.0, 1.0]
