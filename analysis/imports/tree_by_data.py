@@ -54,9 +54,7 @@ def trainers_by_data(read: SourceRead) -> list[str]:
     first = next(iter(read.records.values()), None)
     timers = [name for name in first.scalars if name.startswith(TIMERS)] if first is not None else []
     counts = {
-        trainer.name: max(
-            (len(timers) - len(nest_timers(first.scalars, tree).undeclared) for tree in trainer.trees), default=0
-        )
+        trainer.name: max((len(nest_timers(first.scalars, tree).phases) for tree in trainer.trees), default=0)
         for trainer in trainers()
         if first is not None
     }

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from analysis.imports.formats import read_source
+from analysis.imports.tree_by_data import trainers_by_data
 from workflow.cli import main
 
 from .test_damaged_logs import LOGS
@@ -22,3 +24,17 @@ def test_two_logs_without_a_flag_are_answered(tmp_path, monkeypatch, capsys, for
     (told,) = json.loads(streams.out)["arms"]
     assert {told["arm"], told["baseline"]} in ({"before", "after"}, {"sglang-1", "sglang-2"}), told
     assert told["ratios"][0]["value"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("phases", "found"),
+    [
+        (("step", "gen", "update_actor"), ["verl"]),
+        (("total_step_time", "generation", "policy_training"), ["nemo-rl"]),
+        (("step", "foo", "bar"), []),
+    ],
+)
+def test_a_table_of_phases_is_of_the_trainer_whose_timers_it_has(tmp_path, phases, found):
+    rows = "".join(f"1,{phase},{2.0 / number}\n" for number, phase in enumerate(phases, start=1))
+    (tmp_path / "a.csv").write_text("step,phase,seconds\n" + rows)
+    assert trainers_by_data(read_source(str(tmp_path / "a.csv"), None, (), None).read) == found
