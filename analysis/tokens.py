@@ -10,10 +10,11 @@ from typing import Any
 
 from analysis.steps import ChosenStep
 from common.contracts import SpecFile
+from common.dotted import lookup
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import logged_as
+from trainers.quantities import discarded, discards_if, generation_batches, logged_as
 
 # A mean of single-precision numbers is off by half a unit in its 24th bit; the factor is for its sum.
 MEAN_PRECISION = 2.0**-22
@@ -93,6 +94,9 @@ def add_known_tokens(
     run's configuration or its count of tokens contradicts that each step generates that many.
     """
     declared = batch if isinstance(batch, int) and batch > 0 else None
+    if uncounted := _uncounted_discards(chosen, config or {}):
+        text = f"{run_id}: no response tokens, because {uncounted}"
+        return [Verdict("warning", "tokens-unknown", text)]
     contradiction = _batch_contradiction(chosen, declared, config or {}) if declared else ""
     different: list[tuple[int, int]] = []
     inexact: list[tuple[float, int, float]] = []
@@ -155,6 +159,18 @@ def _token_verdicts(
         )
         verdicts.append(Verdict("note", "tokens-from-means", text))
     return verdicts
+
+
+def _uncounted_discards(chosen: Sequence[ChosenStep], config: Mapping[str, Any]) -> str:
+    """Why a step's tokens are not those of all that it generated, in an unknown number; empty where they are known."""
+    key = next((key for key in discards_if() if lookup(config, key) is True), "")
+    counts = {*discarded(), *generation_batches()}
+    if not key or any(counts & c.record.scalars.keys() for c in chosen):
+        return ""
+    return (
+        f"its {key} is true, so completions are generated and discarded, and no count of them is in the log: their "
+        "time is in the step, their tokens are not"
+    )
 
 
 def _batch_contradiction(chosen: Sequence[ChosenStep], batch: int, config: Mapping[str, Any]) -> str:

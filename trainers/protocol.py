@@ -188,6 +188,8 @@ class Trainer:
     """Scalars that count discarded completions: their time is in the step, their tokens are not."""
     generation_batches: tuple[str, ...] = ()
     """Scalars that count the batches generated in a step; with more than one, all but the kept ones are discarded."""
+    discards_if: tuple[str, ...] = ()
+    """Settings that make it discard completions. Without one of the counts above their number is not known."""
     clipped_at_longest: Callable[[TimerTree], str] = lambda tree: ""
     """The scalar that counts each response as long as the batch's longest as truncated."""
 

@@ -26,6 +26,11 @@ def generation_batches() -> tuple[str, ...]:
     return tuple(name for one in trainers() for name in one.generation_batches)
 
 
+def discards_if() -> tuple[str, ...]:
+    """Settings with which a trainer discards completions, in a number that only its counts tell."""
+    return tuple(name for one in trainers() for name in one.discards_if)
+
+
 # TRL under wandb's train/; ms-swift, and verl by the driver's hooks, without.
 _OF_A_REWARD = re.compile(r"(?:train/)?rewards/([^/]+)/(mean|failed)")
 

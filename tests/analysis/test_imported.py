@@ -367,6 +367,19 @@ def test_the_number_of_completions_that_was_logged_counts_over_the_one_declared(
     assert not metadata["verdicts"]
 
 
+@pytest.mark.parametrize(("counts", "known"), [("", False), (" - train/num_gen_batches:1.000", True)])
+def test_of_completions_that_are_discarded_uncounted_the_tokens_are_not_known(tmp_path, counts, known):
+    """DAPO: a step's time holds batches that its tokens do not."""
+    held = {"actor_rollout_ref": {"model": {"path": "m"}}, "trainer": {"experiment_name": "dapo"}}
+    config = f"{held | {'algorithm': {'filter_groups': {'enable': True}}}}\n"
+    line = LOG.replace("step:3", "step:{}").rstrip("\n") + counts + "\n"
+    spec = spec_of("sglang", [write(tmp_path, config + line.format(3) + line.format(4))])
+    frame, metadata, _ = imported(tmp_path / "res", spec)
+    assert ("response_tokens" in set(frame["name"])) == known
+    if not known:
+        assert "its algorithm.filter_groups.enable is true" in said(metadata, "tokens-unknown")
+
+
 def trl_window(end, mean, tokens=None):
     told = {} if tokens is None else {"num_tokens": tokens}
     return {"step": end, "loss": 0.1, "step_time": 12.0, "completions/mean_length": mean, **told}

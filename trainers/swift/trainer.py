@@ -80,6 +80,7 @@ SWIFT = Trainer(
     ),
     quantities=QUANTITIES,
     discarded=("train/discarded_completions",),
+    discards_if=("dynamic_sample",),
     iterations_hidden_by={SCHEDULER: "a completion is several generations, one after another"},
     server=hf_server.SERVER,
     engine_gpus=lambda mode, settings: hf_server.engine_gpus("" if mode == ASYNC else mode, settings),

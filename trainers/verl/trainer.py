@@ -149,6 +149,7 @@ _ALIKE = Trainer(
     ),
     # recipe/dapo's trainer: its timers add up over all batches that it generates for a step.
     generation_batches=("train/num_gen_batches",),
+    discards_if=("algorithm.filter_groups.enable",),
     clipped_at_longest=_clipped_at_longest,
     iterations_hidden_by={
         f"{ROLLOUT}.multi_turn.enable": "response lengths include the tools' answers",
