@@ -41,11 +41,13 @@ def with_limits(cluster: Cluster, *limits: str) -> Cluster:
     return cluster
 
 
-def typed(cluster: Cluster, folder: Path, *words: str, **train: Any) -> tuple[int, str]:
-    """What a command says of an experiment without GPUs, with these keys for training in the profile."""
+def typed(
+    cluster: Cluster, folder: Path, *words: str, site: dict[str, Any] | None = None, **train: Any
+) -> tuple[int, str]:
+    """What a command says of an experiment without GPUs, with these keys for training in the profile, or this one."""
     (folder / "site").mkdir(exist_ok=True)
     light = {"slurm_partition": "cpu", "slurm_account": "lab"}
-    site = {"executor": "slurm", "default-resources": light, "set-resources": {"train": TRAIN | train}}
+    site = site or {"executor": "slurm", "default-resources": light, "set-resources": {"train": TRAIN | train}}
     (folder / "site" / "config.yaml").write_text(yaml.safe_dump(site))
     (folder / "mine.yaml").write_text(yaml.safe_dump(two_arms()))
     env = {**os.environ, **cluster.env, "PYTHONPATH": str(ROOT)}
@@ -82,6 +84,12 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_
         ), said
         assert f"change: correct {key} under set-resources: train: in the profile" in said, said
     assert cluster.jobs() == [], "nothing was submitted"
+    site = tmp_path / "site" / "config.yaml"
+    builds = yaml.safe_load(site.read_text())
+    builds["set-resources"] = {"train": TRAIN, "stack": {"slurm_partition": "cpu-long", "runtime": 480}}
+    code, said = typed(cluster, tmp_path, "preflight", site=builds)
+    assert code == 1 and "sbatch refuses a job that builds a stack: " in said, said
+    assert "change: correct slurm_partition under set-resources: stack: in the profile" in said, said
     # What Slurm accepts and never starts.
     checks = doctor(cluster, tmp_path, qos="short")
     assert (checks["request"]["level"], checks["sbatch"]["level"]) == ("passed", "passed"), checks

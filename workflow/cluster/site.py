@@ -30,6 +30,7 @@ class Site:
     slots: int = 0  # runs that are submitted at once; 0: not set
     threads: str = _THREADS
     limited: tuple[str, ...] = ()  # the names of all resources that Snakemake limits
+    stack: Mapping[str, str] = field(default_factory=dict)  # what building a stack requests besides the light resources
 
     def request(self, workload: Mapping[str, Any] | None = None) -> Request:
         """The request of a run, as rules/train.smk completes it from the run's workload."""
@@ -116,6 +117,7 @@ def read_site(profile: Path) -> Site:
         int(slots) if slots.isdigit() else 0,
         threads,
         (*limited,),
+        _resources(rules.get("stack") if isinstance(rules, Mapping) else rules, "stack:"),
     )
 
 

@@ -71,7 +71,14 @@ def _kinds(
     for text, arms in arms_of.items():
         name = f"a training job of {', '.join(arms)}" if any(arms) else "a training job"
         yield name, tuple(filter(None, arms)), WHERE, json.loads(text)
-    light = read_request(site.light, on_slurm=False)
-    options = sbatch_options(light.site) | {"cpus-per-task": light.cpus, "time": light.runtime_min}
-    named = {name: value for name, value in options.items() if value}
-    yield "a job of the light rules", (), "under default-resources: in the profile", named
+    yield "a job of the light rules", (), "under default-resources: in the profile", _light_options(site.light)
+    if site.stack:
+        options = _light_options({**site.light, **site.stack})
+        yield "a job that builds a stack", (), "under set-resources: stack: in the profile", options
+
+
+def _light_options(resources: Mapping[str, str]) -> dict[str, Any]:
+    """sbatch's options for a job that does not train."""
+    request = read_request(resources, on_slurm=False)
+    options = sbatch_options(request.site) | {"cpus-per-task": request.cpus, "time": request.runtime_min}
+    return {name: value for name, value in options.items() if value}
