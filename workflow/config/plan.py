@@ -201,7 +201,10 @@ def _check_length(what: str, content: Mapping[str, Any]) -> None:
 
 def _arm_json(arm: Arm) -> dict[str, Any]:
     """An arm in plan.json; rare settings are included only if set."""
-    return arm.model_dump(mode="json", exclude={name for name in ("import_", "same_as") if getattr(arm, name) is None})
+    left_out: dict[str, Any] = {name: True for name in ("import_", "same_as") if getattr(arm, name) is None}
+    if arm.import_ is not None and arm.import_.step_seconds is None:
+        left_out["import_"] = {"step_seconds"}
+    return arm.model_dump(mode="json", exclude=left_out)
 
 
 def _files_in(folder: Path) -> list[str]:
