@@ -259,6 +259,24 @@ def test_the_first_stage_trains_on_a_cpu(stack_python: Callable[[str], Path], tm
     assert any(line.startswith("without waiting for the GPU: step ") for line in lines)
 
 
+def test_the_first_step_after_each_start_is_not_compared() -> None:
+    def trained(name: str, seconds: list[float], resumed: int) -> dict[str, Any]:
+        steps = [
+            {"step": at, "resumed": at == resumed, "phases": {"step": one, "step/training_step": one}}
+            for at, one in enumerate(seconds, start=1)
+        ]
+        return {"task": name, "ok": True, "steps": steps, "seconds": 60.0, "peak_gpu_gib": None, "estimate_gib": None}
+
+    # Seconds of an H200: its first step after a start loads kernels.
+    tasks = [
+        trained("transformers-s0", [28.879, 3.577, 3.497, 5.221, 16.214, 3.593], resumed=5),
+        trained("transformers-s0-unsynchronized", [15.882, 3.179, 3.659, 3.290, 3.328, 2.673], resumed=0),
+    ]
+    lines = stage_lines({"stage": "trl", "device": None, "versions": {}, "seconds": {}, "tasks": tasks})
+    assert any("resumed at step 5; 3.58 s per step after a start's first, of 28.9 s" in line for line in lines)
+    assert any(line.startswith("without waiting for the GPU: step 3.585 -> 3.290 s") for line in lines)
+
+
 def test_the_shares_of_the_published_ratio_follow_from_the_seconds() -> None:
     def replay(name: str, seconds: float) -> dict[str, Any]:
         return {

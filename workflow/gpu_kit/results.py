@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from common.gpus import gpu_of
@@ -41,7 +41,8 @@ def _trained(task: Result) -> Iterator[str]:
     resumed = [step["step"] for step in steps if step.get("resumed")]
     yield (
         f"{task['task']}: {len(steps)} steps{', each once' if once else f' NOT each once: {numbers}'}"
-        f"{f', resumed at step {resumed[0]}' if resumed else ''}; {mean(_seconds(steps)):.2f} s per step; "
+        f"{f', resumed at step {resumed[0]}' if resumed else ''}; {median(_seconds(_settled(steps))):.2f} s per step "
+        f"after a start's first, of {_seconds(steps)[0]:.1f} s; "
         f"{task['seconds']:.0f} s in all"
     )
     shares = [_children(step["phases"]) / step["phases"]["step"] for step in steps]
@@ -49,6 +50,11 @@ def _trained(task: Result) -> Iterator[str]:
     if task["peak_gpu_gib"] is not None and task["estimate_gib"]:
         parts = " and ".join(f"{gib:.1f} ({part})" for part, gib in task["estimate_gib"].items())
         yield f"  peak memory {task['peak_gpu_gib']:.1f} GiB; the preflight estimates {parts}"
+
+
+def _settled(steps: list[Any]) -> list[Any]:
+    """The steps without each start's first, which loads kernels; all if no other is there."""
+    return [step for step in steps[1:] if not step.get("resumed")] or steps
 
 
 def _seconds(steps: list[Any]) -> list[float]:
@@ -66,7 +72,7 @@ def _moved(tasks: list[Any]) -> Iterator[str]:
         other = named.get(f"{name}-unsynchronized")
         if other is None:
             continue
-        here, there = (_means(one["steps"][1:]) for one in (task, other))
+        here, there = (_medians(_settled(one["steps"])) for one in (task, other))
         changes = {path: there.get(path, 0.0) - value for path, value in here.items() if path != "step"}
         widest = sorted(changes, key=lambda path: abs(changes[path]), reverse=True)[:3]
         moved = ", ".join(
@@ -75,9 +81,9 @@ def _moved(tasks: list[Any]) -> Iterator[str]:
         yield (f"without waiting for the GPU: step {here['step']:.3f} -> {there['step']:.3f} s; most change: {moved}")
 
 
-def _means(steps: list[Any]) -> dict[str, float]:
+def _medians(steps: list[Any]) -> dict[str, float]:
     paths = dict.fromkeys(path for step in steps for path in step["phases"])
-    return {path: mean(step["phases"].get(path, 0.0) for step in steps) for path in paths}
+    return {path: median(step["phases"].get(path, 0.0) for step in steps) for path in paths}
 
 
 def _replays(tasks: list[Any], device: Mapping[str, Any] | None) -> Iterator[str]:
