@@ -22,10 +22,10 @@ from common.files import ROOT
 from common.published import SECRET_VARIABLE, URL_PASSWORD
 
 # All thread pools get the same size in every arm: the run's share of the CPUs.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 WAITING = {"OMP_WAIT_POLICY": "passive"}
 """How OpenMP's threads wait on a CPU: asleep. Those that spin take the cores from the ones that they wait for, so that
 beside other work a step took 2 to 20 times as long, and another engine's not (docs/bench.md)."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _REPORTED = re.compile(
     r"^(OMP|MKL|KMP|GOMP|VLLM|TORCH|PYTORCH|CUDA|NCCL|TOKENIZERS|HF_HUB_OFFLINE|WANDB_MODE|LD_PRELOAD)"
 )

@@ -25,7 +25,6 @@ CLOSING_SHARE = 0.95
 # More steps tell nothing new.
 MOST_STEPS = 400
 
-
 TreeOf = Callable[[str], tuple[TimerTree, list[Verdict]]]
 _Step = tuple[Mapping[str, float], Mapping[str, float]]
 """A step's numbers, and their rounding."""
@@ -52,11 +51,12 @@ class _Fit:
 def trainers_by_data(read: SourceRead) -> list[str]:
     """The trainers whose declared timers are most of a table's; none if they are fewer than half of them."""
     first = next(iter(read.records.values()), None)
-    timers = [name for name in first.scalars if name.startswith(TIMERS)] if first is not None else []
+    if first is None:
+        return []
+    timers = [name for name in first.scalars if name.startswith(TIMERS)]
     counts = {
         trainer.name: max((len(nest_timers(first.scalars, tree).phases) for tree in trainer.trees), default=0)
         for trainer in trainers()
-        if first is not None
     }
     most = max(counts.values(), default=0)
     return [name for name, count in counts.items() if count == most] if 2 * most >= len(timers) > 0 else []
@@ -69,7 +69,7 @@ def tree_by_data(
 
     `why` begins the verdict: `its log names no release of verl`. `UserError` if no release has a tree for the run.
     """
-    steps = [record for record in read.records.values()][:: max(1, len(read.records) // MOST_STEPS)]
+    steps = list(read.records.values())[:: max(1, len(read.records) // MOST_STEPS)]
     fits, refused = [], None
     for series in order:
         try:
@@ -98,12 +98,7 @@ def tree_by_data(
     return tree, [Verdict("note", BY_DATA, _text(run_id, why, best, apart)), *best[0].verdicts]
 
 
-def _fit(
-    series: str,
-    tree: TimerTree,
-    verdicts: list[Verdict],
-    steps: Iterable[tuple[Mapping[str, float], Mapping[str, float]]],
-) -> _Fit:
+def _fit(series: str, tree: TimerTree, verdicts: list[Verdict], steps: Iterable[_Step]) -> _Fit:
     placed: dict[str, str] = {}
     closing, count = 0, 0
     for scalars, rounding in steps:
