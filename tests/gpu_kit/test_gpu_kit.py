@@ -147,7 +147,7 @@ def test_a_stage_stops_resumes_and_is_read(run: Kit, tmp_path: Path, capfd: pyte
     first = result["tasks"][0]
     assert first["exit_codes"] == [75, 0] and [step["step"] for step in first["steps"]] == [1, 2, 3, 4, 5, 6]
     assert "a-s0: 6 steps, each once" in said[2] and "phases sum to 100.0% to 100.0% of the step" in said[3]
-    assert (tmp_path / "work" / "env" / "lib").glob("python*/site-packages/kittest.py")
+    assert list((tmp_path / "work" / "env-tiny" / "lib").glob("python*/site-packages/kittest.py"))
     # A second visit installs and trains nothing again.
     before = sorted(path for path in (tmp_path / "work").rglob("attempt-*"))
     assert run() == 0 and sorted(path for path in (tmp_path / "work").rglob("attempt-*")) == before
@@ -222,7 +222,7 @@ def test_the_program_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
         command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False
     )
-    assert done.stderr == "error: unknown stage 'trll' (did you mean trl?); known: trl, graphs, trl-vllm\n"
+    assert done.stderr == "error: unknown stage 'trll' (did you mean trl?); known: trl, graphs, trl-vllm, sglang\n"
 
 
 def test_the_target_needs_the_standard_library_only() -> None:
@@ -277,7 +277,8 @@ def test_the_first_step_after_each_start_is_not_compared() -> None:
     assert any(line.startswith("without waiting for the GPU: step 3.585 -> 3.290 s") for line in lines)
 
 
-def test_the_shares_of_the_published_ratio_follow_from_the_seconds() -> None:
+@pytest.mark.parametrize("engine", ["", "sglang-"])
+def test_the_shares_of_the_published_ratio_follow_from_the_seconds(engine: str) -> None:
     def replay(name: str, seconds: float) -> dict[str, Any]:
         return {
             "task": f"{name}-s0",
@@ -290,8 +291,8 @@ def test_the_shares_of_the_published_ratio_follow_from_the_seconds() -> None:
 
     arms = {"eager-blocking": 86.0, "eager": 80.0, "graphs": 40.0, "graphs-blocking": 41.0}
     device = {"name": "NVIDIA H100 80GB HBM3", "driver": "580.1"}
-    tasks = [replay(*one) for one in arms.items()]
+    tasks = [replay(engine + name, seconds) for name, seconds in arms.items()]
     result = {"stage": "graphs", "device": device, "versions": {}, "seconds": {}, "tasks": tasks}
     lines = stage_lines(result)
     assert "both: 2.15x, 100% of 2.15x (on a logarithmic scale)" in lines and len(lines) <= 10
-    assert any("graphs-s0: generate 40.00 s, 20.16 ms per iteration, 2.3" in line for line in lines)
+    assert any(f"{engine}graphs-s0: generate 40.00 s, 20.16 ms per iteration, 2.3" in line for line in lines)

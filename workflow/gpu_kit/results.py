@@ -100,14 +100,15 @@ def _replays(tasks: list[Any], device: Mapping[str, Any] | None) -> Iterator[str
             f"{mean(each) / longest * 1000:.2f} ms per iteration{over}; start {_start(task)}"
             f"{f', of it compiling and capturing {warm:.0f} s' if warm else ''}"
         )
+    engine = "sglang-" if any(arm.startswith("sglang-") for arm in seconds) else ""
     for what, slow, fast in (
         ("CUDA graphs, with blocking", "eager-blocking", "graphs-blocking"),
         ("CUDA graphs, without blocking", "eager", "graphs"),
         ("blocking, eager", "eager-blocking", "eager"),
         ("both", "eager-blocking", "graphs"),
     ):
-        if slow in seconds and fast in seconds:
-            ratio = mean(seconds[slow]) / mean(seconds[fast])
+        if engine + slow in seconds and engine + fast in seconds:
+            ratio = mean(seconds[engine + slow]) / mean(seconds[engine + fast])
             share = math.log(ratio) / math.log(_PUBLISHED)
             yield f"{what}: {ratio:.2f}x, {share:.0%} of {_PUBLISHED}x (on a logarithmic scale)"
 

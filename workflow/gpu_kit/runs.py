@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sysconfig
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -154,7 +155,13 @@ class StageRun:
         if time.monotonic() > self._deadline:
             raise OutOfTime
         log.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "WANDB_MODE": "offline", **(env or {})}
+        environment = {
+            **os.environ,
+            **_headers(),
+            "PYTHONUNBUFFERED": "1",
+            "WANDB_MODE": "offline",
+            **(env or {}),
+        }
         with log.open("ab") as file:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -190,6 +197,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             return
+
+
+def _headers() -> dict[str, str]:
+    """CPATH with the headers of torch's NVIDIA wheels: an engine's kernels include some that CUDA may lack."""
+    folder = Path(sysconfig.get_path("purelib"), "nvidia", "cu13", "include")
+    if not folder.is_dir():
+        return {}
+    before = os.environ.get("CPATH")
+    return {"CPATH": f"{before}{os.pathsep}{folder}" if before else str(folder)}
 
 
 def _attempts(folder: Path) -> list[Path]:

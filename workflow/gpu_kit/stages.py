@@ -93,6 +93,21 @@ BUNDLES: Mapping[str, Bundle] = {
             ),
         },
     ),
+    # What importing and running `sglang.Engine` needs beside the bundle `trl`. The target's transformers is too new for
+    # this SGLang: both register the same models. Without nvidia-cutlass-dsl FlashInfer compiles its norms with nvcc.
+    "sglang": Bundle(
+        "verl09-sglang",
+        (
+            *("sglang", "sglang-kernel", "flashinfer-python", "apache-tvm-ffi", "torch-memory-saver", "transformers"),
+            *("tokenizers", "huggingface-hub", "hf-xet", "safetensors", "compressed-tensors", "fastapi", "starlette"),
+            *("gguf", "ipython", "traitlets", "loguru", "msgspec", "openai", "orjson", "partial-json-parser"),
+            *("pybase64", "pyzmq", "setproctitle", "uvicorn"),
+        ),
+        {
+            "sglang-kernel": ("sgl_kernel/sm100/*", "sgl_kernel/flashmla_ops*", "lib/*mscclpp*", "_mscclpp*"),
+            "torch-memory-saver": ("*_cu12.abi3.so",),
+        },
+    ),
 }
 STAGES: Mapping[str, Stage] = {
     "trl": Stage(
@@ -117,6 +132,13 @@ STAGES: Mapping[str, Stage] = {
         ("trl", "vllm"),
         (Task("vllm-s0", stop_after=3),),
         240,
+    ),
+    "sglang": Stage(
+        "SGLang alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",
+        "experiments/gpu-kit-graphs.yaml",
+        ("trl", "sglang"),
+        tuple(Task(f"sglang-{arm}-s0") for arm in ("graphs", "eager", "eager-blocking", "graphs-blocking")),
+        480,
     ),
 }
 

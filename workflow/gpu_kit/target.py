@@ -42,14 +42,20 @@ class Visit:
 
     kit_folder: Path
     work: Path
+    bundles: tuple[str, ...]
     kit: Mapping[str, Any]
     gpu: Gpu | None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
+    def env(self) -> Path:
+        """The environment with the stage's bundles; one for each set, since engines need releases of their own."""
+        return self.work / f"env-{'-'.join(self.bundles)}"
+
+    @property
     def python(self) -> Path:
-        """The interpreter of the environment with the kit's wheels."""
-        return self.work / "env" / "bin" / "python"
+        """That environment's interpreter."""
+        return self.env / "bin" / "python"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,7 +77,7 @@ def run_stage(name: str, kit_folder: Path, work: Path, out: Path, *, on_cpu: boo
     if on_cpu and "cpu" not in kit["stages"][name]:
         rehearsed = [each for each, planned in kit["stages"].items() if "cpu" in planned]
         raise UserError(f"stage {name} has no twin for a CPU; --cpu is for {', '.join(rehearsed) or 'no stage of it'}")
-    visit = Visit(kit_folder, work, kit, None if on_cpu else _require_free_gpu())
+    visit = Visit(kit_folder, work, stage.bundles, kit, None if on_cpu else _require_free_gpu())
     for bundle in stage.bundles:
         install(visit, bundle)
     visit.seconds["before the tasks"] = time.monotonic() - began
@@ -133,14 +139,14 @@ def _require_free_gpu() -> Gpu:
 
 def install(visit: Visit, name: str) -> None:
     """Install a bundle's wheels unless they are there."""
-    entry, marker = visit.kit["bundles"][name], visit.work / f"installed-{name}.json"
+    entry, marker = visit.kit["bundles"][name], visit.env / f"installed-{name}.json"
     if marker.is_file() and read_json(marker) == entry["parts"]:
         return
     began = time.monotonic()
     wheels = unpack(entry["parts"], visit.kit_folder, visit.work / f"wheels-{name}")
     visit.seconds[f"joining {name}"] = time.monotonic() - began
     began = time.monotonic()
-    site = _environment(visit.work / "env")
+    site = _environment(visit.env)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
     command += ["--no-cache-dir", "--disable-pip-version-check", "--upgrade", "--target", str(site)]
     done = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True, check=False)
