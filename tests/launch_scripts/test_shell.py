@@ -1,0 +1,135 @@
+"""The reader of bash scripts: commands in order, with the script's own values, and what it does not know."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from workflow.launch_scripts.shell import Script, read_script
+
+
+def script_of(text: str, *arguments: str) -> Script:
+    return read_script(textwrap.dedent(text), arguments)
+
+
+def commands(text: str, *arguments: str) -> list[list[str]]:
+    return [[word.text for word in one.words] for one in script_of(text, *arguments).commands]
+
+
+CASES: dict[str, tuple[str, list[list[str]]]] = {
+    "continued lines and quotes": (
+        """\
+        python -m t a=1\\
+         b="two words"\\
+         c='$X' l=['x','y'] d=\\[1,2\\] 2>&1 | tee log
+        """,
+        [["python", "-m", "t", "a=1", "b=two words", "c=$X", "l=[x,y]", "d=[1,2]"], ["tee", "log"]],
+    ),
+    "variables, defaults and arithmetic": (
+        """\
+        len=$((1024 * 2)); both=$((len + 3))
+        model=${1:-Qwen/Qwen3-8B}; name=${model##*/}
+        python t.py n=$both m="$model" x=${name%-8B} y=${none:+-e $none}
+        """,
+        [["python", "t.py", "n=2051", "m=Qwen/Qwen3-8B", "x=Qwen3", "y="]],
+    ),
+    "arrays and split words": (
+        """\
+        ARGS=(a=1 "b=2 3"); ARGS+=(c=4); MORE="--x 1 --y"
+        python t.py "${ARGS[@]}" $MORE
+        """,
+        [["python", "t.py", "a=1", "b=2 3", "c=4", "--x", "1", "--y"]],
+    ),
+    "a function is read where it is called": (
+        """\
+        train() { python t.py engine=$1 "$@"; }
+        train vllm x=1
+        """,
+        [["python", "t.py", "engine=vllm", "vllm", "x=1"]],
+    ),
+    "a loop over known values": (
+        "for e in vllm sglang; do python t.py e=$e & done; wait\n",
+        [["python", "t.py", "e=vllm"], ["python", "t.py", "e=sglang"], ["wait"]],
+    ),
+    "conditions that the script decides": (
+        """\
+        E=vllm
+        if [[ $E == vllm ]]; then N=1; else N=2; fi
+        case $E in sglang) M=1 ;; vl*) M=2 ;; esac
+        [ -z "$HF" ] && HF=hub
+        python t.py $N $M $HF
+        """,
+        [["python", "t.py", "1", "2", "hub"]],
+    ),
+    "scripts inside a script": (
+        """\
+        K=5
+        srun bash -c "python a.py k=$K q=\\"v w\\""
+        sbatch <<EOF
+        #SBATCH -N 1
+        python b.py k=$K
+        EOF
+        """,
+        [
+            ["srun", "bash", "-c", 'python a.py k=5 q="v w"'],
+            ["python", "a.py", "k=5", "q=v w"],
+            ["sbatch"],
+            ["python", "b.py", "k=5"],
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_becomes_its_commands(name: str) -> None:
+    text, expected = CASES[name]
+    assert commands(text) == expected
+
+
+def test_arguments_of_the_script_are_its_words() -> None:
+    text = 'python t.py --engine ${1:-vllm} "${@:2}" "$@"\n'
+    assert commands(text, "sglang", "a b")[0][:4] == ["python", "t.py", "--engine", "sglang"]
+    assert script_of(text).commands[0].passes_arguments
+
+
+def test_what_is_not_known_stays_as_written_and_is_listed() -> None:
+    found = script_of('python t.py run=$SLURM_JOB_ID at="$(date)" x=1\n').commands[0].words
+    assert [(word.text, word.unknown) for word in found[2:]] == [
+        ("run=$SLURM_JOB_ID", ("$SLURM_JOB_ID",)),
+        ("at=$(date)", ("$(date)",)),
+        ("x=1", ()),
+    ]
+    broken = script_of("python t.py a=1\nif then fi (\n")
+    assert [word.text for word in broken.commands[0].words] == ["python", "t.py", "a=1"]
+    assert broken.notes
+
+
+def test_a_words_place_is_its_bytes_in_the_script() -> None:
+    text = "# 学習\nENGINE=vllm\npython t.py name=$ENGINE \\\n  b=2\nsrun bash -c 'python u.py c=3'\n"
+    words = [word for one in read_script(text).commands for word in one.words]
+    for word in words:
+        assert text.encode()[word.start : word.end].decode() == word.raw
+    assert {word.text: word.line for word in words if "=" in word.text and " " not in word.text} == {
+        "name=vllm": 3,
+        "b=2": 4,
+        "c=3": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "exports"),
+    [
+        ("export A=1 B='x y'\nC=3\nexport C\nexport A=2\n", {"A": "2", "B": "x y", "C": "3"}),
+        ("declare -x D=4\nexport E=5\nunset E\nF=6\n", {"D": "4"}),
+        ("if [ -d /data ]; then export G=1; else export G=2; fi\n", {"G": "2"}),
+    ],
+)
+def test_exports(text: str, exports: dict[str, Any]) -> None:
+    assert {name: word.text for name, word in read_script(text).exports.items()} == exports
+
+
+def test_files_that_the_script_writes_are_known() -> None:
+    text = "N=4\ncat > grpo.yaml <<EOF\nnum_generations: $N\nEOF\ncat <<'EOF' > raw.yaml\nx: $N\nEOF\n"
+    assert read_script(text).files == {"grpo.yaml": "num_generations: 4\n", "raw.yaml": "x: $N\n"}
