@@ -16,6 +16,8 @@ class Engine:
     """Its name in text."""
     aliases: tuple[str, ...] = ()
     """Other names in configurations and tables."""
+    packages: tuple[str, ...] = ()
+    """The packages of which an environment with this engine has one."""
     in_trainer: bool = False
     """Whether the trainer's own process and model generate, without a second copy of the weights."""
     number_bytes: int | None = None

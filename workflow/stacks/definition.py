@@ -20,9 +20,13 @@ from common.files import ROOT
 from common.messages import unknown_name
 
 ENVS = ROOT / "envs"
+STACKS = Path(".stacks")
+"""The folder of built environments and of stacks recorded as found, in the working directory."""
 LAID_OVER = "_laid_over.pth"
 """In site-packages of a registered stack: adds the package folders of the user's interpreter."""
 _ACCELERATORS = ("cpu", "cuda")
+CURRENT = "current"
+"""In a found stack's folder: the link to what was recorded last, a folder named by its lock_id."""
 SITE_PACKAGES = "{site-packages}"
 """Placeholder in paths of stack.yaml for the environment's site-packages, where NVIDIA installs libraries."""
 BUILD_JOB = {"cpus_per_task": 4, "mem_mb": 16000, "runtime": 120}
@@ -66,6 +70,10 @@ class Stack:
     """Files of this repository that verify.py runs; a change makes the stack verify again."""
     run_needs: tuple[str, ...] = ()
     """What processes in the stack need from the machine; each is one of RUN_NEEDS."""
+    found_python: Path | None = None
+    """The interpreter of an environment that was recorded as found (found.py); None: built from the lock."""
+    found_prefix: Path | None = None
+    """That interpreter's `sys.prefix`."""
 
     def log(self, text: str) -> None:
         """Prints one line about this stack to stderr."""
@@ -87,20 +95,41 @@ class Stack:
         return path if path.is_file() else None
 
     @property
+    def found_conda(self) -> Path:
+        """The conda packages of an environment that was recorded as found; absent without any."""
+        return self.folder / "conda-explicit.txt"
+
+    @property
     def verify(self) -> Path:
-        return self.folder / "verify.py"
+        return ENVS / "found" / "verify.py" if self.found_python else self.folder / "verify.py"
 
 
 def stack_names(envs: Path = ENVS) -> list[str]:
-    """The sorted names of all stacks: the folders of `envs` with a stack.yaml."""
+    """The sorted names of all stacks that are built from a lock: the folders of `envs` with a stack.yaml."""
     return sorted(path.parent.name for path in envs.glob("*/stack.yaml"))
 
 
+def found_names() -> list[str]:
+    """The sorted names of the stacks that were recorded as found in this working directory."""
+    return sorted(path.parents[1].name for path in STACKS.glob(f"*/{CURRENT}/stack.yaml"))
+
+
 def load_stack(name: str, envs: Path = ENVS) -> Stack:
-    """The stack of that name; UserError if it does not exist or its stack.yaml is wrong."""
+    """The stack of that name, of `envs` or recorded as found; UserError if there is none or its stack.yaml is wrong."""
     path = envs / name / "stack.yaml"
     if not path.is_file():
-        raise UserError(f"{unknown_name('stack', name, stack_names(envs))} (folders of {envs})")
+        path = (STACKS / name / CURRENT).resolve() / "stack.yaml"
+    if not path.is_file():
+        known = unknown_name("stack", name, [*stack_names(envs), *found_names()])
+        raise UserError(
+            f"{known} (folders of {envs}). To use an environment of yours: "
+            f"`python -m workflow.stacks found {name} --python …`"
+        )
+    return read_stack(name, path)
+
+
+def read_stack(name: str, path: Path) -> Stack:
+    """The stack that a stack.yaml describes; UserError if that is wrong."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -185,6 +214,7 @@ _KINDS: dict[str, _Kind] = {
         lambda files: tuple(ROOT / file for file in files),
     ),
     "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
+    **dict.fromkeys(("found_python", "found_prefix"), (_is_text, "be a path", Path)),
     "run_paths": (
         _is_mapping(_is_paths),
         'be NAME: ["folder", ...] pairs',
@@ -208,16 +238,23 @@ def lock_id(name: str, envs: Path = ENVS) -> str:
     """12 hex digits of a sha256 over everything that defines the environment.
 
     These are Python's release, the pip lock, the conda lock if there is one (whichever backend builds the stack), and
-    the source builds with their settings.
+    the source builds with their settings. Of an environment recorded as found: what was recorded, not its path.
     """
-    stack = load_stack(name, envs)
+    return lock_id_of(load_stack(name, envs))
+
+
+def lock_id_of(stack: Stack) -> str:
+    """As `lock_id`, of a stack that is read already."""
     try:
         lock = stack.lock.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{stack.lock} is missing; make it with `make locks STACK={name}`") from None
+        raise UserError(f"{stack.lock} is missing; make it with `make locks STACK={stack.name}`") from None
     digest = hashlib.sha256(b"python " + stack.python.encode() + b"\n" + lock)
     if stack.conda_lock is not None:
         digest.update(b"\nconda " + hashlib.sha256(stack.conda_lock.read_bytes()).digest())
+    if stack.found_python:
+        conda = stack.found_conda.read_bytes() if stack.found_conda.is_file() else b""
+        digest.update(b"\nfound " + json.dumps([stack.accelerator, stack.cuda]).encode() + conda)
     if stack.source_builds:
         settings = [sorted(stack.source_builds), sorted(stack.source_environment.items())]
         digest.update(b"\nsource " + json.dumps(settings).encode())
@@ -230,7 +267,11 @@ def verify_id(stack: Stack) -> str:
     They are not in the lock_id: a change verifies the environment again, and trains no run again.
     """
     digest = hashlib.sha256()
-    for path in (stack.verify, *sorted(stack.folder.parent.glob("_*.py")), *stack.verify_code):
+    files = [stack.verify, *sorted(stack.verify.parents[1].glob("_*.py")), *stack.verify_code]
+    if stack.found_python:
+        files += sorted(ENVS.glob("*/*.py"))  # its checks are made of other stacks'
+        digest.update(json.dumps([stack.trainer, stack.engine, str(stack.found_python)]).encode())
+    for path in files:
         if path.is_file():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     digest.update(json.dumps([stack.run_paths, stack.run_caches, stack.run_needs], sort_keys=True).encode())

@@ -47,7 +47,8 @@ def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, 
     """The variables of a process in the environment `env`, from the verdict's `environment` and `run`."""
     found = {**environ, **verdict.get("environment", {})}
     run = verdict.get("run", {})
-    for variable, listed in {**run.get("paths", {}), "PATH": [f"{ENV}/bin"]}.items():
+    listed_paths = run.get("paths", {})
+    for variable, listed in {**listed_paths, "PATH": [f"{ENV}/bin", *listed_paths.get("PATH", [])]}.items():
         paths = [path.replace(ENV, str(env)) for path in listed]
         before = found.get(variable, os.defpath if variable == "PATH" else "")
         # Empty parts would mean the working directory; a path is listed once.

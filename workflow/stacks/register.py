@@ -93,6 +93,7 @@ def read_interpreter(path: Path) -> Interpreter:
             f"--python: {path} is not a program; give the path that `python3 -c 'import sys; "
             "print(sys.executable)'` prints there"
         )
+    done = None
     try:
         done = subprocess.run(
             [path.absolute(), "-I", "-B", "-c", _ASK], capture_output=True, text=True, timeout=_LIMIT_S, check=False
@@ -100,7 +101,8 @@ def read_interpreter(path: Path) -> Interpreter:
         answer = json.loads(done.stdout.splitlines()[-1])
         implementation = answer.pop("implementation")
     except (OSError, ValueError, IndexError, KeyError, subprocess.TimeoutExpired):
-        raise UserError(f"--python: {path} does not answer like Python; give the path of a working one") from None
+        last = f" (it says: {done.stderr.strip().splitlines()[-1][:200]})" if done and done.stderr.strip() else ""
+        raise UserError(f"--python: {path} does not answer like Python{last}; give the path of a working one") from None
     if implementation != "cpython":
         raise UserError(f"--python: {path} is {implementation}; the stacks' wheels are for CPython")
     packages = {canonicalize_name(name): str(version) for name, version in answer["packages"].items()}

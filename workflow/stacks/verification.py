@@ -21,6 +21,8 @@ from workflow.stacks.uv import end_of_output
 
 ORIGIN = "origin.json"
 """File with the environment's origin; it lies in the environment's folder, so both appear and vanish together."""
+FOUND = "as found, not built from a lock"
+"""The state of an environment that found.py recorded."""
 _SHOWN_FAILURES = 8
 
 
@@ -37,6 +39,17 @@ class BuiltEnvironment:
     """Its origin, as returned by `origin_of`."""
     fds: tuple[int, ...] = ()
     """Locks that verify.py holds too."""
+
+    @property
+    def prefix(self) -> Path:
+        """Where its packages are: `env`, or the environment that was recorded as found."""
+        return self.stack.found_prefix or self.env.absolute()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those of its processes: they run without `conda activate`, and write nothing into an environment as found."""
+        own = {"PYTHONPYCACHEPREFIX": str(self.env.absolute().parent / "pycache"), "PYTHONNOUSERSITE": "1"}
+        return {**activation(self.prefix), **(own if self.stack.found_python else {})}
 
 
 def built_by(final: Path) -> str:
@@ -78,13 +91,16 @@ def require_free(stack: Stack, final: Path, state: str, doing: str) -> None:
 
 
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
-    """One line for each of those stacks that is registered or adopted."""
+    """One line for each of those stacks that is registered, adopted or as found."""
     lines = []
     for name in dict.fromkeys(names):
         try:
+            stack = load_stack(name, envs)
             origin = origin_of(stacks_dir / name / lock_id(name, envs))
         except UserError:  # an old experiment may name a stack that no longer exists
             continue
+        if stack.found_python:  # also before it is verified
+            origin = {"state": FOUND, "python": str(stack.found_python)}
         if (state := origin.get("state", "built")) == "built":
             continue
         count = len(origin.get("accepted", {}))
@@ -130,7 +146,7 @@ def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, g
     if not is_ready(stack, final, "auto"):
         raise UserError(f"{name} is not built for its current lock; run `python -m workflow.stacks build {name}`")
     out.parent.mkdir(parents=True, exist_ok=True)
-    packages = check_conda_lock(stack) if built_by(final) == "conda" else []
+    packages = check_conda_lock(stack) if stack.found_python or built_by(final) == "conda" else []
     _run_verify(BuiltEnvironment(stack, final / "env", final.name, packages, origin_of(final)), out, gpu=gpu)
     return out
 
@@ -143,8 +159,7 @@ def verify(found: BuiltEnvironment, folder: Path) -> None:
     except UserError:
         verdict_path.unlink(missing_ok=True)
         raise
-    # Processes in the stack run without `conda activate` and need these variables.
-    verdict["environment"] = activation(found.env.absolute())
+    verdict["environment"] = found.variables
     write_json(found.env / ORIGIN, dict(found.origin))
     write_json(folder / "verify.json", verdict)
     verdict_path.unlink()
@@ -156,7 +171,7 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
     stack, env = found.stack, found.env.absolute()
     run = run_time(stack, found.lock_id, env)
     # Jobs run with the same variables, so that a passed check is valid there.
-    environ = environment_in(env, {"environment": activation(env), "run": run}, os.environ)
+    environ = environment_in(env, {"environment": found.variables, "run": run}, os.environ)
     environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     limit_s = 3600 if gpu else 1800  # a GPU check may compile FlashInfer's and SGLang's kernels for minutes
     with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +207,7 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
 
 def _command(found: BuiltEnvironment, env: Path, out: Path, folder: Path) -> list[str]:
     """The command that runs verify.py; long arguments are files in `folder`."""
-    stack, backend = found.stack, "conda" if (env / "conda-meta").is_dir() else "uv"
+    stack, backend = found.stack, "conda" if (found.prefix / "conda-meta").is_dir() else "uv"
     # -I ignores PYTHONPATH and the user's own packages, which would hide missing packages.
     command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute())]
     command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", found.lock_id]
@@ -210,7 +225,7 @@ def _command(found: BuiltEnvironment, env: Path, out: Path, folder: Path) -> lis
 def _failed_checks(stack: Stack, verdict: dict[str, Any]) -> str:
     failed = [check for check in verdict.get("checks", []) if not check["ok"]]
     lines = [
-        f"  {stack.folder.name}/{check['source']}: {check['name']}: expected {check['expected']}, got {check['got']}"
+        f"  {stack.name}/{check['source']}: {check['name']}: expected {check['expected']}, got {check['got']}"
         for check in failed[:_SHOWN_FAILURES]
     ]
     if len(failed) > _SHOWN_FAILURES:

