@@ -1,7 +1,8 @@
 """Calls a user's reward function in a separate process, and limits the cost of its hangs and failures.
 
 The run's spec contains the file's text, so changes on disk do not affect planned runs. own_reward_process.py loads and
-calls the function. If a call fails, each response is scored separately. A response that still fails has no value
+calls the function, with the arguments of its signature (own_reward_signatures.py). If a call fails, each response is
+scored separately. A response that still fails has no value
 (None), is counted, and is written to the log and to reward_failures.jsonl.
 """
 
@@ -21,13 +22,15 @@ from typing import Any
 
 from common.errors import UserError
 from node.built_in_rewards import Response
-from node.own_reward_process import ARGUMENTS
+from node.own_reward_signatures import ARGUMENTS, OWN
 from node.records import append_json_line
 
 LOAD_S = 300.0
 """A file may import torch from a slow disk."""
 CALL_S = 30.0
 """Time limit of one call of a reward without `timeout_s`."""
+FOREIGN_CALL_S = 60.0
+"""The same for a function with another signature: in its own trainer it had no limit, and its own are often 30 s."""
 ALONE_S = 60.0
 """Time limit of scoring the responses separately after a failed call; two calls if that is longer."""
 GRACE_S = 5.0
@@ -39,8 +42,8 @@ _MOST_LOGGED = 20
 class RewardProgram:
     """A user's function in its process, which is restarted after a hang or a crash.
 
-    `reward` has `source`, `code`, `function`, `options`, the data's `columns` for its parameters, and `timeout_s`.
-    `NotLoaded` if the file cannot be loaded.
+    `reward` has `source`, `code`, `function`, `options`, the data's `columns` for its parameters, `signature` and
+    `timeout_s`. `NotLoaded` if the file cannot be loaded.
     """
 
     def __init__(
@@ -50,40 +53,56 @@ class RewardProgram:
             **{key: reward[key] for key in ("source", "code", "function")},
             "options": dict(reward.get("options") or {}),
             "columns": list(reward.get("columns") or ()),
+            "signature": reward.get("signature"),
             "limit_s": load_s,
         }
         self.name = str(reward["function"])
         self.where = f"{reward['source']}: {self.name}"
         self._failures = failures
-        self._call_s = call_s or float(reward.get("timeout_s") or CALL_S)
         self._child: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._lock = threading.Lock()
         self._failed_in_a_row = self._late_in_a_row = self._logged = 0
-        self.takes: tuple[str, ...] = ()
         with self._lock:
             answer = self._start()
-        if problem := answer.get("problem"):
-            raise NotLoaded(f"workload.rewards: {problem}; correct the file", answer.get("missing"))
+        if "problem" in answer:
+            raise NotLoaded(answer)
+        self.takes: tuple[str, ...] = tuple(answer["takes"])
+        self.signature: str = answer["signature"]
+        self.others: list[str] = answer["others"]
+        """Further signatures that the function fits."""
+        self.takes_all: bool = answer["takes_all"]
+        """Whether it has `**kwargs`, as the functions of trainers that pass everything have."""
+        self.answers: list[str] = answer["answers"]
+        """Its parameters that get the ground truth because no column of the workload has their name."""
+        self._one_by_one: bool = answer["one_by_one"]
+        self.limit_s = call_s or float(reward.get("timeout_s") or (CALL_S if self.signature == OWN else FOREIGN_CALL_S))
 
     def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
         """One value for each response, and the number of failures; `UserError` after many failures in a row.
 
         Failures of samples (not `trained` on) are not counted or written.
         """
-        with self._lock:
-            values, wrong = self._values(responses)
-        if not trained:
-            return values, len(wrong)
-        for at, response in enumerate(responses):
-            problem = wrong.get(at)
-            self._failed_in_a_row = self._failed_in_a_row + 1 if problem else 0
-            self._late_in_a_row = self._late_in_a_row + isinstance(problem, TimedOut) if problem else 0
-            if problem:
-                self._record(response, str(problem))
-            if self._failed_in_a_row >= MOST_FAILED:
-                raise self._too_many(response, problem)
-        return values, len(wrong)
+        values: list[float | None] = []
+        failed = 0
+        for called in self._calls(responses):
+            with self._lock:
+                found, wrong = self._values(called)
+            values += found
+            failed += len(wrong)
+            for at, response in enumerate(called if trained else ()):
+                problem = wrong.get(at)
+                self._failed_in_a_row = self._failed_in_a_row + 1 if problem else 0
+                self._late_in_a_row = self._late_in_a_row + isinstance(problem, TimedOut) if problem else 0
+                if problem:
+                    self._record(response, str(problem))
+                if self._failed_in_a_row >= MOST_FAILED:
+                    raise self._too_many(response, problem)
+        return values, failed
+
+    def _calls(self, responses: Sequence[Response]) -> list[Sequence[Response]]:
+        """The responses of each call."""
+        return [[response] for response in responses] if self._one_by_one else [responses]
 
     def _too_many(self, response: Response, problem: UserError | None) -> UserError:
         """What ends the run: a fault of the file, or a time limit that a correct function may need more of."""
@@ -91,29 +110,40 @@ class RewardProgram:
         if late := self._late_in_a_row:
             faulty = late < self._failed_in_a_row
             what = f"failed on or was too slow for ({late})" if faulty else "was too slow for"
-            change = f"{change if faulty else 'make it faster'}, or raise its timeout_s ({self._call_s:g} s),"
+            change = f"{change if faulty else 'make it faster'}, or raise its timeout_s ({self.limit_s:g} s),"
         return UserError(
             f"reward {self.name} {what} {self._failed_in_a_row} responses in a row, the last one to "
             f"{_row_of(response)}: {problem}; {change} and start again, which makes a new run"
         )
 
     def call(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
-        """One value for each response of one call, and the problems by position.
+        """One value for each response, and the problems by position, without a second attempt.
 
-        `UserError` if the call fails, `TimedOut` if it takes too long.
+        `UserError` if a call fails, `TimedOut` if it takes too long, `Lacks` if this Python has no module for it.
         """
+        values: list[float | None] = []
+        wrong: dict[int, str] = {}
+        for called in self._calls(responses):
+            found, problems = self._call(called)
+            wrong |= {len(values) + at: what for at, what in problems.items()}
+            values += found
+        return values, wrong
+
+    def _call(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
         answer = self._ask(_arguments(responses, self.takes))
         if answer.get("late"):
             calls = f"a call of {len(responses)} completion{'s' * (len(responses) > 1)}, limited by timeout_s"
             raise TimedOut(f"{answer['problem']}: {calls}")
+        if missing := answer.get("missing"):
+            raise Lacks(str(answer["problem"]), missing)
         if "problem" in answer:
             raise UserError(str(answer["problem"]))
         return answer["values"], {int(at): str(what) for at, what in answer["wrong"].items()}
 
     def _values(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, UserError]]:
-        """As `call`; if that fails, each response is scored separately."""
+        """The values of one call; if it fails, each response is scored separately."""
         try:
-            called, problems = self.call(responses)
+            called, problems = self._call(responses)
             return called, {at: UserError(what) for at, what in problems.items()}
         except UserError as error:
             if len(responses) == 1:
@@ -121,10 +151,14 @@ class RewardProgram:
             print(f"reward {self.name}: {error}; scoring each response separately", file=sys.stderr, flush=True)
         values: list[float | None] = []
         wrong: dict[int, UserError] = {}
-        until = time.monotonic() + max(ALONE_S, 2 * self._call_s)
+        limit_s = max(ALONE_S, 2 * self.limit_s)
+        until = time.monotonic() + limit_s
         for at, response in enumerate(responses):
             if time.monotonic() > until:
-                late: UserError = TimedOut(f"{self.where}: not called, because earlier responses took too long")
+                limit = f"responses are scored separately for at most {limit_s:g} s (two times timeout_s, if longer)"
+                late: UserError = TimedOut(
+                    f"{self.where}: not called, because earlier responses took too long: {limit}"
+                )
                 value, problem = None, {0: late}
             else:
                 (value,), problem = self._values([response])
@@ -151,8 +185,6 @@ class RewardProgram:
         answer = self._exchange(self._order)
         if "problem" in answer:
             self._stop()
-        else:
-            self.takes = tuple(answer["takes"])
         return answer
 
     def _ask(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -160,7 +192,7 @@ class RewardProgram:
             self._stop()
             if "problem" in (answer := self._start()):
                 return answer
-        answer = self._exchange({"given": given, "limit_s": self._call_s})
+        answer = self._exchange({"given": given, "limit_s": self.limit_s})
         if answer.get("late"):
             self._stop()
         return answer
@@ -219,12 +251,30 @@ class TimedOut(UserError):
     """A call that took longer than the reward's time limit; its function may be correct."""
 
 
-class NotLoaded(UserError):
-    """A user's file cannot be loaded; `missing` is the module that this Python lacks, if any."""
+class Lacks(UserError):
+    """A call that needs a module that this Python lacks."""
 
-    def __init__(self, message: str, missing: str | None) -> None:
+    def __init__(self, message: str, missing: str) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class NotLoaded(UserError):
+    """A user's file that cannot be loaded, or a function that cannot be called."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self.problem: str = answer["problem"]
+        self.missing: str | None = answer.get("missing")
+        """The module that this Python lacks, if that is the reason."""
+        self.parameters: list[str] = answer.get("parameters") or []
+        """The parameters for which there is no value."""
+        self.late = bool(answer.get("late"))
+        change = "correct the file"
+        if self.missing:
+            change = f"use a stack that has {self.missing.partition('.')[0]}, or do without it"
+        elif self.late:
+            change = "load less when the file is imported"
+        super().__init__(f"workload.rewards: {self.problem}; {change}")
 
 
 def _arguments(responses: Sequence[Response], takes: Sequence[str]) -> dict[str, list[Any]]:
@@ -236,9 +286,7 @@ def _arguments(responses: Sequence[Response], takes: Sequence[str]) -> dict[str,
         "cut_off": [not r.complete for r in responses],
     }
     assert tuple(arguments) == ARGUMENTS
-    # The first one is always sent: the process reads the number of responses from it.
-    sent = {name: column for name, column in arguments.items() if name in takes or name == "completions"}
-    return sent | {name: [r.row.get(name) for r in responses] for name in takes if name not in arguments}
+    return {name: column for name, column in arguments.items() if name in takes}
 
 
 def _row_of(response: Response) -> str:

@@ -1,34 +1,36 @@
 """Runs a user's reward function in a process that may be killed: `python own_reward_process.py`.
 
 It reads orders from stdin and writes answers to stdout, as JSON lines. The first order is `{source, code, function,
-options, columns, limit_s}` with the answer `{takes}`; further orders are `{given, limit_s}` with the answer `{values,
-wrong}`. An error gives `{problem}`. The user's prints go to stderr.
+options, columns, signature, limit_s}` with the answer `{takes, signature, others, takes_all,
+one_by_one, answers}`; further
+orders are `{given, limit_s}` with the answer `{values, wrong}`. An error gives `{problem, missing, parameters}`. The
+user's prints go to stderr.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import json
 import linecache
 import math
 import os
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ARGUMENTS = ("completions", "prompts", "rows", "token_ids", "cut_off")
-"""The possible arguments, each a list with one entry per response. A function gets those for which it has parameters;
-likewise the columns that the workload names."""
+if TYPE_CHECKING or __package__:
+    from node import own_reward_signatures as signatures
+else:  # started by its path, from whose folder the user's code must not import
+    import own_reward_signatures as signatures
 
-
-class Problem(Exception):
-    """An error in the user's file, as a message."""
+Problem = signatures.Problem
 
 
 def load_function(source: str, code: str, function: str) -> Callable[..., Any]:
@@ -42,9 +44,21 @@ def load_function(source: str, code: str, function: str) -> Callable[..., Any]:
         raise Problem(f"{source} cannot be imported: {describe_error(error, source)}") from error
     loaded = getattr(module, function, None)
     if not callable(loaded):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
-        raise Problem(f"{source} has no function {function!r}; it has: {', '.join(known) or 'none'}")
+        registered = _registered(module)
+        loaded = registered.get(function)
+        if not callable(loaded):
+            own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == name}
+            known = [key for key, value in own.items() if inspect.isfunction(value) or inspect.isclass(value)]
+            known += [f"orms[{key!r}]" for key, value in registered.items() if getattr(value, "__module__", "") == name]
+            raise Problem(f"{source} has no function {function!r}; it has: {', '.join(known) or 'none'}")
     return loaded  # type: ignore[no-any-return]
+
+
+def _registered(module: ModuleType) -> dict[str, Any]:
+    """The rewards that a module has registered in ms-swift's `orms`."""
+    places = [module, *(sys.modules[name] for name in ("swift.rewards", "swift.plugin") if name in sys.modules)]
+    found = [getattr(place, "orms", None) for place in places]
+    return {key: value for orms in found if isinstance(orms, dict) for key, value in orms.items()}
 
 
 def describe_error(error: BaseException, source: str) -> str:
@@ -56,29 +70,29 @@ def describe_error(error: BaseException, source: str) -> str:
     return f"{type(error).__name__}: {what[:500]}" + (f" ({source}, line {line})" if line else f" ({source})")
 
 
-def accepted_arguments(
-    function: Callable[..., Any], options: Mapping[str, Any], columns: Sequence[str], where: str
-) -> list[str]:
-    """The `ARGUMENTS` and columns that a function accepts; `Problem` if it cannot be called with them."""
-    given = (*ARGUMENTS, *columns)
-    if inspect.iscoroutinefunction(function):
-        raise Problem(f"{where} is a coroutine (async def); write a plain function")
-    parameters = inspect.signature(function).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    for option in options:
-        if option in given:
-            what = "a column of the data" if option in columns else "an argument of every function"
-            raise Problem(f"{where}: option {option!r} has the name of {what}; rename it")
-        if option not in names and not takes_all:
-            raise Problem(f"{where} has no parameter for option {option!r}; its parameters: {', '.join(names)}")
-    required = {p.name for p in parameters if p.default is p.empty}
-    if missing := [name for name in names if name in required and name not in given and name not in options]:
-        raise Problem(
-            f"{where} has a parameter {missing[0]!r} that is no option; functions are given {', '.join(given)} and the "
-            "columns that workload.data.columns names"
-        )
-    return [name for name in given if takes_all or name in names]
+def constructed(
+    made: type, options: Mapping[str, Any], source: str, where: str
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """An instance of a class of rewards, and the options that its calls get.
+
+    The options are those of its constructor, by name or in `args`, and those that `__call__` names.
+    """
+    definer = next((one for one in made.__mro__ if "__call__" in vars(one)), None)
+    if definer is None or definer.__name__ in signatures.BASES:
+        raise Problem(f"{where} is a class without __call__, which scores the completions; add it, or name a function")
+    wanted = signatures.Parameters.of(made, where)
+    given = {name: value for name, value in options.items() if name in wanted.names}
+    rest = {name: value for name, value in options.items() if name not in given}
+    if "args" in wanted.names:
+        given["args"] = signatures.Options(options)
+    try:
+        instance = made(**given)
+    except (Exception, SystemExit) as error:
+        raise Problem(f"{where} cannot be constructed: {describe_error(error, source)}") from error
+    if "args" in given:
+        called = signatures.Parameters.of(instance, where).names
+        rest = {name: value for name, value in rest.items() if name in called}
+    return instance, rest
 
 
 def check_values(returned: Any, count: int, where: str) -> tuple[list[float | None], dict[int, str]]:
@@ -104,6 +118,15 @@ def check_values(returned: Any, count: int, where: str) -> tuple[list[float | No
     return values, wrong
 
 
+def score_of(returned: Any, where: str) -> Any:
+    """The value in what a function for one response returned."""
+    if not isinstance(returned, Mapping):
+        return returned
+    if "score" not in returned:
+        raise Problem(f"{where} must return a number, or a dict with 'score' (got {_shown(dict(returned))})")
+    return returned["score"]
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'}, of type {type(value).__name__}"
@@ -115,36 +138,81 @@ class Server:
     def __init__(self, answers: Any) -> None:
         self._answers, self._lock = answers, threading.Lock()
         self._source = self._where = ""
+        self._stand_in = signatures.StandIn()
         self._function: Callable[..., Any] | None = None
-        self._takes: list[str] = []
+        self._signature = signatures.SIGNATURES[signatures.OWN]
+        self._takes: dict[str, signatures.Argument] = {}
+        self._loop: Any = None
 
     def answer(self, order: Mapping[str, Any]) -> None:
         """Execute an order and write its answer."""
         if "code" in order:
             self._source, self._where = order["source"], f"{order['source']}: {order['function']}"
         with self._time_limit(float(order["limit_s"])) as reply:
+            self._stand_in.missed.clear()
             try:
                 reply(self._load(order) if "code" in order else self._score(order["given"]))
             except Problem as problem:
-                cause = problem.__cause__
-                missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
-                reply({"problem": str(problem), "missing": missing})
+                missing = self._missing(problem.__cause__)
+                reply({"problem": str(problem), "missing": missing, "parameters": problem.parameters})
+
+    def _missing(self, cause: BaseException | None) -> str | None:
+        """The module whose absence is the cause; ms-swift's own rewards assert that they find theirs."""
+        if isinstance(cause, ModuleNotFoundError):
+            return cause.name
+        return next(reversed(self._stand_in.missed), None) if isinstance(cause, AssertionError) else None
 
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        if self._stand_in not in sys.meta_path:
+            sys.meta_path.append(self._stand_in)  # last: it has what no other finder has
         function = load_function(order["source"], order["code"], order["function"])
-        self._takes = accepted_arguments(function, order["options"], order["columns"], self._where)
-        self._function = functools.partial(function, **order["options"])
-        return {"takes": self._takes}
+        options, columns = dict(order["options"]), order["columns"]
+        named, others = order.get("signature"), list[str]()
+        if inspect.isclass(function):
+            function, options = constructed(function, options, self._source, self._where)
+            named = named or signatures.OF_CLASSES
+        parameters = signatures.Parameters.of(function, self._where)
+        if not named:
+            named, others = signatures.fitting_signatures(parameters, options, columns)
+        self._signature = signatures.SIGNATURES[named]
+        if self._signature.positional:
+            parameters = parameters.positional()
+        self._takes = signatures.accepted_arguments(parameters, self._signature, options, columns, self._where)
+        self._function = partial(function, **options)
+        needs = {"completions", *(need for needed, _ in self._takes.values() for need in needed)}
+        return {
+            "takes": [name for name in signatures.ARGUMENTS if name in needs],
+            "signature": named,
+            "others": others,
+            "takes_all": parameters.takes_all,
+            "one_by_one": self._signature.one_by_one,
+            "answers": [name for name in parameters.names if self._takes.get(name) in signatures.TRUTHS.values()],
+        }
 
-    def _score(self, given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    def _score(self, given: signatures.Given) -> dict[str, Any]:
         assert self._function is not None
-        count = len(next(iter(given.values())))
+        count = len(given["completions"])
+        named = {name: make(given) for name, (_, make) in self._takes.items()}
+        first = [named.pop("completions")] if self._signature.positional else []
         try:
-            returned = self._function(**{name: value for name, value in given.items() if name in self._takes})
+            returned = self._function(*first, **named)
+            if inspect.isawaitable(returned):
+                returned = self._awaited(returned)
         except (Exception, SystemExit) as error:
-            raise Problem(f"{self._where}: {describe_error(error, self._source)}") from None
+            raise Problem(f"{self._where}: {describe_error(error, self._source)}") from error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function left would end this process
+        if self._signature.one_by_one:
+            returned = [score_of(returned, self._where)]
         values, wrong = check_values(returned, count, self._where)
         return {"values": values, "wrong": wrong}
+
+    def _awaited(self, returned: Any) -> Any:
+        """The result of an async function; one loop for all calls, since clients belong to the loop of their first."""
+        import asyncio
+
+        self._loop = self._loop or asyncio.new_event_loop()
+        return self._loop.run_until_complete(returned)
 
     @contextlib.contextmanager
     def _time_limit(self, limit_s: float) -> Iterator[Callable[[Mapping[str, Any]], None]]:
@@ -180,8 +248,6 @@ class Server:
 
 def main() -> None:
     """Answer orders until stdin ends."""
-    import signal
-
     # A stop signal may go to all processes of a job; this one ends with its parent.
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

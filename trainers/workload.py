@@ -12,7 +12,7 @@ from common.errors import UserError
 from node.built_in_rewards import ROW
 from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
-from node.own_reward_process import ARGUMENTS
+from node.own_reward_signatures import ARGUMENTS
 from node.reward_model import OWN_PROCESS
 from node.tiny import BUILTIN_MODELS, WITHOUT_WEIGHTS
 from trainers.reward_settings import AnyReward, RewardModel

@@ -85,7 +85,6 @@ NOT_LOADED = {
     "lacks": ("import a_package_that_nobody_has\n", "ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
     "exits": ("import sys\nsys.exit(3)\n", "SystemExit: 3 (mine.py, line 2)"),
     "none": ("def scores(completions): ...\n", "mine.py has no function 'score'; it has: scores"),
-    "coroutine": ("async def score(completions): ...\n", "mine.py: score is a coroutine"),
     "option": ("def score(completions): ...\n", "mine.py: score has no parameter for option 'target'"),
     "parameter": ("def score(completions, target, truths): ...\n", "has a parameter 'truths' that is no option"),
     "dies": ("import os\nos._exit(7)\n", "its process ended (exit code 7)"),
@@ -197,7 +196,7 @@ def test_a_run_that_a_slow_function_ends_names_the_time_limit_and_finds_no_fault
     faulty = SLOW.replace("    return", "    1 / len(completions[0])\n    return")
     reward = RewardProgram(own(faulty) | {"timeout_s": 20})
     reward.score([Response("")])
-    monkeypatch.setattr(reward, "_call_s", 0.2)
+    monkeypatch.setattr(reward, "limit_s", 0.2)
     with pytest.raises(
         UserError, match=r"failed on or was too slow for \(1\) 2 responses.*; correct the file, or raise"
     ):

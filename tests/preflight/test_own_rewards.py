@@ -20,15 +20,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def plan_with(
-    folder: Path, code: str | bytes, function: str = "score", timeout_s: float | None = None, **data: Any
+    folder: Path,
+    code: str | bytes,
+    function: str = "score",
+    timeout_s: float | None = None,
+    signature: str | None = None,
+    **data: Any,
 ) -> Plan:
     """The smoke test on a CPU with one reward of a user's file beside its own."""
     source = folder / "mine.py"
     source.write_bytes(code if isinstance(code, bytes) else code.encode())
     raw = read_yaml(ROOT / "experiments" / "cpu-smoke.yaml")
     raw["workload"]["rewards"].append({"source": str(source), "function": function, "weight": 0.5})
-    if timeout_s is not None:
-        raw["workload"]["rewards"][-1]["timeout_s"] = timeout_s
+    given = {"timeout_s": timeout_s, "signature": signature}
+    raw["workload"]["rewards"][-1] |= {key: value for key, value in given.items() if value is not None}
     raw["workload"]["data"] |= data
     return load_plan(raw)
 
@@ -181,3 +186,109 @@ def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, "import not_here\ndef score(completions): ...\n")
     with pytest.raises(UserError, match=r"No module named 'not_here' \(mine.py, line 1\)"):
         resolved(settings_request(plan.runs["vllm-s0"]), "no.such.module")
+
+
+ROWS = '{"question": "x", "answer": "7", "level": 1, "solution": "so it is 7"}\n' * 64
+REPLIES = "[len(c[0]['content']) for c in completions]"
+# Parameters of a function, what it returns and what the configuration says of it.
+QUIET: list[tuple[str, str, dict[str, Any]]] = [
+    ("data_source, solution_str, ground_truth, extra_info", "{'score': extra_info['index']}", {}),
+    ("completions, answer, **kwargs", REPLIES, {}),
+    ("completions, answer, **kwargs", "[float(a in c) for c, a in zip(completions, answer)]", {"signature": "swift"}),
+    (
+        "completions, solution, **kwargs",
+        "[s.index('7') for s in solution]",
+        {"columns": ["solution"], "signature": "trl"},
+    ),
+    ("completions, **kwargs", "[len(c) for c in completions]", {"signature": "rolloutbench"}),
+    # As texts it scores them, as conversations it does not; or the same as both.
+    ("completions, **kwargs", "[len(c.split()) for c in completions]", {}),
+    ("completions, **kwargs", "[len(c if isinstance(c, str) else c[0]['content']) for c in completions]", {}),
+]
+
+
+@pytest.mark.parametrize(("parameters", "value", "more"), QUIET)
+def test_a_function_of_another_trainers_is_called_as_its_trainer_does(
+    parameters: str, value: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    code = f"def score({parameters}):\n    return {value}\n"
+    assert found(plan_with(tmp_path, code, source=str(tmp_path / "rows.jsonl"), **more)) == []
+
+
+ORM = "from swift.plugin import ORM, orms\n"
+# The text of a file, the finding's level and code, and words of what was found and of what to change.
+TOLD = [
+    (
+        "def score(completions, **kwargs): return [len(c) for c in completions]\n",
+        *("odd", "reward-signature", "it is called as rolloutbench's: completions are texts", "add signature: trl"),
+    ),
+    (
+        f"def score(completions, **kwargs): return {REPLIES}\n",
+        *("impossible", "reward-fails", "TypeError", "add signature: trl to this reward: it scores them so"),
+    ),
+    (
+        "def score(completions, answer, **kwargs): return [len(c.split()) for c in completions]\n",
+        *("impossible", "reward-fails", "AttributeError", "add signature: swift to this reward"),
+    ),
+    (
+        "def score(completions, level, **kwargs): ...\n",
+        *("impossible", "reward-file", "a parameter 'level'", "add columns: [level] to workload.data"),
+    ),
+    (
+        "def score(completions, target, **kwargs): ...\n",
+        *("impossible", "reward-file", "a parameter 'target'", "no target; it has question, answer, level, solution"),
+    ),
+    (
+        f"def score(completions, solution, **kwargs): return {REPLIES}\n",
+        *(
+            "impossible",
+            "reward-file",
+            "'solution', which the data has",
+            "add columns: [solution] to workload.data and",
+        ),
+    ),
+    (
+        "import not_here\ndef score(completions): ...\n",
+        *("odd", "reward-untried", "imports not_here, which this Python lacks", "nothing"),
+    ),
+    (
+        "def score(completions):\n    import not_here\n",
+        *("odd", "reward-untried", "imports not_here, which this Python lacks", "nothing"),
+    ),
+    (
+        f"{ORM}import importlib.util\nclass score(ORM):\n    def __init__(self):\n"
+        "        assert importlib.util.find_spec('not_here') is not None\n    def __call__(self, completions): ...\n",
+        *("odd", "reward-untried", "imports not_here, which this Python lacks", "nothing"),
+    ),
+    (
+        "from verl.utils.reward_score import math\ndef score(data_source, solution_str, ground_truth): ...\n",
+        *(
+            "impossible",
+            "reward-file",
+            "which stacks trl-transformers-cpu, trl-vllm-cpu lack",
+            "use a stack that has verl (verl04",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "level", "finding", "what", "change"), TOLD)
+def test_what_is_unclear_or_missing_is_told_with_its_remedy(
+    code: str, level: str, finding: str, what: str, change: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    (one,) = found(plan_with(tmp_path, code, source=str(tmp_path / "rows.jsonl")))
+    assert (one.level, one.code) == (level, finding)
+    assert what in one.what and change in one.change
+
+
+def test_a_name_in_ms_swifts_registry_is_a_functions(tmp_path: Path) -> None:
+    code = f"{ORM}class One(ORM):\n    def __call__(self, completions, **kwargs): return [1.0 for c in completions]\n"
+    assert found(plan_with(tmp_path, f"{code}orms['score'] = One\n")) == []
+    assert found(plan_with(tmp_path, f"{code}orms.update(score=One)\n")) == []
+    assert found(plan_with(tmp_path, f"{code}orms['score'] = One\n", "One")) == []
+    with pytest.raises(UserError, match=r"mine.py: unknown function 'score' .*known: One, scores$"):
+        plan_with(tmp_path, f"{code}orms['scores'] = One\n")
+    with pytest.raises(UserError, match="signature"):
+        plan_with(tmp_path, code, "One", signature="openrlhf")

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.full("trainings of ms-swift beside TRL, some of two pro
 
 SWIFT = "swift-transformers-cpu"
 STEPS, STOPPED_AT, ROWS = 6, 3, 4
-_OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/liked")
+_OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/registered", "rewards/liked")
 PHASES = COMMON | {f"{PREPARE}/{name}" for name in _OURS}
 
 
@@ -61,6 +61,16 @@ OWN = """
 def by_level(completions, rows, level):
     told = zip(completions, rows, level, strict=True)
     return [len(text) / 100 + [4, 0.5][row["index"] == one["of"] and row["level"] == one] for text, row, one in told]
+"""
+# As it is written for ms-swift, with the import of its release 3, which is not the stack's.
+PLUGIN = """
+from swift.plugin import ORM, orms
+class Registered(ORM):
+    def __call__(self, completions, solution, **kwargs):
+        told = zip(kwargs["messages"], kwargs["level"], strict=True)
+        assert [row[-1]["content"] for row, level in told if level["of"] >= 0] == completions
+        return [(len(text) + len(truth)) / 100 for text, truth in zip(completions, solution)]
+orms["registered"] = Registered
 """
 # In its second life the second process finds its first completions equally good; there it fails on one in each call.
 DULL = """
@@ -110,6 +120,8 @@ def planned(folder: Path) -> Plan:
     (folder / "own.py").write_text(OWN)
     raw["workload"]["data"] |= {"source": str(folder / "rows.jsonl"), "columns": ["level"]}
     raw["workload"]["rewards"].append({"source": str(folder / "own.py"), "function": "by_level", "weight": 0.3})
+    (folder / "plugin.py").write_text(PLUGIN)
+    raw["workload"]["rewards"].append({"source": str(folder / "plugin.py"), "function": "registered", "weight": 0.1})
     model = {"model": str(folder / "classifier"), "name": "liked", "weight": 0.4, "batch_size": 3}
     raw["workload"]["rewards"].append(model)
     raw["workload"]["samples"] = 2
@@ -242,7 +254,8 @@ def test_it_learns_from_the_completions_tokens_alone(trained: Trained) -> None:
 @pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
 def test_a_reward_of_ones_own_gets_the_datas_columns(run: str, trained: Trained) -> None:
     last = [line["scalars"] for line in trained.lines(run, 2 if run == "swift-s0" else 1)]
-    assert [one["train/rewards/by_level/failed"] for one in last] == [0.0] * len(last)
+    for name in ("by_level", "registered"):
+        assert [one[f"train/rewards/{name}/failed"] for one in last] == [0.0] * len(last)
     # The length of each completion, and 0.5 where row and argument are those of the completion's prompt.
     assert all(0.5 <= one["train/rewards/by_level/mean"] < 3 for one in last)
 
@@ -253,7 +266,8 @@ def test_the_score_is_the_weighted_sum_of_the_rewards(run: str, trained: Trained
         one["function" if "source" in one else "name"]: one["weight"]
         for one in trained.plan.runs[run].spec["workload"]["rewards"]
     }
-    assert rewards == {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3, "liked": 0.4}
+    named = {"accuracy": 1.0, "format": 0.5, "length": 0.2, "by_level": 0.3, "registered": 0.1, "liked": 0.4}
+    assert rewards == named
     for line in trained.lines(run, 2 if run == "swift-s0" else 1):
         parts = [weight * line["scalars"][f"train/rewards/{name}/mean"] for name, weight in rewards.items()]
         assert line["scalars"]["train/reward"] == pytest.approx(sum(parts), abs=1e-5)

@@ -107,9 +107,22 @@ def _score(text, ids, cut, most):
     return None if cut and len(ids) < most else 1.0 - len(ids) / most
 """
 OWN = {"source": "mine.py", "function": "brevity", "weight": 0.3, "options": {"most": 16}, "code": OWN_CODE}
+# As it is written for verl, with a time limit of its own.
+VERLS_CODE = """
+import signal
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(30)
+    assert ground_truth.lstrip("-").isdigit() and extra_info["index"] >= 0
+    print("---", solution_str)
+    signal.alarm(0)
+    return {"score": len(solution_str) % 3, "pred": solution_str}
+"""
+VERLS = {"source": "verls.py", "function": "compute_score", "weight": 0.1, "options": {}, "code": VERLS_CODE}
+USERS = [OWN, VERLS]
 WITH_OWN: dict[str, Any] = {
-    "rewards": [*REWARDS, OWN],
-    "reward_weights": [*(one["weight"] for one in REWARDS), OWN["weight"]],
+    "rewards": [*REWARDS, *USERS],
+    "reward_weights": [one["weight"] for one in [*REWARDS, *USERS]],
 }
 
 
@@ -141,7 +154,8 @@ def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: p
 def test_transformers(transformers_run: Path) -> None:
     lines, done = check_finished(transformers_run, 2)
     for line in lines:
-        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/brevity", f"{PREPARE}/rewards/liked"}
+        own = ("brevity", "compute_score", "liked")
+        assert set(line["phases"]) == COMMON | {f"{PREPARE}/rewards/{name}" for name in own}
     assert done["resolved"]["engine"]["dtype"] == "float32"
     assert done["resolved"]["trainer"]["max_steps"] == 2
     assert "vllm" not in done["versions"]
@@ -161,13 +175,21 @@ def test_a_reward_of_the_users(transformers_run: Path) -> None:
         assert scalars["train/rewards/brevity/std"] >= 0
         # Where it has no value it adds nothing: of 8 completions so many have one.
         liked = {"name": "liked", "weight": 0.4}
-        parts = [scalars[f"train/rewards/{one['name']}/mean"] * one["weight"] for one in [*REWARDS, liked]]
+        others = [*REWARDS, liked, {"name": "compute_score", "weight": 0.1}]
+        parts = [scalars[f"train/rewards/{one['name']}/mean"] * one["weight"] for one in others]
         rest = scalars["train/reward"] - sum(parts)
         assert (
             -1e-6
             <= rest
             <= 0.3 * scalars["train/rewards/brevity/mean"] * (8 - scalars["train/rewards/brevity/failed"]) / 8 + 1e-6
         )
+
+
+def test_a_reward_that_is_written_for_verl(transformers_run: Path) -> None:
+    for line in read_lines(transformers_run.parent / "metrics.jsonl"):
+        scalars = line["scalars"]
+        assert scalars["train/rewards/compute_score/failed"] == 0
+        assert 0 <= scalars["train/rewards/compute_score/mean"] <= 2
 
 
 def test_a_reward_model(transformers_run: Path) -> None:
@@ -189,7 +211,8 @@ def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run: 
         assert [one["row"] for one in line["samples"]] == [0, 1, 2]
         for one in line["samples"]:
             assert 0 <= one["tokens"] <= 16 and (one["cut_off"] or one["tokens"] < 16)
-            assert list(one["rewards"]) == ["accuracy", "format", "length", "brevity", "liked"]
+            assert list(one["rewards"]) == ["accuracy", "format", "length", "brevity", "compute_score", "liked"]
+            assert one["rewards"]["compute_score"] == len(one["completion"]) % 3
             assert one["rewards"]["liked"] is not None
             assert (one["rewards"]["brevity"] is None) == bool(len(one["completion"]) % 2)
             assert problems(Sample, one) == []

@@ -116,7 +116,8 @@ def test_one_log_of_the_whole_batch(two_lives: dict[str, Any]) -> None:
 def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives: dict[str, Any]) -> None:
     for line in two_lives["lines"]:
         phases, scalars = line["phases"], line["scalars"]
-        assert set(phases) == COMMON | {f"{PREPARE}/{name}" for name in ("wait", "rewards/brevity", "rewards/liked")}
+        own = ("wait", *(f"rewards/{name}" for name in ("brevity", "compute_score", "liked")))
+        assert set(phases) == COMMON | {f"{PREPARE}/{name}" for name in own}
         check_tree(phases)
         for path, mean in phases.items():
             slowest, apart = scalars[f"slowest_rank_s/{path}"], scalars[f"between_ranks_s/{path}"]

@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.findings import Finding
+from common.findings import Finding, Level
 from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, ground_truths
 from node.hub import source_kind
-from node.own_reward import CALL_S, NotLoaded, RewardProgram, TimedOut
+from node.own_reward import Lacks, NotLoaded, RewardProgram, TimedOut
+from node.own_reward_signatures import SIGNATURES
 from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
 from trainers.memory_estimate import reward_models_of, weights_gib
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
+from workflow.preflight.cases import load_stack_pins
 from workflow.preflight.checks import LaunchContext, finding_of
+from workflow.stacks import load_stack, stack_names
 
 _SOURCE = "docs/rewards.md"
 _MODELS = f"{_SOURCE}#a-reward-model"
@@ -29,50 +33,155 @@ _LOAD_S = 60.0
 
 def own_reward_findings(plan: Plan) -> Iterator[Finding]:
     """Problems of a plan's user reward functions, for all arms that train with them."""
-    arms: dict[str, dict[str, None]] = {}
+    arms: dict[str, dict[str, str]] = {}
     for run in plan.runs.values():
         for reward in run.spec["workload"]["rewards"]:
             if "code" in reward:
-                keys = ("source", "code", "function", "options", "columns", "timeout_s")
+                keys = ("source", "code", "function", "options", "columns", "signature", "timeout_s")
                 request = {key: reward.get(key) for key in keys} | {"data": run.spec["workload"]["data"]}
-                arms.setdefault(json.dumps(request, sort_keys=True), {})[run.spec["arm"]] = None
+                arms.setdefault(json.dumps(request, sort_keys=True), {})[run.spec["arm"]] = run.stack
     for request_text, users in arms.items():
-        if (problem := _problem(request_text)) is not None:
-            level, code, what, why, change = problem
-            yield Finding(level, code, tuple(users), what, why, _SOURCE, change)
+        for one in _problems(request_text):
+            found = Finding(one.level, one.code, tuple(users), one.what, one.why, _SOURCE, one.change)
+            yield from _by_stack(found, users, one.missing.partition(".")[0])
 
 
-_Problem = tuple[Any, str, str, str, str]
+@dataclass(frozen=True)
+class _Problem:
+    level: Level
+    code: str
+    what: str
+    why: str
+    change: str
+    missing: str = ""
+    """A module that this Python lacks."""
+    unfit: bool = False
+    """Whether the function may expect other arguments."""
+
+
+def _by_stack(found: Finding, stack_of: Mapping[str, str], module: str) -> Iterator[Finding]:
+    """A finding; where a trainer's module is missing, the stacks of some arms may have it and others not."""
+    declared = [load_stack(name) for name in stack_names()] if module else []
+    if not any(stack.trainer == module for stack in declared):
+        yield found
+        return
+    have = [one.name for one in declared if one.trainer == module or module in load_stack_pins(one.name).packages]
+    with_it = tuple(arm for arm, stack in stack_of.items() if stack in have)
+    without = {arm: stack for arm, stack in stack_of.items() if stack not in have}
+    if with_it:
+        yield replace(found, arms=with_it)
+    if without:
+        names = list(dict.fromkeys(without.values()))
+        lack = f"stack {names[0]} lacks" if len(names) == 1 else f"stacks {', '.join(names)} lack"
+        what = found.what.replace("this Python lacks", lack)
+        change = f"use a stack that has {module} ({', '.join(have)}), or do without the import"
+        why = "no run can be scored with it there"
+        yield Finding("impossible", "reward-file", tuple(without), what, why, _SOURCE, change)
 
 
 @functools.cache
-def _problem(request_text: str) -> _Problem | None:
-    """Level, code, what, why and change; None if the function works."""
+def _problems(request_text: str) -> tuple[_Problem, ...]:
+    """What is wrong with a function, or unclear."""
     reward = json.loads(request_text)
-    source, where = reward["source"], f"{reward['source']}: {reward['function']}"
     try:
         program = RewardProgram(reward, load_s=_LOAD_S)
     except NotLoaded as error:
-        if error.missing is None:
-            why = "no run can be scored with it"
-            return "impossible", "reward-file", str(error).removeprefix("workload.rewards: "), why, f"correct {source}"
-        why = "the stack loads it before any job is queued, but nothing calls it before the first step"
-        change = "nothing; or import the package inside the function, so that the rest can be tested here"
-        return "odd", "reward-untried", f"{where} imports {error.missing}, which this Python lacks", why, change
+        return (_load_problem(error, reward),)
     try:
-        rows = first_rows(reward["data"])
-        if rows is None:
-            what = f"{where} was loaded but not called: the data is not on this machine"
-            return "odd", "reward-untried", what, "an error in it shows at the first step", "use a local data file"
-        slow = (
-            f"make {reward['function']} faster, or raise timeout_s of this reward ({reward['timeout_s'] or CALL_S:g} s)"
-        )
-        return _call_problem(program, responses_to(rows), source, slow)
+        return tuple(_problems_of(program, reward))
     finally:
         program.close()
 
 
-def _call_problem(program: RewardProgram, responses: Sequence[Response], source: str, slow: str) -> _Problem | None:
+def _load_problem(error: NotLoaded, reward: Mapping[str, Any]) -> _Problem:
+    source, where = reward["source"], f"{reward['source']}: {reward['function']}"
+    if error.missing:
+        return _untried(where, error.missing)
+    if error.late:
+        why = "the stack has more time for it, but nothing calls it before the first step"
+        return _Problem("odd", "reward-untried", error.problem, why, f"nothing; or load less when {source} is imported")
+    change, known = f"correct {source}", _data_columns(reward["data"])
+    if error.parameters and known is not None:
+        listed = list(dict.fromkeys([*(reward["columns"] or ()), *error.parameters]))
+        change = f"add columns: [{', '.join(listed)}] to workload.data"
+        if unknown := [name for name in error.parameters if name not in known]:
+            change = f"give it as an option, or as a column: the data has no {unknown[0]}; it has {', '.join(known)}"
+    return _Problem("impossible", "reward-file", error.problem, "no run can be scored with it", change)
+
+
+def _untried(where: str, missing: str) -> _Problem:
+    why = "the stack loads it before any job is queued, but nothing calls it before the first step"
+    change = "nothing; or import the package where it is used, so that the rest can be tested here"
+    return _Problem(
+        "odd", "reward-untried", f"{where} imports {missing}, which this Python lacks", why, change, missing
+    )
+
+
+def _problems_of(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[_Problem]:
+    known, answer = _data_columns(reward["data"]) or (), reward["data"].get("answer_column")
+    if shadowed := [name for name in program.answers if name in known and name != answer]:
+        listed = ", ".join([*(reward["columns"] or ()), *shadowed])
+        yield _Problem(
+            "impossible",
+            "reward-file",
+            f"{program.where} has a parameter {shadowed[0]!r}, which the data has as a column beside its answers",
+            f"it would get the answers ({answer}), and in its own trainer it gets the column",
+            f"add columns: [{listed}] to workload.data and signature: {program.signature} to this reward",
+        )
+        return
+    rows = first_rows(reward["data"])
+    if rows is None:
+        what = f"{program.where} was loaded but not called: the data is not on this machine"
+        change = "use a local data file"
+        yield _Problem("odd", "reward-untried", what, "an error in it shows at the first step", change)
+        yield from _unclear(program, program.others)
+        return
+    responses = responses_to(rows)
+    problem = _call_problem(program, responses, reward["source"])
+    others = [one for one in program.others if (problem.unfit if problem else program.takes_all)]
+    tried = {other: values for other in others if (values := _values_as(other, reward, responses))}
+    if problem is None:
+        values, _ = _values(program, responses)
+        yield from _unclear(program, [one for one in tried if tried[one] != values or len(set(values)) == 1])
+        return
+    for other in list(tried)[:1]:
+        change = f"add signature: {other} to this reward: it scores them so ({_passed(other)}); or {problem.change}"
+        problem = replace(problem, change=change)
+    yield problem
+
+
+def _values_as(signature: str, reward: Mapping[str, Any], responses: Sequence[Response]) -> list[float | None]:
+    """The values of a function with another signature; none if it fails."""
+    try:
+        program = RewardProgram({**reward, "signature": signature}, load_s=_LOAD_S)
+    except NotLoaded:
+        return []
+    try:
+        values, problem = _values(program, responses)
+        return [] if problem else values
+    finally:
+        program.close()
+
+
+def _passed(signature: str) -> str:
+    return f"completions are {SIGNATURES[signature].completions}"
+
+
+def _unclear(program: RewardProgram, others: Sequence[str]) -> Iterator[_Problem]:
+    """How a function is called that other trainers could call, too, with another form of completions."""
+    for other in others:
+        if program.takes_all and _passed(other) != _passed(program.signature):
+            what = f"{program.where} fits two signatures; it is called as {program.signature}'s: "
+            yield _Problem(
+                "odd",
+                "reward-signature",
+                what + _passed(program.signature),
+                "its parameters do not show for which trainer it was written",
+                f"nothing; or add signature: {other} to this reward ({_passed(other)}), which makes a new run",
+            )
+
+
+def _call_problem(program: RewardProgram, responses: Sequence[Response], source: str) -> _Problem | None:
     values, problem = _values(program, responses)
     what, alone = str(problem or ""), []
     for at, response in enumerate(responses):
@@ -82,14 +191,18 @@ def _call_problem(program: RewardProgram, responses: Sequence[Response], source:
             what = f"{problem}, for the completion {response.text!r} to row {at} of the data"
             break
         alone += value
+    if isinstance(problem, Lacks):
+        return _untried(program.where, problem.missing)
     if problem:
         why = f"such a completion would have no value in training; {len(responses)} were tested"
-        change = slow if isinstance(problem, TimedOut) else f"correct {source}; return None where there is no value"
-        return "impossible", "reward-fails", what, why, change
+        change = f"correct {source}; return None where there is no value"
+        if late := isinstance(problem, TimedOut):
+            change = f"make {program.name} faster, or raise timeout_s of this reward ({program.limit_s:g} s)"
+        return _Problem("impossible", "reward-fails", what, why, change, unfit=not late)
     if values != alone:
         what = f"{program.where} gives {values} for {len(responses)} completions together, and {alone} for each alone"
         why = "trainers differ in how many they pass (verl: one): arms would learn from different rewards"
-        return "odd", "reward-by-batch", what, why, "score each completion by itself, without randomness"
+        return _Problem("odd", "reward-by-batch", what, why, "score each completion by itself, without randomness")
     return None
 
 
@@ -143,6 +256,14 @@ def first_rows(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         ] or None
     except (UserError, KeyError, TypeError):
         return None
+
+
+def _data_columns(data: Mapping[str, Any]) -> list[str] | None:
+    """The columns of local data; None if they cannot be read here."""
+    if source_kind(data["source"]) != "local":
+        return None
+    found = _first_of_file(local_path(data["source"]))
+    return list(found[0]) if found and isinstance(found[0], Mapping) else None
 
 
 def _first_of_file(path: Path) -> list[dict[str, Any]] | None:

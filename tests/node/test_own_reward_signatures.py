@@ -1,0 +1,309 @@
+"""Reward functions as verl, TRL and ms-swift call them: which is recognised, and what each gets under every trainer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from node.built_in_rewards import Response
+from node.own_reward import FOREIGN_CALL_S, NotLoaded, RewardProgram
+from node.rewards import reward_functions
+from trainers.swift.driver.pipeline import as_reward
+from trainers.verl.driver.reward import compute_score
+
+TEXTS = ["so <answer>7</answer>", "<answer>8</answer>", ""]
+VALUES = [1.0, 0.0, 0.0]
+ROWS: list[dict[str, Any]] = [
+    {"index": at, "split": "train", "ground_truth": "7", "data_source": "my/data", "level": at} for at in range(3)
+]
+
+# As they are written for verl, with a limit of their own that needs the process's main thread.
+VERL = """
+import signal
+
+def too_late(number, frame):
+    raise TimeoutError("the comparison took too long")
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    print("---", solution_str)
+    assert data_source == "my/data" and extra_info == {
+        "index": extra_info["index"], "split": "train", "level": extra_info["index"]}
+    signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        while not solution_str: pass
+        right = f"<answer>{ground_truth}</answer>" in solution_str
+    except TimeoutError:
+        right = False
+    finally:
+        signal.alarm(0)
+    return {"score": float(right), "pred": solution_str, "acc": right}
+
+def plain(solution_str, ground_truth, extra_info, *, bonus=0.0, **kwargs):
+    assert not kwargs.keys() - {"data_source"}
+    return (ground_truth in solution_str) + bonus
+
+async def judged(data_source, solution_str, ground_truth, extra_info, **kwargs):
+    import asyncio
+    await asyncio.sleep(0)
+    return ground_truth in solution_str
+"""
+TRL = """
+def accuracy_reward(completions, solution, **kwargs):
+    assert len(kwargs["level"]) == len(solution) and kwargs["answer"] == kwargs["ground_truth"] == solution
+    assert [prompt[-1]["role"] for prompt in kwargs["prompts"]] == ["user"] * len(solution)
+    return [float(truth in one[0]["content"]) for one, truth in zip(completions, solution)]
+
+def logged(prompts, completions, completion_ids, trainer_state, log_extra, log_metric, ground_truth):
+    log_extra("truth", ground_truth)
+    log_metric("lengths", 1.0)
+    assert getattr(trainer_state, "global_step", 0) == 0 and len(completion_ids) == len(completions)
+    return [truth in one[-1]["content"] for one, truth in zip(completions, ground_truth)]
+
+async def judged(completions, answer, log_extra=None, **kwargs):
+    return [truth in one[0]["content"] for one, truth in zip(completions, answer)]
+
+def by_level(completions, level, **kwargs):  # fits this project's signature, too
+    return [float("7" in one if isinstance(one, str) else "7" in one[0]["content"]) for one in completions]
+"""
+SWIFT = """
+import importlib
+from swift.IMPORTED import ORM, orms
+from swift.utils import get_logger
+
+logger = get_logger()
+
+class Accuracy(ORM):
+    def __call__(self, completions, solution, **kwargs):
+        assert [row[-1]["content"] for row in kwargs["messages"]] == completions
+        assert kwargs["finish_reason"] == ["length" if cut else "stop" for cut in kwargs["is_truncated"]]
+        assert len(kwargs["response_token_ids"]) == len(kwargs["level"]) == len(completions)
+        return [float(truth in text) for text, truth in zip(completions, solution)]
+
+class Scaled(ORM):
+    def __init__(self, args, scale=1.0, **kwargs):
+        super().__init__(args, **kwargs)
+        self.value = scale / args.divisor
+
+    def __call__(self, infer_requests, answer, *, bonus, **kwargs):
+        return [self.value * (truth in text) + bonus for text, truth in zip(infer_requests, answer)]
+
+orms["mine"] = Accuracy
+"""
+ASYNC = """
+from swift.rewards import AsyncORM, orms
+class Judge(AsyncORM):
+    async def __call__(self, completions, **kwargs):
+        return [float(truth in text) for text, truth in zip(completions, kwargs["solution"])]
+orms['judge'] = Judge
+"""
+OURS = """
+def everything(completions, **kwargs):
+    assert list(kwargs) == ["prompts", "rows", "token_ids", "cut_off", "level"], kwargs
+    return [float(row["ground_truth"] in text) for text, row in zip(completions, kwargs["rows"])]
+
+async def awaited(completions, rows):
+    return [float(row["ground_truth"] in text) for text, row in zip(completions, rows)]
+"""
+PLUGIN, REWARDS = SWIFT.replace("IMPORTED", "plugin"), SWIFT.replace("IMPORTED", "rewards.orm")
+# Text, function, options, the signature that is recognised, others that it fits.
+FUNCTIONS: list[tuple[str, str, dict[str, Any], str, list[str]]] = [
+    (OURS, "everything", {}, "rolloutbench", ["trl", "swift"]),
+    (OURS, "awaited", {}, "rolloutbench", []),
+    (TRL, "by_level", {}, "rolloutbench", ["trl", "swift"]),
+    (VERL, "compute_score", {}, "verl", []),
+    (VERL, "plain", {"bonus": 0.0}, "verl", []),
+    (VERL, "judged", {}, "verl", []),
+    (TRL, "accuracy_reward", {}, "trl", ["swift"]),
+    (TRL, "logged", {}, "trl", []),
+    (TRL, "judged", {}, "trl", ["swift"]),
+    (PLUGIN, "mine", {}, "swift", []),
+    (PLUGIN, "Accuracy", {}, "swift", []),
+    (REWARDS, "Accuracy", {}, "swift", []),
+    (REWARDS, "Scaled", {"scale": 2, "divisor": 2, "bonus": 0}, "swift", []),
+    (ASYNC, "judge", {}, "swift", []),
+]
+
+
+def own(code: str, function: str, options: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "source": "mine.py",
+        "function": function,
+        "code": code,
+        "options": options or {},
+        "columns": ["level"],
+    } | more
+
+
+@pytest.mark.parametrize(("code", "function", "options", "signature", "others"), FUNCTIONS)
+def test_a_function_is_recognised_by_its_parameters_and_scores(
+    code: str, function: str, options: dict[str, Any], signature: str, others: list[str]
+) -> None:
+    program = RewardProgram(own(code, function, options))
+    assert (program.signature, program.others) == (signature, others)
+    assert program.limit_s == (30.0 if signature == "rolloutbench" else FOREIGN_CALL_S)
+    prompt = [{"role": "user", "content": "3 + 4?"}]
+    responses = [Response(text, prompt=prompt, row=row) for text, row in zip(TEXTS, ROWS, strict=True)]
+    assert program.call(responses) == (VALUES, {})
+    assert program.call(responses[:1]) == (VALUES[:1], {})  # as verl calls it, in the same process
+    program.close()
+
+
+class Tokenizer:
+    """A token for each character; as transformers' tokenizers as far as trainers use it here."""
+
+    all_special_ids = (0,)
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [ord(one) for one in text]}
+
+    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        return ["".join(chr(token) for token in one if token) for one in ids]
+
+
+@pytest.mark.parametrize(("code", "function", "options"), [one[:3] for one in FUNCTIONS])
+def test_the_same_completions_score_the_same_under_every_trainer(
+    code: str, function: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = own(code, function, options)
+    prompts = [[{"role": "user", "content": f"{at}?"}] for at in range(3)]
+    extra = [{"index": at, "split": "train", "columns": json.dumps({"level": at})} for at in range(3)]
+    truths = [{"style": "rule", "ground_truth": "7"}] * 3
+    columns = {"data_source": ["my/data"] * 3, "reward_model": truths, "extra_info": extra}
+    ids = [[*map(ord, text), 0] for text in TEXTS]
+    (ours,) = reward_functions([reward], 64)
+    replies = [[{"role": "assistant", "content": text}] for text in TEXTS]
+    metric: dict[str, float] = {}
+    under_trl = ours(
+        prompts=prompts,
+        completions=replies,
+        completion_ids=ids,
+        trainer_state=object(),
+        log_extra=print,
+        log_metric=metric.__setitem__,
+        **columns,
+    )
+    in_swift = as_reward(ours, Tokenizer())
+    messages = [[*prompt, *reply] for prompt, reply in zip(prompts, replies, strict=True)]
+    under_swift = in_swift(["<raw>"] * 3, response_token_ids=ids, messages=messages, trainer_state=object(), **columns)
+    ours.close()
+
+    (tmp_path / "rewards.json").write_text(json.dumps({"rewards": [reward], "data": [str(tmp_path / "data.parquet")]}))
+    pq.write_table(pa.table({"prompt": prompts, "extra_info": extra}), tmp_path / "data.parquet")
+    loads = SimpleNamespace(from_pretrained=lambda folder: Tokenizer())  # transformers is in stacks only
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=loads))
+    under_verl = [
+        compute_score("my/data", text, "7", extra[at], rewards_file=str(tmp_path / "rewards.json"), tokenizer="here")
+        for at, text in enumerate(TEXTS)
+    ]
+    assert under_trl == under_swift == [one[function] for one in under_verl] == VALUES
+    assert metric == {f"rewards/{function}/failed": 0.0}
+    assert all(one[f"{function}_failed"] == 0 for one in under_verl)
+
+
+NOT_LOADED = {
+    "class without a call": ("class score: ...\n", {}, "mine.py: score is a class without __call__"),
+    "ORM without a call": (f"{ASYNC}\nclass score(AsyncORM): ...\n", {}, "mine.py: score is a class without __call__"),
+    "no key": (PLUGIN, {}, "mine.py has no function 'score'; it has: Accuracy, Scaled, orms['mine']"),
+    "an option of no one": (
+        "class score:\n    def __call__(self, completions, **kwargs): ...\n".replace(", **kwargs", ""),
+        {"scale": 1},
+        "score has no parameter for option 'scale'",
+    ),
+    "args without the option": (
+        "class score:\n    def __init__(self, args): self.x = args.scale\n    def __call__(self, completions): ...\n",
+        {},
+        "AttributeError: args has no scale: give it as one of the reward's options (mine.py, line 2)",
+    ),
+    "verl's with more": (
+        "def score(data_source, solution_str, ground_truth, extra_info, url): ...\n",
+        {},
+        "a parameter 'url' that is no option; functions are given data_source, solution_str, ground_truth, extra_info",
+    ),
+    "TRL's with a column": (
+        "def score(completions, solution, target, **kwargs): ...\n",
+        {},
+        "has a parameter 'target' that is no option; functions are given prompts, completions, completion_ids",
+    ),
+    "verl's package": ("from verl.utils.reward_score import math\n", {}, "No module named 'verl'"),
+    "more of ms-swift": ("from swift.plugin import ORM, rm_plugins\n", {}, "No module named 'swift.plugin.rm_plugins'"),
+    "nothing to read": ("score = max\n", {}, "score has no parameters that Python can read"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LOADED)
+def test_what_cannot_be_called_is_reported_in_one_line(name: str) -> None:
+    code, options, words = NOT_LOADED[name]
+    with pytest.raises(NotLoaded) as caught:
+        RewardProgram(own(code, "score", options))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    lacks = {"verl's package": "verl", "more of ms-swift": "swift"}.get(name)
+    assert (caught.value.missing or "").partition(".")[0] == (lacks or "")
+    assert ("correct the file" in str(caught.value)) == (lacks is None)
+    assert caught.value.parameters == {"verl's with more": ["url"], "TRL's with a column": ["target"]}.get(name, [])
+
+
+# What a function with verl's signature returns, and what is recorded.
+RETURNED = {
+    "{'acc': 1.0}": "compute_score must return a number, or a dict with 'score' (got {'acc': 1.0}, of type dict)",
+    "{'score': float('nan')}": "must return finite numbers (got nan)",
+    "[1.0]": "must return a number or None for each completion (got [1.0], of type list)",
+    "extra_info['num_turns']": "KeyError: 'num_turns' (mine.py, line 2)",
+}
+
+
+@pytest.mark.parametrize("returned", RETURNED)
+def test_a_response_without_a_score_costs_no_other_its_value(returned: str) -> None:
+    code = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+    program = RewardProgram(own(f"{code}    return {returned} if solution_str == 'bad' else 0.5\n", "compute_score"))
+    responses = [Response(text, row=ROWS[0]) for text in ("a", "bad", "b")]
+    assert program.score(responses) == ([0.5, None, 0.5], 1)
+    _, problems = program._values(responses[1:2])
+    assert RETURNED[returned] in str(problems[0])
+    program.close()
+
+
+SLOW = """
+import signal, time
+def compute_score(data_source, solution_str, ground_truth):
+    time.sleep(0.3)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # and forgets it
+    return 1.0
+"""
+
+
+def test_each_response_of_verls_signature_has_the_whole_time_and_its_own_alarm() -> None:
+    program = RewardProgram(own(SLOW, "compute_score", timeout_s=0.6))
+    for _ in range(2):
+        assert program.score([Response("a", row=ROWS[0])] * 3) == ([1.0] * 3, 0)
+        time.sleep(0.05)
+    program.close()
+
+
+def test_the_named_signature_is_used() -> None:
+    reward = own(TRL, "by_level", signature="trl")
+    code = "def score(completions, **kwargs):\n    return [len(one) for one in completions]\n"
+    for signature, length in (("trl", 1.0), ("swift", 2.0), (None, 2.0)):
+        program = RewardProgram(own(code, "score", signature=signature))
+        assert program.call([Response("ab", row=ROWS[0])]) == ([length], {})
+        assert program.others == (["trl", "swift"] if signature is None else [])
+        program.close()
+    program = RewardProgram(reward)
+    assert program.signature == "trl"
+    program.close()
+
+
+def test_the_trainers_state_is_missed_with_its_reason() -> None:
+    code = "def score(completions, trainer_state, **kwargs):\n    return [trainer_state.global_step]\n"
+    program = RewardProgram(own(code, "score"))
+    _, problems = program._values([Response("a", row=ROWS[0])])
+    assert "trainer_state has no global_step: rewards do not depend on the trainer's state" in str(problems[0])
+    program.close()
