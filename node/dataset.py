@@ -80,17 +80,33 @@ def read_examples(data: dict[str, Any]) -> list[dict[str, Any]]:
     answers, after = [row["answer"] for row in rows], data.get("answer_after")
     truths = ground_truths(answers, after, data.get("answer_commas", "remove"))
     _report_removed_commas(answers, after, truths)
-    system = data.get("system_prompt")
-    opening = [{"role": "system", "content": str(system)}] if system else []
     return [
         {
-            "data_source": source,
-            "prompt": [*opening, {"role": "user", "content": str(row["question"])}],
+            "data_source": row.get("data_source", source),
+            "prompt": conversation(row["question"], data.get("system_prompt")),
             "reward_model": {"style": "rule", "ground_truth": truth},
             "extra_info": {"index": index, "split": str(data.get("split", "train")), **row.get("extra", {})},
         }
         for index, (row, truth) in enumerate(zip(rows, truths, strict=True))
     ]
+
+
+def conversation(prompt: Any, system: str | None = None) -> list[dict[str, str]]:
+    """A prompt's messages: the text as the user's, or the conversation that the data has, as verl's own data."""
+    opening = [{"role": "system", "content": str(system)}] if system else []
+    if isinstance(prompt, list):
+        return [*opening, *({"role": str(one["role"]), "content": str(one["content"])} for one in prompt)]
+    return [*opening, {"role": "user", "content": str(prompt)}]
+
+
+def value_at(row: Mapping[str, Any], column: str) -> Any:
+    """A row's value in a column, or inside one with a dot (`reward_model.ground_truth`); `KeyError` without it."""
+    if column in row:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        value = value[part]
+    return value
 
 
 def ground_truths(answers: Sequence[Any], answer_after: str | None, commas: str = "remove") -> list[str]:
@@ -137,14 +153,15 @@ def _check_rows(rows: Sequence[dict[str, Any]], data: dict[str, Any]) -> None:
         (number, setting, row[key])
         for number, row in enumerate(rows, start=1)
         for key, setting in (("question", "prompt_column"), ("answer", "answer_column"))
-        if not _is_text_or_number(row[key])
+        if not (_is_text_or_number(row[key]) or (key == "question" and _is_conversation(row[key])))
     ]
     if wrong:
         number, setting, value = wrong[0]
         count = len({number for number, _, _ in wrong})
+        kinds = "text, a number or messages" if setting == "prompt_column" else "text or a number"
         raise UserError(
             f"{count} of {len(rows)} rows of {data['source']!r} cannot be used; in row {number} column "
-            f"{data[setting]!r} (workload.data.{setting}) must be text or a number, and not blank "
+            f"{data[setting]!r} (workload.data.{setting}) must be {kinds}, and not blank "
             f"(got {yaml_repr(value)}); correct or remove {'it' if count == 1 else 'them'}"
         )
 
@@ -153,6 +170,13 @@ def _is_text_or_number(value: Any) -> bool:
     if isinstance(value, str):
         return bool(value.strip())
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_conversation(value: Any) -> bool:
+    """Whether a prompt is a list of messages with text, the last one not the assistant's."""
+    messages = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+    texts = messages and all(isinstance(one.get(key), str) for one in value for key in ("role", "content"))
+    return bool(texts) and value[-1]["role"] != "assistant" and bool(value[-1]["content"].strip())
 
 
 def _without_thousands_commas(text: str) -> str:
@@ -172,6 +196,9 @@ def _source_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     _check_columns(table.column_names, data, extra)
     prompts, answers = _values(table, data["prompt_column"]), _values(table, data["answer_column"])
     rows = [{"question": prompt, "answer": answer} for prompt, answer in zip(prompts, answers, strict=True)]
+    if "data_source" in table.column_names and all(isinstance(prompt, list) for prompt in prompts):
+        for row, of in zip(rows, _values(table, "data_source"), strict=True):
+            row["data_source"] = str(of)
     if extra:
         parsed = _parsed_rows(Path(source).expanduser(), table.num_rows) if kind == "local" else None
         values = {column: [row.get(column) for row in parsed] if parsed else _values(table, column) for column in extra}
@@ -235,7 +262,7 @@ def _hub_table(source: str, data: dict[str, Any]) -> Any:
 def _check_columns(known: Sequence[str], data: dict[str, Any], extra: Sequence[str]) -> None:
     needed = [(setting, data[setting]) for setting in ("prompt_column", "answer_column")]
     for setting, column in [*needed, *(("columns", column) for column in extra)]:
-        if column not in known:
+        if column not in known and column.partition(".")[0] not in known:
             raise UserError(
                 f"workload.data.{setting} is {column!r}, but {data['source']!r} has the columns "
                 f"{', '.join(known) or '(none)'}{did_you_mean(column, known)}"
@@ -285,6 +312,12 @@ def _date_text(value: Any) -> str:
 
 
 def _values(table: Any, column: str) -> list[Any]:
+    if column not in table.column_names:
+        first, _, rest = column.partition(".")
+        try:
+            return [value_at(value, rest) for value in _values(table, first)]
+        except (KeyError, TypeError):
+            raise UserError(f"the data's column {first!r} has no {rest!r} in each row; correct {column!r}") from None
     values = list(table.column(column).to_pylist())
     # datasets stores a column of several types as JSON: the text 12 would be "12", with quotes.
     if str(table.schema.field(column).type) == "extension<arrow.json>":

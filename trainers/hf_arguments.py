@@ -49,6 +49,11 @@ _OWNED = _NAMES_AND_PLACES | {
 }
 
 
+def owned_by_job(name: str) -> bool:
+    """Whether the job, or the batch and the engine, sets an argument."""
+    return name in _OWNED
+
+
 def workload_arguments(workload: Workload, seed: int, processes: int) -> dict[str, Any]:
     """The arguments that the workload sets for every arm; each process learns from its share of the batch."""
     # Settings are resolved in one process, which would generate for its own share only.

@@ -15,6 +15,7 @@ from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread
 from trainers.cases import Settings
+from trainers.launching import Launch
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported, StepRecord
 from trainers.logs.step_names import StepNames
@@ -134,6 +135,8 @@ class Trainer:
     """The package whose version is its release, if it has another name."""
     driver: Driver | None = None
     """None if its runs can only be imported."""
+    launch: Launch | None = None
+    """How people start it themselves; None if its commands are not read."""
     trains: bool = True
     """False for one that only runs an engine: its steps are of another kind."""
 

@@ -33,9 +33,9 @@ class Data(Section):
     split: str = "train"
     """A hub dataset's split."""
     prompt_column: str = "question"
-    """The column that holds the prompt's text."""
+    """The column that holds the prompt: text, or messages with role and content, as in the data of verl."""
     answer_column: str = "answer"
-    """The column that holds the ground truth."""
+    """The column that holds the ground truth; a dot leads into a column (`reward_model.ground_truth`)."""
     columns: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Names of further columns for your own reward functions (docs/rewards.md)."""
     answer_after: str | None = None

@@ -172,6 +172,11 @@ def _doctor(args: argparse.Namespace) -> None:
 
 
 def _new(args: argparse.Namespace) -> None:
+    if args.from_ is not None:
+        from workflow.from_script import new_from_script
+
+        new_from_script(args)
+        return
     from workflow.new_experiment import new_experiment
 
     new_experiment(args)

@@ -59,7 +59,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--open": {"action": "store_true", "help": "open the report in a browser"},
     "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration for snakemake"},
     "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
-    "file": {"type": Path, "nargs": "?", "help": "the file to write (default: my.yaml)"},
+    "file": {"type": Path, "nargs": "?", "help": "the file to write (default: my.yaml, or the script's name)"},
+    "--from": {"dest": "from_", "type": Path, "metavar": "SCRIPT", "help": "a launch script of verl, TRL or ms-swift"},
+    "--stack-python": {"type": Path, "metavar": "PYTHON", "help": "with --from: use this environment as it is"},
     "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
     "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
     "--engines": {"metavar": "A,B", "help": "the engines to compare, the baseline first (default: all of the trainer)"},
@@ -102,13 +104,15 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "new": Command(
-        "write a commented configuration, from questions or flags",
-        "file --gpus --nodes --trainer --engines --model --data --columns --rewards --steps --partition",
+        "write a commented configuration, from questions, flags or a launch script",
+        "file --from --stack-python --gpus --nodes --trainer --engines --model --data --columns --rewards --steps "
+        "--partition",
         "It writes only a valid configuration, and overwrites no file.",
         (
             ("new my.yaml", "asks questions; Enter takes the answer in brackets"),
             ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; also writes profiles/my"),
             ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
+            ("new --from run.sh --engines vllm,sglang", "your launch script as an experiment (docs/howto/script.md)"),
         ),
     ),
     "doctor": Command(

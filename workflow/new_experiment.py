@@ -102,15 +102,15 @@ def new_experiment(args: argparse.Namespace) -> None:
     if not stack_names():
         raise UserError("rolloutbench new needs the stacks in envs/ of a checkout; run it in one, after `make venv`")
     file: Path = args.file or Path("my.yaml")
-    name = re.sub(r"[^A-Za-z0-9_.]+", "-", file.stem)[:40].strip("-._") or "mine"
+    name = name_of(file)
     profile = Path("profiles") / name / "config.yaml"
-    _require_free(file)
+    require_free(file)
     given = {one.name: getattr(args, one.name) for one in QUESTIONS if getattr(args, one.name) is not None}
     found = answers(given, None if given or not sys.stdin.isatty() else line_of_terminal)
     writes = {file: configuration(found, name, file)}
     if found["partition"]:
         writes[profile] = profile_text(found)
-    _require_free(*writes)
+    require_free(*writes)
     try:
         plan = _planned(writes[file])
         require_readable(plan)
@@ -121,16 +121,26 @@ def new_experiment(args: argparse.Namespace) -> None:
         print(f"wrote {path}")
     steps = count_of(int(found["steps"]), "step")
     print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {steps} each")
-    used = profile.parent if found["partition"] else "slurm" if int(found["gpus"]) else "profiles/local"
+    print_next(file, profile.parent if found["partition"] else None, int(found["gpus"]))
+
+
+def print_next(file: Path, profile: Path | None, gpus: int) -> None:
+    """The commands that come next."""
+    used = profile or ("slurm" if gpus else "profiles/local")
     written = shlex.quote(str(file))
-    site = f"{written} --profile {profile.parent}" if found["partition"] else written
+    site = f"{written} --profile {profile}" if profile else written
     print(f"next: rolloutbench doctor {site}       # what this machine or site lacks")
     print(f"      rolloutbench preflight {site}    # what is impossible, unequal or odd")
     where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"
     print(f"      snakemake --profile {used} --configfile {written}{where}")
 
 
-def _require_free(*paths: Path) -> None:
+def name_of(file: Path) -> str:
+    """The experiment's name in a configuration file of that name."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", file.stem)[:40].strip("-._") or "mine"
+
+
+def require_free(*paths: Path) -> None:
     for path in paths:
         if path.exists():
             raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
@@ -197,16 +207,26 @@ def configuration(found: Answers, name: str, file: Path) -> str:
 
 def profile_text(found: Answers) -> str:
     """profiles/slurm with this partition, and with a node's GPUs, CPUs and memory for training."""
+    gpus = int(found["gpus"])
+    values = {"slurm_partition": found["partition"], "gres": f"gpu:{gpus}" if gpus else ""}
+    memory = 100_000 * gpus or 16_000
+    return filled_profile(values | {"cpus_per_task": str(16 * gpus or 4), "mem_mb": str(memory)})
+
+
+def filled_profile(values: Mapping[str, str]) -> str:
+    """profiles/slurm with these keys of `train`; its other rules get the partition and the account, too."""
     if not PROFILE.is_file():
         raise UserError("--partition needs profiles/slurm of a checkout; run it in one (nothing was written)")
-    gpus = int(found["gpus"])
-    # A text in a Snakemake profile needs Python quotes inside YAML quotes.
-    partition, gres = (json.dumps(repr(text)) for text in (found["partition"], f"gpu:{gpus}" if gpus else ""))
-    values = {"gres": gres, "cpus_per_task": 16 * gpus or 4, "mem_mb": 100_000 * gpus or 16_000}
-    text = re.sub(r"(?m)^( +slurm_partition: ).*$", rf"\g<1>{partition}", PROFILE.read_text(encoding="utf-8"))
-    head, train, rest = text.partition("\n  train:\n")
-    for key, value in values.items():
-        rest = re.sub(rf"(?m)^(    {key}: ).*$", rf"\g<1>{value}", rest)
+    head, train, rest = PROFILE.read_text(encoding="utf-8").partition("\n  train:\n")
+    for key, text in values.items():
+        # A text in a Snakemake profile needs Python quotes inside YAML quotes.
+        value = text if text.isdigit() else json.dumps(repr(text))
+        line = re.compile(rf"(?m)^( +)(?:# )?{key}: .*$")
+        if line.search(rest) is None:
+            rest = f"    {key}: {value}\n{rest}"
+        rest = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", rest, count=1)  # type: ignore[misc]
+        if key in ("slurm_partition", "slurm_account"):
+            head = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", head)  # type: ignore[misc]
     return head + train + rest
 
 

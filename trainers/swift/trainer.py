@@ -13,6 +13,7 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.swift import checks
+from trainers.swift.launch import LAUNCH
 from trainers.swift.settings import SCHEDULER, swift_terms, trainer_args
 from trainers.swift.timers import ASYNC, SWIFT_3_4, SWIFT_4_6, SWIFT_ASYNC, SWIFT_DRIVEN
 from trainers.trl import console
@@ -52,6 +53,7 @@ SWIFT = Trainer(
         spread=Spread.TORCHRUN,
         server=lambda args: hf_server.to_spec("trainers.swift.driver.serve", args),
     ),
+    launch=LAUNCH,
     keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,

@@ -28,6 +28,7 @@ from trainers.memory_estimate import GIB, MemoryEstimate, Part, pass_parts
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
 from trainers.trl import checks, console
 from trainers.trl.driver.options import LORA, SERVER_ARGS
+from trainers.trl.launch import LAUNCH
 from trainers.trl.timers import TRL_1_16, TRL_NATIVE
 from trainers.workload import TrainedArm, Workload
 
@@ -198,6 +199,7 @@ TRL = Trainer(
         spread=Spread.TORCHRUN,
         server=lambda args: hf_server.to_spec("trainers.trl.driver.serve", args),
     ),
+    launch=LAUNCH,
     keys=KEYS,
     marks=("use_vllm",),
     bookkeeping=BOOKKEEPING,

@@ -15,6 +15,7 @@ from trainers.verl import console, file_logger, memory
 from trainers.verl.behaviours import behaviours
 from trainers.verl.checks import CHECKS, context
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
+from trainers.verl.launch import LAUNCH
 from trainers.verl.packaged import settings_of
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.settings import least_cpus, trainer_args, without_seed
@@ -101,6 +102,7 @@ _ALIKE = Trainer(
         least_cpus=least_cpus,
         without_seed=without_seed,
     ),
+    launch=LAUNCH,
     keys=_KEYS,
     marks=("actor_rollout_ref",),
     # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.

@@ -143,6 +143,11 @@ def sbatch_options(site: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value} | dict(site.get("extra", {}))
 
 
+def ours(option: str) -> str | None:
+    """Why rolloutbench sets an option of sbatch itself; None for other options."""
+    return _REASONS.get(option)
+
+
 def minutes_of(text: str) -> int:
     """A walltime in minutes: `90`, `20h`, `1.5d`, `2h30m`, and Slurm's `1-00:00:00` or `20:00:00`."""
     text = text.strip()
@@ -247,10 +252,10 @@ def _extra(text: str, texts: dict[str, str]) -> dict[str, str | bool]:
         if value is None and words and not words[0].startswith("-") and words[0].isprintable():
             value = words.pop(0)
         # sbatch accepts the beginning of an option's name.
-        ours = name if name in _REASONS else next((one for one in _REASONS if one.startswith(name)), None)
+        own = name if name in _REASONS else next((one for one in _REASONS if one.startswith(name)), None)
         key = next((key for key, flag in TEXTS.items() if flag == name), None)
-        if key is None and ours:
-            raise RequestError(f"slurm_extra cannot have --{ours}: {_REASONS[ours]}", f"remove it {WHERE}")
+        if key is None and own:
+            raise RequestError(f"slurm_extra cannot have --{own}: {_REASONS[own]}", f"remove it {WHERE}")
         if key is None:
             options[name] = True if value is None else value
         elif value is None or texts.get(key, value) != value:

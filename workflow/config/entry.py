@@ -212,7 +212,8 @@ def _require_columns(where: str, source: str, data: Mapping[str, Any]) -> None:
     found = columns_of(where, path)
     configured = [(name, data[name]) for name in ("prompt_column", "answer_column")]
     for setting, column in [*configured, *(("columns", name) for name in data.get("columns") or ())]:
-        if found is not None and column not in found:
+        # A dot leads into a column: verl's reward_model.ground_truth.
+        if found is not None and column not in found and column.partition(".")[0] not in found:
             raise UserError(
                 f"workload.data.{setting} is {column!r}, but {source!r} has the columns "
                 f"{', '.join(found) or '(none)'}{did_you_mean(column, found)}; name one of them, or add it"

@@ -12,7 +12,7 @@ from typing import Any
 from common.errors import UserError
 from common.findings import Finding, Level
 from node.built_in_rewards import Response
-from node.dataset import arithmetic_rows, ground_truths
+from node.dataset import arithmetic_rows, conversation, ground_truths, value_at
 from node.hub import source_kind
 from node.own_reward import Lacks, NotLoaded, RewardProgram, TimedOut
 from node.own_reward_signatures import SIGNATURES
@@ -223,7 +223,7 @@ def responses_to(rows: Sequence[Mapping[str, Any]]) -> list[Response]:
             text=texts[at % len(texts)].format(row["ground_truth"]),
             tokens=[3, 1, 4, 1, 5][: 5 * (at % len(texts) < 2)],
             complete=at % len(texts) != 1,
-            prompt=[{"role": "user", "content": str(row["question"])}],
+            prompt=conversation(row["question"]),
             row={key: value for key, value in row.items() if key != "question"},
         )
         for at, row in enumerate(rows)
@@ -241,12 +241,12 @@ def first_rows(data: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         question, answer = data["prompt_column"], data["answer_column"]
     try:
         truths = ground_truths(
-            [row[answer] for row in found or ()], data["answer_after"], data.get("answer_commas", "")
+            [value_at(row, answer) for row in found or ()], data["answer_after"], data.get("answer_commas", "")
         )
         return [
             {
                 **{name: row[name] for name in data.get("columns") or ()},
-                "question": row[question],
+                "question": value_at(row, question),
                 "ground_truth": truth,
                 "data_source": data["source"],
                 "index": at,

@@ -1,0 +1,341 @@
+"""`rolloutbench new --from run.sh`: the experiment's own arm has the script's settings, and the list says the rest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.dotted import flatten, nested_settings
+from common.errors import UserError
+from tests.attempts import ROOT, job_environment
+from tests.launch_scripts.parsed_arguments import NOT_HERE
+from tests.trainers import article
+from tests.trainers.composed import composed_by
+from tests.trainers.verl.tiers import SECOND
+from trainers.verl.driver.composed import flat
+from workflow import from_script
+from workflow.cli import main
+from workflow.cluster.site import read_site
+from workflow.config.plan import Plan, load_plan
+from workflow.launch_scripts.launch import LaunchScript, read_launch_script
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ARTICLE = """\
+#!/bin/bash
+#SBATCH --job-name=grpo-test
+#SBATCH -p P08
+#SBATCH --nodelist=gpu73
+#SBATCH --gres=gpu:8
+#SBATCH --cpus-per-task=180
+#SBATCH --time=20:00:00
+#SBATCH --output=logs/slurm-%j.out
+
+module reset
+module load nccl/2.22.3
+module load hpcx/2.18.1-gcc-cuda12/hpcx-mt
+source /apps/miniconda3/etc/profile.d/conda.sh
+export CONDA_PATH="~/conda_env_sglang124"
+conda deactivate
+conda activate $CONDA_PATH
+mkdir -p ~/training/grpo
+cd ~/training/grpo
+export NCCL_SOCKET_IFNAME=enp25s0np0
+export NVTE_FUSED_ATTN=1
+export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
+unset ROCR_VISIBLE_DEVICES
+ulimit -v unlimited
+export WANDB_ENTITY="a-team"
+export CUDA_LAUNCH_BLOCKING=1
+export SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK=True  # as SGLang advises
+
+PYTHONUNBUFFERED=1 python -m verl.trainer.main_ppo \\
+{} 2>&1 | tee verl_demo.log
+"""
+# The page's five command lines: a server on one of eight GPUs, eight engines beside the trainer, one GPU with and
+# without vLLM, and DAPO.
+_PAGE = (
+    "swift rlhf --rlhf_type grpo --torch_dtype bfloat16 --num_train_epochs 1 --save_steps 200 --logging_steps 5 \\\n"
+)
+_EIGHT = "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE={} " + _PAGE + (
+    "--model Qwen/Qwen2.5-7B --reward_funcs accuracy format --use_vllm true --vllm_device auto --train_type full "
+    "--vllm_gpu_memory_utilization {} --vllm_max_model_len 8192 --num_infer_workers {} --deepspeed zero2 "
+    "--dataset 'AI-MO/NuminaMath-TIR#5000' --max_completion_length 2048 --max_length 4096 --learning_rate 1e-6 "
+    "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --warmup_ratio 0.05 --num_generations {} "
+    "--temperature 0.9 --system 'examples/prompt.txt' --output_dir output --log_completions true {}\n"
+)  # fmt: skip
+_ONE = "CUDA_VISIBLE_DEVICES=0 " + _PAGE + (
+    "--model Qwen/Qwen2.5-7B --reward_funcs accuracy format --train_type lora --lora_rank 8 --lora_alpha 32 "
+    "--target_modules all-linear --dataset 'AI-MO/NuminaMath-TIR#1000' --max_completion_length 1024 --max_length 2048 "
+    "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --num_generations 4 --learning_rate 1e-5 {}\n"
+)  # fmt: skip
+SWIFT = {
+    "a server": _EIGHT.format(7, 0.7, 1, 7, ""),
+    "colocated": _EIGHT.format(8, 0.5, 8, 8, "--sleep_level 1 --offload_model true --gc_collect_after_offload true"),
+    "one GPU": _ONE.format(""),
+    "one GPU, vLLM": _ONE.format("--use_vllm true --vllm_gpu_memory_utilization 0.5 --sleep_level 1"),
+    "DAPO": "export NPROC_PER_NODE=8 WANDB_API_KEY=xxx\n" + _PAGE + (
+        "--model Qwen/Qwen2.5-1.5B --reward_funcs accuracy soft_overlong --max_completion_length 4096 "
+        "--soft_cache_length 819 --epsilon 0.2 --epsilon_high 0.28 --dynamic_sample true --overlong_filter true "
+        "--max_resample_times 3 --use_vllm true --vllm_gpu_memory_utilization 0.6 --num_infer_workers 8 "
+        "--train_type full --dataset 'AI-MO/NuminaMath-TIR#5000' --per_device_train_batch_size 4 --learning_rate 1e-6 "
+        "--num_generations 8 --temperature 1.0 --top_p 1.0 --deepspeed zero2 --report_to tensorboard wandb\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+def article_script() -> str:
+    values = {key: f"[{','.join(v)}]" if isinstance(v, list) else v for key, v in article.SCRIPT.items()}
+    return ARTICLE.format(" \\\n".join(f" {key}={value}" for key, value in values.items()))
+
+
+def written(text: str, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The experiment that the command writes, and what it prints."""
+    Path("run.sh").write_text(text, encoding="utf-8")
+    return _written(Path("run.sh"), *arguments)
+
+
+def _written(script: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    import contextlib
+    import io
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert main(["new", "run.yaml", "--from", str(script), *arguments]) in (0, None)
+    return yaml.safe_load(Path("run.yaml").read_text(encoding="utf-8")), " ".join(said.getvalue().split())
+
+
+def planned(script: Path) -> tuple[LaunchScript, Plan]:
+    """The script, and the plan of its experiment, with the list."""
+    none = dict.fromkeys(("file", "stack_python", "engines", "steps", "model", "data", "partition"))
+    args = argparse.Namespace(from_=script, **none)
+    read = read_launch_script(script)
+    stacks = from_script._stacks(read, args)
+    plan = from_script._planned(from_script._experiment(read, stacks, "x", script, args), stacks, read)
+    read.left += from_script.differences(read, plan)
+    return read, plan
+
+
+def own_arguments(plan: Plan) -> dict[str, Any]:
+    run = next(run for run in plan.runs.values() if run.spec["arm"] == plan.config.baseline)
+    return dict(run.spec["trainer_args"])
+
+
+def named(read: LaunchScript) -> set[str]:
+    """The settings that the list names, by their last part."""
+    return {word.rpartition(".")[2] for one in read.left for word in re.findall(r"[\w.]+", f"{one.what} {one.why}")}
+
+
+def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand() -> None:
+    raw, said = written(article_script())
+    wanted = {**article.WORKLOAD, "learning_rate": 1e-6, "steps": 20}
+    placed = ("model", "data", "rewards", "gpu")
+    assert {k: v for k, v in raw["workload"].items() if k not in placed}.items() >= {
+        k: v for k, v in wanted.items() if k not in placed
+    }.items()
+    assert raw["workload"]["rewards"] == [
+        {"source": article.SCRIPT["custom_reward_function.path"], "function": "compute_score"}
+    ]
+    options = raw["shared"]["verl"]["options"]
+    assert flatten(nested_settings(options), keep_plus=True) == flatten(
+        nested_settings(article.OPTIONS), keep_plus=True
+    )
+    assert (raw["baseline"], [*raw["arms"]]) == ("sglang", ["sglang", "vllm"])
+    assert raw["shared"]["verl"]["env"] == {
+        "CONDA_PATH": "~/conda_env_sglang124",
+        "NCCL_SOCKET_IFNAME": "enp25s0np0",
+        "NVTE_FUSED_ATTN": "1",
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK": "True",
+    }
+    site = read_site(Path("profiles/run"))
+    request = site.request()
+    assert (request.site["partition"], request.cpus, request.gpus, request.runtime_min) == ("P08", 180, 8, 1200)
+    assert request.errors == () and site.on_slurm
+    setup = [line for line in Path("profiles/run/setup.sh").read_text().splitlines() if not line.startswith("#")]
+    assert setup == [
+        *("module reset", "module load nccl/2.22.3", "module load hpcx/2.18.1-gcc-cuda12/hpcx-mt"),
+        *("source /apps/miniconda3/etc/profile.d/conda.sh", "unset ROCR_VISIBLE_DEVICES", "ulimit -v unlimited"),
+    ]
+    for part in ("--nodelist=gpu73", "--output=logs", "tee verl_demo.log", "WANDB_ENTITY", "total_epochs=2: a comp"):
+        assert part in said
+    assert "--stack-python ~/conda_env_sglang124/bin/python" in said
+    assert "line 4: --nodelist=gpu73: all runs would wait for these nodes" in said
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("0.9.1", ["verl-sglang"]),
+        pytest.param(
+            "0.9.1", ["verl-two-files", "verl-dapo"], marks=pytest.mark.full("Hydra composes each in seconds")
+        ),
+        pytest.param("0.4.1", ["article"], marks=SECOND),
+    ],
+)
+def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(
+    version: str, names: list[str], here: Path
+) -> None:
+    cases: dict[str, list[str]] = {}
+    lists = {}
+    for name in names:
+        script = SCRIPTS / f"{name}.sh"
+        if name == "article":
+            script = here / "article.sh"
+            script.write_text(article_script(), encoding="utf-8")
+        read, plan = planned(script)
+        args = own_arguments(plan)
+        assert args["version"] == version
+        # Hydra itself refuses what the list says that verl does not know, and an interpolation of the shell.
+        theirs = [word.text for word in read.words if "=" in word.text and "no_such" not in word.text]
+        theirs = [text.replace("$SLURM_JOB_NUM_NODES", "2") for text in theirs]
+        cases |= {f"{name}, ours": args["overrides"], f"{name}, theirs": theirs}
+        lists[name] = (named(read), read.trainer.launch)
+    found = composed_by(version, cases, here)
+    for name, (told, launch) in lists.items():
+        assert launch is not None
+        assert [found[f"{name}, {whose}"]["error"] for whose in ("ours", "theirs")] == [None, None]
+        ours, theirs = (flat(found[f"{name}, {whose}"]["config"]) for whose in ("ours", "theirs"))
+        assert found[f"{name}, ours"]["error"] is None
+        differ = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+        assert {key for key in differ if key.rpartition(".")[2] not in told and not launch.places(key)} == set()
+        assert len(differ) < 25
+
+
+def _parsed(python: Path, trainer: str, cases: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    given, out = folder / "cases.json", folder / "parsed.json"
+    given.write_text(json.dumps(cases), encoding="utf-8")
+    program = [str(python), "-m", "tests.launch_scripts.parsed_arguments", trainer, str(given), str(out)]
+    done = subprocess.run(program, cwd=ROOT, env=job_environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+# Not settings of a step: what each run's job fills in, and lengths and batches under another name.
+_OTHERWISE = {
+    *NOT_HERE,
+    *("output_dir", "logging_steps", "eval_steps", "per_device_eval_batch_size", "log_completions", "dataset_num_proc"),
+    *("num_train_epochs", "max_steps", "seed", "fp16", "warmup_steps", "warmup_ratio", "reward_funcs", "loss_type"),
+    *("reward_weights", "rlhf_type", "beta", "max_length", "generation_batch_size", "system", "vllm_server_timeout"),
+    *("soft_cache_length", "gradient_accumulation_steps", "save_total_limit", "model_name_or_path", "rest"),
+    *("attn_implementation", "model_init_kwargs"),
+}
+
+
+@pytest.mark.parametrize("trainer", [pytest.param("swift", marks=pytest.mark.full("ms-swift imports slowly")), "trl"])
+def test_the_trainers_own_parser_reads_the_same_and_the_list_names_every_difference(
+    trainer: str, here: Path, stack_python: Callable[[str], Path]
+) -> None:
+    scripts = SWIFT if trainer == "swift" else {"trl": (SCRIPTS / "trl.sh").read_text(encoding="utf-8")}
+    cases, lists = {}, {}
+    for name, text in scripts.items():
+        Path("run.sh").write_text(text, encoding="utf-8")
+        read, plan = planned(Path("run.sh"))
+        launch = read.trainer.launch
+        assert launch is not None and read.trainer.name == trainer
+        cases |= {f"{name}, ours": own_arguments(plan), f"{name}, theirs": launch.settings(read.words, read.around, "")}
+        lists[name] = named(read)
+    found = _parsed(stack_python(f"{trainer}-transformers-cpu"), trainer, cases, here)
+    for name, told in lists.items():
+        ours, theirs = (found[f"{name}, {whose}"] for whose in ("ours", "theirs"))
+        differ = {key for key in ours if ours[key] != theirs.get(key) and key not in _OTHERWISE}
+        # Empty arguments of vLLM are none, and swift fills in one loader later.
+        assert differ - told - {"vllm_engine_kwargs", "dataloader_num_workers"} == set(), name
+
+
+def test_the_pages_command_lines_are_experiments() -> None:
+    raw, said = written(SWIFT["a server"])
+    assert raw["arms"]["vllm"]["options"].items() >= {"vllm_mode": "server", "vllm_data_parallel_size": 1}.items()
+    workload = raw["workload"]
+    assert (workload["batch_size"], workload["gpus_per_node"], workload["num_generations"]) == (14, 8, 7)
+    assert "--num_infer_workers 1: ms-swift 4 has no such setting: a server has 1 of the GPUs" in said
+    assert "write it into model.revision: git ls-remote" in said
+    for path in Path().glob("*.yaml"):
+        path.unlink()
+    raw, said = written(SWIFT["DAPO"])
+    assert raw["workload"]["rewards"][1] == {"name": "soft_overlong", "options": {"cache_length": 819}}
+    options = raw["shared"]["swift"]["options"]
+    assert options.items() >= {"epsilon_high": 0.28, "dynamic_sample": True, "tuner_type": "full", "fsdp": True}.items()
+    assert "WANDB_API_KEY: looks like a secret" in said and "xxx" not in Path("run.yaml").read_text()
+
+
+def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings() -> None:
+    raw, said = _written(SCRIPTS / "verl-sglang.sh")
+    assert (raw["workload"]["nodes"], raw["workload"]["steps"], raw["baseline"]) == (2, 200, "sglang")
+    assert raw["arms"]["sglang"]["options"] == {
+        "+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend": "fa3"
+    }
+    assert raw["workload"]["rewards"] == [{"source": "rewards/score.py", "function": "score", "options": {"scale": 2}}]
+    request = read_site(Path("profiles/run")).request()
+    assert (request.nodes, request.cpus, request.gpus, request.runtime_min) == (2, 96, 8, 720)
+    assert (request.site["mem_mb"], request.site["extra"]) == (966367, {"exclusive": True})
+    files = [path for path in Path().rglob("*") if path.is_file()]
+    assert not [path for path in files if "hf_aaa" in path.read_text()]
+    assert "export PATH=$HOME/tools/bin:$PATH" in Path("profiles/run/setup.sh").read_text()
+    for part in ("HF_TOKEN: looks like a secret", "--array=0-3", "use_no_such_setting is no setting of verl 0.9.1"):
+        assert part in said
+    # What was written can be planned, once the commit is there and the reward's file exists.
+    Path("rewards").mkdir()
+    Path("rewards/score.py").write_text("def score(completions, *, scale):\n    return [scale for _ in completions]\n")
+    Path("data").mkdir()
+    Path("data/train.parquet").write_bytes(b"")
+    assert len(load_plan(raw).runs) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("python train.py --engine vllm\n", r"starts no training that is read here \(line 1 starts train.py\); known"),
+        ("echo nothing\n", "starts no training that is read here; known: the commands of TRL, verl, ms-swift"),
+        ("python -m openrlhf.cli.train_ppo_ray --n 8\n", r"run.sh:1 trains with OpenRLHF; an experiment is made of"),
+        ("python -m verl.trainer.main_ppo a=1\n", "algorithm.adv_estimator=gae"),
+        (
+            "python -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer\n",
+            "line 1: --config-name=ppo_megatron_trainer: an experiment has verl's ppo_trainer",
+        ),
+        ("swift rlhf --rlhf_type dpo --model x\n", "trains with --rlhf_type dpo, and an experiment compares GRPO"),
+        ("trl grpo --model_name_or_path m --dataset_name d\n", "--data"),
+    ],
+)
+def test_a_script_without_such_a_training_is_told_in_its_own_terms(text: str, says: str) -> None:
+    Path("run.sh").write_text(text, encoding="utf-8")
+    if "trl" in text:
+        text = "a table of the hub"
+        raw, _ = _written(Path("run.sh"))
+        assert raw["workload"]["data"]["revision"] == "write-the-commit-here"
+        return
+    with pytest.raises(UserError, match=says) as caught:
+        planned(Path("run.sh"))
+    assert "`rolloutbench ab` runs a script as it is" in str(caught.value)
+
+
+def test_no_file_is_overwritten_and_no_script_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "--from", "none.sh"]) == 1
+    assert (
+        "none.sh cannot be read: No such file or directory; give the path of a bash script" in capsys.readouterr().err
+    )
+    Path("run.sh").write_text(article_script(), encoding="utf-8")
+    Path("run.yaml").write_text("mine")
+    assert main(["new", "run.yaml", "--from", "run.sh"]) == 1
+    assert "run.yaml exists" in capsys.readouterr().err and not Path("profiles").exists()
+
+
+def test_nothing_of_a_script_is_run() -> None:
+    Path("run.sh").write_text("touch was-run; x=$(touch was-run)\n" + article_script(), encoding="utf-8")
+    planned(Path("run.sh"))
+    assert not Path("was-run").exists() and os.environ["HF_HUB_OFFLINE"] == "1"

@@ -1,0 +1,202 @@
+"""Reads a command of ms-swift, `swift rlhf --rlhf_type grpo ...`, as an experiment; names of 3.x and of 4.x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.errors import UserError
+from trainers.hf_launch import Defaults, Given, by_words, context, given_arguments, hub_or_path, launched
+from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
+
+# ms-swift 4.6.0, arguments/rlhf_args.py, sft_args.py and rlhf_trainers/args_mixin.py.
+_DEFAULTS = Defaults(
+    {
+        **{"per_device_train_batch_size": 1, "num_generations": 8, "max_completion_length": 512},
+        **{"temperature": 0.9, "top_p": 1.0, "beta": 0.04, "loss_type": "grpo", "bf16": True, "seed": 42},
+        **{"save_steps": 500, "num_train_epochs": 3, "lr_scheduler_type": "cosine"},
+    },
+    {"tuner_type": "lora", "torch_dtype": "bfloat16", "adam_beta2": 0.95, "weight_decay": 0.1}
+    | {"dataloader_num_workers": 1},
+)
+_RENAMED = {"train_type": "tuner_type", "sft_type": "tuner_type"}
+"""Name in 3.x -> name in 4.x."""
+_GONE = frozenset({"num_infer_workers", "vllm_device", "gc_collect_after_offload", "move_model_batches", "gpu_memory"})
+"""Arguments of 3.x without a place in 4.x."""
+_OWNED = frozenset(
+    {
+        *("rlhf_type", "dataset", "val_dataset", "dataset_num_proc", "external_plugins", "system", "max_length"),
+        *("use_vllm", "vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_server_group_port"),
+        *("model_type", "template", "add_version", "use_hf", "cosine_min_len_value_wrong", "soft_cache_length"),
+        *("cosine_max_len_value_wrong", "cosine_min_len_value_correct", "cosine_max_len_value_correct"),
+        *("cosine_max_len", "repetition_n_grams", "repetition_max_penalty", "soft_max_length"),
+    }
+)
+# swift's reward -> ours, and its settings -> our options.
+_REWARDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "accuracy": ("accuracy", {}),
+    "format": ("format", {}),
+    "cosine": (
+        "cosine",
+        {
+            "cosine_min_len_value_correct": "correct_short",
+            "cosine_max_len_value_correct": "correct_long",
+            "cosine_min_len_value_wrong": "wrong_short",
+            "cosine_max_len_value_wrong": "wrong_long",
+        },
+    ),
+    "repetition": ("repetition", {"repetition_n_grams": "ngram"}),
+    "soft_overlong": ("soft_overlong", {"soft_max_length": "max_response_length", "soft_cache_length": "cache_length"}),
+}
+
+
+def arguments(words: Sequence[str]) -> int | None:
+    """Where the options of `swift rlhf` begin."""
+    for place, word in enumerate(words[:-1]):
+        if word.rpartition("/")[2] == "swift" and words[place + 1] == "rlhf":
+            return place + 2
+    for place, word in enumerate(words):
+        if word.endswith(("swift/cli/rlhf.py", "swift.cli.rlhf")):
+            return place + 1
+    return None
+
+
+def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
+    """The settings that the command itself gives, by their names in 4.x."""
+    given = given_arguments(words, around)[0]
+    own = {_RENAMED.get(name, name): one.value for name, one in given.items() if name not in _GONE}
+    return {name: value for name, value in own.items() if name not in _OWNED}
+
+
+def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
+    """The experiment of the command; a `UserError` if it does not train with GRPO."""
+    raw, left = given_arguments(words, around)
+    kind = raw.get("rlhf_type", Given("dpo", 0, "")).value
+    if kind != "grpo":
+        raise UserError(
+            f"the script trains with --rlhf_type {kind}, and an experiment compares GRPO; `rolloutbench ab` runs a "
+            "script as it is"
+        )
+    given = {_RENAMED.get(name, name): one for name, one in raw.items() if name not in _GONE}
+    engine = _engine(given)
+    full = given.get("tuner_type", Given("lora", 0, "")).value == "full"
+    # A batch of swift's is 16 sequences unless told otherwise (arguments/sft_args.py).
+    micro = as_count(given.get("per_device_train_batch_size", Given(1, 0, "")).value, 1)
+    processes = max(1, around.processes)
+    passes = max(1, -(-16 // micro // processes))
+    defaults = Defaults(
+        {**_DEFAULTS.values, "gradient_accumulation_steps": passes, "learning_rate": 1e-5 if full else 1e-4},
+        _DEFAULTS.unlike_ours,
+    )
+    workers = as_count(raw.get("num_infer_workers", Given(None, 0, "")).value)
+    apart = engine == "vllm" and 0 < workers < processes
+    served = given.get("vllm_mode", Given("", 0, "")).value == "server" or "vllm_server_host" in given or apart
+    gpus = (workers if apart else _server_gpus(around)) if engine == "vllm" and served else 0
+    found = launched(given, around, defaults, engine=engine, owned=_OWNED, adapter=not full, server_gpus=gpus)
+    found.left = [*left, *found.left, *context(given, "vllm_max_model_len", engine)]
+    if gpus:
+        own = found.engine_options.setdefault(engine, {})
+        own |= {"vllm_mode": "server", "vllm_tensor_parallel_size": 1, "vllm_data_parallel_size": gpus}
+        own.pop("sleep_level", None)
+        if "vllm_max_num_seqs" not in given:
+            found.left.append(Left(0, "vllm_max_num_seqs", "a server takes the whole step at once in an experiment"))
+    elif engine == "vllm":
+        # ms-swift's default; an experiment's engine sleeps during the update.
+        found.engine_options.setdefault(engine, {}).setdefault("sleep_level", 0)
+    if engine == "vllm":
+        found.engine_options.setdefault(engine, {}).setdefault("vllm_engine_kwargs", {})
+    for name in _GONE & raw.keys():
+        why = "ms-swift 4 has no such setting"
+        why += f": a server has {gpus} of the GPUs" if name == "num_infer_workers" and apart else ""
+        found.left.append(Left(raw[name].line, raw[name].text, why))
+    _lengths(given, found)
+    found.workload["model"] = {"source": str(given["model"].value) if "model" in given else ""}
+    _data(given, around, found)
+    _rewards(given, found)
+    return found
+
+
+def _engine(given: Mapping[str, Given]) -> str:
+    for name, engine in (("use_vllm", "vllm"), ("use_lmdeploy", "lmdeploy")):
+        if name in given and given[name].value is True:
+            return engine
+    return "transformers"
+
+
+def _lengths(given: Mapping[str, Given], found: Launched) -> None:
+    """swift's `max_length` limits the prompt."""
+    if "max_length" in given:
+        found.workload["max_prompt_length"] = as_count(given["max_length"].value, found.workload["max_prompt_length"])
+        found.left = [one for one in found.left if one.what != "max_prompt_length"]
+
+
+def _data(given: Mapping[str, Given], around: Surroundings, found: Launched) -> None:
+    raw = given.get("dataset")
+    sources = [] if raw is None else raw.value if isinstance(raw.value, list) else [raw.value]
+    first, line = str(sources[0]) if sources else "", raw.line if raw else 0
+    data: dict[str, Any] = {"source": hub_or_path(first)}
+    if "#" in first and first.rpartition("#")[2].isdigit():
+        data["rows"] = int(first.rpartition("#")[2])
+    if "system" in given:
+        system = str(given["system"].value)
+        # swift reads the text from such a file.
+        text = around.read_file(system) if system.endswith(".txt") else system
+        if text is None:
+            found.left.append(Left(given["system"].line, system, "no such file here", "write data.system_prompt"))
+        else:
+            data["system_prompt"] = text.strip()
+    if len(sources) > 1:
+        found.left.append(Left(line, " ".join(map(str, sources[1:])), "only the first dataset is used", "join them"))
+    if raw is not None:
+        why = "prompts use the tokenizer's own chat template, without swift's dataset and template preprocessing"
+        found.left.append(
+            Left(line, "template, template_backend, dataset", why, "check data.prompt_column and answer_column")
+        )
+    found.workload["data"] = data
+
+
+def _rewards(given: Mapping[str, Given], found: Launched) -> None:
+    raw, plugins = given.get("reward_funcs"), given.get("external_plugins")
+    names = [] if raw is None else raw.value if isinstance(raw.value, list) else [raw.value]
+    files = [] if plugins is None else plugins.value if isinstance(plugins.value, list) else [plugins.value]
+    weights = given["reward_weights"].value if "reward_weights" in given else []
+    weights = weights if isinstance(weights, list) else [weights]
+    rewards: list[dict[str, Any]] = []
+    for place, name in enumerate(dict.fromkeys(map(str, names))):
+        line = raw.line if raw else 0
+        reward: dict[str, Any]
+        if name in _REWARDS:
+            ours, settings = _REWARDS[name]
+            reward = {"name": ours}
+            if options := {ours: given[theirs].value for theirs, ours in settings.items() if theirs in given}:
+                reward["options"] = options
+            if name in ("cosine", "repetition"):
+                found.left.append(Left(line, name, "the experiment's differs on purpose (docs/rewards.md)"))
+        elif files:
+            reward = {"source": str(files[0]), "function": name}
+        else:
+            why = "an experiment has no reward of this name"
+            found.left.append(Left(line, name, why, "give your own class under workload.rewards (docs/rewards.md)"))
+            continue
+        if place < len(weights) and weights[place] != 1:
+            reward["weight"] = float(weights[place])
+        rewards.append(reward)
+    if not rewards:
+        found.left.append(Left(0, "reward_funcs", "none that an experiment has: `accuracy` is used", "add yours"))
+    found.workload["rewards"] = rewards or [{"name": "accuracy"}]
+
+
+def _server_gpus(around: Surroundings) -> int:
+    """The GPUs of `swift rollout` in the same script; 1 if it is started elsewhere."""
+    for words in around.commands:
+        texts = [word.text for word in words]
+        if "rollout" in texts and texts[0].rpartition("/")[2] == "swift":
+            given, _ = given_arguments(words[texts.index("rollout") + 1 :], around)
+            sizes = ("vllm_tensor_parallel_size", "vllm_data_parallel_size")
+            return as_count(given.get(sizes[0], Given(1, 0, "")).value, 1) * as_count(
+                given.get(sizes[1], Given(1, 0, "")).value, 1
+            )
+    return 1
+
+
+LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, by_words=by_words)

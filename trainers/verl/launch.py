@@ -1,0 +1,256 @@
+"""Reads a command of verl, `python -m verl.trainer.main_ppo key=value ...`, as an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from common.errors import UserError
+from node.dataset import BUILTIN_DATA
+from node.tiny import BUILTIN_MODELS
+from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
+from trainers.verl import packaged
+from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, sections_above
+from trainers.verl.releases import Release, release_named, releases
+from trainers.verl.settings import settings as derived
+from trainers.workload import Workload
+
+_MODULES = ("verl.trainer.main_ppo", "recipe.dapo.main_dapo", "recipe.dapo.src.main_dapo")
+_CONFIG, _STEPS = "ppo_trainer", 20
+_BACKENDS = (f"{ACTOR}.strategy", "model_engine")
+# Settings that a word of the workload gives, beside those that `settings.settings` derives from one.
+_BY_WORDS = frozenset(
+    {
+        *("data.train_files", "data.val_files", "data.prompt_key", "data.filter_overlong_prompts"),
+        *("trainer.total_training_steps", "trainer.total_epochs", f"{MODEL}.path"),
+        *(f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ROLLOUT}.seed", "data.seed", f"{ACTOR}.data_loader_seed"),
+    }
+)
+# What the job on the node fills in, and what follows from it.
+_PLACES = frozenset(
+    {
+        *("data.train_files", "data.val_files", f"{MODEL}.path", "trainer.total_epochs", "data.prompt_key"),
+        *("data.filter_overlong_prompts", f"{ROLLOUT}.prometheus.served_model_name"),
+        *("critic.model.tokenizer_path", "reward_model.model.input_tokenizer", "critic.tokenizer_path"),
+    }
+)
+_REWARD_SECTIONS = ("custom_reward_function", "reward.custom_reward_function")
+
+
+def arguments(words: Sequence[str]) -> int | None:
+    """Where the overrides begin: after the module, or after a script of verl's of that name."""
+    for place, word in enumerate(words):
+        module = word in _MODULES and place > 0 and words[place - 1] == "-m"
+        if module or (word.endswith(".py") and word.rpartition("/")[2][:-3] in ("main_ppo", "main_dapo")):
+            return place + 1
+    return None
+
+
+def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
+    """All settings of the command under a release of verl."""
+    return packaged.settings_of({"version": version, "overrides": _overrides(words)}, None).values
+
+
+def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
+    """The experiment of the command; a `UserError` if it trains with another estimator than GRPO's."""
+    _require_fsdp(words)
+    release = _release(words)
+    values = settings(words, around, release.version)
+    estimator = values.get("algorithm.adv_estimator")
+    if estimator != "grpo":
+        raise UserError(
+            f"the script trains with algorithm.adv_estimator={estimator} (verl's default is gae), and an experiment "
+            "compares GRPO; `rolloutbench ab` runs a script as it is"
+        )
+    found = Launched(str(values.get(f"{ROLLOUT}.name")), release.version, _workload(values, release))
+    for key, name, asked in (
+        ("trainer.nnodes", "nodes", around.nodes),
+        ("trainer.n_gpus_per_node", "gpus_per_node", around.gpus_per_node),
+    ):
+        # `trainer.nnodes=$SLURM_JOB_NUM_NODES` is what the script requests.
+        if (word := _given(words, key)) is not None and word.unknown and asked:
+            found.workload[name] = asked
+    found.seed = as_count(values.get("data.seed"))
+    found.owners = _owners(found, release)
+    owned = _BY_WORDS | found.owners.keys()
+    places = []
+    for word in words:
+        key, equals, text = word.text.partition("=")
+        bare = key.lstrip("+")
+        if not equals:
+            found.left.append(Left(word.line, word.text, "not a setting of verl's (key=value)", "give it by hand"))
+        elif bare in owned or bare.startswith(_REWARD_SECTIONS):
+            continue
+        elif any(at in {*release.job_keys, *BOOKKEEPING} for at in (bare, *sections_above(bare))):
+            places.append((word.line, bare))
+        else:
+            _option(found, release, word, key, packaged.value_of(text))
+    found.left += _not_kept(values, found, words)
+    if places:
+        names = ", ".join(dict.fromkeys(key.rpartition(".")[2] for _, key in places))
+        found.left.append(Left(places[0][0], names, "names, trackers and places: the job sets its own"))
+    # The adapter makes these TRL's unless an option says otherwise.
+    for key, ours in release.made_equal.items():
+        if (theirs := values.get(key, ours)) != ours and not _given(words, key):
+            found.options[key] = theirs
+    return found
+
+
+def _require_fsdp(words: Sequence[Argument]) -> None:
+    """`UserError` for another trainer configuration than `ppo_trainer`: the stacks here have FSDP alone."""
+    for word in words:
+        name, _, value = word.text.partition("=")
+        other = name == "--config-name" and value.removesuffix(".yaml") not in ("", _CONFIG)
+        if other or (name.lstrip("+") in _BACKENDS and not value.startswith(("fsdp", "dp"))):
+            raise UserError(
+                f"line {word.line}: {word.text}: an experiment has verl's {_CONFIG} with FSDP; `rolloutbench ab` runs "
+                "a script as it is"
+            )
+
+
+def _overrides(words: Sequence[Argument]) -> list[str]:
+    return [word.text for word in words if "=" in word.text and not word.text.startswith("-")]
+
+
+def _given(words: Sequence[Argument], key: str) -> Argument | None:
+    """The last word that sets a key."""
+    return next((word for word in reversed(words) if word.text.partition("=")[0].lstrip("+") == key), None)
+
+
+def _release(words: Sequence[Argument]) -> Release:
+    """The release that knows most of the settings; the newest of equals."""
+
+    def unknown(version: str) -> int:
+        pairs = [text.partition("=") for text in _overrides(words)]
+        return sum(packaged.problem(version, key, packaged.value_of(text)) is not None for key, _, text in pairs)
+
+    return release_named(min((one.version for one in reversed(releases())), key=unknown))
+
+
+def _workload(values: Mapping[str, Any], release: Release) -> dict[str, Any]:
+    generations = as_count(values.get(f"{ROLLOUT}.n"), 1)
+    prompts = as_count(values.get("data.train_batch_size"), 1)
+    mini = as_count(values.get(f"{ACTOR}.ppo_mini_batch_size"), prompts)
+    micro, steps = values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu"), values.get("trainer.total_training_steps")
+    length = as_count(steps) or _STEPS
+    warmup = as_count(values.get(f"{ACTOR}.optim.lr_warmup_steps"), -1)
+    ratio = values.get(f"{ACTOR}.optim.lr_warmup_steps_ratio") or 0.0
+    modes = {loss.mode: name for name, loss in reversed(list(release.losses.items()))}
+    test = max(0, as_count(values.get("trainer.test_freq"), -1))
+    data: dict[str, Any] = {
+        "source": _first(values.get("data.train_files")),
+        "prompt_column": values.get("data.prompt_key") or "prompt",
+        "answer_column": "reward_model.ground_truth",
+    }
+    if test:
+        data["test_source"] = _first(values.get("data.val_files"))
+    if values.get("data.filter_overlong_prompts"):
+        data["too_long"] = "drop"
+    found = {
+        "model": {"source": str(values.get(f"{MODEL}.path"))},
+        "data": data,
+        "rewards": _rewards(values),
+        "steps": length,
+        "batch_size": prompts * generations,
+        "num_generations": generations,
+        "max_prompt_length": values.get("data.max_prompt_length"),
+        "max_response_length": values.get("data.max_response_length"),
+        "temperature": values.get(f"{ROLLOUT}.temperature"),
+        "top_p": values.get(f"{ROLLOUT}.top_p"),
+        "learning_rate": values.get(f"{ACTOR}.optim.lr"),
+        "lr_warmup_steps": warmup if warmup >= 0 else int(ratio * length),
+        "beta": values.get(f"{ACTOR}.kl_loss_coef") if values.get(f"{ACTOR}.use_kl_loss") else 0.0,
+        "loss_type": modes.get(str(values.get(f"{ACTOR}.loss_agg_mode")), "dapo"),
+        "dtype": "bfloat16",
+        "save_steps": max(0, as_count(values.get("trainer.save_freq"), -1)),
+        "test_steps": test,
+        "nodes": as_count(values.get("trainer.nnodes"), 1),
+        "gpus_per_node": as_count(values.get("trainer.n_gpus_per_node"), 8),
+    }
+    if mini != prompts:
+        found["mini_batch_size"] = mini * generations
+    if micro is not None:
+        found["micro_batch_size"] = micro
+    return found
+
+
+def _first(files: Any) -> str:
+    return str(files[0] if isinstance(files, list) and files else files)
+
+
+def _rewards(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    for section in _REWARD_SECTIONS:
+        if path := values.get(f"{section}.path"):
+            reward = {"source": str(path), "function": str(values.get(f"{section}.name") or "compute_score")}
+            start = f"{section}.reward_kwargs."
+            options = {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
+            return [reward | ({"options": options} if options else {})]
+    return [{"name": "accuracy"}]
+
+
+def _owners(found: Launched, release: Release) -> dict[str, str]:
+    """The settings that follow from the workload, the seeds and the engine -> what they follow from."""
+    plain = {
+        "model": {"source": BUILTIN_MODELS[0]},
+        "data": {"source": BUILTIN_DATA[0]},
+        "rewards": [{"name": "accuracy"}],
+    }
+    words = {name: value for name, value in found.workload.items() if value is not None}
+    workload = Workload.model_validate(words | plain)
+    settings = derived(workload, found.engine, found.seed, release, 1, False)
+    return {key.lstrip("+"): owner for key, (owner, _) in settings.items()}
+
+
+def _option(found: Launched, release: Release, word: Argument, key: str, value: Any) -> None:
+    bare = key.lstrip("+")
+    owner = next((release.overruling[at] for at in (bare, *sections_above(bare)) if at in release.overruling), None)
+    if owner is not None:
+        # The default, written out: nothing is lost.
+        if packaged.defaults(release.version).get(bare, value) != value:
+            given = f"workload.{owner}" if owner else "rolloutbench"
+            found.left.append(Left(word.line, word.text, f"{given} decides this, for all arms alike"))
+        return
+    if word.unknown or "oc.env" in str(value):
+        names = ", ".join(word.unknown) or "an environment variable"
+        found.left.append(Left(word.line, word.text, f"{names}: not set in the script", f"add options.{bare}"))
+        return
+    if problem := packaged.problem(release.version, key, value):
+        found.left.append(Left(word.line, word.text, problem, "add it under options if the release is right"))
+        return
+    start = f"{ROLLOUT}.engine_kwargs."
+    engine = bare.removeprefix(start).partition(".")[0] if bare.startswith(start) else ""
+    target = found.engine_options.setdefault(engine, {}) if engine else found.options
+    target[key] = value
+
+
+def _not_kept(values: Mapping[str, Any], found: Launched, words: Sequence[Argument]) -> Iterator[Left]:
+    """What the words could not say."""
+    for key in ("data.train_files", "data.val_files"):
+        files = values.get(key)
+        if isinstance(files, list) and len(files) > 1:
+            yield Left(_line(words, key), key, f"{len(files)} files: only the first is used", "join them into one file")
+    if _given(words, "trainer.total_training_steps") is None:
+        epochs = values.get("trainer.total_epochs")
+        text = f"trainer.total_epochs={epochs}: a comparison trains {found.workload['steps']} steps"
+        yield Left(_line(words, "trainer.total_epochs"), "trainer.total_epochs", text, "change workload.steps")
+    if found.workload["rewards"] == [{"name": "accuracy"}]:
+        why = "verl's own score by data_source: the experiment scores with `accuracy`"
+        yield Left(0, "custom_reward_function", why, "give your function under workload.rewards (docs/rewards.md)")
+
+
+def _line(words: Sequence[Argument], key: str) -> int:
+    given = _given(words, key)
+    return given.line if given else 0
+
+
+def _is_place(key: str) -> bool:
+    own = key in _PLACES or key.startswith(_REWARD_SECTIONS)
+    return own or any(at in BOOKKEEPING for at in (key, *sections_above(key)))
+
+
+LAUNCH = Launch(
+    arguments=arguments,
+    read=launch,
+    settings=settings,
+    places=_is_place,
+)
