@@ -61,7 +61,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--markdown": {"action": "store_true", "help": "print the verdict as Markdown"},
     "file": {"type": Path, "nargs": "?", "help": "the file to write (default: my.yaml, or the script's name)"},
     "--from": {"dest": "from_", "type": Path, "metavar": "SCRIPT", "help": "a launch script of verl, TRL or ms-swift"},
-    "--stack-python": {"type": Path, "metavar": "PYTHON", "help": "with --from: use this environment as it is"},
+    "--stack-python": {"metavar": "A,B", "help": "with --from: Pythons of environments to use as they are"},
     "--gpus": {"metavar": "N", "help": "GPUs of a node for each run (default: 0, this machine's CPU)"},
     "--nodes": {"metavar": "N", "help": "nodes of each run (default: 1)"},
     "--engines": {"metavar": "A,B", "help": "the engines to compare, the baseline first (default: all of the trainer)"},

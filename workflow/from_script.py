@@ -30,6 +30,7 @@ from workflow.config.reading import parse_config
 from workflow.launch_scripts.launch import LaunchScript, read_launch_script
 from workflow.new_experiment import filled_profile, name_of, print_next, require_free
 from workflow.stacks import Stack, load_stack, stack_names
+from workflow.stacks.found import record
 
 HEADER = """\
 # Written by rolloutbench new --from {script}. docs/configuration.md describes every key. After a change:
@@ -82,10 +83,7 @@ def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
     trainer, launched = read.trainer, read.launched
     on_gpus = bool(launched.workload["gpus_per_node"])
     if args.stack_python is not None:
-        from workflow.stacks.found import record
-
-        stack = record(f"{name_of(args.file or args.from_)}-{launched.engine}", args.stack_python)
-        return {launched.engine: stack}
+        return _found_stacks(read, args)
     known = [one for one in map(load_stack, stack_names()) if one.trainer == trainer.name]
     known = [one for one in known if (one.cuda is not None) == on_gpus]
     # The script's release, else the newest; of equals the one whose name says nothing more.
@@ -104,6 +102,26 @@ def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
         engine: of_engine[engine]
         for engine in dict.fromkeys([launched.engine, *wanted])
         if engine in of_engine and (args.engines or of_engine[engine].trainer_version == release)
+    }
+
+
+def _found_stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
+    """The environments of --stack-python, recorded as they are: one for all engines, or one for each."""
+    engines = args.engines.split(",") if args.engines else [read.launched.engine]
+    pythons = args.stack_python.split(",")
+    if len(pythons) not in (1, len(engines)):
+        raise UserError(
+            f"--stack-python names {len(pythons)} environments for {len(engines)} engines ({', '.join(engines)}); give "
+            "one, or one for each engine of --engines in its order (nothing was written)"
+        )
+    # The script's own arm comes first; without its engine there is none to compare the settings with.
+    pairs = dict(zip(engines, pythons * len(engines), strict=False))
+    if read.launched.engine not in pairs:
+        raise UserError(f"--engines must have {read.launched.engine}, the script's own engine (got {args.engines})")
+    name = name_of(args.file or args.from_)
+    return {
+        engine: record(f"{name}-{engine}", Path(pairs[engine]).expanduser(), trainer=read.trainer.name, engine=engine)
+        for engine in dict.fromkeys([read.launched.engine, *engines])
     }
 
 

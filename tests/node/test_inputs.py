@@ -66,11 +66,20 @@ def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     further = [{"tags": [None, "x"], "of": {"n": at, "é": 0.5}, "day": "2025-01-31"} for at in range(2)]
     lines = [{"q": "x", "a": "1", "unused": 1, **one} for one in further]
     (folder / "further.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1+1?"}]
+    verls = {"data_source": "of/verl", "reward_model": {"style": "rule", "ground_truth": "2"}}
+    (folder / "verl.jsonl").write_text(json.dumps({"prompt": messages, **verls}))
+    (folder / "answered.jsonl").write_text(json.dumps({"prompt": [{"role": "assistant", "content": "2"}], **verls}))
     (folder / "a-folder").mkdir()
     (folder / "a-folder" / "config.json").write_text("{}")
     columns = {"prompt_column": "q", "answer_column": "a", "answer_after": "####", "rows": None}
     jsonl = {**columns, "source": str(folder / "rows.jsonl")}
+    of_verl = {"source": str(folder / "verl.jsonl"), "prompt_column": "prompt", "rows": None}
+    of_verl["answer_column"] = "reward_model.ground_truth"
     requests = {
+        "verl": request(of_verl),
+        "verl-elsewhere": request({**of_verl, "answer_column": "reward_model.truth"}),
+        "verl-answered": request({**of_verl, "source": str(folder / "answered.jsonl")}),
         "builtin": request(),
         "again": request(),
         "other-seed": request({"seed": 1}, {"seed": 1}),
@@ -173,6 +182,13 @@ def test_columns_are_verls(results: dict[str, Any]) -> None:
     assert rows[0]["reward_model"]["ground_truth"].lstrip("-").isdigit()
 
 
+def test_verls_own_data_is_read_as_it_is(results: dict[str, Any]) -> None:
+    assert results["verl"]["code"] == 0, results["verl"]["stderr"]
+    (row,) = read_parquet(results["folder"] / "verl" / "data.parquet")
+    assert [(one["role"], one["content"]) for one in row["prompt"]] == [("system", "Think."), ("user", "1+1?")]
+    assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("of/verl", "2")
+
+
 def test_local_files(results: dict[str, Any]) -> None:
     dropped = results["jsonl-drop"]
     assert dropped["code"] == 0, dropped["stderr"]
@@ -223,6 +239,8 @@ def test_a_column_of_text_and_numbers_is_unchanged(results: dict[str, Any]) -> N
         ("booleans", ["row 1 column 'a'", "(got true)"]),
         ("nan", ["row 2 column 'a'"]),
         ("mixed", ["1 of 2 rows", "row 2 column 'a'", "(got ['b'])"]),
+        ("verl-elsewhere", ["column 'reward_model' has no 'truth'", "correct 'reward_model.truth'"]),
+        ("verl-answered", ["row 1 column 'prompt'", "must be text, a number or messages"]),
         ("no-file", ["'./no/such.jsonl' is not a file"]),
         (
             "hub-offline",

@@ -158,7 +158,8 @@ def _program(command: Command) -> str:
         name = before.rpartition("/")[2]
         if (before == "-m" and "." in word) or (word.endswith(".py") and re.match(r"python|torchrun|uv|run|-", name)):
             return word
-    return texts[0] if texts[:1] and texts[0] in ("megatron", "swift", "trl", "llamafactory-cli") else ""
+    with_options = len(texts) > 2 and texts[0] not in _WHY and any(text.startswith("--") for text in texts)
+    return texts[0] if with_options else ""
 
 
 def _of_sbatch(command: Command) -> list[tuple[str, str]]:
