@@ -192,8 +192,9 @@ def accepted_arguments(
     given = signature.given(columns)
     names = ", ".join(parameters.names)
     for option in options:
-        if option in TRUTHS and option not in columns:
-            given.pop(option, None)
+        # verl's reward_kwargs replace its own arguments (0.9.1 trainer/ppo/reward.py _call_with_kwargs).
+        if option in given and (signature.one_by_one or (option in TRUTHS and option not in columns)):
+            del given[option]
         elif option in given:
             what = "a column of the data" if option in columns else "an argument of every function"
             raise Problem(f"{where}: option {option!r} has the name of {what}; rename it")

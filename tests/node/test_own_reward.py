@@ -204,6 +204,12 @@ def test_a_run_that_a_slow_function_ends_names_the_time_limit_and_finds_no_fault
     reward.close()
 
 
+def test_a_file_that_loads_slowly_is_not_called_faulty() -> None:
+    with pytest.raises(NotLoaded, match=r"no answer within 0\.2 s .*; load less when the file is imported$") as caught:
+        RewardProgram(own("import time\ntime.sleep(9)\ndef score(completions): ...\n"), load_s=0.2)
+    assert caught.value.late
+
+
 def test_many_hangs_take_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
     reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)

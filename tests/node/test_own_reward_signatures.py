@@ -54,6 +54,7 @@ def plain(solution_str, ground_truth, extra_info, *, bonus=0.0, **kwargs):
 async def judged(data_source, solution_str, ground_truth, extra_info, **kwargs):
     import asyncio
     await asyncio.sleep(0)
+    assert data_source == "openai/gsm8k"
     return ground_truth in solution_str
 """
 TRL = """
@@ -121,7 +122,7 @@ FUNCTIONS: list[tuple[str, str, dict[str, Any], str, list[str]]] = [
     (TRL, "by_level", {}, "rolloutbench", ["trl", "swift"]),
     (VERL, "compute_score", {}, "verl", []),
     (VERL, "plain", {"bonus": 0.0}, "verl", []),
-    (VERL, "judged", {}, "verl", []),
+    (VERL, "judged", {"data_source": "openai/gsm8k"}, "verl", []),
     (TRL, "accuracy_reward", {}, "trl", ["swift"]),
     (TRL, "logged", {}, "trl", []),
     (TRL, "judged", {}, "trl", ["swift"]),

@@ -27,10 +27,26 @@ def asked(completions, prompts, rows, token_ids, cut_off, level):
     return [prompt[-1]["content"].endswith("?") + 10 * row["index"] + 100 * len(ids) + 10000 * cut for
             prompt, row, ids, cut in told]
 """
+# As they are written for verl, TRL and ms-swift; verl's fails on a dict without a score.
+FOREIGN_CODE = """
+from swift.rewards import ORM, orms
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "x" and extra_info["level"]["of"] == extra_info["index"]
+    return {"score": float(ground_truth in solution_str), "acc": True} if solution_str != "7" else {"acc": True}
+def told(completions, solution, **kwargs):
+    assert kwargs["level"][0]["tags"] == [None, "é"] and kwargs["prompts"][0][-1]["content"]
+    return [len(one[0]["content"]) + len(ids) for one, ids in zip(completions, kwargs["completion_ids"])]
+class Length(ORM):
+    def __call__(self, completions, **kwargs):
+        return [len(text) + cut for text, cut in zip(completions, kwargs["is_truncated"])]
+orms["length_of"] = Length
+"""
+FOREIGN = {"source": "theirs.py", "code": FOREIGN_CODE, "weight": 0.01, "options": {}, "columns": ["level"]}
 BUILT_IN = ("accuracy", "phi4", "format", "length", "cosine", "repetition", "soft_overlong", "emoji")
 REWARDS: list[dict[str, Any]] = [
     *({"name": name, "weight": 0.5 if name == "phi4" else 1.0, "options": {}} for name in BUILT_IN),
     {"source": "mine.py", "function": "asked", "code": OWN_CODE, "weight": 0.001, "options": {}, "columns": ["level"]},
+    *({**FOREIGN, "function": name} for name in ("compute_score", "told", "length_of")),
 ]
 
 
@@ -110,6 +126,7 @@ def as_trl(ids: Any, tokenizer: Any, source: Any) -> dict[str, list[float | None
         "completions": [[{"role": "assistant", "content": tokenizer.decode(one)}] for one in ids],
         "completion_ids": [[*one, tokenizer.eos_token_id][:LONGEST] for one in ids],
         "prompts": [row["prompt"] for row in source[: len(ids)]],
+        "data_source": ["x"] * len(ids),
         "reward_model": [{"style": "rule", "ground_truth": "7"}] * len(ids),
         "extra_info": [row["extra_info"] for row in source[: len(ids)]],
     }
