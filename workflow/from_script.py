@@ -7,6 +7,7 @@ key by key: every difference is in the list.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import re
@@ -22,13 +23,15 @@ from common.errors import UserError
 from common.files import ROOT, write_text_at
 from common.messages import join_first, short_repr, unknown_name
 from common.verdicts import count_of
+from node.built_in_rewards import ROW
 from node.hub import DATA_SUFFIXES, source_kind
+from node.own_reward_signatures import ARGUMENTS
 from trainers.launching import Left
 from trainers.workload import Workload
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.launch_scripts.launch import LaunchScript, read_launch_script
-from workflow.new_experiment import filled_profile, name_of, print_next, require_free
+from workflow.new_experiment import columns_in, filled_profile, name_of, print_next, require_free, usual_columns
 from workflow.stacks import Stack, load_stack, stack_names
 from workflow.stacks.found import record
 
@@ -111,8 +114,8 @@ def _found_stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Sta
     pythons = args.stack_python.split(",")
     if len(pythons) not in (1, len(engines)):
         raise UserError(
-            f"--stack-python names {len(pythons)} environments for {len(engines)} engines ({', '.join(engines)}); give "
-            "one, or one for each engine of --engines in its order (nothing was written)"
+            f"--stack-python names {len(pythons)} environments for {count_of(len(engines), 'engine')} "
+            f"({', '.join(engines)}); give one, or one for each of --engines in its order (nothing was written)"
         )
     # The script's own arm comes first; without its engine there is none to compare the settings with.
     pairs = dict(zip(engines, pythons * len(engines), strict=False))
@@ -145,6 +148,10 @@ def _experiment(
     for reward in workload["rewards"]:
         if "source" in reward:
             reward["source"] = _located(reward["source"], f"reward {reward['function']}", read, script)
+    _columns(workload)
+    if all(stack.accelerator == "cpu" for stack in stacks.values()):
+        workload |= {"gpus_per_node": 0, "dtype": "float32"}
+        read.left.append(Left(0, "dtype", "float32 and no GPU: the environment's torch is the build for CPUs"))
     arms = {
         engine: {"trainer": read.trainer.name, "engine": engine, "stack": stack.name}
         | ({"options": launched.engine_options[engine]} if engine in launched.engine_options else {})
@@ -160,6 +167,31 @@ def _experiment(
         "seeds": [0, 1],
         "warmup_steps": min(2, workload["steps"] - 1),
     }
+
+
+def _columns(workload: Mapping[str, Any]) -> None:
+    """The data's columns, as far as a file here shows them: the prompt's, the answer's, and those that rewards take."""
+    data = workload["data"]
+    known = columns_in(data["source"])
+    if not known:
+        return
+    if "prompt_column" not in data:
+        data["prompt_column"], data["answer_column"] = usual_columns(known)
+    taken = {name for reward in workload["rewards"] for name in _parameters(reward)}
+    # verl's functions take what else a row has in this mapping.
+    more = [name for name in known if name in taken and name not in (data["prompt_column"], data["answer_column"])]
+    if more := [name for name in more if name not in (*ARGUMENTS, *ROW)]:
+        data["columns"] = more
+
+
+def _parameters(reward: Mapping[str, Any]) -> set[str]:
+    """The parameters of all functions in a reward's file; none if it cannot be read here."""
+    path = Path(reward.get("source", "")).expanduser()
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (SyntaxError, ValueError, OSError):
+        tree = None
+    return {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} if tree else set()
 
 
 def _in_order(workload: Mapping[str, Any]) -> dict[str, Any]:

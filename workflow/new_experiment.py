@@ -299,9 +299,19 @@ def _reward_lines(reward: str) -> str:
 
 def _default_columns(found: Answers) -> str:
     """Columns by the names in a local file's first row."""
-    local = source_kind(found["data"]) == "local"
-    columns = (columns_of("--data", Path(found["data"]).expanduser()) if local else None) or ()
-    return ",".join(next((one for one in usual if one in columns), usual[0]) for usual in (PROMPTS, ANSWERS))
+    return ",".join(usual_columns(columns_in(found["data"])))
+
+
+def columns_in(source: str) -> list[str]:
+    """The columns of a local file; none if there is no such file or only reading it all would show them."""
+    local = source_kind(source) == "local" and Path(source).expanduser().is_file()
+    return (columns_of("--data", Path(source).expanduser()) if local else None) or []
+
+
+def usual_columns(columns: Iterable[str]) -> tuple[str, str]:
+    """The prompt's and the answer's column, by their usual names."""
+    prompt, answer = (next((one for one in usual if one in columns), usual[0]) for usual in (PROMPTS, ANSWERS))
+    return prompt, answer
 
 
 def _matching(pattern: str, wanted: str) -> Callable[[str, Answers], None]:

@@ -149,7 +149,7 @@ def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand() -
         k: v for k, v in wanted.items() if k not in placed
     }.items()
     assert raw["workload"]["rewards"] == [
-        {"source": article.SCRIPT["custom_reward_function.path"], "function": "compute_score"}
+        {"source": article.SCRIPT["custom_reward_function.path"], "function": "compute_score", "signature": "verl"}
     ]
     options = raw["shared"]["verl"]["options"]
     assert flatten(nested_settings(options), keep_plus=True) == flatten(
@@ -280,7 +280,9 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings() -> Non
     assert raw["arms"]["sglang"]["options"] == {
         "+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend": "fa3"
     }
-    assert raw["workload"]["rewards"] == [{"source": "rewards/score.py", "function": "score", "options": {"scale": 2}}]
+    assert raw["workload"]["rewards"] == [
+        {"source": "rewards/score.py", "function": "score", "signature": "verl", "options": {"scale": 2}}
+    ]
     request = read_site(Path("profiles/run")).request()
     assert (request.nodes, request.cpus, request.gpus, request.runtime_min) == (2, 96, 8, 720)
     assert (request.site["mem_mb"], request.site["extra"]) == (966367, {"exclusive": True})
@@ -291,7 +293,7 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings() -> Non
         assert part in said
     # What was written can be planned, once the commit is there and the reward's file exists.
     Path("rewards").mkdir()
-    Path("rewards/score.py").write_text("def score(completions, *, scale):\n    return [scale for _ in completions]\n")
+    Path("rewards/score.py").write_text("def score(solution_str, ground_truth, scale, **rest):\n    return scale\n")
     Path("data").mkdir()
     Path("data/train.parquet").write_bytes(b"")
     assert len(load_plan(raw).runs) == 4
@@ -333,6 +335,18 @@ def test_no_file_is_overwritten_and_no_script_is_one_line(capsys: pytest.Capture
     Path("run.yaml").write_text("mine")
     assert main(["new", "run.yaml", "--from", "run.sh"]) == 1
     assert "run.yaml exists" in capsys.readouterr().err and not Path("profiles").exists()
+
+
+def test_an_environment_is_used_as_it_is(
+    stack_python: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = stack_python("trl-transformers-cpu")
+    raw, said = written("trl grpo --model_name_or_path ./m --dataset_name ./d.jsonl\n", "--stack-python", str(python))
+    assert raw["arms"] == {"transformers": {"trainer": "trl", "engine": "transformers", "stack": "run-transformers"}}
+    assert raw["workload"]["gpus_per_node"] == 0 and "the environment's torch is the build for CPUs" in said
+    Path("run.yaml").unlink()
+    assert main(["new", "--from", "run.sh", "--stack-python", f"{python},{python}"]) == 1
+    assert "--stack-python names 2 environments for 1 engine" in capsys.readouterr().err
 
 
 def test_nothing_of_a_script_is_run() -> None:

@@ -173,7 +173,7 @@ def _rewards(given: Mapping[str, Given], found: Launched) -> None:
             if name in ("cosine", "repetition"):
                 found.left.append(Left(line, name, "the experiment's differs on purpose (docs/rewards.md)"))
         elif files:
-            reward = {"source": str(files[0]), "function": name}
+            reward = {"source": str(files[0]), "function": name, "signature": "swift"}
         else:
             why = "an experiment has no reward of this name"
             found.left.append(Left(line, name, why, "give your own class under workload.rewards (docs/rewards.md)"))

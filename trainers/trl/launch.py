@@ -112,7 +112,7 @@ def _rewards(given: Mapping[str, Given], found: Launched) -> None:
             reward = dict(_REWARDS[name])
         elif "." in name:
             module, _, function = name.rpartition(".")
-            reward = {"source": f"{module.replace('.', '/')}.py", "function": function}
+            reward = {"source": f"{module.replace('.', '/')}.py", "function": function, "signature": "trl"}
         else:
             why = "an experiment has no reward of this name"
             found.left.append(Left(line, name, why, "give your own function under workload.rewards (docs/rewards.md)"))

@@ -181,7 +181,8 @@ def _first(files: Any) -> str:
 def _rewards(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     for section in _REWARD_SECTIONS:
         if path := values.get(f"{section}.path"):
-            reward = {"source": str(path), "function": str(values.get(f"{section}.name") or "compute_score")}
+            function = str(values.get(f"{section}.name") or "compute_score")
+            reward = {"source": str(path), "function": function, "signature": "verl"}
             start = f"{section}.reward_kwargs."
             options = {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
             return [reward | ({"options": options} if options else {})]
