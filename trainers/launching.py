@@ -77,6 +77,8 @@ class Launch:
     """The settings of the command's arguments under a release, as the trainer has them: to compare with a run's."""
     places: Callable[[str], bool] = lambda key: False
     """Whether a setting is a name or a place, which each run's own job sets."""
+    server: str = ""
+    """The word of its command for a server of its engine, beside the trainer."""
     by_words: Callable[[str], bool] = lambda key: False
     """Whether only the workload has a setting, under another name."""
 

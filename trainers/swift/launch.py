@@ -9,6 +9,7 @@ from common.errors import UserError
 from trainers.hf_launch import Defaults, Given, by_words, context, given_arguments, hub_or_path, launched
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
 
+_SERVER = "rollout"
 # ms-swift 4.6.0, arguments/rlhf_args.py, sft_args.py and rlhf_trainers/args_mixin.py.
 _DEFAULTS = Defaults(
     {
@@ -91,12 +92,13 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     workers = as_count(raw.get("num_infer_workers", Given(None, 0, "")).value)
     apart = engine == "vllm" and 0 < workers < processes
     served = given.get("vllm_mode", Given("", 0, "")).value == "server" or "vllm_server_host" in given or apart
-    gpus = (workers if apart else _server_gpus(around)) if engine == "vllm" and served else 0
+    tensor, data = (1, workers) if apart else _server_sizes(around)
+    gpus = tensor * data if engine == "vllm" and served else 0
     found = launched(given, around, defaults, engine=engine, owned=_OWNED, adapter=not full, server_gpus=gpus)
     found.left = [*left, *found.left, *context(given, "vllm_max_model_len", engine)]
     if gpus:
         own = found.engine_options.setdefault(engine, {})
-        own |= {"vllm_mode": "server", "vllm_tensor_parallel_size": 1, "vllm_data_parallel_size": gpus}
+        own |= {"vllm_mode": "server", "vllm_tensor_parallel_size": tensor, "vllm_data_parallel_size": data}
         own.pop("sleep_level", None)
         if "vllm_max_num_seqs" not in given:
             found.left.append(Left(0, "vllm_max_num_seqs", "a server takes the whole step at once in an experiment"))
@@ -186,17 +188,15 @@ def _rewards(given: Mapping[str, Given], found: Launched) -> None:
     found.workload["rewards"] = rewards or [{"name": "accuracy"}]
 
 
-def _server_gpus(around: Surroundings) -> int:
-    """The GPUs of `swift rollout` in the same script; 1 if it is started elsewhere."""
+def _server_sizes(around: Surroundings) -> tuple[int, int]:
+    """GPUs of an engine, and engines, of `swift rollout` in the same script; one each if it is started elsewhere."""
     for words in around.commands:
         texts = [word.text for word in words]
-        if "rollout" in texts and texts[0].rpartition("/")[2] == "swift":
-            given, _ = given_arguments(words[texts.index("rollout") + 1 :], around)
-            sizes = ("vllm_tensor_parallel_size", "vllm_data_parallel_size")
-            return as_count(given.get(sizes[0], Given(1, 0, "")).value, 1) * as_count(
-                given.get(sizes[1], Given(1, 0, "")).value, 1
-            )
-    return 1
+        if _SERVER in texts:
+            given, _ = given_arguments(words[texts.index(_SERVER) + 1 :], around)
+            sizes = [given.get(f"vllm_{kind}_parallel_size", Given(1, 0, "")).value for kind in ("tensor", "data")]
+            return as_count(sizes[0], 1), as_count(sizes[1], 1)
+    return 1, 1
 
 
-LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, by_words=by_words)
+LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, server=_SERVER, by_words=by_words)

@@ -8,6 +8,7 @@ from typing import Any
 from trainers.hf_launch import Defaults, Given, by_words, context, given_arguments, hub_or_path, launched
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
 
+_SERVER = "vllm-serve"
 # GRPOConfig of TRL 1.16, and TrainingArguments.
 _DEFAULTS = Defaults(
     {
@@ -129,10 +130,10 @@ def _server_gpus(around: Surroundings) -> int:
     """The GPUs of `trl vllm-serve` in the same script; 1 if it is started elsewhere."""
     for words in around.commands:
         texts = [word.text for word in words]
-        if "vllm-serve" in texts:
-            given, _ = given_arguments(words[texts.index("vllm-serve") + 1 :], around)
+        if _SERVER in texts:
+            given, _ = given_arguments(words[texts.index(_SERVER) + 1 :], around)
             return as_count(given.get("tensor_parallel_size", Given(1, 0, "")).value, 1)
     return 1
 
 
-LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, by_words=by_words)
+LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, server=_SERVER, by_words=by_words)

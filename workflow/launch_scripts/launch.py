@@ -245,7 +245,10 @@ def _preparation(result: LaunchScript, training: Command) -> None:
             if command.context:
                 result.left.append(Left(command.line, _shown(command), f"inside `{command.context[-1]}`", "check it"))
         elif not any(_trainings(command)) and not (name in ("bash", "sh", "eval") and "-c" in texts[:3]):
-            result.left.append(Left(command.line, _shown(command), _WHY.get(name, "not part of an experiment")))
+            launch = result.trainer.launch
+            served = launch is not None and launch.server and launch.server in texts[:2]
+            why = "the job starts the engine's server itself" if served else _WHY.get(name, "not part of an experiment")
+            result.left.append(Left(command.line, _shown(command), why))
     result.setup += exports
 
 
