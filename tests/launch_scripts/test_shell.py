@@ -90,7 +90,7 @@ def test_a_script_becomes_its_commands(name: str) -> None:
 
 def test_arguments_of_the_script_are_its_words() -> None:
     text = 'python t.py --engine ${1:-vllm} "${@:2}" "$@"\n'
-    assert commands(text, "sglang", "a b")[0][:4] == ["python", "t.py", "--engine", "sglang"]
+    assert commands(text, "sglang", "a b") == [["python", "t.py", "--engine", "sglang", "a b", "sglang", "a b"]]
     assert script_of(text).commands[0].passes_arguments
 
 

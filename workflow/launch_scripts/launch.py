@@ -14,8 +14,8 @@ from common.published import check_text, check_variable
 from trainers.launching import Launched, Left, Surroundings
 from trainers.protocol import Trainer
 from trainers.registry import trainers
+from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
 from workflow.launch_scripts.shell import Command, Script, Word, read_script
-from workflow.launch_scripts.slurm import options_of, request_of, sbatch_lines
 
 # Commands that prepare the node; the profile's setup script repeats them in their order.
 _PREPARES = ("module", "ml", "source", ".", "ulimit", "unset", "spack", "umask")

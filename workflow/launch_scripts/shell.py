@@ -6,12 +6,9 @@ and of a condition that cannot be decided every branch. What is not known stays 
 
 from __future__ import annotations
 
-import ast
 import fnmatch
-import operator
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,22 +17,13 @@ from typing import NamedTuple
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-# Of whoever runs a script, and so of whoever reads it.
-_PERSONAL = ("HOME", "USER", "LOGNAME")
+from workflow.launch_scripts.expansion import Value, Variables, text_of, unescaped
+
 _MOST_TURNS, _DEEPEST = 20, 10
 NOWHERE = -(10**9)
 """A word whose place in the script is not exact begins below 0."""
 # Programs that run a script which is given to them as text.
 _SHELLS = ("bash", "sh", "zsh", "eval", "sbatch", "srun", "ssh", "salloc")
-_ESCAPES = re.compile(r'\\([$`"\\])|\\\n')
-_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
 
 
 class Word(NamedTuple):
@@ -92,11 +80,6 @@ class Script:
     notes: list[Note] = field(default_factory=list)
 
 
-class _Value(NamedTuple):
-    fields: tuple[str, ...]
-    unknown: tuple[str, ...] = ()
-
-
 def read_script(text: str, arguments: Sequence[str] = ()) -> Script:
     """The commands of a bash script that is started with these arguments."""
     return _Reader(text, arguments).read()
@@ -111,14 +94,12 @@ class _Reader:
     def __init__(self, text: str, arguments: Sequence[str]) -> None:
         self._source = text.encode()
         self._script = Script(text)
-        self._values = {name: _Value((os.environ[name],)) for name in _PERSONAL if name in os.environ}
-        self._positional: tuple[str, ...] = tuple(arguments)
+        self._variables = Variables(arguments)
         self._functions: dict[str, Node] = {}
         self._exported: set[str] = set()
         self._context: tuple[str, ...] = ()
         # Nodes of an inner script count from its own beginning.
         self._base = self._base_line = 0
-        self._passes_arguments = False
 
     def read(self) -> Script:
         self._walk(_parser().parse(self._source).root_node)
@@ -147,7 +128,7 @@ class _Reader:
             case "function_definition":
                 name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
                 if name is not None and body is not None:
-                    self._functions[_text(name)] = body
+                    self._functions[text_of(name)] = body
             case "for_statement":
                 self._loop(node)
             case "while_statement" | "c_style_for_statement":
@@ -169,31 +150,31 @@ class _Reader:
             self._walk(child)
 
     def _command(self, node: Node, feeds: bool, redirects: Sequence[str] = (), here: Node | None = None) -> None:
-        self._passes_arguments = False
+        self._variables.passes_arguments = False
         assignments: dict[str, Word] = {}
         words: list[Word] = []
         for child in node.children:
             if child.type == "variable_assignment":
-                if (found := self._assignment(child)) is not None:
+                if (found := self._variables.assignment(child)) is not None:
                     assignments[found[0]] = self._word(child, found[1])
             elif child.type in ("herestring_redirect", "file_redirect", "heredoc_redirect", "comment"):
                 continue
             elif node.type == "command" or child.is_named or child.type == "unset":
                 words += self._words(child)
-        passes = self._passes_arguments
+        passes = self._variables.passes_arguments
         name = words[0].text if words else ""
         if name == "shift":
-            self._positional = self._positional[1:]
+            self._variables.positional = self._variables.positional[1:]
         if name == "unset":
             for word in words[1:]:
-                self._values.pop(word.text, None)
+                self._variables.values.pop(word.text, None)
                 self._exported.discard(word.text)
                 self._script.exports.pop(word.text, None)
         if name in self._functions and len(self._context) < _DEEPEST:
-            before, self._positional = self._positional, tuple(word.text for word in words[1:])
+            before, self._variables.positional = self._variables.positional, tuple(word.text for word in words[1:])
             with self._inside(f"function {name}"):
                 self._walk(self._functions[name])
-            self._positional = before
+            self._variables.positional = before
             return
         end = words[-1].end if words else self._base + node.end_byte
         command = Command(
@@ -218,7 +199,7 @@ class _Reader:
         source, base, base_line = self._source, self._base, self._base_line
         inner = source[start:end]
         if node.type == "string":
-            inner = _unescaped(inner, keep=b"$").encode()
+            inner = unescaped(inner, keep=b"$").encode()
         self._base_line = base_line + source[:start].count(b"\n")
         # After escapes have gone, no place in the text is exact.
         self._source, self._base = inner, base + start if len(inner) == end - start else NOWHERE
@@ -235,13 +216,15 @@ class _Reader:
         if body is None:
             return
         if here is not None:
-            marks = [_text(child) for child in heres[0].named_children if child.type == "heredoc_start"]
+            marks = [text_of(child) for child in heres[0].named_children if child.type == "heredoc_start"]
             quoted = bool(marks) and marks[0][:1] in ("'", '"', "\\")
             for file in files:
                 if (target := file.child_by_field_name("destination")) is not None:
-                    content = self._raw(here) if quoted else self._quoted(here, here.start_byte, here.end_byte)[0]
-                    self._script.files["".join(self._expand(target)[0])] = content
-        redirects = [self._raw(file) for file in files]
+                    content = (
+                        text_of(here) if quoted else self._variables.quoted(here, here.start_byte, here.end_byte)[0]
+                    )
+                    self._script.files["".join(self._variables.expand(target)[0])] = content
+        redirects = [text_of(file) for file in files]
         if body.type == "command":
             self._command(body, feeds or any(child.type == "pipeline" for child in heres), redirects, here)
         else:
@@ -256,19 +239,19 @@ class _Reader:
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if variable is None or body is None:
             return
-        name = _text(variable)
+        name = text_of(variable)
         values, unknown = list[str](), list[str]()
         for child in node.children_by_field_name("value"):
-            fields, missing = self._expand(child)
+            fields, missing = self._variables.expand(child)
             values += fields
             unknown += missing
         if unknown or not 0 < len(values) <= _MOST_TURNS:
             with self._inside(f"for {name}"):
-                self._values.pop(name, None)
+                self._variables.values.pop(name, None)
                 self._walk(body)
             return
         for value in values:
-            self._values[name] = _Value((value,))
+            self._variables.values[name] = Value((value,))
             with self._inside(f"for {name}={value}"):
                 self._walk(body)
 
@@ -281,7 +264,7 @@ class _Reader:
             elif child not in conditions and (node.type == "if_statement" or not self._is_condition(node, child)):
                 then.append(child)
         tests = [child for child in node.named_children if self._is_condition(node, child)]
-        truth = self._truth(tests[0]) if len(tests) == 1 else None
+        truth = self._variables.truth(tests[0]) if len(tests) == 1 else None
         then = [child for child in then if child not in tests]
         if truth is not None:
             for child in then if truth else otherwise:
@@ -297,25 +280,25 @@ class _Reader:
 
     def _either(self, branches: Sequence[Sequence[Node]], kind: str) -> None:
         """All branches; of what several of them set, the first counts."""
-        first: dict[str, _Value] = {}
-        before = dict(self._values)
+        first: dict[str, Value] = {}
+        before = dict(self._variables.values)
         for branch in branches:
             with self._inside(kind):
                 for child in branch:
                     self._walk(child)
-            first = {name: value for name, value in self._values.items() if before.get(name) != value} | first
-        self._values |= first
+            first = {name: value for name, value in self._variables.values.items() if before.get(name) != value} | first
+        self._variables.values |= first
 
     def _case(self, node: Node) -> None:
         value = node.child_by_field_name("value")
-        fields, unknown = self._expand(value) if value is not None else ([], ["?"])
+        fields, unknown = self._variables.expand(value) if value is not None else ([], ["?"])
         items = [child for child in node.named_children if child.type == "case_item"]
         branches = []
         for item in items:
             patterns = item.children_by_field_name("value")
             body = [child for child in item.named_children if child not in patterns]
             branches.append(body)
-            texts = [_text(one).strip("'\"") for one in patterns]
+            texts = [text_of(one).strip("'\"") for one in patterns]
             if not unknown and any(fnmatch.fnmatchcase("".join(fields), text) for text in texts):
                 for child in body:
                     self._walk(child)
@@ -329,218 +312,64 @@ class _Reader:
         left, right = node.named_children[0], node.named_children[-1]
         with_and = any(child.type == "&&" for child in node.children)
         self._walk(left)
-        truth = self._truth(left) if left.type == "test_command" else None
+        truth = self._variables.truth(left) if left.type == "test_command" else None
         if left.type == "test_command" and truth is None:
             self._either([[right]], "if")
         elif truth is None or truth is with_and:
             self._walk(right)
-
-    def _truth(self, test: Node) -> bool | None:
-        """The result of a test about known words; None if it cannot be known here."""
-        inner = next((child for child in test.named_children), None)
-        if test.type != "test_command" or inner is None:
-            return None
-        if inner.type == "unary_expression":
-            mark, operand = _text(inner.children[0]), inner.named_children[-1]
-            fields, unknown = self._expand(operand)
-            if mark in ("-z", "-n") and all(name not in _PERSONAL for name in unknown):
-                empty = not "".join(fields) or bool(unknown)
-                return empty is (mark == "-z")
-            return None
-        if inner.type == "binary_expression" and len(inner.named_children) == 2:
-            mark = next((_text(child) for child in inner.children if not child.is_named), "")
-            (left, missing), (right, more) = (self._expand(child) for child in inner.named_children)
-            if not missing and not more and mark in ("==", "=", "!="):
-                return fnmatch.fnmatchcase("".join(left), "".join(right)) is (mark != "!=")
-        return None
 
     # Variables
 
     def _assign(self, node: Node) -> None:
         if node.type == "variable_assignments":
             return self._walk_children(node)
-        if (found := self._assignment(node)) is not None:
+        if (found := self._variables.assignment(node)) is not None:
             self._set(found[0], found[1], node)
         return None
 
-    def _assignment(self, node: Node) -> tuple[str, _Value] | None:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is None or name.type != "variable_name":
-            return None
-        fields, unknown = self._expand(value) if value is not None else ([""], [])
-        if value is not None and value.type != "array" and len(fields) != 1:
-            # An assignment's value is not split into words.
-            fields = [" ".join(fields)]
-        if any(child.type == "+=" for child in node.children):
-            before = self._values.get(_text(name), _Value(("",) if value and value.type != "array" else ()))
-            joined = (
-                [*before.fields, *fields] if value and value.type == "array" else ["".join([*before.fields, *fields])]
-            )
-            fields, unknown = joined, [*before.unknown, *unknown]
-        return _text(name), _Value(tuple(fields), tuple(dict.fromkeys(unknown)))
-
-    def _set(self, name: str, value: _Value, node: Node) -> None:
-        self._values[name] = value
+    def _set(self, name: str, value: Value, node: Node) -> None:
+        self._variables.values[name] = value
         if name in self._exported:
             self._script.exports[name] = self._word(node, value)
 
     def _declare(self, node: Node) -> None:
-        keyword = _text(node.children[0])
-        exports = keyword == "export" or any(re.match(r"-\w*x", self._raw(child)) for child in node.named_children)
+        keyword = text_of(node.children[0])
+        exports = keyword == "export" or any(re.match(r"-\w*x", text_of(child)) for child in node.named_children)
         for child in node.named_children:
             if child.type == "variable_assignment":
-                if (found := self._assignment(child)) is None:
+                if (found := self._variables.assignment(child)) is None:
                     continue
                 if exports:
                     self._exported.add(found[0])
                 self._set(found[0], found[1], child)
             elif child.type == "variable_name" and exports:
-                name = _text(child)
+                name = text_of(child)
                 self._exported.add(name)
-                if name in self._values:
-                    self._script.exports[name] = self._word(child, self._values[name])
+                if name in self._variables.values:
+                    self._script.exports[name] = self._word(child, self._variables.values[name])
 
     # Words
 
     def _words(self, node: Node) -> Iterator[Word]:
         if node.type == "command_name":
             node = node.named_children[0] if node.named_children else node
-        fields, unknown = self._expand(node)
+        fields, unknown = self._variables.expand(node)
         for text in fields:
             missing = tuple(name for name in dict.fromkeys(unknown) if name in text)
-            yield Word(text, self._raw(node), self._base + node.start_byte, self._base + node.end_byte,
+            yield Word(text, text_of(node), self._base + node.start_byte, self._base + node.end_byte,
                        self._line(node), missing)  # fmt: skip
 
-    def _word(self, node: Node, value: _Value) -> Word:
+    def _word(self, node: Node, value: Value) -> Word:
         start, end = self._base + node.start_byte, self._base + node.end_byte
-        return Word(" ".join(value.fields), self._raw(node), start, end, self._line(node), value.unknown)
-
-    def _expand(self, node: Node) -> tuple[list[str], list[str]]:
-        """The words that a node becomes, and what in them has no known value."""
-        match node.type:
-            case "string":
-                if len(node.named_children) == 1 and (spread := self._spread(node.named_children[0])) is not None:
-                    return spread
-                text, unknown = self._quoted(node, node.start_byte + 1, node.end_byte - 1)
-                return [text], unknown
-            case "raw_string":
-                return [self._raw(node)[1:-1]], []
-            case "ansi_c_string":
-                return [self._raw(node)[2:-1].encode().decode("unicode_escape")], []
-            case "translated_string":
-                return self._expand(node.named_children[0])
-            case "simple_expansion" | "expansion":
-                if (spread := self._spread(node)) is not None:
-                    return spread
-                text, unknown = self._variable(node)
-                # Without quotes the shell splits a value into words.
-                return text.split() or ([""] if unknown else []), unknown
-            case "concatenation":
-                return self._joined(node)
-            case "array":
-                parts = [self._expand(child) for child in node.named_children if child.type != "comment"]
-                return [word for words, _ in parts for word in words], [name for _, some in parts for name in some]
-            case "arithmetic_expansion":
-                return self._arithmetic(node)
-            case "command_substitution" | "process_substitution":
-                return [self._raw(node)], [self._raw(node)]
-            case _:
-                return [re.sub(r"\\(\n)?(?(1)|(.))", lambda found: found[2] or "", self._raw(node))], []
-
-    def _joined(self, node: Node) -> tuple[list[str], list[str]]:
-        words, unknown, at = [""], list[str](), node.start_byte
-        for child in node.children:
-            words[-1] += self._source[at : child.start_byte].decode(errors="replace")
-            (first, *others), missing = self._or_empty(self._expand(child))
-            words[-1] += first
-            words += others
-            unknown += missing
-            at = child.end_byte
-        return words, unknown
-
-    @staticmethod
-    def _or_empty(expanded: tuple[list[str], list[str]]) -> tuple[list[str], list[str]]:
-        return expanded[0] or [""], expanded[1]
-
-    def _quoted(self, node: Node, start: int, end: int) -> tuple[str, list[str]]:
-        """The text between two places of a quoted string or a here-document."""
-        text, unknown, at = "", list[str](), start
-        for child in node.named_children:
-            if child.type in ("string_content", "heredoc_content"):
-                continue
-            text += _unescaped(self._source[at : child.start_byte])
-            # Inside quotes a value is not split into words.
-            variable = child.type in ("simple_expansion", "expansion")
-            words, missing = self._variable(child) if variable else self._expand(child)
-            text += words if isinstance(words, str) else " ".join(words)
-            unknown += missing
-            at = child.end_byte
-        return text + _unescaped(self._source[at:end]), unknown
-
-    def _spread(self, node: Node) -> tuple[list[str], list[str]] | None:
-        """The words of `"$@"` and `"${NAME[@]}"`; None for anything else."""
-        if node.type not in ("simple_expansion", "expansion"):
-            return None
-        raw = self._raw(node)
-        if raw in ("$@", "$*", "${@}", "${*}", "${@:1}"):
-            self._passes_arguments = True
-            return list(self._positional), []
-        if (found := re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", raw)) is not None:
-            value = self._values.get(found[1])
-            return (list(value.fields), list(value.unknown)) if value else ([raw], [raw])
-        return None
-
-    def _variable(self, node: Node) -> tuple[str, list[str]]:
-        raw = self._raw(node)
-        name = next((c for c in node.named_children if c.type in ("variable_name", "special_variable_name")), None)
-        if name is None or raw.startswith(("${#", "${!")):
-            return raw, [raw]
-        known = self._value_of(_text(name))
-        rest = [child for child in node.children if child.start_byte >= name.end_byte and child.type != "}"]
-        if not rest:
-            return (raw, [raw]) if known is None else (" ".join(known.fields), list(known.unknown))
-        mark = self._raw(rest[0])
-        parts = [self._expand(child) for child in rest[1:]]
-        argument = "".join(word for words, _ in parts for word in words)
-        missing = [one for _, some in parts for one in some]
-        empty = known is None or (mark.startswith(":") and not "".join(known.fields))
-        if mark in (":-", "-", ":=", "="):
-            return (argument, missing) if empty else (" ".join(known.fields), list(known.unknown))  # type: ignore[union-attr]
-        if mark in (":+", "+"):
-            return ("", []) if empty else (argument, missing)
-        if mark in ("#", "##", "%", "%%") and known is not None and not known.unknown:
-            return _stripped(" ".join(known.fields), mark, argument), missing
-        return raw, [raw]
-
-    def _value_of(self, name: str) -> _Value | None:
-        if name.isdigit() and name != "0":
-            place = int(name) - 1
-            return _Value((self._positional[place],)) if place < len(self._positional) else None
-        return self._values.get(name)
-
-    def _arithmetic(self, node: Node) -> tuple[list[str], list[str]]:
-        raw = self._raw(node)
-
-        def number(found: re.Match[str]) -> str:
-            value = self._value_of(found[1])
-            return " ".join(value.fields) if value else "?"
-
-        expression = re.sub(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)\}?", number, raw.removeprefix("$((").removesuffix("))"))
-        try:
-            return [str(_evaluated(ast.parse(expression.strip(), mode="eval").body))], []
-        except (SyntaxError, ValueError, ArithmeticError):
-            return [raw], [raw]
+        return Word(" ".join(value.fields), text_of(node), start, end, self._line(node), value.unknown)
 
     # Places
-
-    def _raw(self, node: Node) -> str:
-        return self._source[node.start_byte : node.end_byte].decode(errors="replace")
 
     def _line(self, node: Node) -> int:
         return self._base_line + node.start_point[0] + 1
 
     def _note(self, node: Node, why: str) -> None:
-        text = " ".join(self._raw(node).split())
+        text = " ".join(text_of(node).split())
         self._script.notes.append(Note(self._line(node), text if len(text) <= 60 else text[:57] + "...", why))
 
     @contextmanager
@@ -550,40 +379,3 @@ class _Reader:
             yield
         finally:
             self._context = before
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode(errors="replace")
-
-
-def _unescaped(part: bytes, keep: bytes = b"") -> str:
-    """A quoted text without its escapes, except those of `keep`."""
-
-    def plain(found: re.Match[str]) -> str:
-        return found[0] if found[1] and found[1].encode() in keep else found[1] or ""
-
-    return _ESCAPES.sub(plain, part.decode(errors="replace"))
-
-
-def _stripped(text: str, mark: str, pattern: str) -> str:
-    """`${NAME#pattern}` and its likes: without the shortest or longest matching beginning or end."""
-    cuts = range(len(text) + 1)
-    if mark[0] == "#":
-        ends = [cut for cut in cuts if fnmatch.fnmatchcase(text[:cut], pattern)]
-        return text[(max if len(mark) == 2 else min)(ends, default=0) :]
-    starts = [cut for cut in cuts if fnmatch.fnmatchcase(text[cut:], pattern)]
-    return text[: (min if len(mark) == 2 else max)(starts, default=len(text))]
-
-
-def _evaluated(node: ast.expr) -> int:
-    """Whole numbers and their operations; `ValueError` for anything else."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluated(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _evaluated(node.left), _evaluated(node.right)
-        if isinstance(node.op, ast.Pow) and right > 64:
-            raise ValueError(right)
-        return _OPERATORS[type(node.op)](left, right)
-    raise ValueError(ast.dump(node))

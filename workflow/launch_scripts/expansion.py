@@ -1,0 +1,241 @@
+"""Expands words of bash with the values that a script gives to its variables, as bash would.
+
+What has no known value stays as it is written and is listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import operator
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tree_sitter import Node
+
+# Of whoever runs a script, and so of whoever reads it.
+_PERSONAL = ("HOME", "USER", "LOGNAME")
+_ESCAPES = re.compile(r'\\([$`"\\])|\\\n')
+_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+Expanded = tuple[list[str], list[str]]
+"""Words, and what in them has no known value."""
+
+
+class Value(NamedTuple):
+    """A variable's words (several for an array), and what in them has no known value."""
+
+    fields: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+
+class Variables:
+    """A script's variables and arguments at a place, and what words become with them."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.values = {name: Value((os.environ[name],)) for name in _PERSONAL if name in os.environ}
+        self.positional: tuple[str, ...] = tuple(arguments)
+        self.passes_arguments = False
+        """Whether a word since this was last set to False has all arguments (`"$@"`)."""
+
+    def expand(self, node: Node) -> Expanded:
+        """The words that a node becomes, and what in them has no known value."""
+        match node.type:
+            case "string":
+                if len(node.named_children) == 1 and (spread := self._spread(node.named_children[0])) is not None:
+                    return spread
+                text, unknown = self.quoted(node, node.start_byte + 1, node.end_byte - 1)
+                return [text], unknown
+            case "raw_string":
+                return [text_of(node)[1:-1]], []
+            case "ansi_c_string":
+                escaped = text_of(node)[2:-1].encode("latin-1", "backslashreplace")
+                return [escaped.decode("unicode_escape")], []
+            case "translated_string":
+                return self.expand(node.named_children[0])
+            case "simple_expansion" | "expansion":
+                if (spread := self._spread(node)) is not None:
+                    return spread
+                text, unknown = self._variable(node)
+                # Without quotes the shell splits a value into words.
+                return text.split() or ([""] if unknown else []), unknown
+            case "concatenation":
+                return self._joined(node)
+            case "array":
+                parts = [self.expand(child) for child in node.named_children if child.type != "comment"]
+                return [word for words, _ in parts for word in words], [name for _, some in parts for name in some]
+            case "arithmetic_expansion":
+                return self._arithmetic(node)
+            case "command_substitution" | "process_substitution":
+                return [text_of(node)], [text_of(node)]
+            case _:
+                return [re.sub(r"\\(\n)?(?(1)|(.))", lambda found: found[2] or "", text_of(node))], []
+
+    def _joined(self, node: Node) -> Expanded:
+        words, unknown, at = [""], list[str](), node.start_byte
+        for child in node.children:
+            words[-1] += _between(node, at, child.start_byte).decode(errors="replace")
+            (first, *others), missing = self._or_empty(self.expand(child))
+            words[-1] += first
+            words += others
+            unknown += missing
+            at = child.end_byte
+        return words, unknown
+
+    @staticmethod
+    def _or_empty(expanded: Expanded) -> Expanded:
+        return expanded[0] or [""], expanded[1]
+
+    def quoted(self, node: Node, start: int, end: int) -> tuple[str, list[str]]:
+        """The text between two places of a quoted string or a here-document."""
+        text, unknown, at = "", list[str](), start
+        for child in node.named_children:
+            if child.type in ("string_content", "heredoc_content"):
+                continue
+            text += unescaped(_between(node, at, child.start_byte))
+            # Inside quotes a value is not split into words.
+            variable = child.type in ("simple_expansion", "expansion")
+            words, missing = self._variable(child) if variable else self.expand(child)
+            text += words if isinstance(words, str) else " ".join(words)
+            unknown += missing
+            at = child.end_byte
+        return text + unescaped(_between(node, at, end)), unknown
+
+    def _spread(self, node: Node) -> Expanded | None:
+        """The words of `"$@"` and `"${NAME[@]}"`; None for anything else."""
+        if node.type not in ("simple_expansion", "expansion"):
+            return None
+        raw = text_of(node)
+        if (all_of := re.fullmatch(r"\$[@*]|\$\{[@*](?::(\d+))?\}", raw)) is not None:
+            self.passes_arguments = True
+            return list(self.positional[max(0, int(all_of[1] or 1) - 1) :]), []
+        if (found := re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", raw)) is not None:
+            value = self.values.get(found[1])
+            return (list(value.fields), list(value.unknown)) if value else ([raw], [raw])
+        return None
+
+    def _variable(self, node: Node) -> tuple[str, list[str]]:
+        raw = text_of(node)
+        name = next((c for c in node.named_children if c.type in ("variable_name", "special_variable_name")), None)
+        if name is None or raw.startswith(("${#", "${!")):
+            return raw, [raw]
+        known = self._value_of(text_of(name))
+        rest = [child for child in node.children if child.start_byte >= name.end_byte and child.type != "}"]
+        if not rest:
+            return (raw, [raw]) if known is None else (" ".join(known.fields), list(known.unknown))
+        mark = text_of(rest[0])
+        parts = [self.expand(child) for child in rest[1:]]
+        argument = "".join(word for words, _ in parts for word in words)
+        missing = [one for _, some in parts for one in some]
+        empty = known is None or (mark.startswith(":") and not "".join(known.fields))
+        if mark in (":-", "-", ":=", "="):
+            return (argument, missing) if empty else (" ".join(known.fields), list(known.unknown))  # type: ignore[union-attr]
+        if mark in (":+", "+"):
+            return ("", []) if empty else (argument, missing)
+        if mark in ("#", "##", "%", "%%") and known is not None and not known.unknown:
+            return _stripped(" ".join(known.fields), mark, argument), missing
+        return raw, [raw]
+
+    def _value_of(self, name: str) -> Value | None:
+        if name.isdigit() and name != "0":
+            place = int(name) - 1
+            return Value((self.positional[place],)) if place < len(self.positional) else None
+        return self.values.get(name)
+
+    def _arithmetic(self, node: Node) -> Expanded:
+        raw = text_of(node)
+
+        def number(found: re.Match[str]) -> str:
+            value = self._value_of(found[1])
+            return " ".join(value.fields) if value else "?"
+
+        expression = re.sub(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)\}?", number, raw.removeprefix("$((").removesuffix("))"))
+        try:
+            return [str(_evaluated(ast.parse(expression.strip(), mode="eval").body))], []
+        except (SyntaxError, ValueError, ArithmeticError):
+            return [raw], [raw]
+
+    def assignment(self, node: Node) -> tuple[str, Value] | None:
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name is None or name.type != "variable_name":
+            return None
+        fields, unknown = self.expand(value) if value is not None else ([""], [])
+        if value is not None and value.type != "array" and len(fields) != 1:
+            # An assignment's value is not split into words.
+            fields = [" ".join(fields)]
+        if any(child.type == "+=" for child in node.children):
+            before = self.values.get(text_of(name), Value(("",) if value and value.type != "array" else ()))
+            joined = (
+                [*before.fields, *fields] if value and value.type == "array" else ["".join([*before.fields, *fields])]
+            )
+            fields, unknown = joined, [*before.unknown, *unknown]
+        return text_of(name), Value(tuple(fields), tuple(dict.fromkeys(unknown)))
+
+    def truth(self, test: Node) -> bool | None:
+        """The result of a test about known words; None if it cannot be known here."""
+        inner = next((child for child in test.named_children), None)
+        if test.type != "test_command" or inner is None:
+            return None
+        if inner.type == "unary_expression":
+            mark, operand = text_of(inner.children[0]), inner.named_children[-1]
+            fields, unknown = self.expand(operand)
+            if mark in ("-z", "-n") and all(name not in _PERSONAL for name in unknown):
+                empty = not "".join(fields) or bool(unknown)
+                return empty is (mark == "-z")
+            return None
+        if inner.type == "binary_expression" and len(inner.named_children) == 2:
+            mark = next((text_of(child) for child in inner.children if not child.is_named), "")
+            (left, missing), (right, more) = (self.expand(child) for child in inner.named_children)
+            if not missing and not more and mark in ("==", "=", "!="):
+                return fnmatch.fnmatchcase("".join(left), "".join(right)) is (mark != "!=")
+        return None
+
+
+def text_of(node: Node) -> str:
+    """A node as the script has it."""
+    return (node.text or b"").decode(errors="replace")
+
+
+def _between(node: Node, start: int, end: int) -> bytes:
+    return (node.text or b"")[start - node.start_byte : end - node.start_byte]
+
+
+def unescaped(part: bytes, keep: bytes = b"") -> str:
+    """A quoted text without its escapes, except those of `keep`."""
+
+    def plain(found: re.Match[str]) -> str:
+        return found[0] if found[1] and found[1].encode() in keep else found[1] or ""
+
+    return _ESCAPES.sub(plain, part.decode(errors="replace"))
+
+
+def _stripped(text: str, mark: str, pattern: str) -> str:
+    """`${NAME#pattern}` and its likes: without the shortest or longest matching beginning or end."""
+    cuts = range(len(text) + 1)
+    if mark[0] == "#":
+        ends = [cut for cut in cuts if fnmatch.fnmatchcase(text[:cut], pattern)]
+        return text[(max if len(mark) == 2 else min)(ends, default=0) :]
+    starts = [cut for cut in cuts if fnmatch.fnmatchcase(text[cut:], pattern)]
+    return text[: (min if len(mark) == 2 else max)(starts, default=len(text))]
+
+
+def _evaluated(node: ast.expr) -> int:
+    """Whole numbers and their operations; `ValueError` for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluated(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _evaluated(node.left), _evaluated(node.right)
+        if isinstance(node.op, ast.Pow) and right > 64:
+            raise ValueError(right)
+        return _OPERATORS[type(node.op)](left, right)
+    raise ValueError(ast.dump(node))
