@@ -16,7 +16,8 @@ from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict
-from trainers.registry import trainer_named
+from trainers.command import as_logged
+from trainers.registry import brings_work, trainer_named
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_from_json
 from trainers.timers.tree import TimerTree
@@ -253,7 +254,8 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     """
     folder = results / "runs" / run_id
     spec: Any = read_file(SpecFile, folder / "spec.json", "the plan", ("seed",))
-    imported = "import" in spec
+    from_log = brings_work(str(spec.get("trainer")))
+    imported = "import" in spec or from_log
     done_name = "imported.json" if imported else "done.json"
     maker = "python -m analysis.imports" if imported else "the training job, as its last act"
     done: Any = read_file(ImportedFile if imported else DoneFile, folder / done_name, maker)
@@ -265,6 +267,8 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     if done.get("fingerprint") != spec.get("fingerprint"):
         again = "start snakemake again" if imported else "train it again"
         raise UserError(f"{done_name} was made for another fingerprint than spec.json has; {again}")
+    if from_log:
+        spec = as_logged(spec, done)
     table, metadata = read_steps(folder / "steps.parquet")
     if table.num_rows == 0:
         raise UserError("its steps.parquet has no step")
@@ -273,6 +277,8 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     if tree is None:
         raise UserError(f"its steps.parquet has the timers of {metadata.get('timers')!r}; collect the run again")
     verdicts = [Verdict(**v) for v in metadata.get("verdicts", [])]
+    for doubt in as_mapping(done.get("read_as")).get("doubts", ()):
+        verdicts.append(Verdict("warning", "word-without-effect", f"{run_id}: {doubt}"))
     inputs_folder = results / "inputs" / str(spec.get("inputs_id"))
     verify = None
     if stacks is not None and not imported:

@@ -164,7 +164,10 @@ class ImportedSource(TypedDict):
 
 
 class ImportedFile(TypedDict):
-    """`runs/<run_id>/imported.json`, written by analysis.imports: done.json of an imported run."""
+    """`runs/<run_id>/imported.json`, written by analysis.imports: done.json of an imported run.
+
+    A run of trainer `command` has both; `workflow.launch_scripts.log` writes it from the run's own log.
+    """
 
     run_id: Annotated[str, "whose run"]
     fingerprint: Annotated[str, "the fingerprint of its spec.json"]
@@ -180,6 +183,11 @@ class ImportedFile(TypedDict):
     started: Annotated[float | None, "seconds since 1970"]
     finished: Annotated[float | None, "seconds since 1970"]
     sources: Annotated[list[ImportedSource], "the sources that were read: see below"]
+    read_as: NotRequired[
+        Annotated[
+            Object, "of a script's run: what its log says instead of its spec (trainer, engine, import), and doubts"
+        ]
+    ]
 
 
 class MetricsLine(TypedDict):

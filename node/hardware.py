@@ -162,16 +162,17 @@ def hardware(cpus: int, threads: int, affinity: list[int]) -> dict[str, Any]:
         for index in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(index)
             gpus.append({"name": device.name, "memory_gib": round(device.total_memory / 2**30, 1)})
+    return {**machine(cpus), "threads": threads, "affinity": affinity, "gpus": gpus, "cuda": torch.version.cuda}
+
+
+def machine(cpus: int) -> dict[str, Any]:
+    """The node's description without torch; `cpus` is how many of its CPUs the job has."""
     return {
         "host": platform.node(),
         "cpu": _cpu_name(),
         "cpus": cpus,
-        "threads": threads,
-        "affinity": affinity,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": gpus,
         "driver": driver_version(),
-        "cuda": torch.version.cuda,
     }
 
 

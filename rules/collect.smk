@@ -7,10 +7,29 @@ rule collect:
     log:
         f"{RESULTS}/runs/{{run_id}}/collect.log",
     wildcard_constraints:
-        run_id=f"(?!(?:{IMPORTED})/)[^/]+",
+        run_id=f"(?!(?:{IMPORTED}|{OWN})/)[^/]+",
     conda:
         "../envs/controller/environment.yml"
     params:
         folder=subpath(output[0], parent=True),
     shell:
         "python -m analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)"
+
+
+# Reads the steps of a script's run from its own log.
+rule collect_log:
+    input:
+        done=f"{RESULTS}/runs/{{run_id}}/done.json",
+    output:
+        steps=f"{RESULTS}/runs/{{run_id}}/steps.parquet",
+        imported=f"{RESULTS}/runs/{{run_id}}/imported.json",
+    log:
+        f"{RESULTS}/runs/{{run_id}}/collect.log",
+    wildcard_constraints:
+        run_id=OWN,
+    conda:
+        "../envs/controller/environment.yml"
+    params:
+        folder=subpath(output[0], parent=True),
+    shell:
+        "python -m workflow.launch_scripts.log {params.folder:q} --out {output.steps:q} 2> >(tee {log:q} >&2)"

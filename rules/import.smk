@@ -2,6 +2,8 @@ import re
 
 # The imported runs; without any, a pattern that never matches.
 IMPORTED = "|".join(map(re.escape, PLAN.imports)) or "(?!)"
+# The runs of scripts, whose steps are in their logs.
+OWN = "|".join(map(re.escape, PLAN.own_runs)) or "(?!)"
 
 
 # Imports one run that was trained elsewhere from its logs: its steps and its facts.

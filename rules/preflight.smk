@@ -40,8 +40,11 @@ rule preflight:
         settings=expand(
             f"{RESULTS}/settings/{{settings_id}}.json", settings_id=SETTINGS
         ),
-        # The runs' own settings from their sources.
-        imported=expand(f"{RESULTS}/runs/{{run_id}}/imported.json", run_id=PLAN.imports),
+        # The runs' own settings from their sources, and of scripts from their logs.
+        imported=expand(
+            f"{RESULTS}/runs/{{run_id}}/imported.json",
+            run_id=[*PLAN.imports, *PLAN.own_runs],
+        ),
     output:
         f"{RESULTS}/preflight.json",
     log:

@@ -2,10 +2,14 @@
 # run's other files. A local rule: the launcher only waits for the job that it submits.
 rule train:
     input:
-        stack=lambda wildcards: PLAN.stack_file(wildcards.run_id),
-        inputs=lambda wildcards: PLAN.inputs_file(wildcards.run_id),
+        # A user's script has none of these.
+        stack=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.stack_file),
+        inputs=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.inputs_file),
         # Settings that the trainer rejects fail before the queue.
-        settings=lambda wildcards: f"{RESULTS}/settings/{SETTINGS_IDS[wildcards.run_id]}.json",
+        settings=lambda wildcards: PLAN.needed_files(
+            wildcards.run_id,
+            lambda run_id: f"{RESULTS}/settings/{SETTINGS_IDS[run_id]}.json",
+        ),
     output:
         f"{RESULTS}/runs/{{run_id}}/done.json",
     log:

@@ -97,7 +97,7 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         (
             "arms.vllm.trainer",
             "trll",
-            "arms.vllm.trainer must be one of: trl, verl, swift, replay (got 'trll') (did you mean trl?)",
+            "arms.vllm.trainer must be one of: trl, verl, swift, replay, command (got 'trll') (did you mean trl?)",
         ),
         ("arms.vllm.stack", "trl-transformers-cpu", "is built for trainer trl with engine transformers"),
         ("arms.vllm.stack", "trl-vlm-cpu", "trl-vllm-cpu"),

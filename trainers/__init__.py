@@ -32,6 +32,8 @@ class Spread(StrEnum):
     """One process, which uses the job's own Ray cluster."""
     SERVER = "server"
     """`torchrun` with some of `SERVERS`: on GPUs of the same node; an engine's server also on the last node."""
+    OWN = "own"
+    """The user's own command on the first node, in the user's environment: it starts everything else itself."""
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Spread:
@@ -46,7 +48,8 @@ class Spread(StrEnum):
         """
         if given := {name: dict(one) for name, one in zip(SERVERS, servers, strict=False) if one is not None}:
             return {"ray": False, "spread": Spread.SERVER.value, **given}
-        spread = {"spread": self.value} if self is Spread.TORCHRUN and processes > 1 else {}
+        named = self is Spread.OWN or (self is Spread.TORCHRUN and processes > 1)
+        spread = {"spread": self.value} if named else {}
         return {"ray": self is Spread.RAY, **spread}
 
 

@@ -70,6 +70,10 @@ class Driver:
     """Whether it runs in every stack of its engine, also in other trainers' stacks."""
     rewards_in_settings: bool = False
     """Whether its resolved settings depend on the workload's rewards."""
+    own_work: Callable[[TrainedArm], dict[str, Any]] | None = None
+    """Replaces `trainer_args` where a user's script brings its environment and its work (`Spread.OWN`): no stack, no
+    workload, no inputs, and steps from its log. The result has `script`, `words`, `arguments`, `nodes` and
+    `gpus_per_node`. The job module then has `keep(spec, run_folder)`, called before each submission."""
 
 
 @dataclass(frozen=True, slots=True)

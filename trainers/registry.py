@@ -11,6 +11,7 @@ from common.messages import did_you_mean
 from engines import UNKNOWN
 from trainers.areal.trainer import AREAL
 from trainers.benchmark.trainer import BENCHMARK
+from trainers.command.trainer import COMMAND
 from trainers.nemo_rl.trainer import NEMO_RL
 from trainers.openrlhf.trainer import OPENRLHF
 from trainers.prime_rl.trainer import PRIME_RL
@@ -25,9 +26,19 @@ from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
 from trainers.workload import TrainedArm
 
-__all__ = ["StackFacts", "Trainer", "driver_of", "register", "require_importable", "trainer_named", "trainers"]
+__all__ = [
+    "Driver",
+    "StackFacts",
+    "Trainer",
+    "brings_work",
+    "driver_of",
+    "register",
+    "require_importable",
+    "trainer_named",
+    "trainers",
+]
 
-_DRIVEN = (TRL, VERL, SWIFT, REPLAY)
+_DRIVEN = (TRL, VERL, SWIFT, REPLAY, COMMAND)
 _IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL, BENCHMARK)
 _TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
 
@@ -56,6 +67,12 @@ def driver_of(arm_name: str, arm: TrainedArm) -> Driver:
     driver = trainer_named(arm.trainer).driver
     assert driver is not None
     return driver
+
+
+def brings_work(trainer: str) -> bool:
+    """Whether a trainer's runs bring their environment and their work: no stack, no workload, steps from their log."""
+    driver = trainer_named(trainer).driver
+    return driver is not None and driver.own_work is not None
 
 
 def require_importable(arm_name: str, arm: TrainedArm) -> None:

@@ -209,8 +209,8 @@ class TrainedArm(Section):
     """Who trains and who generates, in which stack, with which options."""
 
     trainer: str
-    """The trainer: `trl`, `verl`, `swift`, or `replay`, which trains nothing (docs/replay.md). An imported run may have
-    any other whose table gives its timer tree."""
+    """The trainer: `trl`, `verl`, `swift`, `replay`, which trains nothing (docs/replay.md), or `command`, your own
+    script (docs/howto/script.md). An imported run may have any other whose table gives its timer tree."""
     engine: str
     """The rollout engine: `vllm`, `sglang`, with trl also `transformers`; with swift `transformers` or
     `vllm`; with another trainer its own."""
@@ -220,7 +220,8 @@ class TrainedArm(Section):
     options: Options = {}
     """The trainer's own settings: for trl GRPOConfig's fields, for verl Hydra's keys
     (`actor_rollout_ref.rollout.tensor_model_parallel_size: 2`, also nested; `+key` adds a key that verl's configuration
-    lacks), for replay `lengths` and `engine`. No secrets: results contain them."""
+    lacks), for replay `lengths` and `engine`, for command those of docs/howto/script.md. No secrets: results
+    contain them."""
     env: Environment = {}
     """Environment variables of this arm's training processes. No secrets: results contain them."""
 

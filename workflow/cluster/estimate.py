@@ -13,6 +13,7 @@ from pathlib import Path
 
 from common.messages import join_first, table_lines
 from workflow.cluster.experiment import is_imported, planned_experiment
+from workflow.cluster.history import steps_of
 from workflow.cluster.paths import RunPaths
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.request import require_requests
@@ -48,17 +49,17 @@ class Estimate:
     action_text: str
     gpus: int | None
     pace: Pace
-    steps_left: int
+    steps_left: int | None  # None: unknown
 
     @property
     def time_s(self) -> float | None:
-        if not self.steps_left:
+        if self.steps_left == 0:
             return 0.0
-        return None if self.pace.step_s is None else self.steps_left * self.pace.step_s
+        return None if self.pace.step_s is None or self.steps_left is None else self.steps_left * self.pace.step_s
 
     @property
     def gpu_hours(self) -> float | None:
-        if not self.steps_left or self.gpus == 0:
+        if self.steps_left == 0 or self.gpus == 0:
             return 0.0
         return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
 
@@ -108,7 +109,11 @@ def _point(run: PlannedRun) -> str:
 
 
 def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
-    steps, gpus = int(run.spec["workload"]["steps"]), site.gpus(run.spec["workload"])
+    steps, gpus = steps_of(run.spec), site.gpus(run.spec["workload"])
+
+    def left(done: int) -> int | None:
+        return None if steps is None else steps - done
+
     if state.state == "finished":
         return Estimate(run, "skip", "skip: finished", gpus, pace, 0)
     name = state.job.label if state.job else ""
@@ -117,11 +122,11 @@ def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Si
             asked = state.job.order.get("site") or {}
             gpus = gpus_of_gres(str(asked.get("gres") or "")) * int(asked.get("nodes") or 1)
         if state.state == "unknown":
-            return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, steps - state.step)
-        return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, steps - state.step)
+            return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, left(state.step))
+        return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, left(state.step))
     after = f" after {name} of another configuration" if state.live else ""
     if saved:
-        return Estimate(run, "resume", f"resume after step {saved}{after}", gpus, pace, steps - saved)
+        return Estimate(run, "resume", f"resume after step {saved}{after}", gpus, pace, left(saved))
     return Estimate(run, "submit", f"submit{after}", gpus, pace, steps)
 
 
@@ -157,8 +162,8 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
     step_s = "?" if pace.step_s is None else ("" if pace.source == "own" else "~") + readable_step(pace.step_s)
     return (
         estimate.run.run_id,
-        *(str(spec[key]) for key in ("trainer", "engine", "stack")),
-        str(spec["workload"]["steps"]),
+        *(str(spec[key] or "-") for key in ("trainer", "engine", "stack")),
+        str(steps_of(spec) or "?"),
         "?" if estimate.gpus is None else str(estimate.gpus),
         step_s,
         _time([estimate]),
@@ -185,12 +190,12 @@ def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
 
 def _time(estimates: Iterable[Estimate]) -> str:
     """The time of the runs in sequence; empty if none trains."""
-    times = [estimate.time_s for estimate in estimates if estimate.steps_left]
+    times = [estimate.time_s for estimate in estimates if estimate.steps_left != 0]
     return _sum(times, readable_duration) if times else ""
 
 
 def _gpu_hours(estimates: Iterable[Estimate]) -> str:
-    hours = [estimate.gpu_hours for estimate in estimates if estimate.steps_left and estimate.gpus != 0]
+    hours = [estimate.gpu_hours for estimate in estimates if estimate.steps_left != 0 and estimate.gpus != 0]
     return _sum(hours, lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.1f}") if hours else ""
 
 
@@ -210,7 +215,7 @@ def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
 
 
 def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
-    left = [estimate for estimate in estimates if estimate.steps_left]
+    left = [estimate for estimate in estimates if estimate.steps_left != 0]
     arms: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for estimate in left:
         if estimate.pace.source == "arm":

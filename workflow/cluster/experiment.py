@@ -10,7 +10,7 @@ from common.contracts import PlanFile, read_file
 from common.errors import UserError
 from common.files import inputs_sha256
 from common.messages import unknown_name
-from workflow.cluster.history import read_object
+from workflow.cluster.history import read_object, steps_of
 from workflow.cluster.paths import RunPaths
 from workflow.config.plan import Plan
 
@@ -49,11 +49,12 @@ def planned_experiment(plan: Plan) -> Experiment:
         inputs_id: _prepared(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
     }
     runs = [
-        ExpectedRun(run.run_id, run.fingerprint, int(run.spec["workload"]["steps"]), inputs[run.inputs_id])
+        # A run without inputs has no hashes of them.
+        ExpectedRun(run.run_id, run.fingerprint, steps_of(run.spec), inputs[run.inputs_id] if run.inputs_id else {})
         for run in plan.runs.values()
     ]
     imports = [ExpectedRun(run.run_id, run.fingerprint) for run in plan.imports.values()]
-    stacks = tuple(dict.fromkeys(run.stack for run in plan.runs.values()))
+    stacks = tuple(dict.fromkeys(run.stack for run in plan.runs.values() if run.stack))
     return Experiment(plan.config.experiment, Path(plan.folder), runs, imports, stacks)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ def read_object(path: Any) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def steps_of(spec: Mapping[str, Any]) -> int | None:
+    """The steps of a run; None for an own command, whose log tells."""
+    steps = spec["workload"].get("steps")
+    return None if steps is None else int(steps)
 
 
 def is_order_for(order: dict[str, Any], fingerprint: str, inputs: dict[str, str] | None) -> bool:

@@ -29,6 +29,7 @@ from workflow.cluster.history import (
     finished_attempt,
     matching_attempts,
     read_object,
+    steps_of,
 )
 from workflow.cluster.jobstate import SILENT_S, Evidence, HeartbeatWatch, JobVerdict, job_state
 from workflow.cluster.locks import try_lock
@@ -71,7 +72,8 @@ class JobOnNode:
         self.restart, self.nodes = stops.restart, stops.nodes
         # Known to all ranks and new for every life; a killed slurmctld may repeat a restart count.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
-        await_file(stack_file(self.order), give_up=lambda: stops.signal is not None or stops.asked() is not None)
+        if (stack := stack_file(self.order)) is not None:
+            await_file(stack, give_up=lambda: stops.signal is not None or stops.asked() is not None)
         self._environment = retry_io(lambda: trainer_environment(self.order, environ), "the stack's files")
         self.place = Place.from_environment(self._environment, self.order["cpus"])
         self._token = secrets.token_hex(8)
@@ -102,7 +104,7 @@ class JobOnNode:
 
     def _over_now(self) -> dict[str, Any] | None:
         order, job = self.order, submission(self.job)
-        steps = int(order["spec"]["workload"]["steps"])
+        steps = steps_of(order["spec"])
         done = finished_attempt(self.run, order["fingerprint"], steps, order["inputs_sha256"])
         by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
         current = read_object(self.run.current).get("job") == self.job.number
@@ -211,7 +213,7 @@ class JobOnNode:
         training = Training(
             self.order, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
-        alone = Spread.from_spec(self.order) is Spread.ALONE
+        alone = Spread.from_spec(self.order) in (Spread.ALONE, Spread.OWN)
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
         reached = retry_io(lambda: last_step(attempt.metrics), FILES)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}

@@ -45,6 +45,7 @@ from workflow.cluster.history import (
     log_of,
     read_object,
     retry_reason,
+    steps_of,
     why_unfinished,
 )
 from workflow.cluster.jobstate import JobState, JobVerdict, Life
@@ -69,7 +70,7 @@ class Launcher:
         self.run, self.request = run, request
         self.spec: dict[str, Any] = request["spec"]
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
-        self.steps = int(self.spec["workload"]["steps"])
+        self.steps = steps_of(self.spec)
         self._stop = LauncherStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
         self._leaves_at_once = self.scheduler.is_cluster  # a Ctrl-C ends this launcher at any point

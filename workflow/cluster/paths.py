@@ -51,6 +51,7 @@ class AttemptPaths(_Folder):
     spec = _File("spec.json")  # the spec of this attempt; the run's own spec.json may be newer
     log = _File("log")
     metrics = _File("metrics.jsonl")
+    console = _File("console.log")  # of an own command: what it printed
     done = _File("done.json")
     exit = _File("exit.json")  # how the trainer's process ended; written by the job that watched it
     heartbeat = _File("heartbeat")  # touched every few seconds by the job that watches the trainer

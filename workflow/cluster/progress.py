@@ -66,9 +66,9 @@ def _step_seconds(row: dict[str, Any]) -> float:
 
 
 class Progress:
-    def __init__(self, metrics: Path, steps: int) -> None:
+    def __init__(self, metrics: Path, steps: int | None) -> None:
         self._reader = StepReader(metrics)
-        self._steps = steps
+        self._steps = steps or 0  # 0: unknown
         # Only recent steps: an engine's first ones are slow.
         self._recent: deque[float] = deque(maxlen=10)
         self.last_step: int | None = None
@@ -82,6 +82,8 @@ class Progress:
             return None
         self._recent.extend(seconds for _, seconds in new)
         self.last_step, last_s = new[-1]
+        if not self._steps:
+            return f"step {self.last_step}, {last_s:.2f} s"
         left = f"about {readable_duration(self.left_s)} left" if self.last_step < self._steps else "last step"
         return f"step {self.last_step}/{self._steps}, {last_s:.2f} s, {left}"
 
@@ -159,8 +161,9 @@ class JobReporter:
     With `live` the progress is a bar that is redrawn; otherwise it is a line for each part of the run.
     """
 
-    def __init__(self, run: RunPaths, run_id: str, steps: int, job: JobPaths, live: bool = False) -> None:
-        self._run, self._run_id, self._steps, self._job, self._live = run, run_id, steps, job, live
+    def __init__(self, run: RunPaths, run_id: str, steps: int | None, job: JobPaths, live: bool = False) -> None:
+        self._run, self._run_id, self._steps, self._job = run, run_id, steps, job
+        self._live = live and steps is not None
         self._attempt: AttemptPaths | None = None
         self._ended: AttemptPaths | None = None
         self._progress: Progress | None = None

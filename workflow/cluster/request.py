@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--spec", type=json.loads, required=True, help="the run's specification: the content of spec.json"
     )
-    parser.add_argument("--inputs", type=Path, required=True)
-    parser.add_argument("--stack", type=Path, required=True, help="the stack's verify.json")
+    for name, what in (("--inputs", "inputs.json"), ("--stack", "the stack's verify.json")):
+        parser.add_argument(name, type=Path, nargs="?", help=f"{what}; without a value for a run that has none")
     parser.add_argument("--cpus", type=int, required=True, help="CPUs of each task, and threads of the trainer")
     parser.add_argument("--log", type=Path, help="also write the error message to this file")
     parser.add_argument("--cluster", default="local", help="where submitit submits to: local or slurm")
@@ -62,6 +63,24 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
     request = read_request(given, on_slurm=args.cluster == "slurm")
     if request.errors:
         raise UserError(f"{run_id}: {request.errors[0]}")
+    if args.stack is None:
+        inputs, prepared, python = "", dict[str, str](), Path(sys.executable)
+    else:
+        inputs, prepared, python = *_inputs(args), args.stack.resolve().parent / "env" / "bin" / "python"
+    return {
+        "spec": args.spec,
+        "inputs": str(inputs),
+        "inputs_sha256": prepared,
+        "python": str(python),
+        "cpus": args.cpus,
+        "cluster": args.cluster,
+        "limits": {name: getattr(args, name) for name in LIMITS},
+        "site": dict(request.site),
+    }
+
+
+def _inputs(args: argparse.Namespace) -> tuple[str, dict[str, str]]:
+    """The path of inputs.json, and its hashes."""
     inputs = args.inputs.resolve()
     try:
         content = retry_io(lambda: read_json(inputs), "the inputs", for_others=False)
@@ -69,16 +88,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
     _require_a_step(args.spec, content["data"].get("rows"))
-    return {
-        "spec": args.spec,
-        "inputs": str(inputs),
-        "inputs_sha256": prepared,
-        "python": str(args.stack.resolve().parent / "env" / "bin" / "python"),
-        "cpus": args.cpus,
-        "cluster": args.cluster,
-        "limits": {name: getattr(args, name) for name in LIMITS},
-        "site": dict(request.site),
-    }
+    return str(inputs), prepared
 
 
 def _require_a_step(spec: Mapping[str, Any], rows: int | None) -> None:

@@ -22,6 +22,7 @@ from workflow.cluster.history import (
     matching_attempts,
     read_object,
     retry_reason,
+    steps_of,
 )
 from workflow.cluster.jobstate import (
     Evidence,
@@ -169,7 +170,7 @@ def _steps(run: RunPaths, expected: ExpectedRun, attempts: Sequence[AttemptPaths
     for file in (run.spec, *(attempt.spec for attempt in attempts[-1:])):
         spec = read_object(file)
         if spec.get("fingerprint") == expected.fingerprint:
-            return int(spec["workload"]["steps"])
+            return steps_of(spec)
     return None
 
 

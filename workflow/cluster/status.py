@@ -164,7 +164,9 @@ def row_of(state: RunState) -> tuple[str, ...]:
         state.job_id,
         state.node,
         "" if state.attempt is None else str(state.attempt),
-        "" if state.steps is None and not state.step else f"{state.step}/{state.steps or '?'}",
+        ""
+        if state.steps is None and not state.step
+        else f"{state.step}/{state.steps or (state.step if state.state == 'finished' else '?')}",
         "" if state.step_s is None else readable_step(state.step_s),
         "" if state.left_s is None or state.state == "failed" else readable_duration(state.left_s),
         "" if state.walltime_left_s is None else readable_duration(state.walltime_left_s),

@@ -161,6 +161,25 @@ class Watchdog:
         return max(self._min_s, self._factor * statistics.median(self._seconds))
 
 
+class SilenceWatchdog:
+    """Measures the time since an own command last printed or logged: nobody knows how long its steps take."""
+
+    def __init__(self, console: Path, limit_s: float) -> None:
+        self._console, self._limit_s = console, limit_s
+        self._state, self._silent_s = (-1, 0), 0.0
+
+    def tick(self, elapsed_s: float) -> str | None:
+        """A sentence if it hangs; call it about once a second."""
+        with suppress(OSError):
+            found = self._console.stat()
+            if (state := (found.st_size, found.st_mtime_ns)) != self._state:
+                self._state, self._silent_s = state, 0.0
+        self._silent_s += min(elapsed_s, _LONGEST_TICK_S)
+        if self._silent_s <= self._limit_s:
+            return None
+        return f"it logged nothing for {self._silent_s:.0f} s (first_step_s in the profile is the limit)"
+
+
 def dump_stacks(pid: int, log: Path) -> None:
     """Append to the log what each process of a trainer is doing, from py-spy, the kernel and the trainer itself.
 

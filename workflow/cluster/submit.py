@@ -9,6 +9,7 @@ dies in between, the next launcher asks Slurm for the recorded name. job.json al
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import shlex
@@ -28,7 +29,7 @@ from submitit.helpers import clean_env
 from common.files import ROOT, write_json
 from common.messages import report_errors
 from common.retry import exists, is_transient, retry_io
-from trainers import Spread
+from trainers import Spread, driver_module
 from workflow.cluster import slurm
 from workflow.cluster.history import FILES
 from workflow.cluster.job import run_job
@@ -79,6 +80,9 @@ def _write_order(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple
         "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "name": job_name(make_identity(run), request["spec"], request["inputs_sha256"]),
     }
+    if order["spread"] is Spread.OWN:
+        # The user's files as they are now; a module of the standard library.
+        importlib.import_module(driver_module(order["module"])).keep(request["spec"], run.folder)
     write_json(job.order, order)
     record = {
         **{key: order[key] for key in ("job", "cluster", "name")},
@@ -122,6 +126,8 @@ def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str])
 
 def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
     site = order["site"]
+    # As in a batch script: an own command runs on the first node, and starts its tasks itself.
+    only = ["--nodes=1", "--ntasks=1"] if Spread.from_spec(order) is Spread.OWN else []
     setup = _setup_lines(site["setup"], job) if site.get("setup") else []
     options = {"requeue": True, "comment": f"rolloutbench job={order['job']}", **sbatch_options(site)}
     return {
@@ -137,7 +143,7 @@ def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
         "slurm_wckey": "",
         "slurm_additional_parameters": options,
         # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.
-        "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1"],
+        "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1", *only],
         "slurm_setup": [_pickle_link_line(job), *setup],
     }
 

@@ -15,6 +15,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json_once
 from common.messages import QUOTE, print_message
+from workflow.cluster.history import steps_of
 from workflow.cluster.locks import Lock
 from workflow.cluster.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.cluster.request import require_fit
@@ -62,7 +63,7 @@ class Submitter:
         self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
         spec = request["spec"]
         self._run_id, self._fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
-        self._steps = int(spec["workload"]["steps"])
+        self._steps = steps_of(spec)
 
     def submit(self, lock: Lock, count_from: int | None) -> JobPaths:
         """Submit a new job; retry while the scheduler is down."""
@@ -102,8 +103,9 @@ class Submitter:
                 job = found
                 break
         resumes = self._resume_note(attempts)
+        steps = "" if self._steps is None else f", {self._steps} steps"
         if resumes or self._scheduler.is_cluster:  # a local attempt begins at once and is reported then
-            print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{resumes}, {self._steps} steps")
+            print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{resumes}{steps}")
         return job
 
     def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:

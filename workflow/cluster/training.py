@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from common.retry import exists, keep_watching, retry_io
 from node.hardware import THREAD_VARIABLES, WAITING
-from trainers import SERVERS, driver_module
+from trainers import SERVERS, Spread, driver_module
 from workflow.cluster.history import FILES, exit_of, oom_kills
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.processes import end_processes_of, living_children, reap_orphans, start_in_session
-from workflow.cluster.stopping import THE_TRAINERS_OWN, StopRequests, Watchdog, dump_stacks
+from workflow.cluster.stopping import THE_TRAINERS_OWN, SilenceWatchdog, StopRequests, Watchdog, dump_stacks
 from workflow.stacks import stack_environment
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ class Training:
         self._stop: dict[str, Any] | None = None  # why it must end; None while it may continue
         self._kill_at = float("inf")
         limits = order["limits"]
-        self._watchdog = Watchdog(attempt.metrics, limits["hang_factor"], limits["hang_min_s"], limits["first_step_s"])
+        factor, first_step_s = limits["hang_factor"], limits["first_step_s"]
+        self._watchdog: Watchdog | SilenceWatchdog = Watchdog(
+            attempt.metrics, factor, limits["hang_min_s"], first_step_s
+        )
+        if is_own_command(order):
+            self._watchdog = SilenceWatchdog(attempt.console, first_step_s if factor else float("inf"))
 
     def run(self, head: Head | None) -> dict[str, Any]:
         """How the trainer ended; `again`: the run continues in another attempt."""
@@ -187,15 +192,22 @@ def trainer_command(order: dict[str, Any], attempt: AttemptPaths) -> list[str]:
     return [order["python"], "-m", driver_module(order["module"]), str(attempt.order)]
 
 
-def stack_file(order: Mapping[str, Any]) -> Path:
-    """The verify.json of a job's stack."""
-    return Path(order["python"]).parents[2] / "verify.json"
+def is_own_command(order: Mapping[str, Any]) -> bool:
+    """Whether a job runs the user's own command, in the user's environment: it has no stack and logs no steps here."""
+    return Spread.from_spec(order) is Spread.OWN
+
+
+def stack_file(order: Mapping[str, Any]) -> Path | None:
+    """The verify.json of a job's stack; None without a stack."""
+    return None if is_own_command(order) else Path(order["python"]).parents[2] / "verify.json"
 
 
 def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """A trainer's and its Ray's environment: ours without the controller's Python, plus the stack's and the arm's."""
+    if (stack := stack_file(order)) is None:
+        return _own_environment(order, environ)
     env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
-    env = stack_environment(stack_file(order), env)
+    env = stack_environment(stack, env)
     env["PYTHONPATH"] = order["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
     env |= dict.fromkeys(THREAD_VARIABLES, str(order["cpus"]))
@@ -207,6 +219,16 @@ def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) ->
         visible = _visible_gpus(order, env, gpus)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[: gpus - server_gpus_beside(order)])
     return env
+
+
+def _own_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's environment as it is; submitit's local executor hides all GPUs."""
+    env = dict(environ)
+    if order["cluster"] == "local":
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        if order["visible_gpus"] is not None:
+            env["CUDA_VISIBLE_DEVICES"] = order["visible_gpus"]
+    return {**env, **order["env"]}
 
 
 def server_environment(order: Mapping[str, Any], environ: Mapping[str, str], name: str = SERVERS[0]) -> dict[str, str]:

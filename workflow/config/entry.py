@@ -157,7 +157,7 @@ def require_startable(workflow: Any, plan: Plan) -> None:
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.verification import require_verified
 
-        require_verified((run.stack, run.lock_id) for run in plan.runs.values())
+        require_verified((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
     require_possible(plan)
     require_readable(plan)
     require_sources(plan)

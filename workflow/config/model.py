@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from common.messages import did_you_mean, short_repr
 from common.published import as_number, check_option_name, check_published, check_variable
-from trainers.registry import trainer_named
+from trainers.registry import brings_work, trainer_named
 from trainers.section import CURRENCY_PATTERN, Count, Environment, Name, Number, Options, PositiveInt, Section, Seed
 from trainers.workload import TrainedArm, Workload
 from workflow.config.imports import Import, ImportField, may_hold_several_runs, normalize_import, sources_of
@@ -55,8 +55,8 @@ class Arm(TrainedArm, json_schema_extra=_allow_same_as):
 
     @model_validator(mode="after")
     def _has_a_stack(self) -> Arm:
-        if not self.stack and self.import_ is None:
-            raise ValueError("stack is missing; only an arm with import may omit it")
+        if not self.stack and self.import_ is None and not brings_work(self.trainer):
+            raise ValueError("stack is missing; only an arm with import, or of trainer command, may omit it")
         return self
 
 
@@ -92,7 +92,7 @@ class Config(Section):
     baseline: str
     """The arm that the others are compared with."""
     workload: Workload | None = None
-    """The task that every arm trains; required if any arm is trained."""
+    """The task that every arm trains; required if any arm is trained. Arms of trainer command bring their own."""
     shared: dict[str, Shared] = {}
     """Settings that all arms of a trainer share, by the trainer's name."""
     envs: Envs = Envs()
@@ -152,8 +152,9 @@ class Config(Section):
                     f"arms {first} and {name} are identical; change one's engine, stack or options, or remove it "
                     f"(to measure the noise of equal runs, give more seeds, or write only same_as: {first} in {name})"
                 )
-        if self.trained and self.workload is None:
-            raise ValueError(f"workload is missing; trained arms need it: {', '.join(self.trained)}")
+        needy = [name for name in self.trained if not brings_work(self.arms[name].trainer)]
+        if needy and self.workload is None:
+            raise ValueError(f"workload is missing; trained arms need it: {', '.join(needy)}")
         return self
 
     @model_validator(mode="after")

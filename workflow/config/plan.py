@@ -19,7 +19,7 @@ from common.contracts import PlanFile
 from common.errors import UserError
 from common.files import fingerprint_of
 from node.hub import source_kind
-from trainers.registry import StackFacts, driver_of, require_importable, trainer_named
+from trainers.registry import Driver, StackFacts, driver_of, require_importable, trainer_named
 from trainers.reward_settings import without_code
 from trainers.workload import Workload, require_trainable
 from workflow import stacks
@@ -84,6 +84,11 @@ class Plan:
         """The folder of the experiment's results, relative to the working directory."""
         return f"results/{self.config.experiment}"
 
+    @property
+    def own_runs(self) -> list[str]:
+        """The trained runs that bring their environment and their work; their steps are read from their logs."""
+        return [run_id for run_id, run in self.runs.items() if not run.stack]
+
     def stack_file(self, run_id: str) -> str:
         """The file that marks a run's stack as built."""
         run = self.runs[run_id]
@@ -92,6 +97,10 @@ class Plan:
     def inputs_file(self, run_id: str) -> str:
         """The file that marks a run's data and model as prepared."""
         return f"{self.folder}/inputs/{self.runs[run_id].inputs_id}/inputs.json"
+
+    def needed_files(self, run_id: str, of_run: Callable[[str], str]) -> list[str]:
+        """A file that the training of a run needs; none for a run that brings its environment and its work."""
+        return [of_run(run_id)] if self.runs[run_id].stack else []
 
     def priority(self, run_id: str) -> int:
         """The run's priority for Snakemake, highest for the first run of the plan."""
@@ -104,8 +113,8 @@ class Plan:
     @property
     def inputs_stack_file(self) -> str:
         """The verify.json of the stack that prepares the inputs of all arms: the baseline's, if it is trained."""
-        arms = {run.spec["arm"]: run.run_id for run in reversed(self.runs.values())}
-        return self.stack_file(arms.get(self.config.baseline) or next(iter(self.runs)))
+        arms = {run.spec["arm"]: run.run_id for run in reversed(self.runs.values()) if run.stack}
+        return self.stack_file(arms.get(self.config.baseline) or next(one for one in self.runs if self.runs[one].stack))
 
     def local_files(self, inputs_id: str) -> list[str]:
         """The local files of an inputs request: the data files, and the models' files except hidden ones."""
@@ -229,11 +238,18 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     runs: dict[str, PlannedRun] = {}
     inputs: dict[str, dict[str, Any]] = {}
     # The outer loop is over seeds: equal seeds of all arms run after one another, so drift affects all arms equally.
-    points = {name: [(*point, _request(point[2])) for point in points_of(config, name)] for name in config.trained}
+    points = {
+        name: [(*point, _request(point[2]) if point[2] is not None else {}) for point in points_of(config, name)]
+        for name in config.trained
+    }
     for seed in config.seeds:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
                 driver = driver_of(name, arm)
+                if workload is None:
+                    run_id = _run_id(name, factors, labels, seed)
+                    _add(runs, _run(config, _own_fields(name, arm, factors, seed, run_id, driver), labels))
+                    continue
                 if trainer_named(arm.trainer).trains:
                     require_trainable(workload)
                 options = options_json(arm.options, read)
@@ -263,6 +279,38 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
         for spec in imported_specs(config, name, facts.get(name)):
             _add(imports, _run(config, spec, labels), others=runs)
     return Plan(config, runs, imports, inputs)
+
+
+def _own_fields(
+    name: str, arm: Arm, factors: Mapping[str, Any], seed: int, run_id: str, driver: Driver
+) -> dict[str, Any]:
+    """The specification of a run that brings its environment and its work, without the keys that `_run` adds."""
+    from workflow.launch_scripts.words import script_facts  # loads bash's grammar
+
+    assert driver.own_work is not None
+    try:
+        args = driver.own_work(arm)
+        names = {"seed": str(seed), "arm": name, "run": run_id}
+        args |= script_facts(args, local_path(args["script"]), names)
+    except UserError as error:
+        raise UserError(f"arms.{name}: {error}") from None
+    return {
+        "arm": name,
+        "trainer": arm.trainer,
+        "engine": arm.engine,
+        "stack": "",
+        "seed": seed,
+        "factors": factors,
+        "workload": {key: args[key] for key in ("nodes", "gpus_per_node")},
+        "options": arm.options,
+        "env": arm.env,
+        "trainer_args": args,
+        "job_module": driver.job_module,
+        **driver.spread.to_spec(1),
+        "least_cpus": 1,
+        "lock_id": "",
+        "inputs_id": "",
+    }
 
 
 def _run(config: Config, fields: Mapping[str, Any], labels: Mapping[str, str]) -> PlannedRun:

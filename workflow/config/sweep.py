@@ -15,55 +15,54 @@ from pydantic import ValidationError
 from common.errors import UserError
 from common.messages import did_you_mean, short_repr
 from common.published import as_number
-from trainers.registry import StackFacts, trainer_named
+from trainers.registry import StackFacts, brings_work, trainer_named
 from trainers.workload import Workload
 from workflow.config.imports import ImportedRun
 from workflow.config.model import Arm, Config
 from workflow.config.reading import parse_config
 
 
-def points_of(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm, Workload]]:
-    """A trained arm's combinations of factors, each with its arm and workload."""
+def points_of(config: Config, arm_name: str) -> Iterator[tuple[dict[str, Any], Arm, Workload | None]]:
+    """A trained arm's combinations of factors, each with its arm and workload; None if the arm brings its own."""
     repeated = config.arms[arm_name].same_as
     paths = [path for path in config.sweep if target_of(path, config)[0] in (None, arm_name, repeated)]
     seen: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*(config.sweep[path] for path in paths)):
         factors = dict(zip(paths, values, strict=True))
         arm, workload = at_point(config, arm_name, factors)
-        if config.warmup_steps >= workload.steps:
+        if workload is not None and config.warmup_steps >= workload.steps:
             raise UserError(
                 f"warmup_steps must be less than workload.steps, or no step would count (got "
                 f"{config.warmup_steps} and {workload.steps}); lower warmup_steps or raise workload.steps"
             )
-        meaning = json.dumps([workload.model_dump(mode="json"), arm.model_dump()], sort_keys=True)
+        work = workload.model_dump(mode="json") if workload is not None else None
+        meaning = json.dumps([work, arm.model_dump()], sort_keys=True)
         same = seen.setdefault(meaning, factors)
         if same is not factors:
             raise UserError(f"sweep lists the same value twice: {same} and {factors} are the same run; remove one")
         yield factors, arm, workload
 
 
-def at_point(config: Config, arm_name: str, factors: Mapping[str, Any]) -> tuple[Arm, Workload]:
+def at_point(config: Config, arm_name: str, factors: Mapping[str, Any]) -> tuple[Arm, Workload | None]:
     """The arm and the workload with these factors applied; errors name the full path of a wrong factor."""
-    arm, workload = config.arm(arm_name), config.workload
-    if workload is None:
-        raise ValueError("a trained arm needs a workload")
+    arm = config.arm(arm_name)
+    workload = None if arm.import_ is None and brings_work(arm.trainer) else config.workload
     if not factors:
         return arm, workload
     # Without same_as, which would be validated again.
-    changed = {
-        "workload": workload.model_dump(mode="json"),
-        "arm": arm.model_dump(mode="json", exclude={"same_as"}),
-    }
+    changed: dict[str, Any] = {"arm": arm.model_dump(mode="json", exclude={"same_as"})}
+    if workload is not None:
+        changed["workload"] = workload.model_dump(mode="json")
     for path, value in factors.items():
         changed = _with(changed, target_of(path, config)[1], value)
     try:
         arm = Arm.model_validate(changed["arm"] | {"same_as": arm.same_as})
-        return arm, Workload.model_validate(changed["workload"])
+        return arm, Workload.model_validate(changed["workload"]) if workload is not None else None
     except ValidationError:
         # A full configuration reports the error with its full path.
         alone = {"experiment": config.experiment, "baseline": arm_name, "arms": {arm_name: changed["arm"]}}
         try:
-            parse_config(alone | {"workload": changed["workload"]})
+            parse_config(alone | {key: value for key, value in changed.items() if key == "workload"})
         except UserError as error:
             raise UserError(f"sweep with {dict(factors)}: {error}") from None
         raise

@@ -51,7 +51,7 @@ def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = Fa
     if config is not None:
         # The data may be elsewhere: only the machine is checked.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))
-        names = list(dict.fromkeys(run.stack for run in plan.runs.values()))
+        names = list(dict.fromkeys(run.stack for run in plan.runs.values() if run.stack))
         runs = [run.spec for run in plan.runs.values()]
         profile = profile or default_profile(plan)
     else:

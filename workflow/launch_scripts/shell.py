@@ -85,6 +85,11 @@ def read_script(text: str, arguments: Sequence[str] = ()) -> Script:
     return _Reader(text, arguments).read()
 
 
+def parsed(text: str) -> Node:
+    """The syntax tree of a script."""
+    return _parser().parse(text.encode()).root_node
+
+
 @cache
 def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))

@@ -50,7 +50,7 @@ def settings_request(run: PlannedRun) -> dict[str, Any]:
 
 def settings_ids(plan: Plan) -> dict[str, str]:
     """run_id -> settings_id."""
-    return {run_id: settings_id(run) for run_id, run in plan.runs.items()}
+    return {run_id: settings_id(run) for run_id, run in plan.runs.items() if run.stack}
 
 
 def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[str, PlannedRun]:
@@ -67,10 +67,11 @@ def cases_of(
     stack_of: Callable[[str], StackPins] = load_stack_pins,
 ) -> list[Case]:
     """Every case that is trained, in the plan's order; `composed` maps settings_id to the content of settings.json."""
-    pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in plan.runs.values())}
+    runs = [run for run in plan.runs.values() if run.stack]
+    pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in runs)}
     return [
         case_of(run, pins[run.stack], composed.get(settings_id(run)) if composed else None)
-        for run in first_of_each_case(plan.runs.values())
+        for run in first_of_each_case(runs)
     ]
 
 

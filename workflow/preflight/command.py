@@ -48,10 +48,11 @@ def show_preflight(raw: Mapping[str, Any], profile: Path | None, step_s: float |
 
 
 def _read_imports(plan: Plan) -> dict[str, dict[str, Any]]:
-    """run_id -> imported.json, of the imported runs that match the plan."""
-    files = {run_id: Path(plan.folder) / "runs" / run_id / "imported.json" for run_id in plan.imports}
+    """run_id -> imported.json, of the runs that were read from logs and match the plan."""
+    runs = plan.imports | {run_id: plan.runs[run_id] for run_id in plan.own_runs}
+    files = {run_id: Path(plan.folder) / "runs" / run_id / "imported.json" for run_id in runs}
     read = {run_id: read_json(file) for run_id, file in files.items() if file.is_file()}
-    return {run_id: one for run_id, one in read.items() if one["fingerprint"] == plan.imports[run_id].fingerprint}
+    return {run_id: one for run_id, one in read.items() if one["fingerprint"] == runs[run_id].fingerprint}
 
 
 def launch_context(plan: Plan, profile: Path | None, step_s: float | None) -> LaunchContext:

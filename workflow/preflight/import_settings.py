@@ -13,6 +13,7 @@ from common.model_facts import same_model
 from common.published import check_option_name, check_text
 from engines import engine_named
 from trainers.cases import Case, Settings, StackPins, label_and_point
+from trainers.command import as_logged
 from trainers.registry import Trainer, trainer_named
 from workflow.config.plan import Plan, PlannedRun
 from workflow.preflight.cases import case_of, first_of_each_case
@@ -46,7 +47,7 @@ def imported_cases(
     the stack and the workload would give.
     """
     cases, unknown = [], []
-    for run in first_of_each_case(plan.imports.values()):
+    for run in first_of_each_case([*plan.imports.values(), *_from_logs(plan, read)]):
         stack = stack_of(run.stack) if run.stack else None
         source = read.get(run.run_id, {})
         case = _from_source(run, source, stack)
@@ -59,6 +60,13 @@ def imported_cases(
         else:
             cases.append(case)
     return cases, unknown
+
+
+def _from_logs(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
+    """The runs of scripts that were read, as imports of their logs."""
+    for run_id in plan.own_runs:
+        if imported := read.get(run_id):
+            yield replace(plan.runs[run_id], spec=as_logged(plan.runs[run_id].spec, imported))
 
 
 def factor_findings(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ def own_reward_findings(plan: Plan) -> Iterator[Finding]:
     """Problems of a plan's user reward functions, for all arms that train with them."""
     arms: dict[str, dict[str, str]] = {}
     for run in plan.runs.values():
-        for reward in run.spec["workload"]["rewards"]:
+        for reward in run.spec["workload"].get("rewards", ()):
             if "code" in reward:
                 keys = ("source", "code", "function", "options", "columns", "signature", "timeout_s")
                 request = {key: reward.get(key) for key in keys} | {"data": run.spec["workload"]["data"]}

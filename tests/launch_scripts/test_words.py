@@ -1,0 +1,138 @@
+"""Where a script has a varied word, and what the copy has there: every form is run by a real bash."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from common.errors import UserError
+from workflow.launch_scripts.words import changes_of, script_facts
+
+HEAD = "#!/bin/bash\nset -eu\nshow() { printf '<%s>' \"$@\"; }\n"
+
+
+def copy_of(text: str, words: Sequence[str]) -> tuple[str, list[str]]:
+    """The copy's text, and the sentences on its words."""
+    changes = changes_of(text, words)
+    source = text.encode()
+    for start, end, new in sorted(changes.edits, reverse=True):
+        source = source[:start] + new.encode() + source[end:]
+    return source.decode(), changes.sentences
+
+
+def ran(text: str, words: Sequence[str], tmp_path: Path) -> str:
+    """What a copy prints; `show` prints its arguments in angle brackets."""
+    copy = tmp_path / "copy.sh"
+    copy.write_text(copy_of(text, words)[0])
+    return subprocess.run(["bash", str(copy)], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "prints"),
+    [
+        ("show python t a.name=vllm \\\n  b=1\n", "a.name=sglang", "<python><t><a.name=sglang><b=1>"),
+        ("E=vllm\nshow t a.name=$E b=1\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
+        ("E=vllm\nshow t \"a.name=${E}\" b=1\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
+        ("show t a.name='vllm' b=1\n", "a.name=two words", "<t><a.name=two words><b=1>"),
+        ("show t ++a.name=vllm\n", "a.name=it's", "<t><++a.name=it's>"),
+        ("ARGS=(a.name=vllm 'b=1')\nshow t \"${ARGS[@]}\"\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
+        ("ARGS=\"a.name=vllm b=1\"\nshow t $ARGS\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
+        ("ARGS='b=1\n  a.name=vllm'\nshow t $ARGS\n", "a.name=sglang", "<t><b=1><a.name=sglang>"),
+        ("show t --engine vllm -b 1\n", "--engine=sglang", "<t><--engine><sglang><-b><1>"),
+        ("show t --engine=vllm \\\n -b 1\n", "--engine=sglang", "<t><--engine=sglang><-b><1>"),
+        ("show t --roll-engine \\\n  vllm\n", "roll_engine=sglang", "<t><--roll-engine><sglang>"),
+        ("show t --fast -b 1\n", "--fast=false", "<t><--fast><false><-b><1>"),
+        ("ARGS=\"-b 1 --engine vllm\"\nshow t $ARGS\n", "--engine=sglang", "<t><-b><1><--engine><sglang>"),
+        ("ENGINE=${1:-vllm}\nshow t a.name=$ENGINE\n", "ENGINE=sglang", "<t><a.name=sglang>"),
+        ("export ENGINE=vllm OTHER=1\nshow $ENGINE $OTHER\n", "ENGINE=sglang", "<sglang><1>"),
+        ("ENGINE=vllm bash -c 'echo $ENGINE'\n", "ENGINE=sglang", "sglang\n"),
+        ("bash -c 'echo train a.name=vllm b=1'\n", "a.name=sglang", "train a.name=sglang b=1\n"),
+        ("bash <<EOF\necho train a.name=vllm b=1\nEOF\n", "a.name=sglang", "train a.name=sglang b=1\n"),
+        ("run() { show t a.name=$1; }\nrun vllm\n", "a.name=sglang", "<t><a.name=sglang>"),
+        ("# a.name=v\nshow t aa.name=1 a.name=v x.a.name=2\n", "a.name=s", "<t><aa.name=1><a.name=s><x.a.name=2>"),
+        ("if true; then\n show t a.name=vllm\nelse\n show t a.name=hf\nfi\n", "a.name=sglang", "<t><a.name=sglang>"),
+        ("show é a.name=vllm ü\n", "a.name=sglang", "<é><a.name=sglang><ü>"),
+        ("show $(dirname ${BASH_SOURCE[0]:-x}) a.name=vllm\n", "a.name=$(rm -rf /)", "<><a.name=$(rm -rf /)>"),
+    ],
+)  # fmt: skip
+def test_a_word_is_replaced_at_its_place(script: str, word: str, prints: str, tmp_path: Path) -> None:
+    assert ran(HEAD + script, [word], tmp_path).replace("<.>", "<>") == prints
+
+
+def test_a_word_that_is_missing_is_appended_to_the_training_command() -> None:
+    script = "pip install verl\npython3 -m verl.trainer.main_ppo a.b=1 2>&1 | tee log\npython plot.py\n"
+    copy, (sentence,) = copy_of(script, ["a.name=two words"])
+    assert "main_ppo a.b=1 'a.name=two words' 2>&1 | tee log" in copy
+    assert sentence == (
+        "a.name: not in the script; appended to the training command in line 2 (python3 -m verl.trainer.main_ppo a.b=1)"
+    )
+    assert "train.py --lr 1 --engine=sglang\n" in copy_of("python train.py --lr 1\n", ["engine=sglang"])[0]
+    changes = changes_of('torchrun train.py --lr 1 "$@"\n', ["--engine=sglang"])
+    assert (changes.arguments, changes.edits) == (["--engine=sglang"], [])
+    assert changes_of("python train.py\n", ["VLLM_USE_V1=0"]).environment == {"VLLM_USE_V1": "0"}
+    assert (
+        "nohup accelerate launch train.py a=1 --x=2 &\n"
+        in copy_of("nohup accelerate launch train.py a=1 &\n", ["--x=2"])[0]
+    )
+
+
+def test_a_word_that_occurs_twice_says_where() -> None:
+    script = "python prepare.py --seed 1\nARGS=(--seed 2)\npython train.py --seed 3 --seed 4\n"
+    copy, (sentence,) = copy_of(script, ["--seed=9"])
+    assert copy.splitlines() == [*script.splitlines()[:2], "python train.py --seed 9 --seed 9"]
+    assert sentence == "--seed: occurs 2 times; all are replaced in line 3"
+    _, (sentence,) = copy_of("if [ $1 ]; then A=1; else A=2; fi\npython train.py\n", ["A=3"])
+    assert sentence == "A: occurs 2 times; all are replaced in line 1"
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "told"),
+    [
+        ("echo nothing\n", "a.name=x", "no command in it looks like the training"),
+        ("ARGS='a.name=vllm b=1'\npython train.py $ARGS\n", "a.name=two words", "line 1: a.name is part of a longer"),
+        ("python train.py\n", "name", "write key=value"),
+        ("docker run x bash -c \"python train.py \\\"\\$X\\\" a=1\"\n", "b.c=1", "cannot be added to the quoted"),
+    ],
+)  # fmt: skip
+def test_a_word_without_a_place_is_refused(script: str, word: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        changes_of(script, [word])
+
+
+def test_the_scripts_own_path_is_that_of_the_original(tmp_path: Path) -> None:
+    script = 'cd "$(dirname "$0")"; echo ${0##*/} "${BASH_SOURCE[0]}" $BASH_SOURCE; awk \'{print $0}\' <<< x\n'
+    (tmp_path / "copy").mkdir()
+    copy = tmp_path / "copy" / "run.sh"
+    copy.write_text(copy_of(script, [])[0])
+    env = {"ROLLOUTBENCH_SCRIPT": str(tmp_path / "original.sh"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", str(copy)], capture_output=True, text=True, env=env, check=True)
+    path = env["ROLLOUTBENCH_SCRIPT"]
+    assert done.stdout == f"original.sh {path} {path}\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("train.py", "import torch\n", r'python .*train.py "\$@"'),
+        ("run", "#!/usr/bin/env python3\n", "is no bash script"),
+        ("run.sh", "echo\r\necho\r\n", "line ends of Windows"),
+        ("run.sh", "\xff", "not UTF-8"),
+        ("missing.sh", None, "No such file"),
+    ],
+)
+def test_what_is_no_script_is_refused(name: str, text: str | None, told: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=told):
+        script_facts({"words": [], "arguments": []}, tmp_path / name, {})
+
+
+def test_braces_name_the_run(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python train.py --out a\n")
+    settings = {"words": ["--out=ckpt/{run}", "--seed={seed}", "--x={other}"], "arguments": []}
+    facts = script_facts(settings, tmp_path / "run.sh", {"run": "a-s1", "seed": "1"})
+    assert facts["words"] == ["--out=ckpt/a-s1", "--seed=1", "--x={other}"]
+    assert [edit[2] for edit in facts["edits"]] == ["--out ckpt/a-s1", " --seed=1 '--x={other}'"]

@@ -1,0 +1,216 @@
+"""A user's script goes through the real launcher: started once, watched, stopped, resumed, and read from its log."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.runs import read_run
+from common.errors import UserError
+from workflow.cluster.paths import RunPaths
+from workflow.launch_scripts.log import collect
+
+from .script_bench import CONSOLES, ScriptBench
+
+SCRIPT = """#!/bin/bash
+set -euo pipefail
+cd "$(dirname "$0")"
+export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567
+python3 -m trainer.main rollout.name=vllm "$@" 2>&1 | tee train.log
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., ScriptBench]]:
+    made: list[ScriptBench] = []
+
+    def make(script: str = SCRIPT, **options: Any) -> ScriptBench:
+        made.append(ScriptBench(tmp_path, script, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.go()
+        one.end()
+
+
+@pytest.mark.parametrize("trainer", CONSOLES)
+def test_a_script_runs_as_it_is_and_its_log_says_what_it_was(bench: Callable[..., ScriptBench], trainer: str) -> None:
+    one = bench(console=CONSOLES[trainer](), words=["rollout.name=sglang"])
+    result = one.launch()
+    assert result.returncode == 0, result.stderr + one.console()
+    assert one.calls() == [f"{one.folder}/bin/python3 -m trainer.main rollout.name=sglang"]
+    assert (one.folder / "project" / "train.log").is_file(), "it starts in its own folder"
+    done = one.done()
+    assert done["steps"] == (6 if trainer == "verl" else 5)
+
+    copies = [one.run / "attempts" / "1" / "run.sh", *one.run.glob("script-*")]
+    assert [copy.stat().st_mode & 0o777 for copy in copies] == [0o600, 0o600]
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    secret = b"0123456789abcdef0123456789abcdef01234567"
+    assert {path for path in one.run.rglob("*") if path.is_file() and secret in path.read_bytes()} == set(copies)
+    run, _ = read_run(one.folder / "results" / "experiment", "a-s0", None)
+    assert (run.spec["trainer"], run.imported) == (trainer, True)
+    places = pq.read_table(one.run / "steps.parquet", columns=["source_file", "source_line"]).to_pydict()
+    assert set(places["source_file"]) == {"attempts/1/console.log"} and min(places["source_line"]) > 0
+    assert "already finished (attempt 1)" in one.launch().stderr
+    assert len(one.calls()) == 1
+
+
+def test_a_killed_head_attaches_to_the_running_script(bench: Callable[..., ScriptBench]) -> None:
+    one = bench(console="WAIT\n" + CONSOLES["verl"]())
+    head = one.start()
+    one.wait(one.calls)
+    head.kill()
+    head.wait()
+    again = one.start()
+    one.wait_for_words(again, "attaching to")
+    one.go()
+    one.ended(again)
+    assert again.returncode == 0, one.said(again)
+    assert (len(one.calls()), one.done()["attempt"]) == (1, 1)
+
+
+def test_a_stopped_script_ends_with_all_its_processes(bench: Callable[..., ScriptBench]) -> None:
+    one = bench("#!/bin/bash\nsleep 1234 & python3 train.py\n", console=f"{CONSOLES['verl']()}\nWAIT\n")
+    head = one.start()
+    one.wait(lambda: "step:" in one.console())
+    head.send_signal(signal.SIGINT)
+    one.ended(head)
+    assert head.returncode == 1
+    assert "attempt 1 stopped" in one.said(head) or "was stopped" in one.said(head), one.said(head)
+    assert one.read("attempts", "1", "exit.json")["last_step"] == 6, "what it had logged counts"
+    assert not one.own_processes()
+    one.go()
+    again = one.launch()
+    assert again.returncode == 0, again.stderr
+    assert one.done()["attempt"] == 2
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    assert set(pq.read_table(one.run / "steps.parquet")["source_file"].to_pylist()) == {"attempts/2/console.log"}
+
+
+def test_the_lives_of_a_script_that_resumes_count_together(bench: Callable[..., ScriptBench]) -> None:
+    lines = CONSOLES["verl"]().splitlines()
+    third = next(number for number, line in enumerate(lines) if "step:3 " in line)
+    one = bench(console="\n".join([*lines[: third + 1], "WAIT"]), resume="script")
+    head = one.start()
+    one.wait(lambda: "step:3 " in one.console())
+    head.send_signal(signal.SIGINT)
+    one.ended(head)
+    (one.folder / "console").write_text("\n".join(lines[third + 1 :]))
+    one.go()
+    result = one.launch()
+    assert result.returncode == 0, result.stderr
+    assert (one.done()["first_step"], one.done()["last_step"]) == (1, 6)
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    assert set(pq.read_table(one.run / "steps.parquet")["step"].to_pylist()) == set(range(1, 7))
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo loading\necho no such model >&2\nexit 3\n", ["no such model", "the script ended with exit code 3"]),
+        ("echo hello\n", ["exit code 0, and its log has no training steps", "its first line begins 'hello'"]),
+        ("python3 train.py > train.log &\n", ["processes running (/bin/bash ", "the line: wait"]),
+        ("echo Submitted batch job 77\n", ["it submits itself"]),
+    ],
+)
+def test_a_script_that_has_not_trained_says_why(
+    bench: Callable[..., ScriptBench], script: str, told: list[str]
+) -> None:
+    one = bench(f"#!/bin/bash\n{script}", console="WAIT\n")
+    result = one.launch()
+    assert result.returncode == 1
+    said = " ".join(result.stderr.replace("\n  | ", " ").split())
+    assert all(words in said for words in told), result.stderr
+    assert "Traceback" not in said and not (one.run / "done.json").exists()
+
+
+def test_a_silent_script_hangs_and_a_growing_log_does_not(bench: Callable[..., ScriptBench]) -> None:
+    one = bench(console="WAIT\n", limits=("--first-step-s", "1.5"))
+    result = one.launch()
+    assert result.returncode == 1
+    assert "hung" in result.stderr and "it logged nothing for" in result.stderr, result.stderr
+
+
+def test_a_script_changed_after_its_plan_is_refused_and_after_its_submission_is_not_read(
+    bench: Callable[..., ScriptBench],
+) -> None:
+    one = bench(console="WAIT\n" + CONSOLES["verl"]())
+    text = one.script.read_text()
+    one.script.write_text(text + "# another\n")
+    result = one.launch()
+    assert "changed since the run was planned" in result.stderr and not one.calls()
+    one.script.write_text(text)
+    head = one.start()
+    one.wait(one.calls)
+    one.script.write_text("exit 1\n")
+    one.go()
+    one.ended(head)
+    assert head.returncode == 0, one.said(head)
+
+
+def test_the_environment_is_the_users_with_the_arms_programs_first(bench: Callable[..., ScriptBench]) -> None:
+    script = "#!/bin/bash\nenv > env.txt\ncommand -v python > which.txt\npython train.py\n"
+    one = bench(script, head_env={"PYTHONPATH": "/mine", "PYTHONHOME": "", "VIRTUAL_ENV": "/other"})
+    venv = one.folder / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "pyvenv.cfg").touch()
+    (venv / "bin" / "python").symlink_to(one.folder / "bin" / "python")
+    (venv / "lib" / "python3.11" / "site-packages" / "vllm-0.11.0.dist-info").mkdir(parents=True)
+    one.spec = one.plan(python=str(venv / "bin" / "python"), words=["MODE=x"]).runs["a-s0"].spec
+    assert one.launch().returncode == 0, one.state()
+    lines = (one.folder / "project" / "env.txt").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert (env["VIRTUAL_ENV"], env["PYTHONPATH"], env["MODE"]) == (str(venv), "/mine", "x")
+    assert env["PATH"].split(":")[0] == str(venv / "bin")
+    assert str(Path(sys.executable).parent) not in env["PATH"].split(":"), (
+        "the controller's programs are not the user's"
+    )
+    assert (env["ROLLOUTBENCH_SEED"], env["PYTHONUNBUFFERED"]) == ("0", "1") and "PYTHONHOME" not in env
+    assert (one.folder / "project" / "which.txt").read_text().strip() == str(venv / "bin" / "python")
+    assert one.done()["versions"] == {"vllm": "0.11.0"}
+
+
+def test_a_log_elsewhere_is_kept_for_each_run(bench: Callable[..., ScriptBench]) -> None:
+    """The next run writes the same file; of a file that grows only the new part is this run's."""
+    one = bench("#!/bin/bash\npython3 train.py >> logs/run.log\n", read=["logs/*.log"])
+    (one.folder / "project" / "logs").mkdir()
+    (one.folder / "project" / "logs" / "run.log").write_text(CONSOLES["verl"]())
+    assert one.launch().returncode == 0, one.state()
+    (kept,) = [path for path in (one.run / "attempts" / "1" / "read").rglob("*") if path.is_file()]
+    assert kept.read_text() == CONSOLES["verl"]()
+    assert one.done()["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"speed": 1}, "options.speed of trainer command"),
+        ({"resume": "later"}, "options.resume"),
+        ({"words": ["api_key=x"]}, "looks like a secret"),
+        ({"script": "nowhere.sh"}, "No such file"),
+        ({"words": ["key"]}, "is no word to vary"),
+    ],
+)
+def test_wrong_options_are_named(bench: Callable[..., ScriptBench], options: dict[str, Any], told: str) -> None:
+    one = bench()
+    with pytest.raises(UserError, match=told):
+        one.plan(**options)
+
+
+def test_its_fingerprint_is_of_the_text_and_the_words(bench: Callable[..., ScriptBench]) -> None:
+    one = bench()
+    first = one.spec["fingerprint"]
+    assert one.plan().runs["a-s0"].fingerprint == first
+    assert one.plan(words=["rollout.name=sglang"]).runs["a-s0"].fingerprint != first
+    one.script.write_text(one.script.read_text() + "\n")
+    assert one.plan().runs["a-s0"].fingerprint != first
+    assert "0123456789abcdef" not in json.dumps(one.spec)

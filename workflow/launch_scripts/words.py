@@ -1,0 +1,286 @@
+"""Finds the words of a launch script that an arm varies, and what a copy of the script has instead of them.
+
+A word is `key=value`, `--flag=value` or `NAME=value`. It is replaced wherever the script has it: in a command, an
+array, a text of arguments, a here-document. A word that the script lacks is appended to the training command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tree_sitter import Node
+
+from common.errors import UserError
+from trainers.command.driver import SCRIPT_PATH
+from trainers.registry import trainers
+from workflow.launch_scripts.shell import Command, Script, parsed, read_script
+
+# Programs that start a training, and uses of them that do not.
+_LAUNCHER = re.compile(
+    r"(python[\d.]*|torchrun|accelerate|deepspeed|ray|uv|srun|mpirun|trl|swift|docker|podman|apptainer|singularity|bash"
+    r"|sh|nohup|exec|env|time|numactl|stdbuf|timeout|\S+\.(py|sh))$"
+)
+_SETUP = re.compile(
+    r"-m pip\b|\bpip install|^ray (start|stop|status)|^uv (pip|sync|venv)|^\S+ (pull|build|-c|-V)\b|--version"
+)
+_TRAINS = re.compile(r"main_ppo|grpo|rlhf|\brl\b|ppo|train|slime|openrlhf|areal|dapo")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PLAIN = re.compile(r"[\w.,:/@%+=\[\]{}-]*")
+# Of a word inside a longer text: up to a blank or the end of the text.
+_VALUE = r"""(?:'[^'\s]*'|\\?"[^"\s]*"|[^\s"'\\])*"""
+_TEXTS = ("string", "raw_string", "heredoc_body", "ansi_c_string")
+_WORDS = (
+    "word",
+    "concatenation",
+    "variable_assignment",
+    "variable_name",
+    "command_name",
+    "string",
+    "raw_string",
+    "number",
+)
+
+
+class Edit(NamedTuple):
+    """What a copy has instead of some bytes of the script."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Place(NamedTuple):
+    """Where a script has a word."""
+
+    start: int
+    end: int
+    line: int
+    text: str
+    name: str
+    """Its name as written, such as `+key` or `--flag`."""
+    separator: str
+    """`=`, or a blank for `--flag value`."""
+    in_text: bool
+    """Whether it is a part of a longer text, where nothing can be quoted."""
+
+
+@dataclass
+class Changes:
+    """What the copy of a script has, and a sentence for each word."""
+
+    edits: list[Edit] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    """Further arguments of the script."""
+    environment: dict[str, str] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
+
+
+def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -> Changes:
+    """The changes that give a script these words; `UserError` for a word that has no place."""
+    script, root = read_script(text, arguments), parsed(text)
+    command = training_command(script)
+    own = _own_path(root)
+    found = Changes()
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.lstrip("+-"):
+            raise UserError(f"{word!r} is no word to vary: write key=value, --flag=value or NAME=value")
+        if places := places_of(text, root, name, command):
+            found.edits += [Edit(place.start, place.end, _replaced(place, value)) for place in places]
+            lines = list(dict.fromkeys(place.line for place in places))
+            how = "is replaced" if len(places) == 1 else f"occurs {len(places)} times; all are replaced"
+            found.sentences.append(f"{name}: {how} in line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}")
+        else:
+            _append(found, script, command, name, value)
+    # A replaced word may hold the script's path.
+    found.edits += [one for one in own if not any(at.start <= one.start < at.end for at in found.edits)]
+    return found
+
+
+def script_facts(settings: Mapping[str, Any], script: Path, names: Mapping[str, str]) -> dict[str, Any]:
+    """What a run's specification says of its script: the hash of its text, and the changes for the run's words.
+
+    The text itself stays where it is: it may contain keys. `names` are those in braces in a word's value.
+    """
+    text = read_text(script)
+    words = list(settings["words"])
+    for name, value in names.items():
+        words = [word.replace(f"{{{name}}}", value) for word in words]
+    changes = changes_of(text, words, settings["arguments"])
+    return {
+        "words": words,
+        "arguments": [*settings["arguments"], *changes.arguments],
+        "environment": changes.environment,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "edits": [list(edit) for edit in sorted(changes.edits)],
+    }
+
+
+def read_text(script: Path) -> str:
+    """A bash script's text; `UserError` if it is missing or something else."""
+    try:
+        text = script.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{script} is no bash script: it is not UTF-8 text; give the script that starts it") from None
+    except OSError as error:
+        raise UserError(f"{script}: {error.strerror} (seen from {Path.cwd()}); give a bash script") from None
+    first = text.partition("\n")[0]
+    if script.suffix == ".py" or (first.startswith("#!") and not re.search(r"\b(ba|da)?sh\b", first)):
+        raise UserError(
+            f"{script} is no bash script ({first[:40] if first.startswith('#!') else 'its name ends in .py'}); write a "
+            f'script of one line with its command, such as: python {script} "$@"'
+        )
+    if "\r\n" in text:
+        raise UserError(f"{script} has the line ends of Windows, which bash refuses; sed -i 's/\\r$//' {script}")
+    return text
+
+
+def training_command(script: Script) -> Command | None:
+    """The command that trains: of the programs that may start a training the one that looks most like it."""
+
+    def rank(command: Command) -> tuple[bool, bool, bool, int]:
+        texts = [word.text for word in command.words]
+        known = any(one.launch is not None and one.launch.arguments(texts) is not None for one in trainers())
+        return known, bool(_TRAINS.search(" ".join(texts))), "inner script" in command.context, len(texts)
+
+    able = [one for one in script.commands if one.words and _LAUNCHER.match(one.words[0].text.rpartition("/")[2])]
+    able = [one for one in able if not _SETUP.search(" ".join(word.text for word in one.words[:4]))]
+    return max(able, key=rank, default=None)
+
+
+def places_of(text: str, root: Node, name: str, command: Command | None = None) -> list[Place]:
+    """Where a script has a word of this name; only in the training command, if it is there.
+
+    A name without dashes is also found as a flag, if the script has it in no other form.
+    """
+    source = text.encode()
+    plain = name.lstrip("+-")
+    forms = [rf"\+{{0,2}}{re.escape(plain)}", rf"--?{re.escape(plain).replace('_', '[_-]')}"]
+    for form in forms[1:] if name.startswith("-") else forms:
+        found = list(_places(source, root, form))
+        if command is not None and command.words and command.words[0].start >= 0:
+            inside = [one for one in found if command.words[0].start <= one.start < command.end]
+            found = inside or found
+        if found:
+            return found
+    return []
+
+
+def _places(source: bytes, root: Node, form: str) -> Iterator[Place]:
+    flag = form.startswith("-")
+    pattern = (
+        rf"(?<![\w.+$/{{-])(?P<name>{form})(?P<separator>=|(?:[ \t]|\\\n)+)"
+        if flag
+        else rf"(?<![\w.+$/{{-])(?P<name>{form})(?P<separator>=)"
+    )
+    for match in re.finditer(pattern.encode(), source):
+        start = match.start()
+        node = root.descendant_for_byte_range(start, start + 1)
+        holder = node
+        while holder is not None and holder.type not in (*_TEXTS, "comment"):
+            holder = holder.parent
+        if node is None or (holder is not None and holder.type == "comment"):
+            continue
+        name, equals = match["name"].decode(), match["separator"] == b"="
+        line = source.count(b"\n", 0, start) + 1
+        if holder is not None and (
+            holder.start_byte + 1 != start or re.search(rb"\s", source[start : holder.end_byte])
+        ):
+            limit = holder.end_byte - (holder.type != "heredoc_body")
+            value = re.compile(_VALUE.encode()).match(source, match.end(), limit)
+            end = value.end() if value is not None else match.end()
+            yield Place(start, end, line, source[start:end].decode(), name, "=" if equals else " ", True)
+            continue
+        word = _word_at(holder or node)
+        end = word.end_byte
+        if not equals:
+            following = root.descendant_for_byte_range(match.end(), match.end() + 1)
+            value_node = _word_at(following) if following is not None else None
+            taken = value_node is not None and value_node.type in _WORDS and value_node.start_byte == match.end()
+            if taken and value_node is not None and not re.match(rb"-\D", source[match.end() : match.end() + 2]):
+                end = value_node.end_byte
+        yield Place(
+            word.start_byte, end, line, source[word.start_byte : end].decode(), name, "=" if equals else " ", False
+        )
+
+
+def _word_at(node: Node) -> Node:
+    """The whole word that begins with a node."""
+    while (above := node.parent) is not None and above.start_byte == node.start_byte and above.type in _WORDS:
+        node = above
+    return node
+
+
+def _replaced(place: Place, value: str) -> str:
+    if place.in_text and not _PLAIN.fullmatch(value):
+        raise UserError(
+            f"line {place.line}: {place.name} is part of a longer text, where {value!r} cannot be quoted; write the "
+            "arguments of the training command as an array, ARGS=(key=value ...)"
+        )
+    return f"{place.name}{place.separator}{value if place.in_text else shlex.quote(value)}"
+
+
+def _append(found: Changes, script: Script, command: Command | None, name: str, value: str) -> None:
+    """Give a word that the script lacks to its environment, its arguments, or its training command."""
+    if re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+        found.environment[name] = value
+        found.sentences.append(f"{name}: set in the environment, as the script does not set it")
+        return
+    if command is None:
+        raise UserError(f"{name} is not in the script, and no command in it looks like the training; write it there")
+    words = [word.text for word in command.words]
+    is_flag = not name.startswith("-") and _NAME.fullmatch(name) and any(word.startswith("--") for word in words)
+    with_equals = any(re.match(r"[+~]*[\w.@/]+=", word) for word in words[1:])
+    form = f"--{name}={value}" if is_flag and not with_equals else f"{name}={value}"
+    where = f"line {command.line} ({' '.join(words[:4])[:60]})"
+    if command.passes_arguments:
+        found.arguments.append(form)
+        found.sentences.append(f'{name}: not in the script; given as an argument, which {where} gets by "$@"')
+        return
+    at, in_text = _end_of(command)
+    if at is None or (in_text and not _PLAIN.fullmatch(form)):
+        raise UserError(
+            f"{name} is not in the script, and cannot be added to the quoted command of {where}; write it there"
+        )
+    more = f" {form if in_text else shlex.quote(form)}"
+    before = next((edit for edit in found.edits if (edit.start, edit.end) == (at, at)), None)
+    if before is not None:
+        found.edits.remove(before)
+    found.edits.append(Edit(at, at, (before.text if before else "") + more))
+    found.sentences.append(f"{name}: not in the script; appended to the training command in {where}")
+
+
+def _end_of(command: Command) -> tuple[int | None, bool]:
+    """Where further words of a command go, in bytes (None: nowhere exact), and whether that is inside a quoted text.
+
+    Of `docker run image bash -c "python train.py"` it is the end of the inner command.
+    """
+    texts = [word.text for word in command.words]
+    if not any(re.fullmatch(r"-\w*c", text) for text in texts[:-1]) or not re.search(r"\s", texts[-1]):
+        return (command.end if command.end >= 0 else None), "inner script" in command.context
+    last = command.words[-1]
+    inner = training_command(read_script(last.raw[1:-1])) if last.start >= 0 and "\\" not in last.raw else None
+    return (last.start + 1 + inner.end if inner is not None else None), True
+
+
+def _own_path(root: Node) -> list[Edit]:
+    """The script's own path, `$0` and `${BASH_SOURCE[0]}`, by a variable: the copy lies elsewhere."""
+    edits, nodes = [], [root]
+    for node in nodes:
+        nodes += node.children
+        text = (node.text or b"").decode(errors="replace")
+        if node.type == "simple_expansion" and text in ("$0", "$BASH_SOURCE"):
+            edits.append(Edit(node.start_byte, node.end_byte, f"${{{SCRIPT_PATH}}}"))
+        elif (
+            node.parent is not None
+            and node.parent.type == "expansion"
+            and text in ("0", "BASH_SOURCE", "BASH_SOURCE[0]")
+        ):
+            edits.append(Edit(node.start_byte, node.end_byte, SCRIPT_PATH))
+    return edits
