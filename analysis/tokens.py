@@ -46,7 +46,7 @@ def completions_of(scalars: Mapping[str, float], rounding: Mapping[str, float]) 
     total = scalars.get("perf/total_num_tokens", math.nan)
     names = ("prompt_length/mean", "response_length/mean")
     each = math.fsum(scalars.get(name, math.nan) for name in names)
-    off = math.fsum(rounding.get(name, each * MEAN_PRECISION) for name in names)
+    off = math.fsum(max(rounding.get(name, 0.0), each * MEAN_PRECISION) for name in names)
     if not (math.isfinite(total) and math.isfinite(each)) or each <= off or total <= 0.0:
         return None
     total_off = rounding.get("perf/total_num_tokens", 0.0)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from analysis.imports.formats import WANDB, format_of, inspect_source, read_source
+from analysis.imports.formats import WANDB, format_of, has_event_files, inspect_source, read_source
 from analysis.imports.import_run import CACHE
 from analysis.imports.source_check import engine_of_source, trainer_of_source
 from analysis.imports.tree_by_data import trainers_by_data
+from analysis.sources.event_files import FORMAT as EVENTS
+from analysis.sources.event_files import is_event_file
 from analysis.sources.phases_csv import FORMAT as PHASES
 from analysis.sources.wandb_api import download
 from common.errors import UserError
@@ -74,14 +76,16 @@ def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
 
 
 def _source(given: str) -> str:
-    """A source for the import; a folder without a wandb run stands for the one log in it."""
+    """A source for the import; a folder without a wandb run stands for the one log in it, else for its event files."""
     path = Path(given).expanduser()
     if given.startswith(WANDB) or not path.is_dir():
         return given
     if any(path.glob("**/*.wandb")):
         return given
     inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    logs = [file for file in inside if _is_log(file)]
+    logs = [file for file in inside if not is_event_file(file) and _is_log(file)]
+    if not logs and has_event_files(path):
+        return given
     if len(logs) != 1:
         if not logs:
             raise UserError(f"{given} holds no readable log; give a log or another folder")
@@ -110,7 +114,7 @@ def download_all(sources: Sequence[str]) -> None:
 def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
     """Detect trainer, engine and release of an arm: from its sources, else from the flags."""
     for source in arm.sources:
-        arm.inspected.append(_inspect(source, bool(args.release)))
+        arm.inspected.append(_inspect(source, bool(args.release), args.step_seconds))
     first = arm.sources[0]
     possible = [found[0] for source in arm.inspected if (found := trainer_of_source(source)) is not None]
     packages = {name for source in arm.inspected for name in source.versions}
@@ -125,8 +129,9 @@ def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         fitting = [args.trainer]
     if not fitting and any(source.tree is not None for source in arm.inspected):
         fitting = [UNKNOWN]
-    if not fitting and arm.inspected[0].format == PHASES:
-        fitting = trainers_by_data(read_source(first, PHASES, (), CACHE).read)
+    if not fitting and arm.inspected[0].format in (PHASES, EVENTS):
+        read = arm.inspected[0].read
+        fitting = trainers_by_data(read if read.records else read_source(first, PHASES, (), CACHE).read)
     if not fitting:
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.
@@ -158,11 +163,13 @@ def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:
             )
 
 
-def _inspect(source: str, versioned: bool) -> Imported:
-    """What a source states beside its steps."""
+def _inspect(source: str, versioned: bool, step_seconds: str | None) -> Imported:
+    """What a source states beside its steps; of event files, the steps too, whose names show the trainer."""
     try:
         found = None if source.startswith(WANDB) else inspect_source(source, None, versioned)
-        return found or read_source(source, None, (), CACHE)
+        if found is None or found.format == EVENTS:
+            return read_source(source, None, (), CACHE, step_seconds)
+        return found
     except UserError as error:
         # Omit the list of all formats: it is longer than the rest of the message.
         what, listed, _ = str(error).partition(" What can be imported:")
@@ -199,6 +206,8 @@ def name_arms(arms: Sequence[ComparedArm]) -> None:
 def _file_name(arm: ComparedArm, parts: int) -> str:
     """The last parts of the path of an arm's first source, as a name."""
     path = Path(arm.sources[0])
+    if is_event_file(path):
+        path = path.parent
     text = "-".join([*path.parent.parts[len(path.parent.parts) - parts + 1 :], path.stem])
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[-40:]
 

@@ -25,7 +25,7 @@ WHOLE_SECONDS_OFF_S = 1.0
 # The formats whose readers detect that a record is the mean of several steps.
 WINDOWED = (
     *("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline"),
-    *("verl-console", "verl-jsonl"),
+    *("verl-console", "verl-jsonl", "tensorboard", "table"),
 )
 
 

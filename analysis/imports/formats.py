@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from analysis.sources import any_table, phases_csv
+from analysis.sources import any_table, event_files, phases_csv
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
 from trainers.logs.log_files import clear_cache, open_log, printouts, require_utf8
@@ -39,6 +39,7 @@ def formats() -> dict[str, str]:
     return {
         "wandb": "wandb:entity/project/id, a run on wandb's server",
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
+        event_files.FORMAT: "a folder with TensorBoard's event files (events.out.tfevents...), or one of them",
         **{name: form.what for name, form in _logs().items()},
         phases_csv.FORMAT: "a CSV with the columns step, phase, seconds",
         any_table.FORMAT: "JSON lines, a CSV or parquet file with a row for each step and any columns",
@@ -69,6 +70,8 @@ def read_source(
         _require_format(path, form, SEARCHED_LINES)
     if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path)
+    if form == event_files.FORMAT:
+        return event_files.read_event_files(path, step_seconds)
     _require_file(path, form)
     _require_unpacked(path)
     if form == phases_csv.FORMAT:
@@ -93,6 +96,8 @@ def format_of(source: str) -> str:
     if source.startswith(WANDB):
         return "wandb"
     path = _existing(source)
+    if has_event_files(path):
+        return event_files.FORMAT
     if path.is_dir() or path.suffix == ".wandb":
         return FORMAT_OFFLINE
     _require_unpacked(path)
@@ -105,6 +110,13 @@ def format_of(source: str) -> str:
     )
 
 
+def has_event_files(path: Path) -> bool:
+    """Whether a file is one of TensorBoard's, or a folder has them and no run of wandb, which has all digits."""
+    if not path.is_dir():
+        return event_files.is_event_file(path)
+    return bool(event_files.event_files(path)) and not any(path.glob("**/*.wandb"))
+
+
 def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
     """The facts in the first part of a local file, without its steps; None where that part does not show a format.
 
@@ -113,6 +125,8 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     """
     clear_cache()
     path = Path(source).expanduser()
+    if path.is_dir() and (form == event_files.FORMAT or (form is None and has_event_files(path))):
+        return event_files.preview(path)
     if path.is_dir():
         if form in (None, FORMAT_OFFLINE):
             run_files(path)
@@ -124,6 +138,8 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
         _require_unpacked(path)
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
+    if form in (None, event_files.FORMAT) and event_files.is_event_file(path):
+        return event_files.preview(path)
     if form is not None:
         _require_format(path, form, INSPECTED_LINES)
     elif path.stat().st_size <= INSPECTED_BYTES:

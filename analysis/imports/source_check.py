@@ -92,7 +92,7 @@ def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
         return names, formats()[part.format].partition(",")[0]
     if part.read.written_by:
         trainer = trainer_named(part.read.written_by)
-        return (trainer.name,), f"a run of {trainer.label or trainer.name} (by the names of its rows in wandb)"
+        return (trainer.name,), f"a run of {trainer.label or trainer.name} (by the names in its rows)"
     sections = {str(key).partition(".")[0] for key in part.config}
     mark = next((mark for trainer in trainers() for mark in trainer.marks if mark in sections), None)
     if mark is None:

@@ -49,7 +49,7 @@ class _Fit:
 
 
 def trainers_by_data(read: SourceRead) -> list[str]:
-    """The trainers whose declared timers are most of a table's; none if they are fewer than half of them."""
+    """The trainers whose declared timers are most of a source's; none if they are fewer than half of them."""
     first = next(iter(read.records.values()), None)
     if first is None:
         return []
@@ -59,7 +59,7 @@ def trainers_by_data(read: SourceRead) -> list[str]:
         for trainer in trainers()
     }
     most = max(counts.values(), default=0)
-    return [name for name, count in counts.items() if count == most] if 2 * most >= len(timers) > 0 else []
+    return [name for name, count in counts.items() if count == most] if most and 2 * most >= len(timers) else []
 
 
 def tree_by_data(

@@ -11,7 +11,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from common.errors import UserError
 from common.messages import did_you_mean, join_first
 from common.verdicts import Verdict
 from trainers.logs.log_files import open_log
-from trainers.logs.record import TIMERS, Imported, StepRecord, TablePhase, as_number
+from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, StepRecord, TablePhase, as_number
 from trainers.logs.restarts import steps_in_sequence
 
 FORMAT = "table"
@@ -69,27 +69,54 @@ def is_rows(lines: Sequence[str]) -> bool:
 
 
 def read_table(path: Path, step_seconds: str | None = None) -> Imported:
-    """The steps of a table, with the whole step and its phases as the timers of a tree of their own.
+    """The steps of a file with a row for each step; see `table_of`."""
+    return table_of(((path, line, row) for line, row in _rows(path)), path, step_seconds)
 
-    `step_seconds` names the column with the step's seconds. `UserError` where no column or more than one may have them.
+
+def table_of(
+    rows: Iterable[tuple[Path, int, Mapping[str, Any] | None]],
+    path: Path,
+    step_seconds: str | None = None,
+    counter: str = "",
+    clock: str = "",
+) -> Imported:
+    """The steps of rows, with the whole step and its phases as the timers of a tree of their own.
+
+    A row is its file, its line and its values by column, None if it cannot be read; each file is a life of the run.
+    `step_seconds` names the column with the step's seconds. Where they are known, `counter` is the column that counts
+    the steps, and `clock` the one that says when a row was written. `UserError` where no column or more than one may
+    have the step's seconds.
     """
-    lines, columns, verdicts = _columns(path)
-    counter = _counter(columns)
-    steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(lines) + 1))
-    if steps and min(steps) == 0:
-        steps = [step + 1 for step in steps]
+    places, columns, verdicts = _columns(rows, path)
+    counter = counter or _counter(columns)
+    steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
     seconds = {name: _in_seconds(name, values) for name, values in columns.items() if name != counter}
-    root, parts, clock = _times(path, seconds, step_seconds)
-    timed = {name: _differences(seconds[name]) if clock else seconds[name] for name in (root, *parts)}
+    root, parts, is_clock = _times(path, seconds, step_seconds, clock)
+    timed = {name: seconds[name] for name in (root, *parts)}
+    windows = [1] * len(places)
+    if is_clock:
+        # The first time on a clock is not the length of a step; a later one counts all steps since the row before.
+        windows[1:] = [max(1, after - before) for before, after in pairwise(steps)]
+        timed[root] = [s / window for s, window in zip(_differences(seconds[root]), windows, strict=True)]
+    elif any(step == 0 and not math.isnan(value) for step, value in zip(steps, timed[root], strict=True)):
+        steps = [step + 1 for step in steps]
     records = []
-    for place, (line, step) in enumerate(zip(lines, steps, strict=True)):
-        scalars = {TIMERS + name: values[place] for name, values in timed.items() if not math.isnan(values[place])}
-        others = {name: values[place] for name, values in columns.items() if name not in (*timed, counter)}
-        scalars |= {name: value for name, value in others.items() if not math.isnan(value)}
-        records.append(StepRecord(step, {}, scalars, {}, None, path, line))
-    # The first time on a clock is not the length of a step.
-    read = steps_in_sequence(records[1:] if clock else records, path)
-    text = f"{path}: {_taken(counter, root, parts, clock)}"
+    for at, ((file, line), step, window) in enumerate(zip(places, steps, windows, strict=True)):
+        if step < 1 or (is_clock and at == 0):
+            continue
+        scalars = {name: values[at] for name, values in columns.items() if name not in (*timed, counter, STEPS_LOGGED)}
+        scalars |= {TIMERS + name: values[at] for name, values in timed.items()}
+        scalars = {name: value for name, value in scalars.items() if not math.isnan(value)}
+        if window > 1:
+            scalars[STEPS_LOGGED] = float(window)
+        records.append(StepRecord(step, {}, scalars, {}, None, file, line))
+    if is_clock and not records:
+        raise UserError(
+            f"{path} has no step seconds but the time at which rows were written ({root}), and 1 row: a step's seconds "
+            "are the difference of two"
+        )
+    read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
+    text = f"{path}: {_taken(counter, root, parts, is_clock)}"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, text), *verdicts, *read.verdicts]
     tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in parts}
     return Imported(read, FORMAT, tree=tree)
@@ -125,30 +152,32 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
                 yield number, None if row is None else flatten(row)
 
 
-def _columns(path: Path) -> tuple[list[int], dict[str, list[float]], list[Verdict]]:
-    """The rows' lines, and the columns of numbers, NaN where a row has none."""
-    lines: list[int] = []
+def _columns(
+    rows: Iterable[tuple[Path, int, Mapping[str, Any] | None]], path: Path
+) -> tuple[list[tuple[Path, int]], dict[str, list[float]], list[Verdict]]:
+    """The rows' files and lines, and the columns of numbers, NaN where a row has none."""
+    places: list[tuple[Path, int]] = []
     columns: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
     unread = []
     try:
-        for line, row in _rows(path):
+        for file, line, row in rows:
             if row is None:
                 unread.append(line)
                 continue
             for name, raw in row.items():
                 value = _number(raw)
                 if name and value is not None:
-                    columns.setdefault(name, [math.nan] * len(lines)).append(value)
+                    columns.setdefault(name, [math.nan] * len(places)).append(value)
                     counts[name] = counts.get(name, 0) + 1
-            lines.append(line)
+            places.append((file, line))
             for values in columns.values():
-                values.extend([math.nan] * (len(lines) - len(values)))
+                values.extend([math.nan] * (len(places) - len(values)))
     except csv.Error as error:
         raise UserError(f"{path} cannot be read as CSV ({error}); correct it, or save it as CSV UTF-8") from None
     text = f"{path}: {len(unread)} lines are no JSON objects and were skipped (line {join_first(unread)})"
-    numbers = {name: values for name, values in columns.items() if counts[name] >= len(lines) / 2}
-    return lines, numbers, [Verdict("warning", "corrupt-line", text)] if unread else []
+    numbers = {name: values for name, values in columns.items() if counts[name] >= len(places) / 2}
+    return places, numbers, [Verdict("warning", "corrupt-line", text)] if unread else []
 
 
 def _number(raw: object) -> float | None:
@@ -178,20 +207,19 @@ def _in_seconds(name: str, values: Sequence[float]) -> list[float]:
     return [value / 1000.0 for value in values] if _MILLISECONDS.match(name) else list(values)
 
 
-def _times(path: Path, columns: Columns, given: str | None) -> tuple[str, list[str], bool]:
-    """The column with the step's seconds, those with its phases, and whether it is a clock."""
+def _times(path: Path, columns: Columns, given: str | None, clock: str) -> tuple[str, list[str], bool]:
+    """The column with the step's seconds, those with its phases, and whether it is a clock; `clock` is known as one."""
     if given is not None and given not in columns:
         hint = did_you_mean(given, list(columns))
         raise UserError(f"{path} has no column {given} with numbers{hint}; it has {join_first(list(columns), 12)}")
-    named = [name for name in columns if _SECONDS.match(name) and not _NO_SECONDS.search(name)]
+    named = [name for name in columns if name != clock and _SECONDS.match(name) and not _NO_SECONDS.search(name)]
     clocks = [name for name in named if _is_clock(name, columns[name])]
     durations = [name for name in named if name not in clocks and _holds(v > 0 for v in columns[name])]
     if given is not None:
-        return (
-            (given, [], True) if _is_clock(given, columns[given]) else (given, _parts(given, durations, columns), False)
-        )
-    if not durations and clocks:
-        return clocks[0], [], True
+        rises = given == clock or _is_clock(given, columns[given])
+        return (given, [], True) if rises else (given, _parts(given, durations, columns), False)
+    if not durations and (clocks or clock):
+        return next(iter(clocks), clock), [], True
     summed = [name for name in durations if _covered(name, _parts(name, durations, columns), columns) >= LEAST_COVERED]
     whole = [name for name in durations if _WHOLE.match(name)]
     chosen = next((some[0] for some in (durations, summed, whole) if len(some) == 1), None)

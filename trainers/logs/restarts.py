@@ -110,7 +110,7 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
                 continue
             if record.step <= last.step:
                 if record.step <= found[0].step:
-                    raise _several_runs(path, found[0], last, record)
+                    raise several_runs(path, found[0], last, record)
                 resumed = True
             elif drops := counter_drops(last, record):
                 restarts.append(Restart(last, record, drops))
@@ -155,7 +155,13 @@ def _equal(a: StepRecord, b: StepRecord) -> bool:
     )
 
 
-def _several_runs(path: Path, first: StepRecord, last: StepRecord, again: StepRecord) -> UserError:
+def several_runs(path: Path, first: StepRecord, last: StepRecord, again: StepRecord) -> UserError:
+    """The error for a source whose `first` step comes `again`, there or in another file of it, after `last`."""
+    if again.file != first.file:
+        return UserError(
+            f"{path} holds several runs, or several processes of one: step {first.step} is in {first.file}, and step "
+            f"{again.step} in {again.file}, which began later. Which one to import is not guessed: name its file"
+        )
     return UserError(
         f"{path} holds several runs: its first step, {first.step}, is on line {first.line} and again, with other "
         f"numbers or after step {last.step}, on line {again.line}. Which run to import is not guessed: "

@@ -279,7 +279,7 @@ def test_the_rows_of_each_are_read_from_wandb(tmp_path, trainer):
 
 def test_rows_tell_their_trainer(tmp_path):
     source = in_wandb(tmp_path, ROWS["skyrl"][3])
-    with pytest.raises(UserError, match=r"is a run of SkyRL \(by the names of its rows in wandb\), and arm a says"):
+    with pytest.raises(UserError, match=r"is a run of SkyRL \(by the names in its rows\), and arm a says"):
         imported(tmp_path, source, "openrlhf", "0.11.0")
 
 

@@ -1,0 +1,246 @@
+"""Reads TensorBoard's event files: the scalars of each step, single precision, with TensorBoard's own record reader.
+
+transformers' callback (TRL, ms-swift), verl and others write a step's scalars one after another, under the names that
+they give wandb. A process writes a file; the files of a folder are the lives of one run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.imports.tree_by_data import trainers_by_data
+from analysis.sources import any_table
+from analysis.sources.wandb_about import plain_config
+from analysis.sources.wandb_import import joined_attempts
+from analysis.sources.wandb_rows import HF_STEP, WANDB_STEP, Row, logged_steps, read_steps
+from common.errors import UserError
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
+from trainers.logs.hf_rows import TRAIN
+from trainers.logs.log_files import open_log
+from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord
+from trainers.logs.restarts import several_runs
+
+FORMAT = "tensorboard"
+# TensorBoard itself knows its files by this part of their names (backend/event_processing/io_wrapper.py).
+_NAME = "tfevents"
+# Each file begins with an event that has this version of it.
+_MARK = b"brain.Event:"
+# A trainer's output folder has them in runs/<time>_<host>, as torch's SummaryWriter names a process's folder.
+_PLACES = (f"*{_NAME}*", f"*/*{_NAME}*", f"*/*/*{_NAME}*")
+_OF_A_PROCESS = re.compile(r"\S+\d\d_\d\d-\d\d-\d\d_.+")
+# transformers' callback writes the run's arguments here, before the first step.
+_ARGUMENTS = "args/text_summary"
+# Half a unit in the last of a single-precision number's 24 bits.
+ROUNDING = 2.0**-24
+# A record has 16 bytes beside its event: its length, and two checksums.
+_FRAME, _LENGTH = 16, 8
+# The columns that events have beside their scalars.
+_STEP, _CLOCK = "step", "wall_time"
+
+
+def is_event_file(path: Path) -> bool:
+    """Whether a file is TensorBoard's, by its name or its first record."""
+    if not path.is_file() or _NAME in path.name:
+        return path.is_file()
+    with open_log(path) as file:
+        return _MARK in file.read(64)
+
+
+def event_files(path: Path) -> list[Path]:
+    """The event files of a run, unread: a file itself, or those of a folder or of the nearest folders in it.
+
+    `UserError` where several folders have them, unless each is named by its process's start.
+    """
+    if path.is_file():
+        return [path]
+    files: list[Path] = next((sorted(some) for place in _PLACES if (some := list(path.glob(place)))), [])
+    files = [file for file in files if file.is_file()]
+    folders = list(dict.fromkeys(file.parent for file in files))
+    if len(folders) > 1 and not all(_OF_A_PROCESS.fullmatch(folder.name) for folder in folders):
+        shown = join_first([str(folder) for folder in folders], 5)
+        raise UserError(f"{path} holds event files of {len(folders)} runs; name the folder of one: {shown}")
+    return files
+
+
+@dataclass
+class _Life:
+    """One file. Iterating over `events` fills the other fields."""
+
+    file: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    began: float | None = None
+    last_at: float | None = None
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def events(self) -> Iterator[tuple[int, int, float, dict[str, float]]]:
+        """(record number, step, seconds since 1970, scalars) of every event with scalars, in file order."""
+        # Loads protobuf, which other sources do without.
+        from google.protobuf.message import DecodeError
+        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        size, read, number = self.file.stat().st_size, 0, 0
+        for number, record in enumerate(RawEventFileLoader(str(self.file)).Load(), start=1):
+            try:
+                event = Event.FromString(record)
+            except DecodeError:
+                break
+            read += len(record) + _FRAME
+            self.began = event.wall_time if self.began is None else self.began
+            values = event.summary.value
+            if values and values[0].tag == _ARGUMENTS:
+                self.config = _arguments(values[0])
+            scalars = {value.tag: scalar for value in values if (scalar := _scalar(value)) is not None}
+            if scalars:
+                self.last_at = event.wall_time
+                yield number, event.step, event.wall_time, scalars
+        if read < size:
+            self.verdicts = [_unread(self.file, read, size - read)]
+
+    def rows(self) -> Iterator[Row]:
+        """A row, as wandb has it, of the scalars that were written one after another under one step."""
+        row: dict[str, Any] = {}
+        first = 0
+        for number, step, at, scalars in self.events():
+            if row.get(WANDB_STEP) != step:
+                yield from self._finished(first, row)
+                row, first = {WANDB_STEP: step}, number
+            row |= {**scalars, "_timestamp": at}
+        yield from self._finished(first, row)
+
+    def _finished(self, number: int, row: dict[str, Any]) -> Iterator[Row]:
+        if row and self.began is not None:
+            # In wandb the callback logs its step beside the scalars.
+            counter = {HF_STEP: row[WANDB_STEP]} if any(name.startswith(TRAIN) for name in row) else {}
+            yield self.file, number, {**counter, **row, "_runtime": row["_timestamp"] - self.began}
+
+    def table(self) -> Iterator[Row]:
+        """A row for each step, in the order of steps: an unknown trainer may write its numbers at several places.
+
+        `UserError` where the file's first step comes again after others: it has several trainings, or processes.
+        """
+        rows: dict[int, tuple[int, dict[str, Any]]] = {}
+        again, last, repeated = set(), None, False
+        for number, step, at, scalars in self.events():
+            _, row = rows.setdefault(step, (number, {}))
+            if scalars.keys() & row.keys():
+                repeated = True
+                again |= {step} - {last}
+            row |= {**scalars, _STEP: step, _CLOCK: at}
+            last = step
+        if repeated and list(rows) == [0]:
+            raise UserError(
+                f"{self.file}: all its scalars are of step 0, because its program gave none (global_step): they cannot "
+                "be joined to steps. Import another log of the run"
+            )
+        if len(again) > 1 and min(rows) in again:
+            raise UserError(
+                f"{self.file} holds several runs, or several processes of one: {count_of(len(again), 'step')} "
+                f"({min(again)} to {max(again)}) come again after others. Let one process log, or import another log"
+            )
+        yield from ((self.file, number, row) for _, (number, row) in sorted(rows.items()))
+
+
+def _scalar(value: Any) -> float | None:
+    """A summary's number; None for texts, images and distributions."""
+    kind = value.WhichOneof("value")
+    if kind == "simple_value":
+        return float(value.simple_value)
+    if kind != "tensor":
+        return None
+    from tensorboard.util.tensor_util import make_ndarray
+
+    array = make_ndarray(value.tensor)
+    return float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else None
+
+
+def _arguments(value: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(value.tensor.string_val[0])
+    except (ValueError, IndexError, RecursionError):
+        return {}
+    return plain_config(found) if isinstance(found, dict) else {}
+
+
+def _unread(file: Path, begins: int, rest: int) -> Verdict:
+    """What is said of a file whose last bytes are no whole record."""
+    with file.open("rb") as raw:
+        raw.seek(begins)
+        length = raw.read(_LENGTH)
+    if len(length) < _LENGTH or int.from_bytes(length, "little") + _FRAME > rest:
+        text = f"{file}: its last record is cut off and is left out"
+        return Verdict("note", "value-cut-off", text)
+    text = f"{file}: the record at byte {begins:,} is damaged, and the {rest:,} bytes from there on cannot be read"
+    return Verdict("warning", "corrupt-line", text)
+
+
+def _lives(path: Path) -> list[_Life]:
+    files = event_files(path)
+    if not files:
+        raise UserError(f"{path} holds no event files of TensorBoard (events.out.tfevents...); name their folder")
+    return [_Life(file) for file in files]
+
+
+def preview(path: Path) -> Imported:
+    """The run's arguments, without its steps; only the steps show whether its timers are declared."""
+    lives = _lives(path)
+    for life in lives:
+        next(life.events(), None)
+    return Imported(SourceRead(), FORMAT, config=next((life.config for life in lives if life.config), {}), tree={})
+
+
+def read_event_files(path: Path, step_seconds: str | None = None) -> Imported:
+    """The steps of a run's event files: a known trainer's by its names, others as a table with any columns.
+
+    Files are read in the order in which they began; of a step that two have, the later one counts. `UserError` where a
+    later file begins with the first one's first step: they are of several runs.
+    """
+    lives = _lives(path)
+    logged = [logged_steps(life.rows(), life.file.name) for life in lives]
+    order = sorted(range(len(lives)), key=lambda at: lives[at].began or math.inf)
+    lives, logged = [lives[at] for at in order], [logged[at] for at in order]
+    if not any(life.last_at for life in lives):
+        unread = "".join(f". {verdict.text}" for life in lives for verdict in life.verdicts)
+        raise UserError(
+            f"{path} has no scalars in its {count_of(len(lives), 'event file')}: the run ended before its first step, "
+            f"or logs elsewhere. Import another log of it{unread}"
+        )
+    read, tree = _joined(path, read_steps(logged)), None
+    read.verdicts += [verdict for life in lives for verdict in life.verdicts]
+    known = [read.written_by] if read.written_by else trainers_by_data(read)
+    if len(known) == 1:
+        read.written_by = known[0]
+    if step_seconds is not None or not known:
+        rows = (row for life in lives for row in life.table())
+        found = any_table.table_of(rows, path, step_seconds, _STEP, _CLOCK)
+        found.read.verdicts += [verdict for life in lives for verdict in life.verdicts]
+        read, tree = found.read, found.tree
+    for step, record in read.records.items():
+        read.records[step] = replace(record, rounding=_rounding(record))
+    ended = [life.last_at for life in lives if life.last_at is not None]
+    config = next((life.config for life in reversed(lives) if life.config), {})
+    began = next((life.began for life in lives), None)
+    return Imported(read, FORMAT, config=config, tree=tree, started=began, finished=max(ended, default=None))
+
+
+def _joined(path: Path, reads: list[SourceRead]) -> SourceRead:
+    """The steps of a run's files, in the order of their start."""
+    with_steps = [read for read in reads if read.records]
+    firsts = [read.records[min(read.records)] for read in with_steps]
+    for first in firsts[1:]:
+        if first.step <= firsts[0].step:
+            raise several_runs(path, firsts[0], firsts[0], first)
+    return joined_attempts(with_steps, path.name)
+
+
+def _rounding(record: StepRecord) -> dict[str, float]:
+    exact = (STEPS_LOGGED, HF_STEP)
+    numbers = {name: abs(value) for name, value in record.scalars.items() if value and name not in exact}
+    return {name: value * ROUNDING for name, value in numbers.items() if math.isfinite(value)}
