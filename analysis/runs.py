@@ -17,7 +17,7 @@ from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
 from common.verdicts import Verdict
 from trainers.command import as_logged
-from trainers.registry import brings_work, trainer_named
+from trainers.registry import Trainer, brings_work, trainer_named
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_from_json
 from trainers.timers.tree import TimerTree
@@ -54,16 +54,22 @@ class PlanRead:
         return [arm for arm in self.arms if arm != self.baseline and not self.is_other_kind(arm)]
 
     @property
+    def step_of(self) -> str:
+        """What a step of the baseline is, and of each of its rivals."""
+        return self._trainer(self.baseline).step_of
+
+    @property
     def engines_only(self) -> bool:
         """Whether no arm trains: each runs an engine alone."""
-        return not any(self._trains(arm) for arm in self.arms)
+        return not any(self._trainer(arm).trains for arm in self.arms)
 
     def is_other_kind(self, arm: str) -> bool:
-        """Whether one of arm and baseline trains and the other runs its engine alone, so that their steps differ."""
-        return self._trains(arm) != self._trains(self.baseline)
+        """Whether the steps of arm and baseline differ: one trains, the other runs its engine alone, or on batches."""
+        kinds = {(one.trains, one.step_of) for one in map(self._trainer, (arm, self.baseline))}
+        return len(kinds) > 1
 
-    def _trains(self, arm: str) -> bool:
-        return trainer_named(str(self.arms[arm].get("trainer"))).trains
+    def _trainer(self, arm: str) -> Trainer:
+        return trainer_named(str(self.arms[arm].get("trainer")))
 
 
 @dataclass(frozen=True)

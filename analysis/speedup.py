@@ -178,7 +178,8 @@ def comparison_table(
             verdicts.append(Verdict("error", "no-common-steps", text))
             continue
         head = {"factors": factors, "baseline": plan.baseline, "arm": arm}
-        row = head | _sums(pairs) | {"warmup_left_out": _fewest_warmup_steps(wide, factors, both, plan.warmup_steps)}
+        warmup_steps = plan.warmup_steps if plan.step_of == "step" else 0
+        row = head | _sums(pairs) | {"warmup_left_out": _fewest_warmup_steps(wide, factors, both, warmup_steps)}
         verdicts += _unpaired_verdicts(wide, pairs, factors, both)
         if (factors, arm) in (refused or {}):
             row |= dict.fromkeys(RATIOS, math.nan)

@@ -158,7 +158,25 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     completions; rows that are means of other steps than in another arm and cannot be joined (`join_windows`); and steps
     with impossible times: not positive, below the sum of their parts, or over `JUMP` times their run's median. No other
     slow step is left out: outliers count.
+
+    The results of benchmarks have no warm-up, and share no step with a training.
     """
+    results = [run for run in runs if trainer_named(run.tree.trainer).step_of != "step"]
+    steps = [run for run in runs if run not in results]
+    if not results or not steps:
+        return _counted_steps(runs, 0 if results else warmup_steps)
+    parts = [_counted_steps(steps, warmup_steps), _counted_steps(results, 0)]
+    wide = pd.concat([part for part, _ in parts], ignore_index=True)
+    return _in_order(wide), [verdict for _, found in parts for verdict in found]
+
+
+def _in_order(wide: pd.DataFrame) -> pd.DataFrame:
+    rest = [c for c in wide.columns if c not in KEYS]
+    timed = [c for prefix in (PHASE, OWN, ROUNDING) for c in rest if c.startswith(prefix)]
+    return wide[KEYS + timed + sorted(set(rest) - set(timed))]
+
+
+def _counted_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
     frames, verdicts = [], []
     for run in runs:
         try:
@@ -187,13 +205,11 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
     elsewhere = wide[slot].merge(dropped, on=slot, how="left", indicator=True)["_merge"] == "both"
     wide.loc[elsewhere.to_numpy() & (wide["left_out"] == "").to_numpy(), "left_out"] = ELSEWHERE
     wide["counted"] = wide["left_out"] == ""
-    rest = [c for c in wide.columns if c not in KEYS]
-    timed = [c for prefix in (PHASE, OWN, ROUNDING) for c in rest if c.startswith(prefix)]
     for run_id, rows in wide.groupby("run_id", sort=False):
         if not rows["counted"].any():
             text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"
             verdicts.append(Verdict("error", "no-counted-steps", text))
-    return wide[KEYS + timed + sorted(set(rest) - set(timed))], verdicts
+    return _in_order(wide), verdicts
 
 
 def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:

@@ -93,6 +93,8 @@ class LogFormat:
     preview: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
     """Reads what a log has besides its steps. Arguments: its path, its first parts, and whether the run's version is
     already known."""
+    file_name: str = ""
+    """The name that its tool gives it: among the tool's other files in a folder it is the run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,12 @@ class Trainer:
     """How people start it themselves; None if its commands are not read."""
     trains: bool = True
     """False for one that only runs an engine: its steps are of another kind."""
+    step_of: str = "step"
+    """What one of its steps is: `step`, or the unit of a result for which the engine ran once, without a warm-up."""
+    shown: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Scalars that `compare` prints of a run -> the unit in text, and how many of it one of the scalar's are."""
+    told: tuple[str, ...] = ()
+    """The codes of its reader's verdicts that change what a ratio says, which `compare` prints."""
 
     # Its settings
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from common.errors import UserError
 from common.messages import did_you_mean
 from engines import UNKNOWN
 from trainers.areal.trainer import AREAL
-from trainers.benchmark.trainer import BENCHMARK
+from trainers.benchmark.trainer import BATCH, REQUEST
 from trainers.command.trainer import COMMAND
 from trainers.nemo_rl.trainer import NEMO_RL
 from trainers.openrlhf.trainer import OPENRLHF
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _DRIVEN = (TRL, VERL, SWIFT, REPLAY, COMMAND)
-_IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL, BENCHMARK)
+_IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL, REQUEST, BATCH)
 _TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
 
 

@@ -31,6 +31,7 @@ from workflow.preflight import write_preflight
 
 if TYPE_CHECKING:
     from analysis.report.content import Content
+    from analysis.runs import Run
 
 MARK = "compared"
 """Marks a folder that this command may overwrite; it never writes into an experiment's results."""
@@ -105,7 +106,9 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[
 
     left_out = [verdict.text for verdict in content.verdicts if verdict.code in LEFT_OUT]
     taken = [verdict.text.partition(": ")[2] for verdict in content.verdicts if verdict.code == COLUMNS_TAKEN]
-    for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken)):
+    codes = {code for trainer in trainers() for code in trainer.told}
+    told = [f"{verdict.text}." for verdict in content.verdicts if verdict.code in codes and verdict.level != "note"]
+    for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
         _say(line, args)
     as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
@@ -173,18 +176,37 @@ def _say(line: str, args: argparse.Namespace) -> None:
     print(line, file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
 
 
-def _summary(plan: Plan, runs: Sequence[Any]) -> list[str]:
+def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
     """A line per arm: its timer tree, engine, runs and steps."""
     lines = []
     for name in plan.config.arms:
         own = [run for run in runs if run.arm == name]
         if own:
             steps = sum(run.steps["step"].nunique() for run in own)
-            trees = ", ".join(dict.fromkeys("a table" if run.tree.mode == MODE else run.tree.name for run in own))
+            trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
             engine = plan.config.arms[name].engine
             engine = "engine not in its log" if engine == UNKNOWN else engine
-            lines.append(f"{name}: {trees}, {engine}; {count_of(len(own), 'run')}, {count_of(steps, 'step')}")
+            shown = trainer_named(plan.config.arms[name].trainer).shown
+            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if shown else 'step')}"
+            lines.append(f"{name}: {trees}, {engine}; {rows}")
+            if numbers := [text for scalar, unit in shown.items() if (text := _range(own, scalar, *unit))]:
+                lines.append(f"  {', '.join(numbers)}")
     return lines
+
+
+def _source_of(run: Run) -> str:
+    """What a run was read from: its timer tree, a table, or a benchmark's format."""
+    if trainer_named(run.tree.trainer).shown:
+        return str(run.done["sources"][0]["format"])
+    return "a table" if run.tree.mode == MODE else run.tree.name
+
+
+def _range(runs: Sequence[Run], scalar: str, unit: str, scale: float) -> str:
+    """A scalar of these runs with its unit, from its lowest to its highest; empty without it."""
+    rows = (run.steps[(run.steps["kind"] == "scalar") & (run.steps["name"] == scalar)] for run in runs)
+    values = [scale * value for own in rows for value in own["value"]]
+    ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []
+    return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
 
 
 def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from analysis.sources.wandb_api import download
 from common.errors import UserError
 from engines import UNKNOWN, engines
 from trainers.logs.record import Imported
-from trainers.registry import trainer_named
+from trainers.registry import trainer_named, trainers
 from trainers.section import NAME_PATTERN
 from trainers.timers.tree import release_of
 
@@ -83,7 +83,9 @@ def _source(given: str) -> str:
     if any(path.glob("**/*.wandb")):
         return given
     inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    logs = [file for file in inside if not is_event_file(file) and _is_log(file)]
+    names = {form.file_name for trainer in trainers() for form in trainer.formats}
+    logs = [file for file in inside if file.name in names]
+    logs = logs or [file for file in inside if not is_event_file(file) and _is_log(file)]
     if not logs and has_event_files(path):
         return given
     if len(logs) != 1:
@@ -214,7 +216,7 @@ def _file_name(arm: ComparedArm, parts: int) -> str:
 
 def has_one_step(arms: Sequence[ComparedArm], args: argparse.Namespace) -> bool:
     """Whether a short log has only one step: leaving it out as a warm-up would leave nothing to compare."""
-    for arm in arms:
+    for arm in (arm for arm in arms if trainer_named(arm.trainer).step_of == "step"):
         for source, inspected in zip(arm.sources, arm.inspected, strict=True):
             records = inspected.read.records
             if not records and Path(source).is_file() and Path(source).stat().st_size <= _SHORT_BYTES:

@@ -23,6 +23,8 @@ MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
 MOST_NAMES = 4
+# A longer difference is named by its code; the page has the rest.
+MOST_SHOWN = 160
 # The codes of findings that no setting removes: the arms have different trainers, which work differently.
 WHOLE, WAYS = "trainers", "trainer-ways"
 
@@ -44,7 +46,8 @@ def caveats_of(
         ("gate", "gate", failed),
         ("spread", "answer", _spread(claims, known, rows)),
         ("estimates", "answer", _contradictions(known)),
-        ("estimates", "steps", _outliers(rows, told)),
+        # The results of one benchmark are of different loads by intent.
+        ("estimates", "steps", _outliers(rows if all(claim.record == "step" for claim in known) else [], told)),
         ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
         ("data", "gate", not_judged),
         ("data", "answer", _missing(claims)),
@@ -63,7 +66,9 @@ def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[
             yield f"{finding.what}: {finding.why}."
     if codes := list(dict.fromkeys(finding.code for finding in unequal if not finding.scope)):
         effect = "the ratio compares whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
-        yield f"Unequal terms ({join_first(codes, MOST_NAMES)}): {effect}."
+        what = next(finding.what for finding in unequal if not finding.scope)
+        shown = what if len(codes) == 1 and len(what) <= MOST_SHOWN else join_first(codes, MOST_NAMES)
+        yield f"Unequal terms ({shown}): {effect}."
 
 
 def _gate(arm: str, gate: pd.DataFrame | None) -> tuple[list[str], list[str]]:
@@ -88,7 +93,9 @@ def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) ->
     """Too few runs or steps, and what noise leaves not resolved."""
     where = " at each factor combination" if len(claims) > 1 else ""
     if known and all(claim.one_step for claim in known):
-        yield f"One step of one run each{where}: other steps and other runs may differ."
+        step = "One step of one run each" if known[0].record == "step" else "One result each"
+        others = "other steps and other runs" if known[0].record == "step" else "other runs of the benchmark"
+        yield f"{step}{where}: {others} may differ."
     elif known and all(claim.one_pair for claim in known):
         yield f"One run pair{where}: how much other runs differ is unknown."
     if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows):
@@ -139,8 +146,8 @@ def _contradictions(known: Sequence[Claim]) -> Iterator[str]:
         yield f"Step time{numbers} and equal work disagree{_at([c.at for c in some], known)}: {why}."
     by_token = [claim for claim in known if disagrees(claim.value("raw"), claim.value("per_token"))]
     if by_token and not apart:
-        where = _at([claim.at for claim in by_token], known)
-        yield f"Per step and per response token disagree on which arm is faster{where}: {_work_of(by_token)}."
+        where, unit = _at([claim.at for claim in by_token], known), by_token[0].step_of
+        yield f"Per {unit} and per response token disagree on which arm is faster{where}: {_work_of(by_token)}."
 
 
 def _work_of(claims: Sequence[Claim]) -> str:
@@ -179,9 +186,14 @@ def _missing(claims: Sequence[Claim]) -> Iterator[str]:
     """Factor combinations without a comparison, and those without a ratio at equal work."""
     for why, places in _grouped((c.why, c.at) for c in claims if c.verdict == "x"):
         yield f"Not compared{_at(places, claims)}: {why}."
-    unknown = [c for c in claims if c.verdict != "x" and c.unit != AT_EQUAL_WORK]
+    unknown = [c for c in claims if c.verdict != "x" and lacks_equal_work(c)]
     for why, places in _grouped((why_not_equal_work(c), c.at) for c in unknown):
         yield f"Speed at equal work is unknown{_at(places, claims)}: {why}."
+
+
+def lacks_equal_work(claim: Claim) -> bool:
+    """Whether a ratio at equal work is missing; a benchmark's requests, which all clients choose, need none."""
+    return claim.record == "step" and claim.unit != AT_EQUAL_WORK
 
 
 def why_not_equal_work(claim: Claim) -> str:

@@ -31,6 +31,8 @@ class Claim:
     why: str = ""
     """Why the claim has no direction or no value, where the reason is not chance."""
     contradicted: bool = False
+    step_of: str = "step"
+    """What one of its steps is (trainers/protocol.py)."""
 
     @property
     def row(self) -> Row:
@@ -39,8 +41,14 @@ class Claim:
 
     @property
     def unit(self) -> str:
-        """The unit of the ratio: a key of `ESTIMATES_OF`."""
-        return next(unit for unit, names in ESTIMATES_OF.items() if self.estimate in names)
+        """The unit of the ratio: a key of `ESTIMATES_OF`, with what a step is."""
+        unit = next(unit for unit, names in ESTIMATES_OF.items() if self.estimate in names)
+        return unit.replace("step", self.step_of)
+
+    @property
+    def record(self) -> str:
+        """The noun for one of its steps: a benchmark's is a result."""
+        return "step" if self.step_of == "step" else "result"
 
     @property
     def interval(self) -> Span:
@@ -73,23 +81,23 @@ class Claim:
         return ratio if ratio > 0 else math.nan
 
 
-def claim_from(at: str, rows: dict[str, Row]) -> Claim:
+def claim_from(at: str, rows: dict[str, Row], step_of: str = "step") -> Claim:
     """The claim of one factor combination, from its rows of `estimate_table` by estimate."""
     valued = ([name for name in names if rows[name]["value"] > 0] for names in ESTIMATES_OF.values())
     names = next(filter(None, valued), [])
     if not names:
-        return Claim(at, rows, "", "x", str(rows["raw"]["why"]))
+        return Claim(at, rows, "", "x", str(rows["raw"]["why"]), step_of=step_of)
     claimed = next((name for name in names if rows[name]["low"] > 0), names[0])
     row, others = rows[claimed], CONTRADICTED_BY.get(claimed, ())
-    if (wide := Claim(at, rows, claimed, "~", str(row["why"] or WIDE))).too_wide:
+    if (wide := Claim(at, rows, claimed, "~", str(row["why"] or WIDE), step_of=step_of)).too_wide:
         return wide
     # A difference that the printed digits do not show is not claimed, whatever its interval.
     side = direction(row["value"])
     verdict = row["verdict"] if side else "~"
     if verdict in "+-" and others and all(direction(rows[name]["value"]) == -side for name in others):
         why = f"{' and '.join(others).replace('_', ' ')} point{'s' * (len(others) == 1)} to the other arm"
-        return Claim(at, rows, claimed, "~", why, contradicted=True)
-    return Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "")
+        return Claim(at, rows, claimed, "~", why, contradicted=True, step_of=step_of)
+    return Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "", step_of=step_of)
 
 
 def direction(value: float) -> int:

@@ -14,7 +14,7 @@ from analysis.estimates.noise import repetition_of
 from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import outliers_decide
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Ratio
-from analysis.verdict.caveats import WAYS, WHOLE, caveats_of, why_not_equal_work
+from analysis.verdict.caveats import WAYS, WHOLE, caveats_of, lacks_equal_work, why_not_equal_work
 from analysis.verdict.claim import AT_EQUAL_WORK, ESTIMATES_OF, Claim, claim_from, direction
 from common.findings import COMPARED, Finding, Preflight
 from common.messages import join_first
@@ -46,7 +46,8 @@ def verdict_table(
         claims = []
         for factors, group in of_arm.groupby("factors", sort=False):
             rows_of_claim: list[Any] = group.to_dict("records")
-            claims.append(claim_from(factors_label(str(factors)), {row["estimate"]: row for row in rows_of_claim}))
+            by_estimate = {row["estimate"]: row for row in rows_of_claim}
+            claims.append(claim_from(factors_label(str(factors)), by_estimate, plan.step_of))
         gate_rows = gate[gate["arm"] == arm] if gate is not None else None
         of_runs = [finding for finding in disturbed if {plan.baseline, arm} & set(finding.arms)]
         verdicts.append(_verdict(arm, plan, rows, claims, gate_rows, preflight, of_runs))
@@ -71,10 +72,13 @@ def _verdict(
     preflight = preflight and preflight.between((plan.baseline, arm))
     terms = preflight.unequal((plan.baseline, arm)) if preflight is not None else []
     unequal = [*disturbed, *terms]
-    groups = [same for unit in ESTIMATES_OF if (same := [claim for claim in known if claim.unit == unit])]
+    units = [unit.replace("step", plan.step_of) for unit in ESTIMATES_OF]
+    groups = [same for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({claim.verdict for claim in groups[0]}) == 1 and len(groups[0]) == len(claims)
     verdict: Any = groups[0][0].verdict if one_verdict else "~"
-    basis = [f"{count_of(pairs, 'run pair')}, {count_of(steps, 'paired step')}{_warmup(comparison, plan)}"]
+    basis = [
+        f"{count_of(pairs, 'run pair')}, {count_of(steps, f'paired {known[0].record}')}{_warmup(comparison, plan)}"
+    ]
     unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
     verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
     different = sum(row.why != COMPARED for row in preflight.rows("different")) if preflight is not None else 0
@@ -119,7 +123,7 @@ def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]]) -> str
     if len(claims) == 1:
         (claim,) = claims
         if claim.one_pair:
-            return f"{VERDICT_NAMES['~']}, one {'step' if claim.one_step else 'run pair'} only"
+            return f"{VERDICT_NAMES['~']}, one {claim.record if claim.one_step else 'run pair'} only"
         return _name(claim)
     best = groups[0]
     names = [_name(claim) for claim in best]
@@ -143,7 +147,7 @@ def _direction_name(verdict: str, unit: str) -> str:
 
 def _warmup(comparison: pd.DataFrame, plan: PlanRead) -> str:
     fewest = int(comparison["warmup_left_out"].min())
-    if fewest >= plan.warmup_steps:
+    if fewest >= plan.warmup_steps or plan.step_of != "step":
         return f" after {count_of(fewest, 'warm-up step')}" if fewest else ""
     return f" (a run begins later: {fewest} of {plan.warmup_steps} warm-up steps left out)"
 
@@ -163,10 +167,10 @@ def _remedies(
         remedies.append("a preflight, which compares the settings")
     unbound = [c for c in known if math.isnan(c.interval[0]) and not c.one_pair and c.row["why"] != ROUNDED]
     if unbound or all(claim.one_step for claim in known):
-        remedies.append("more steps")
+        remedies.append("more steps" if known[0].record == "step" else "more runs of the benchmark")
     if len(known) == 1 and (runs := _more_runs(known[0], comparison)):
         remedies.append(runs)
-    lacking = [why_not_equal_work(claim) for claim in known if claim.unit != AT_EQUAL_WORK]
+    lacking = [why_not_equal_work(claim) for claim in known if lacks_equal_work(claim)]
     if logs := [why for why in lacking if NOT_KNOWN in why]:
         remedies.append(f"logs with {logs[0].partition(NOT_KNOWN)[0].removesuffix(' is ').removesuffix(' are ')}")
     return remedies

@@ -1,106 +1,230 @@
-"""The engines' own benchmarks: what their result files hold. They run an engine alone, so none trains.
+"""Benchmarks of an engine alone: what their result files hold (forms.py). None of them trains.
 
-Read in vLLM 0.31 (benchmarks/serve.py, throughput.py) and SGLang 0.5.23 (benchmark/serving.py, offline_throughput.py).
-A result is one step, which stands for one request: its seconds are the benchmark's over the number of requests, its
-tokens are means, so that results of different numbers of requests are compared. A file with several results (SGLang
-appends a line for each) has as many steps.
+A result is one step. It stands for one request: its seconds are those from one answer to the next, by the requests a
+second that the file states, and its tokens are means, so that results of different numbers of requests are compared.
+The benchmarks of one batch are a trainer of their own, whose step is that batch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from common.dotted import as_mapping, lookup
 from common.errors import UserError
-from common.verdicts import Verdict, count_of
+from common.verdicts import Level, Verdict, count_of
+from trainers.benchmark.forms import BATCHES, BY_REQUEST, NUMBERS, REQUESTS, TEXTS, Form
 from trainers.logs.log_files import open_log
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, as_number
 from trainers.protocol import LogFormat, Trainer
 from trainers.timers.tree import Phase, TimerTree
 
 _ENGINES = ("vllm", "sglang", "lmdeploy", "transformers")
-# A result's seconds, and its requests, by the benchmark that writes it.
-_SECONDS = ("duration", "total_latency", "elapsed_time")
-_REQUESTS = ("completed", "successful_requests", "num_requests")
-_TOKENS = {"total_output_tokens": "response_tokens", "total_input_tokens": "prompt_tokens"}
-SERVING, OFFLINE, THROUGHPUT = "bench-serving", "sglang-bench-offline", "vllm-bench-throughput"
-_STEP = Phase("step", "Request", "From the first request to the last answer, by request.", "generation", ("step",))
+_PREFIX = "benchmark/"
+FAILED, RATE = "requests-failed", "client-set-the-rate"
+# A client that reaches so much of its own rate has measured that rate, not the engine.
+_RATE_REACHED = 0.9
+# From this share on, requests without an answer change the throughput.
+_UNANSWERED_SHARE = 0.01
 
 
-def _results(path: Path) -> Iterator[dict[str, Any]]:
+def _read(path: Path, form: Form, of_batches: bool) -> Imported:
+    read, texts, doubts = SourceRead(), dict[str, dict[str, None]](), dict[str, list[Verdict]]()
+    for number, result in enumerate(_results(path, form), start=1):
+        values, requests = _flat(result), _by_request(result, path)
+        found = {name: math.fsum(some) / len(some) for name, some in requests.items()} | _numbers(values)
+        count = found.get("requests", 1.0 if of_batches else 0.0)
+        per_s = found.get("requests_per_s") or count / found.get("seconds", math.inf)
+        if not (count > 0 and 0 < per_s < math.inf):
+            raise UserError(
+                f"{path}: result {number} has no answered request or no duration: the benchmark has failed; run it "
+                "again, or remove this result"
+            )
+        # A result of requests stands for one of them, a batch for all of its own.
+        work = count if of_batches else 1.0
+        scalars = {TIMERS + "step": work / per_s}
+        for name in ("response_tokens", "prompt_tokens"):
+            mean = found.pop(name, found.get(f"all_{name}", math.nan) / count)
+            if mean > 0:
+                scalars[name] = mean * work
+                scalars[f"{_PREFIX}{name}_per_s"] = mean * per_s
+        found = {"latency_s": work / per_s} | found if of_batches else found
+        scalars |= {_PREFIX + name: value for name, value in (found | {"requests_per_s": per_s}).items()}
+        samples = {_PREFIX + name: some for name, some in requests.items()}
+        read.records[number] = StepRecord(number, {}, scalars, samples, None, path, number)
+        for verdict in _doubts(f"{path}: result {number}", found, count, per_s):
+            doubts.setdefault(verdict.code, []).append(verdict)
+        for name, text in _texts(values, found, form, of_batches).items():
+            texts.setdefault(name, {})[text] = None
+    for same in doubts.values():
+        more = f" ({len(same) - 1} more results like it)" if len(same) > 1 else ""
+        read.verdicts.append(replace(same[0], text=same[0].text + more))
+    config = {name: ", ".join(some) for name, some in texts.items()}
+    return Imported(read, form.name, config=config, versions={(BATCH if of_batches else REQUEST).name: "1"})
+
+
+def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSON document, or of JSON lines."""
     with open_log(path) as file:
-        text = file.read().decode("utf-8", errors="replace")
+        text = file.read().decode("utf-8-sig", errors="replace")
     try:
         whole = json.loads(text)
-        yield from whole if isinstance(whole, list) else [whole]
-    except ValueError:
+        rows: list[Any] = whole if isinstance(whole, list) else [whole]
+    except ValueError as error:
+        rows = []
         for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise UserError(f"{path}:{number} is no JSON ({error}); copy the file again") from None
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except ValueError as of_line:
+                where, why = (f"{path}:{number}", of_line) if rows else (path, error)
+                raise UserError(f"{where} is no complete JSON ({why}); copy the file again") from None
+    yield from (row for row in rows if isinstance(row, Mapping))
 
 
-def _read(path: Path, form: str, engine: str = "") -> Imported:
-    read, config = SourceRead(), dict[str, str]()
-    failed = 0
-    for number, result in enumerate(_results(path), start=1):
-        numbers = {name: value for name, raw in result.items() if (value := as_number(raw)) is not None}
-        seconds, requests = (next((numbers[n] for n in names if n in numbers), 0.0) for names in (_SECONDS, _REQUESTS))
-        if not (seconds > 0 and requests > 0):
-            raise UserError(f"{path}: result {number} has no duration or no answered request: the benchmark has failed")
-        scalars = {f"benchmark/{name}": value for name, value in numbers.items()}
-        scalars |= {_TOKENS[name]: numbers[name] / requests for name in _TOKENS if name in numbers}
-        scalars[TIMERS + "step"] = seconds / requests
-        failed += int(numbers.get("failed", 0))
-        read.records[number] = StepRecord(number, {}, scalars, {}, None, path, number)
-        config = {"backend": engine or str(result.get("backend", ""))}
-    if failed:
-        text = f"{path}: {count_of(failed, 'request')} failed; the seconds are of all, the tokens of those that did not"
-        read.verdicts.append(Verdict("warning", "requests-failed", text))
-    return Imported(read, form, config=config, versions={"benchmark": "1"})
+def _results(path: Path, form: Form) -> list[Mapping[str, Any]]:
+    found = list(_objects(path))
+    if form.results:
+        return [result for one in found for result in one.get(form.results) or [] if isinstance(result, Mapping)]
+    if not form.of_requests:
+        return found
+    answered = [one for one in found if not one.get("error")]
+    ends = [[as_number(lookup(one, f"metadata.request_{end}_ns")) for one in answered] for end in ("start", "end")]
+    times = [[time for time in some if time is not None] for some in ends]
+    span_s = (max(times[1]) - min(times[0])) / 1e9 if all(times) else 0.0
+    failed = len(found) - len(answered)
+    return [{"completed": len(answered), "failed": failed, "duration": span_s, "requests": {"successful": answered}}]
 
 
-def _has(*names: str) -> Any:
-    def is_row(row: Mapping[str, Any]) -> bool:
-        return all(name in row for name in names)
+def _by_request(result: Mapping[str, Any], path: Path) -> dict[str, list[float]]:
+    """The numbers of each answered request, if the file has them, or AIPerf's other file beside it."""
+    requests = as_mapping(result.get("requests")).get("successful")
+    export = path.with_name("profile_export.jsonl")
+    if requests is None and "input_config" in result and export.is_file():
+        requests = [one for one in _objects(export) if not one.get("error")]
+    elif requests is None and isinstance(result.get("ttfts"), list):
+        requests = list(_joined(result))
+    columns = {
+        name: [number for one in requests or () if (number := _first(_flat(one), names)) is not None]
+        for name, names in BY_REQUEST.items()
+    }
+    return {name: numbers for name, numbers in columns.items() if numbers}
 
-    return is_row
+
+def _joined(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The answered requests in the lists of vLLM and SGLang; the time between tokens is a list of each."""
+    lists = [result.get(name) or [] for name in ("ttfts", "itls", "output_lens", "input_lens", "errors")]
+    for first_s, later_s, output_tokens, prompt_tokens, error in zip_longest(*lists):
+        if isinstance(first_s, int | float) and isinstance(later_s, list) and not error:
+            found = {"time_to_first_token_ms": 1000 * first_s, "request_latency": math.fsum([first_s, *later_s])}
+            yield found | {"output_tokens": output_tokens, "prompt_tokens": prompt_tokens}
 
 
-BENCHMARK = Trainer(
-    name="benchmark",
-    label="an engine's own benchmark",
-    engines=_ENGINES,
-    trains=False,
-    keys={"engine": ("backend",)},
-    trees=(TimerTree("benchmark", "1", _ENGINES, (_STEP,), "the result files of vLLM 0.31 and SGLang 0.5.23"),),
-    formats=(
-        LogFormat(
-            SERVING,
-            "the result of `vllm bench serve` or SGLang's bench_serving",
-            lambda path: _read(path, SERVING),
-            is_row=_has("duration", "completed", "request_throughput"),
-            mark=b'"request_goodput"',
-            preview=lambda path, parts, versioned: _read(path, SERVING),
-        ),
-        LogFormat(
-            OFFLINE,
-            "the result of SGLang's bench_offline_throughput",
-            lambda path: _read(path, OFFLINE, "sglang"),
-            is_row=_has("successful_requests", "total_latency"),
-            preview=lambda path, parts, versioned: _read(path, OFFLINE, "sglang"),
-        ),
-        LogFormat(
-            THROUGHPUT,
-            "the result of `vllm bench throughput`",
-            lambda path: _read(path, THROUGHPUT, "vllm"),
-            is_row=_has("elapsed_time", "num_requests", "tokens_per_second"),
-            mark=b'"requests_per_second"',
-            preview=lambda path, parts, versioned: _read(path, THROUGHPUT, "vllm"),
-        ),
-    ),
+def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by dotted name; a list of objects stands for its last one: of AIPerf's phases the measured one."""
+    found: dict[str, Any] = {}
+    for key, value in result.items():
+        if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+            value = value[-1]
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{name}": one for name, one in _flat(value).items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _first(values: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """The first of these numbers that a result has, in seconds where it is a time."""
+    for name in names:
+        number = as_number(values.get(name))
+        if number is not None and math.isfinite(number):
+            unit = values.get(f"{name.rpartition('.')[0]}.unit")
+            return number / 1000 if unit == "ms" or re.search(r"_ms(\.|$)", name) else number
+    return None
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: number for name, names in NUMBERS.items() if (number := _first(values, names)) is not None}
+
+
+def _texts(values: Mapping[str, Any], found: Mapping[str, float], form: Form, of_batches: bool) -> dict[str, str]:
+    """What the fairness ledger compares: the engine, the client, the model and the load."""
+    texts = {name: next((str(values[one]) for one in names if values.get(one)), "") for name, names in TEXTS.items()}
+    # `sglang-oai-chat` and `vllm_python` name the engine first, `openai` names none.
+    engine = form.engine or re.split(r"[-_]", texts["backend"])[0]
+    texts |= {"client": form.name, "backend": engine if engine in _ENGINES else ""}
+    if of_batches:
+        sizes = [values.get(name) for name in ("batch_size", "input_len", "output_len")]
+        texts["load"] = "{} x {} + {} tokens".format(*sizes) if None not in sizes else ""
+    elif "rate" in found:
+        texts["load"] = f"{found['rate']:.4g} requests/s"
+    else:
+        texts["load"] = f"{found['at_once']:.0f} at once" if "at_once" in found else "all at once"
+    return {name: text for name, text in texts.items() if text}
+
+
+def _doubts(result: str, found: Mapping[str, float], count: float, per_s: float) -> Iterator[Verdict]:
+    if failed := int(found.get("failed", 0) + found.get("cut_off", 0)):
+        level: Level = "warning" if failed >= _UNANSWERED_SHARE * count else "note"
+        text = f"{result}: {count_of(failed, 'request')} of {int(count) + failed} without an answer; only answers count"
+        yield Verdict(level, FAILED, text)
+    if "rate" in found and per_s >= _RATE_REACHED * found["rate"]:
+        text = (
+            f"{result}: its client sent {found['rate']:.4g} requests/s, and {per_s:.4g}/s were answered: the client "
+            "set this throughput, not the engine. Compare the latencies, or run it with a higher rate"
+        )
+        yield Verdict("warning", RATE, text)
+
+
+def _log_format(form: Form, of_batches: bool) -> LogFormat:
+    read = partial(_read, form=form, of_batches=of_batches)
+    return LogFormat(
+        form.name,
+        form.what,
+        read,
+        is_row=lambda row: all(lookup(row, name) is not None for name in form.has),
+        mark=form.mark,
+        preview=lambda path, parts, versioned: read(path),
+        file_name=form.file_name,
+    )
+
+
+def _trainer(name: str, unit: str, forms: Sequence[Form], shown: Mapping[str, str]) -> Trainer:
+    root = Phase("step", unit.capitalize(), f"The seconds of one {unit}.", "generation", ("step",))
+    return Trainer(
+        name=name,
+        label="a benchmark of an engine alone" if unit == "request" else "a benchmark of one batch",
+        engines=_ENGINES,
+        trains=False,
+        step_of=unit,
+        keys={"engine": ("backend",), "model": ("served_model",)},
+        # The ledger's row of the model has it.
+        bookkeeping=frozenset({"served_model"}),
+        trees=(TimerTree(name, "1", _ENGINES, (root,), ", ".join(form.what for form in forms)),),
+        formats=tuple(_log_format(form, unit == "batch") for form in forms),
+        told=(FAILED, RATE),
+        shown={_PREFIX + name: (text, 1000.0 if text.startswith("ms") else 1.0) for name, text in shown.items()},
+    )
+
+
+_LATENCIES = {"first_token_s": "ms to the first token", "later_token_s": "ms for each later one"}
+REQUEST = _trainer(
+    "benchmark",
+    "request",
+    REQUESTS,
+    {"requests": "requests", "requests_per_s": "requests/s", "response_tokens_per_s": "output tokens/s"}
+    | _LATENCIES
+    | {"latency_s": "s per request"},
+)
+BATCH = _trainer(
+    "batch-benchmark",
+    "batch",
+    BATCHES,
+    {"latency_s": "s per batch", "response_tokens_per_s": "output tokens/s"} | _LATENCIES,
 )

@@ -118,7 +118,10 @@ def _declared_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
     for key in _keys(cases, lambda case: case.workload):
         values = [case.workload.get(key) for case in cases]
         same, different = "one workload for all arms", "the arms do not do the same work"
-        yield _row(f"workload.{key}", cases, values, "the experiment's workload", same, different)
+        row = _row(f"workload.{key}", cases, values, "the experiment's workload", same, different)
+        if row.verdict == "different" and any(case.imported for case in cases if case.workload.get(key) is None):
+            row = replace(row, verdict="unverifiable", why="not every run states it")
+        yield row
     for name in _keys(cases, lambda case: case.env):
         same = "the same in all arms; a finding reports it if some arms pay more for it"
         texts = [case.env.get(name, "not set") for case in cases]
