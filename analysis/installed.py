@@ -88,8 +88,9 @@ def mixed_origin_verdicts(runs: Sequence[Run]) -> list[Verdict]:
 def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """(kind, name) -> version of everything that a stack's check found.
 
-    Kinds: stack, conda, pip, accepted (a difference from the lock), wheel (instead of a source build), and from the
-    runs stand-in (a replacement of an absent package).
+    Kinds: stack, conda, pip, accepted (a difference from the lock), source (of a package in an environment as found: a
+    commit, a file's hash), wheel (instead of a source build), and from the runs stand-in (a replacement of an absent
+    package).
     """
     found = {("stack", name): as_text(verify[name]) for name in _FIELDS if verify.get(name) is not None}
     origin = verify.get("origin") or {}
@@ -98,6 +99,8 @@ def installed(verify: Mapping[str, Any]) -> dict[tuple[str, str], str]:
             found["stack", "interpreter" if name == "python" else name] = as_text(origin[name])
     for name, there in origin.get("accepted", {}).items():
         found["accepted", name] = f"{there} (lock: {origin.get('differences', {}).get(name, '?')})"
+    for name, source in origin.get("sources", {}).items():
+        found["source", name] = as_text(source)
     for wheel in origin.get("wheels", []):
         found["wheel", str(wheel["package"])] = f"{wheel['file']} sha256:{wheel['sha256']}"
     conda = verify.get("conda")

@@ -6,6 +6,7 @@ A `TypedDict` is the only definition of a file. Writers build it, `read_file` re
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,7 +14,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    NotRequired,
     TypedDict,
     TypeVar,
     Union,
@@ -25,6 +25,12 @@ from typing import (
 
 from common.errors import UserError
 from common.files import read_json_object
+
+# An environment as found may have Python 3.10, where these types are never asked which keys may be absent.
+if sys.version_info >= (3, 11):  # noqa: UP036
+    from typing import NotRequired
+else:
+    NotRequired = Union
 
 Object = dict[str, Any]
 

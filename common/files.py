@@ -137,8 +137,11 @@ def read_json_object(path: Path, made_by: str) -> dict[str, Any]:
 
 def file_sha256(path: Path) -> str:
     """The sha256 of a file's bytes, 64 hex digits."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):  # hashlib.file_digest is not in Python 3.10
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def fingerprint_of(spec: Mapping[str, Any]) -> str:

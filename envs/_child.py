@@ -24,12 +24,18 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def isolated_python() -> list[str]:
+    """This Python for a child, which keeps its bytecode where this process does: -I would ignore the variable."""
+    cache = [f"-Xpycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
+    return [sys.executable, "-I", *cache]
+
+
 def run_in_child(name: str, limit_s: float) -> tuple[Any, bool]:
     """What the probe of that name gave, or how its process ended; and whether it ended in time."""
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         out, said = Path(folder, "got.json"), Path(folder, "said")
         program = Path(sys.modules["__main__"].__file__ or "").resolve()
-        command = [sys.executable, "-I", str(program), "--probe", name, "--out", str(out)]
+        command = [*isolated_python(), str(program), "--probe", name, "--out", str(out)]
         with said.open("wb") as output:
             # A session of its own: a compiler or a rank that it leaves behind ends with it.
             process = subprocess.Popen(

@@ -190,7 +190,9 @@ def _agree(got: Any, reference: Any, tolerance: float = 2e-2) -> Any:
 
 
 def _child(function: str, outcome: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-I", str(Path(__file__).resolve()), function, str(outcome), *arguments]
+    from _child import isolated_python  # not at the top: the child finds no module beside this file
+
+    return [*isolated_python(), str(Path(__file__).resolve()), function, str(outcome), *arguments]
 
 
 def _last(text: str) -> str:

@@ -63,7 +63,7 @@ class Probe:
     gpu: bool = False
     """It needs a GPU: left out unless verify.py is run with --gpu, on a compute node."""
     backend: str | None = None
-    """`conda` or `uv`: only where the stack was built that way."""
+    """`conda` or `uv`: only where the stack was built that way (`pip`: an environment as found)."""
     limit_s: float = 900.0
     """With `gpu`: it runs in a child process, which is killed after so many seconds: a hang, not a busy node."""
     off_by: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ def main(probes: list[Probe], arguments: list[str] | None = None) -> int:
     checks += _probe_checks(chosen, expected, lock.name, declared)
 
     verdict = {
-        "stack": given.stack or folder.name,
+        "stack": given.stack or built.get("stack") or folder.name,
         "lock_id": given.lock_id or built.get("lock_id"),
         "verify_id": given.verify_id or built.get("verify_id"),
         "ok": all(each["ok"] for each in checks),
@@ -192,10 +192,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lock-id")
     parser.add_argument("--python-version", help="feature release, as in 3.11")
     parser.add_argument("--verify-id", help="what the builder knows this program's text by")
-    parser.add_argument("--backend", choices=["conda", "uv"])
+    parser.add_argument("--backend", choices=["conda", "uv", "pip"])
     parser.add_argument("--cuda", help="CUDA's release that the stack declares, as in 12.4")
     parser.add_argument("--conda", type=Path, help="JSON list of the conda lock's packages")
     parser.add_argument("--run", help="the run-time paths, caches and needs of the stack, as JSON")
+    parser.add_argument("--built", type=Path, help="the stack's verify.json, if it is not beside this environment")
     parser.add_argument("--probe", help="run this probe alone and write its outcome: what a check with a limit does")
     parser.add_argument("--origin", type=Path, help="JSON: where a registered stack comes from, what was accepted")
     return parser
@@ -205,7 +206,7 @@ def _built(given: argparse.Namespace) -> dict[str, Any]:
     if given.lock_id:  # the builder tells everything itself
         return {}
     # Not resolved: a conda environment is reached through a link, beside which the verdict lies.
-    path = Path(sys.prefix).parent / "verify.json"
+    path = given.built or Path(sys.prefix).parent / "verify.json"
     if path.is_file():
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found

@@ -148,14 +148,17 @@ def begin(attempt: Mapping[str, Any], role: str = "") -> Job:
         stack, name = str(job.spec["stack"]), f"verify{suffix}.json"
         if job.spec["workload"].get("gpus_per_node"):
             require_working_gpus(attempt, stack, name)
-        elif "python" in (stack_origin() or {}):  # a registered stack: its interpreter may have changed
+        elif "python" in (stack_origin(attempt) or {}):  # registered or as found: it may have changed
             _require_verified(attempt, stack, [], name)
     return job
 
 
-def stack_origin() -> dict[str, Any] | None:
-    """The origin and state of this Python's stack; None if unknown (an image)."""
-    env = Path(sys.prefix)
+def stack_origin(attempt: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The origin and state of this process's stack; None if unknown."""
+    return next(filter(None, map(_origin_in, _environments(attempt))), None)
+
+
+def _origin_in(env: Path) -> dict[str, Any] | None:
     try:
         if retry_io(lambda: exists(env / "origin.json"), _STACK):
             origin = retry_io(lambda: read_json(env / "origin.json"), _STACK)
@@ -224,22 +227,32 @@ def _gpu_problem(attempt: Mapping[str, Any], stack: str) -> str:
     return ""
 
 
-def _verified(attempt: Mapping[str, Any]) -> Path | None:
-    """The verify.json of this process's stack, beside its environment; None for a Python outside a stack.
+def _environments(attempt: Mapping[str, Any]) -> list[Path]:
+    """Where this process's stack may be: in the attempt's command, and the environment of its Python.
 
-    In an image the interpreter is elsewhere; there the attempt's command names the stack's program.
+    Of an image and of an environment as found the interpreter is elsewhere, and only the command names the stack.
     """
-    environments = [Path(sys.prefix), *(Path(program).parents[1] for program in attempt.get("command", [])[:1])]
-    files = [env.parent / "verify.json" for env in environments]
+    return [*(Path(program).parents[1] for program in attempt.get("command", [])[:1]), Path(sys.prefix)]
+
+
+def _verified(attempt: Mapping[str, Any]) -> Path | None:
+    """The verify.json of this process's stack, beside its environment; None for a Python outside a stack."""
+    files = [env.parent / "verify.json" for env in _environments(attempt)]
     return retry_io(lambda: next(filter(exists, files), None), _STACK)
 
 
 def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str], name: str) -> None:
     program = Path(__file__).parents[1] / "envs" / stack / "verify.py"
+    python, verified, changed = sys.executable, _verified(attempt), ""
+    if verified is not None and (lock := verified.with_name("requirements.lock")).is_file():  # recorded as found
+        program, python = program.parents[1] / "found" / "verify.py", str(verified.parent / "env" / "bin" / "python")
+        options = [*options, "--built", str(verified), "--lock", str(lock)]
+        options += ["--origin", str(verified.parent / "env" / "origin.json")]
+        changed = f"; if it has changed since it was recorded: `python -m workflow.stacks found {stack} --python …`"
     result = Path(attempt["attempt_dir"]) / name
-    print(f"checking the stack {stack}{' with GPUs' if options else ''} on this node", flush=True)
+    print(f"checking the stack {stack}{' with GPUs' if '--gpu' in options else ''} on this node", flush=True)
     # -I: ignores PYTHONPATH and the user's own packages, which could hide a missing package.
-    command = [sys.executable, "-I", str(program), *options, "--out", str(result)]
+    command = [python, "-I", str(program), *options, "--out", str(result)]
     try:
         if subprocess.run(command, check=False, timeout=_CHECK_LIMIT_S).returncode == 0:
             return
@@ -255,7 +268,7 @@ def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]
     failed = [f"{c['name']}: expected {c['expected']}, got {c['got']}" for c in checks if not c["ok"]]
     raise UserError(
         f"the stack {stack} does not work on {platform.node()}: {'; '.join(failed[:5])}. Exclude the node (exclude in "
-        "the profile), or check its driver and the modules that setup.sh loads"
+        f"the profile), or check its driver and the modules that setup.sh loads{changed}"
     )
 
 
@@ -301,7 +314,7 @@ def write_done(
         "git": attempt.get("git"),
     }
     # Also for a built stack: its folder may contain another environment when the report is made.
-    if origin := stack_origin():
+    if origin := stack_origin(attempt):
         done["stack_origin"] = origin
     retry_io(lambda: write_json(job.folder / "done.json", done), _FILES)
     print(f"done: {steps} steps, {last_step} in all", flush=True)

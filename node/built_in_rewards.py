@@ -165,17 +165,27 @@ class BuiltIn:
     counts_tokens: bool = False
     longest: int | None = None
     """The longest response if neither an option nor the workload sets it."""
+    packages: tuple[str, ...] = ()
+    """The packages that it imports."""
 
 
+_COMPARES = ("math-verify",)
 BUILT_IN: dict[str, BuiltIn] = {
-    "accuracy": BuiltIn(_accuracy),
+    "accuracy": BuiltIn(_accuracy, packages=_COMPARES),
     "format": BuiltIn(_of_text(format_match)),
     "length": BuiltIn(_of_text(length_near), ("target", "alpha")),
     "phi4": BuiltIn(
-        _phi4, ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold"), True, MAX_RESPONSE
+        _phi4,
+        ("max_response_length", "positive_from", "negative_to", "ngram", "ngram_threshold"),
+        True,
+        MAX_RESPONSE,
+        _COMPARES,
     ),
     "cosine": BuiltIn(
-        _cosine, ("max_response_length", "correct_short", "correct_long", "wrong_short", "wrong_long"), True
+        _cosine,
+        ("max_response_length", "correct_short", "correct_long", "wrong_short", "wrong_long"),
+        True,
+        packages=_COMPARES,
     ),
     "repetition": BuiltIn(_repetition, ("ngram",), True),
     "soft_overlong": BuiltIn(_soft_overlong, ("max_response_length", "cache_length"), True),

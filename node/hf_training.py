@@ -21,7 +21,7 @@ from node.over_ranks import rank0_value
 from node.phase_clock import PhaseClock, StepClock, clock_after
 from node.ranks import local_rank, world_size
 from node.rewards import RewardFunction, reward_functions
-from node.tracker import Tracker
+from node.tracker import Tracker, has_wandb
 
 _OWNED: Mapping[str, Any] = {
     "report_to": ["wandb"],
@@ -58,7 +58,8 @@ def reward_weights(rewards: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def owned_settings(attempt: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the job sets: output paths, and logging of every step."""
-    return {**_OWNED, "output_dir": str(attempt["checkpoint_dir"]), "run_name": str(attempt["run_id"])}
+    tracking = {} if has_wandb() else {"report_to": "none"}
+    return {**_OWNED, **tracking, "output_dir": str(attempt["checkpoint_dir"]), "run_name": str(attempt["run_id"])}
 
 
 def require_settings(given: Mapping[str, Any], known: Any, owned: Mapping[str, Any], no: str) -> None:

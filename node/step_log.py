@@ -16,6 +16,7 @@ from node.exit_codes import StopRequest
 from node.over_ranks import BETWEEN, WHO, RankStep, gather_ranks, leaf_phases, merge_ranks
 from node.phase_clock import ROOT, StepClock
 from node.records import append_json_line
+from node.tracker import has_wandb
 
 WANDB_PREFIX = "timing_s/"
 
@@ -88,6 +89,8 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
             self._print_progress(line, state.max_steps)
 
     def _to_wandb(self, phases: Mapping[str, float]) -> None:
+        if not has_wandb():
+            return
         import wandb
 
         if wandb.run is not None:

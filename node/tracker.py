@@ -2,20 +2,29 @@
 
 wandb runs in its own process (wandb-core). Slurm's signals end it just when the training saves its checkpoint, and it
 may run out of memory or disk. It is restarted once; if that fails, or if it fails again, training continues without
-it, since metrics.jsonl has every step.
+it, since metrics.jsonl has every step. A stack without wandb trains without it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+
+def has_wandb() -> bool:
+    """Whether this stack has wandb; an environment as found may lack it."""
+    return importlib.util.find_spec("wandb") is not None
 
 
 class Tracker:
     """Catches wandb's errors in transformers' callback and in TRL's timers."""
 
     def __init__(self, trainer: Any) -> None:
+        if not has_wandb():
+            print("wandb is not installed in this stack; metrics.jsonl has every step", flush=True)
+            return
         import wandb
         from transformers.integrations import WandbCallback
 
@@ -43,6 +52,8 @@ class Tracker:
 
     def finish(self) -> None:
         """Make wandb write all its data."""
+        if not has_wandb():
+            return
         import wandb
 
         if wandb.run is not None:

@@ -6,7 +6,7 @@ Also loaded in the stacks: this file imports only the standard library. The regi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 # The names of training modules in runs' specs -> their present names. The old names are hashed into fingerprints: they
@@ -21,8 +21,10 @@ SERVERS = ("server", "scorer")
 on the last GPUs."""
 
 
-class Spread(StrEnum):
+class Spread(str, Enum):  # noqa: UP042 - Python 3.10 of an environment as found has no StrEnum
     """How a trainer spreads over a job's GPUs and nodes."""
+
+    __str__ = str.__str__
 
     ALONE = "alone"
     """One process."""

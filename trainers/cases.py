@@ -66,6 +66,8 @@ class StackPins:
     trainer_version: str
     packages: Mapping[str, str] = field(default_factory=dict)
     """Package -> version, of its lock."""
+    as_found: bool = False
+    """Whether it is an environment as found, which may lack what every locked stack has."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,11 +149,15 @@ def test_a_run_records_where_its_stack_comes_from(tmp_path: Path, monkeypatch: p
     env = tmp_path / "env"
     env.mkdir()
     monkeypatch.setattr(sys, "prefix", str(env))
-    assert stack_origin() is None  # an image, or no stack
+    assert stack_origin({}) is None  # no stack
     (tmp_path / "verify.json").write_text('{"origin": {}}')
-    assert stack_origin() == {"state": "built"}
+    assert stack_origin({}) == {"state": "built"}
     origin = {"state": "registered, not built", "python": "/opt/python"}
     (env / "origin.json").write_text(json.dumps(origin))
-    assert stack_origin() == origin
+    assert stack_origin({}) == origin
     (tmp_path / "verify.json").unlink()
-    assert stack_origin() == origin
+    assert stack_origin({}) == origin
+    # An interpreter that is elsewhere, as in an image: the attempt's command names the stack.
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    assert stack_origin({"command": [str(env / "bin" / "python")]}) == origin
+    assert stack_origin({"command": ["/usr/bin/python3"]}) is None

@@ -155,8 +155,10 @@ def require_startable(workflow: Any, plan: Plan) -> None:
             raise UserError(_NEEDS_CHECKOUT)
         require_requests_of(workflow, plan)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
+        from workflow.stacks.found import require_unchanged
         from workflow.stacks.verification import require_verified
 
+        require_unchanged(run.stack for run in _unfinished(plan) if run.stack)
         require_verified((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
     require_possible(plan)
     require_readable(plan)

@@ -14,7 +14,9 @@ from node.hardware import driver_version
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
 from workflow.stacks import Stack
 from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, find_conda
+from workflow.stacks.found import require_unchanged
 from workflow.stacks.needs import find_python, missing_needs
+from workflow.stacks.verification import FOUND
 
 _PATIENCE_S = 15
 _LACK = re.compile(r"(.*\)|[^:]*): (.*)")  # a program's output, in brackets, may contain colons
@@ -75,6 +77,12 @@ def conda(stacks: Sequence[Stack]) -> Outcome:
 
 def needs(stack: Stack, required: bool) -> Outcome:
     """Whether Python and stack.yaml's compilers, headers and libraries exist, as a build checks it."""
+    if stack.found_python is not None:
+        try:
+            require_unchanged([stack.name])
+        except UserError as error:
+            return failed_if(required, str(error), "see there")
+        return passed(f"{FOUND} ({stack.found_python})")
     if stack.conda_lock is not None and find_conda() is not None:
         return passed("Python and compilers come from its conda layer")
     lines = []

@@ -19,9 +19,10 @@ from workflow.config.plan import Plan, PlannedRun
 
 
 def load_stack_pins(name: str) -> StackPins:
-    """Accelerator, trainer version and pinned packages of `envs/<name>`."""
+    """Accelerator, trainer version and pinned packages of a stack."""
     stack = stacks.load_stack(name)
-    return StackPins(stack.accelerator, stack.trainer_version, _pins(stack.lock, stack.lock.stat().st_mtime_ns))
+    pins = _pins(stack.lock, stack.lock.stat().st_mtime_ns)
+    return StackPins(stack.accelerator, stack.trainer_version, pins, stack.found_python is not None)
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
+from workflow.stacks.found import doubts, make_ready, record
 from workflow.stacks.lockfile import check_lock, env_names, refresh_conda_lock, refresh_lock
 from workflow.stacks.needs import missing_needs
 from workflow.stacks.register import register
@@ -122,6 +123,17 @@ def _register(given: argparse.Namespace) -> None:
     print(register(given.name, given.python, given.stacks_dir, given.envs, **options))
 
 
+def _found(given: argparse.Namespace) -> None:
+    stack = record(given.name, given.python, trainer=given.trainer, engine=given.engine)
+    stack.log(
+        f"{stack.trainer} {stack.trainer_version} with {stack.engine}, Python {stack.python}, "
+        f"{f'CUDA {stack.cuda}' if stack.cuda else 'for a CPU'}; recorded in {stack.folder}"
+    )
+    for line in doubts(stack):
+        stack.log(line)
+    print(make_ready(stack))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m workflow.stacks", description=__doc__)
     parser.add_argument("--envs", type=Path, default=ENVS, help="folder of the definitions (default: the repository's)")
@@ -160,6 +172,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--base", help="base image, such as docker://name@sha256:… (default: one with the stack's CUDA)")
     add = command(_adopt, "use an Apptainer image of the stack instead of a build", stacks)
     add("--image", type=Path, required=True, help="the image, a .sif file or a folder")
+    add = command(_found, "use an environment that works as it is, without a lock; trains by its name")
+    add("--python", type=Path, required=True, help="its interpreter, or its folder; nothing is written into it")
+    add("--trainer", help="if it has several (trl, verl, swift), or replay: an engine alone")
+    add("--engine", help="if it has several (vllm, sglang, transformers)")
     _add_wheelhouse(command(_wheelhouse, "download a stack's wheels for a machine without a network"))
     _add_register(command(_register, "use an existing interpreter and install missing packages on top", stacks, wheels))
     return parser

@@ -69,6 +69,10 @@ def build(
     wheels: files with their sha256, installed instead of source builds.
     """
     stack = load_stack(name, envs)
+    if stack.found_python:
+        from workflow.stacks.found import make_ready  # found.py reads interpreters as register.py does, which builds
+
+        return make_ready(stack, expected)
     pins = check_lock(name, envs)
     present = lock_id(name, envs)
     if expected not in {None, present}:

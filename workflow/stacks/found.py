@@ -57,13 +57,14 @@ _WISHES = {
 """Packages that not every training needs -> what needs them."""
 _PYTHON = """\
 #!/bin/sh
-# Runs the interpreter of an environment that was recorded as found.
+# Runs the interpreter of an environment that was recorded as found, which writes no bytecode there: -I would ignore the
+# variable PYTHONPYCACHEPREFIX, which is for its children.
 python={python}
 if [ ! -x "$python" ]; then
   echo "error: the environment of stack {name} is gone: $python; restore it, or record another one" >&2
   exit 2
 fi
-exec "$python" "$@"
+exec "$python" -X pycache_prefix={cache} "$@"
 """
 _SHOWN = 4
 
@@ -130,7 +131,8 @@ def make_ready(stack: Stack, expected: str | None = None) -> Path:
     with staging.explaining_disk(stack.name, final), staging.builder_lock(final.parent, stack.name) as fds:
         if not is_ready(stack, final, "auto"):
             python = final / "env" / "bin" / "python"
-            write_text(python, _PYTHON.format(python=shlex.quote(str(stack.found_python)), name=stack.name))
+            parts = {"python": str(stack.found_python), "cache": str(final / "pycache"), "name": stack.name}
+            write_text(python, _PYTHON.format_map({name: shlex.quote(part) for name, part in parts.items()}))
             python.chmod(0o755)
             stack.log(f"verifying {stack.found_python}")
             packages = check_conda_lock(stack)

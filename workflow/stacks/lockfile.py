@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from common.errors import UserError
 from common.messages import unknown_name
 from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, PLATFORM, check_conda_lock, find_conda
-from workflow.stacks.definition import ENVS, Stack, load_stack
+from workflow.stacks.definition import ENVS, Stack, found_names, load_stack
 from workflow.stacks.uv import configured_uv, end_of_output, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
@@ -71,6 +71,8 @@ def env_names(envs: Path = ENVS) -> list[str]:
 
 def env_folder(name: str, envs: Path = ENVS) -> Path:
     """The folder of that environment; UserError if it has no requirements.in."""
+    if name in found_names():
+        raise UserError(f"{name} was recorded as found: it has no lock. Record another state of it with `found`")
     if not (envs / name / "requirements.in").is_file():
         raise UserError(f"{unknown_name('environment', name, env_names(envs))} (folders of {envs})")
     return envs / name

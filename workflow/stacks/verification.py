@@ -207,7 +207,8 @@ def _run_verify(found: BuiltEnvironment, out: Path, *, gpu: bool = False) -> dic
 
 def _command(found: BuiltEnvironment, env: Path, out: Path, folder: Path) -> list[str]:
     """The command that runs verify.py; long arguments are files in `folder`."""
-    stack, backend = found.stack, "conda" if (found.prefix / "conda-meta").is_dir() else "uv"
+    stack, without_conda = found.stack, "pip" if found.stack.found_python else "uv"
+    backend = "conda" if (found.prefix / "conda-meta").is_dir() else without_conda
     # -I ignores PYTHONPATH and the user's own packages, which would hide missing packages.
     command = [str(env / "bin" / "python"), "-I", str(stack.verify.absolute())]
     command += ["--stack", stack.name, "--lock", str(stack.lock.absolute()), "--lock-id", found.lock_id]

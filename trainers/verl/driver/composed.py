@@ -14,6 +14,7 @@ from common.dotted import lookup
 from common.errors import UserError
 from common.messages import did_you_mean
 from node.exit_codes import one_line
+from node.tracker import has_wandb
 from trainers.verl.driver.keys import fields, key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, override, sections_above
 from trainers.verl.driver.rules import problems
@@ -46,7 +47,7 @@ def job_overrides(
         "trainer.project_name": project,
         "trainer.experiment_name": run_id,
         "trainer.default_local_dir": checkpoints,
-        "trainer.logger": list(release.loggers),
+        "trainer.logger": [name for name in release.loggers if name != "wandb" or has_wandb()],
         "trainer.resume_mode": "auto",
     }
     written = [override(key, value) for key, value in settings.items()]

@@ -34,6 +34,7 @@ from common.contracts import MetricsLine
 from common.retry import keep_watching, present, retry_io
 from node.records import append_json_line
 from node.rewards import FAILED
+from node.tracker import has_wandb
 from trainers.verl.driver import data_order
 from trainers.verl.driver.samples import ValidationSamples
 
@@ -311,10 +312,11 @@ class TaskRunner:
         try:
             runner.run(config)
         finally:
-            import wandb
+            if has_wandb():
+                import wandb
 
-            if wandb.run is not None:
-                _finish(wandb.finish)
+                if wandb.run is not None:
+                    _finish(wandb.finish)
 
 
 def remote_task_runner(settings: HookSettings, config: Any) -> Any:

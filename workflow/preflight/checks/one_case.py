@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts, model_facts
+from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
 from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
 from trainers.timers.lookup import nearest_tree, releases
@@ -49,6 +50,24 @@ def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
         "docs/timers.md",
         f"a stack with a declared release, or declare {case.version} (docs/timers.md)",
     )
+
+
+def reward_packages(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+    """A built-in reward whose package the stack lacks: an environment as found may."""
+    if case.imported or not case.trainer.trains or not case.pins.as_found:
+        return
+    for name in dict.fromkeys(reward.get("name") for reward in case.workload["rewards"]):
+        needed = BUILT_IN[name].packages if name in BUILT_IN else ()
+        for package in (one for one in needed if one not in case.pins.packages):
+            yield finding_of(
+                case,
+                "impossible",
+                "reward-package",
+                f"the reward {name} needs {package}, and the stack {case.stack} does not have it",
+                "the first comparison would end the run",
+                "node/built_in_rewards.py",
+                f"install {package} in its environment and record it again, or use another reward",
+            )
 
 
 def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
@@ -240,7 +259,7 @@ def few_steps(case: Case, launch: LaunchContext) -> Iterator[Finding]:
 
 
 CHECKS_OF_IMPORTED = (heads, accelerator, context)
-CHECKS = (learning_rate_warmup, declared_release, *CHECKS_OF_IMPORTED, profile_gpus, memory)
+CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED, profile_gpus, memory)
 CHECKS_OF_TIME = (walltime, few_steps)
 
 

@@ -1,0 +1,97 @@
+"""Checks an environment that was recorded as found: what it has against the record, and whether its parts work.
+
+Its probes are those without which its trainer or engine cannot run, whatever their releases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import shutil
+import sys
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import recorded
+from _gpu import all_reduce
+from _probes import TRL_CPU, VERL, VERL_SGLANG, VERL_VLLM, driver, has_names, torch_cuda
+from _verify import CUDA, Probe, main
+
+ENVS = Path(__file__).resolve().parents[1]
+
+
+def _named(probes: list[Probe], *names: str) -> list[Probe]:
+    return [probe for probe in probes if probe.name in names]
+
+
+def _of(stack: str, table: str, *names: str) -> list[Probe]:
+    probes: list[Probe] = runpy.run_path(str(ENVS / stack / "verify.py"))[table]
+    return _named(probes, *names) if names else probes
+
+
+COMMON = [
+    Probe("torch is built as recorded", "torch", CUDA, torch_cuda),
+    *_named(TRL_CPU, "torch multiplies matrices", "transformers generates", "datasets writes and reads parquet"),
+]
+ON_GPUS = [
+    Probe("torch reaches the GPUs", "torch", "works", driver(), gpu=True),
+    Probe("all visible GPUs sum up", "torch", "works", all_reduce(), gpu=True),
+]
+TRAINERS = {
+    "trl": _named(TRL_CPU, "trl has its GRPO trainer"),
+    "verl": _named(VERL, "verl's entry point"),
+    "swift": _of("swift-transformers-cpu", "SWIFT"),
+}
+# By engine and whether it is for GPUs.
+ENGINES = {
+    ("vllm", False): _of("trl-vllm-cpu", "VLLM", "vllm runs on the CPU", "vllm's compiled kernels run"),
+    ("vllm", True): [
+        Probe("vllm imports", "vllm", ["SamplingParams"], has_names("vllm", "SamplingParams")),
+        *_named(VERL_VLLM, "vllm's compiled kernels run"),
+    ],
+    ("sglang", False): _of("trl-sglang-cpu", "SGLANG", "sglang's greedy tokens are transformers'"),
+    ("sglang", True): _named(VERL_SGLANG, "sglang's engine"),
+}
+
+
+@cache
+def _sources() -> dict[str, str]:
+    return recorded.sources()
+
+
+def _source_probes(listed: dict[str, str]) -> list[Probe]:
+    """Whether packages come from where they came from; without git an editable one's commit is not known."""
+    known = {
+        name: source for name, source in listed.items() if shutil.which("git") or not source.startswith("editable")
+    }
+    return [
+        Probe(f"the source of {name}", name, source, partial(lambda one: _sources().get(one, "an index"), name))
+        for name, source in known.items()
+    ]
+
+
+def probes_of(origin: dict[str, Any], on_gpus: bool) -> list[Probe]:
+    """The probes of the recorded trainer and engine."""
+    found = _source_probes(origin.get("sources", {})) + COMMON + (ON_GPUS if on_gpus else [])
+    return found + TRAINERS.get(origin["trainer"], []) + ENGINES.get((origin["engine"], on_gpus), [])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--origin", type=Path)
+    parser.add_argument("--cuda")
+    parser.add_argument("--built", type=Path)
+    return parser.parse_known_args()[0]
+
+
+if __name__ == "__main__":
+    given = _arguments()
+    if given.origin is None:  # the process of one probe on a GPU, which is found by its name
+        sys.exit(main(ON_GPUS + ENGINES["vllm", True] + ENGINES["sglang", True]))
+    cuda = given.cuda or (json.loads(given.built.read_text(encoding="utf-8"))["cuda"] if given.built else None)
+    sys.exit(main(probes_of(json.loads(given.origin.read_text(encoding="utf-8")), cuda is not None)))
