@@ -194,7 +194,7 @@ def _read(python: Path) -> dict[str, Any]:
 
 
 def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
-    driven = {one.name: one for one in trainers() if one.driver is not None}
+    driven = {one.name: one for one in trainers() if one.driver is not None and one.driver.own_work is None}
     if given is not None and given not in driven:
         raise UserError(f"--trainer: {unknown_name('trainer', given, driven)}")
     if given is not None and not driven[given].trains:
