@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,8 @@ DELIMITERS = ",;\t"
 ENOUGH = 0.95
 # Phases that add up to less of a column say nothing about it.
 LEAST_COVERED = 0.8
+# More rows tell nothing new about sums.
+MOST_ROWS = 2000
 # Clocks are read a moment apart.
 TOLERANCE_SHARE, TOLERANCE_S = 2e-3, 2e-3
 # So many rising seconds in a row are no chance.
@@ -52,6 +55,7 @@ _NO_SECONDS = re.compile(
     r"per_?s|/s$|per_sec|throughput|tokens|samples|timesteps?$|time_?steps?$|lr|rate", re.IGNORECASE
 )
 _MILLISECONDS = re.compile(r"(?:^|.*[/._ -])(?:ms|millis|milliseconds)$|.*_ms$", re.IGNORECASE)
+_UNIT = re.compile(r"(?:^|[/._ -])(?:s|secs?|seconds?|ms|millis|milliseconds)$", re.IGNORECASE)
 _WHOLE = re.compile(
     r"(?:^|.*[/._ -])(?:total|step|iteration|iter|whole|e2e|end_to_end)"
     r"(?:[/._ -]?(?:time|s|secs?|seconds|duration|ms))?$",
@@ -91,8 +95,10 @@ def table_of(
     counter = counter or _counter(columns)
     steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
     seconds = {name: _in_seconds(name, values) for name, values in columns.items() if name != counter}
-    root, parts, is_clock = _times(path, seconds, step_seconds, clock)
+    times = _times(path, seconds, step_seconds, clock)
+    root, parts, is_clock = times.root, times.parts, times.is_clock
     timed = {name: seconds[name] for name in (root, *parts)}
+    timed |= {name: [value / 1000.0 for value in seconds[name]] for name in times.milliseconds}
     windows = [1] * len(places)
     if is_clock:
         # The first time on a clock is not the length of a step; a later one counts all steps since the row before.
@@ -109,14 +115,14 @@ def table_of(
         scalars = {name: value for name, value in scalars.items() if not math.isnan(value)}
         if window > 1:
             scalars[STEPS_LOGGED] = float(window)
-        records.append(StepRecord(step, {}, scalars, {}, None, file, line))
+        records.append(StepRecord(step, {}, scalars, {}, None, file, line, time=columns[clock][at] if clock else None))
     if is_clock and not records:
         raise UserError(
             f"{path} has no step seconds but the time at which rows were written ({root}), and 1 row: a step's seconds "
             "are the difference of two"
         )
     read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
-    text = f"{path}: {_taken(counter, root, parts, is_clock)}"
+    text = f"{path}: {_taken(counter, times)}"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, text), *verdicts, *read.verdicts]
     tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in parts}
     return Imported(read, FORMAT, tree=tree)
@@ -207,25 +213,63 @@ def _in_seconds(name: str, values: Sequence[float]) -> list[float]:
     return [value / 1000.0 for value in values] if _MILLISECONDS.match(name) else list(values)
 
 
-def _times(path: Path, columns: Columns, given: str | None, clock: str) -> tuple[str, list[str], bool]:
-    """The column with the step's seconds, those with its phases, and whether it is a clock; `clock` is known as one."""
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """The column with the step's seconds, and those with its phases."""
+
+    root: str
+    parts: tuple[str, ...] = ()
+    is_clock: bool = False
+    milliseconds: tuple[str, ...] = ()
+    """Those of them that add up to the step, or to which the phases add up, only as milliseconds."""
+
+
+def _times(path: Path, columns: Columns, given: str | None, clock: str) -> _Times:
+    """What the step's seconds are; `clock` is the column that is known to be one."""
     if given is not None and given not in columns:
         hint = did_you_mean(given, list(columns))
         raise UserError(f"{path} has no column {given} with numbers{hint}; it has {join_first(list(columns), 12)}")
     named = [name for name in columns if name != clock and _SECONDS.match(name) and not _NO_SECONDS.search(name)]
     clocks = [name for name in named if _is_clock(name, columns[name])]
     durations = [name for name in named if name not in clocks and _holds(v > 0 for v in columns[name])]
-    if given is not None:
-        rises = given == clock or _is_clock(given, columns[given])
-        return (given, [], True) if rises else (given, _parts(given, durations, columns), False)
-    if not durations and (clocks or clock):
-        return next(iter(clocks), clock), [], True
-    summed = [name for name in durations if _covered(name, _parts(name, durations, columns), columns) >= LEAST_COVERED]
-    whole = [name for name in durations if _WHOLE.match(name)]
-    chosen = next((some[0] for some in (durations, summed, whole) if len(some) == 1), None)
-    if chosen is None:
-        raise UserError(_undecided(path, durations, columns))
-    return chosen, _parts(chosen, durations, columns), False
+    if given is not None and (given == clock or _is_clock(given, columns[given])):
+        return _Times(given, is_clock=True)
+    if given is None and not durations and (clocks or clock):
+        return _Times(next(iter(clocks), clock), is_clock=True)
+    every = max(1, len(columns[durations[0]]) // MOST_ROWS) if durations else 1
+    sample = {name: columns[name][::every] for name in {*durations, *filter(None, [given])}}
+    fits = {root: _fits(root, durations, sample) for root in ([given] if given is not None else durations)}
+    if given is None:
+        summed = [times for some in fits.values() for share, times in some if share >= LEAST_COVERED]
+        plain = [times for times in summed if not times.milliseconds]
+        whole = [name for name in durations if _WHOLE.match(name)]
+        by_sum = (summed, [times for times in summed if times.root in whole], plain)
+        chosen = next((some[0] for some in by_sum if len(some) == 1), None)
+        if chosen is not None and len(durations) > 1:
+            return chosen
+        given = next((some[0] for some in (durations, whole) if len(some) == 1), None)
+        if given is None:
+            raise UserError(_undecided(path, durations, columns))
+    return max(fits[given], key=lambda fit: fit[0], default=(0.0, _Times(given)))[1]
+
+
+def _fits(root: str, durations: Sequence[str], columns: Columns) -> list[tuple[float, _Times]]:
+    """The ways in which the other columns are phases of a whole, each with the median share of it that they cover.
+
+    One of two units that no name says is milliseconds if the columns add up only so.
+    """
+    others = tuple(name for name in durations if name != root)
+    rows = zip(columns[root], *(columns[name] for name in others), strict=True)
+    sums = [(total, math.fsum(filter(math.isfinite, parts))) for total, *parts in rows if total > 0]
+    found = []
+    for milliseconds, factor in (((), 1.0), (others, 1e-3), ((root,), 1e3)):
+        off_s = TOLERANCE_S * max(1.0, factor)
+        if not _holds(factor * parts <= total * (1 + TOLERANCE_SHARE) + off_s for total, parts in sums):
+            continue
+        share = median(factor * parts / total for total, parts in sums)
+        if not milliseconds or (share >= LEAST_COVERED and not any(_UNIT.search(name) for name in milliseconds)):
+            found.append((share, _Times(root, others, milliseconds=milliseconds)))
+    return found
 
 
 def _is_clock(name: str, values: Sequence[float]) -> bool:
@@ -236,23 +280,6 @@ def _is_clock(name: str, values: Sequence[float]) -> bool:
 def _holds(tests: Iterator[bool]) -> bool:
     found = list(tests)
     return bool(found) and sum(found) >= ENOUGH * len(found)
-
-
-def _parts(whole: str, durations: Sequence[str], columns: Columns) -> list[str]:
-    """The columns that add up to at most the whole; none if together they exceed it."""
-    others = [name for name in durations if name != whole]
-    rows = list(zip(columns[whole], *(columns[name] for name in others), strict=True))
-    fits = _holds(
-        math.fsum(part for part in parts if not math.isnan(part)) <= total * (1 + TOLERANCE_SHARE) + TOLERANCE_S
-        for total, *parts in rows
-    )
-    return others if fits else []
-
-
-def _covered(whole: str, parts: Sequence[str], columns: Columns) -> float:
-    """The median share of the whole that its parts add up to."""
-    rows = zip(columns[whole], *(columns[name] for name in parts), strict=True)
-    return median(math.fsum(each) / total for total, *each in rows if total > 0) if parts else 0.0
 
 
 def _differences(values: Sequence[float]) -> list[float]:
@@ -273,9 +300,11 @@ def _undecided(path: Path, durations: Sequence[str], columns: Columns) -> str:
     )
 
 
-def _taken(counter: str, root: str, parts: Sequence[str], clock: bool) -> str:
+def _taken(counter: str, times: _Times) -> str:
     counts = f"{counter} counts the steps" if counter else "no column counts the steps, so rows count as steps from 1"
-    if clock:
-        return f"{counts}; {root} is a clock, and the step's seconds are its differences"
-    phases = f", {join_first(list(parts), 6)} {'its phase' if len(parts) == 1 else 'its phases'}" if parts else ""
-    return f"{counts}; {root} is the step's seconds{phases}"
+    if times.is_clock:
+        return f"{counts}; {times.root} is a clock, and the step's seconds are its differences"
+    parts, units = list(times.parts), list(times.milliseconds)
+    phases = f", {join_first(parts, 6)} {'its phase' if len(parts) == 1 else 'its phases'}" if parts else ""
+    scaled = f"; {join_first(units, 6)} in milliseconds: only so they add up" if units else ""
+    return f"{counts}; {times.root} is the step's seconds{phases}{scaled}"

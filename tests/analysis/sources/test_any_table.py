@@ -76,6 +76,43 @@ def test_milliseconds_are_seconds(tmp_path):
     assert found.read.records[7].scalars["timing_s/step_ms"] == pytest.approx(1.503)
 
 
+def mixed(factors, names=("step_time", "rollout_time", "train_time"), spoilt=(), phases=(10, 9)):
+    """A whole of two phases, each column times its factor."""
+    draw, made = random.Random(0), []
+    for step in range(1, STEPS + 1):
+        rollout, train = phases[0] + draw.random(), phases[1] + draw.random()
+        values = (rollout + train + 0.05, rollout, train)
+        row = {name: value * factor for name, value, factor in zip(names, values, factors, strict=True)}
+        made.append({"step": step} | row | (dict.fromkeys(names, float("nan")) if step in spoilt else {}))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("factors", "milliseconds"),
+    [((1, 1e3, 1e3), "rollout_time, train_time"), ((1e3, 1, 1), "step_time")],
+)
+@pytest.mark.parametrize("given", [{}, {"step_seconds": "step_time"}])
+def test_a_unit_that_no_name_says_is_the_one_in_which_the_parts_add_up(tmp_path, factors, milliseconds, given):
+    table = mixed(factors, spoilt=[3])
+    found, taken = read(write(tmp_path / "a.csv", table), **given)
+    assert taken == (
+        "step counts the steps; step_time is the step's seconds, rollout_time, train_time its phases; "
+        f"{milliseconds} in milliseconds: only so they add up"
+    )
+    plain, _ = read(write(tmp_path / "b.csv", mixed((1, 1, 1))))
+    assert found.read.records[5].scalars == pytest.approx(plain.read.records[5].scalars)
+    assert "timing_s/step_time" not in found.read.records[3].scalars
+
+
+def test_a_unit_in_a_name_counts_more_than_a_sum(tmp_path):
+    _, taken = read(
+        write(tmp_path / "a.csv", mixed((1, 1e3, 1e3), ("step_time", "rollout_s", "train_s"), phases=(10, 2)))
+    )
+    assert taken == "step counts the steps; step_time is the step's seconds"
+    _, taken = read(write(tmp_path / "b.csv", mixed((1, 1e3, 1e3), ("step_time", "rollout_ms", "train_ms"))))
+    assert taken.endswith("step_time is the step's seconds, rollout_ms, train_ms its phases")
+
+
 @pytest.mark.parametrize("start", [0.0, 1.7e9])
 def test_a_column_that_only_rises_is_a_clock(tmp_path, start):
     table = [{"step": n, "elapsed_s": start + 10.0 * n + n % 3, "loss": 1 / n} for n in range(1, 21)]
