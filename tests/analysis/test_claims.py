@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from test_estimates import arm_rows
-from test_verdict import EQUAL, HERE, UNEQUAL, UNKNOWN, engines, ledger_row, said
+from test_verdict import EQUAL, HERE, UNEQUAL, UNKNOWN, claim, engines, ledger_row, said
 
 from analysis.estimates.arm import ROUNDED
 from analysis.estimates.disagreement import UNSETTLED
 from analysis.speedup import COMPARISON_COLUMNS
 from analysis.verdict import caveats as sentences
-from analysis.verdict.claim import Claim, claim_from
+from analysis.verdict.claim import Claim
 from analysis.verdict.verdict_table import _remedies
 from common.findings import COMPARED, Preflight
 
@@ -31,19 +29,6 @@ def block(frames: Sequence[pd.DataFrame], preflight: Preflight | None = EQUAL) -
     """The whole verdict of `b` against `a`, without the bound on caveats."""
     (found,) = said(frames, preflight=preflight)
     return " ".join([found.words, found.basis, *(one.text for one in found.caveats), *found.settle])
-
-
-def claim(at: str = "", **estimates: tuple[float, ...] | float) -> Claim:
-    """A claim of estimates: a value, or (value, low, high, why)."""
-    rows: dict[str, dict[str, Any]] = {}
-    for name in ("raw", "per_token", "roofline", "standardised"):
-        given = estimates.get(name, NAN)
-        value, low, high, why = given if isinstance(given, tuple) else (given, given * 0.99, given * 1.01, "")
-        verdict = "x" if math.isnan(value) else "+" if low > 1 else "-" if high < 1 else "~"
-        shown = {"estimate": name, "value": value, "low": low, "high": high, "verdict": verdict, "why": why}
-        rows[name] = {**shown, "run_pairs": 3, "paired_steps": 90, "minimum_detectable_ratio": NAN}
-        rows[name] |= {"runs_to_resolve": NAN, "scope": "across runs"}
-    return claim_from(at, rows)
 
 
 def of(*claims: Claim) -> str:
@@ -217,22 +202,3 @@ def test_equally_long_responses_are_not_said_to_differ_in_length() -> None:
     told = block(frames)
     assert "Per step and per response token disagree" in told and "the arm generated 2.00× as many tokens" in told
     assert "length" not in told
-
-
-def test_every_sentence_has_its_cases() -> None:
-    tree = ast.parse(inspect.getsource(sentences))
-    parts = []
-    for node in ast.walk(tree):
-        texts = (
-            [one.value for one in node.values if isinstance(one, ast.Constant)]
-            if isinstance(node, ast.JoinedStr)
-            else []
-        )
-        if isinstance(node, ast.Yield) and isinstance(node.value, ast.Constant):
-            texts = [node.value.value]
-        # A sentence ends; a part of one, which another function puts into it, does not.
-        if texts and str(texts[-1]).endswith("."):
-            parts.append(max(map(str, texts), key=len).strip())
-    told = " ".join(has() for has, _ in CASES.values())
-    assert len(parts) > 15
-    assert [part for part in parts if part not in told and len(part) > 3] == []

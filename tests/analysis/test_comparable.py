@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import make_results
-import pandas as pd
 import pytest
-from test_comparison import ARMS, codes, content, pair, results, row, text
+from test_comparison import ARMS, results, row
 
 from analysis.estimates.comparable import comparable
 from analysis.estimates.speedup_table import estimate_table
@@ -129,27 +127,6 @@ def test_steps_that_outlast_their_run_are_a_clock_that_jumped(tmp_path):
     assert "run a: its steps sum to 12 s, but its start and end are 3 s apart" in told["clock-jumped"].text
     _, told, _ = judged(two(tmp_path / "back", {}, {"done_more": {"started": 100.0, "finished": 40.0}}))
     assert "clock-jumped" in told
-
-
-def test_a_step_far_beyond_its_run_is_in_no_number(tmp_path):
-    arm = [row(s, 1) for s in (1, 2, 3)] + [row(4, 900)]
-    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3, 4)], arm)
-    assert "step 4 (over 100 times its run's median step" in text(found, "step-left-out")
-    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0] and found.tables["comparison"][
-        "paired_steps"
-    ].tolist() == [3]
-
-
-def test_one_arm_and_no_run(tmp_path):
-    folder = results(tmp_path, {"a": ("vllm", 0, [[row(1, 1)]])}, arms={"vllm": ARMS["vllm"]})
-    found, told, table = judged(folder)
-    assert not found.refused and not told and table.empty
-    assert "one-arm" in codes(content(folder))
-    make_results.write_plan(tmp_path / "none", ARMS, ["a"], 0)
-    plan = read_plan(tmp_path / "none" / "plan.json")
-    wide, _ = wide_steps([], 0)
-    assert comparable([], plan, wide)[1] == [] and estimate_table(wide, plan)[0].empty
-    assert isinstance(wide, pd.DataFrame)
 
 
 def test_a_repetition_on_another_machine_is_none(tmp_path):

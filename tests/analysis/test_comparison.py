@@ -145,24 +145,6 @@ def test_lengths_without_their_number_say_what_tells_it(tmp_path):
         f"{base} logged lengths, but not the number of responses of a step: set arms.<arm>.import.batch_size"
         in told.text
     )
-    silent = comparison_table(wide.drop(columns="mean_response_length"), found.plan)[1]
-    assert [v.text.endswith("no speed per token") for v in silent if v.code == "no-tokens"] == [True]
-
-
-def test_slower_arm_is_called_slower(tmp_path):
-    found = pair(tmp_path, [row(1, 1)], [row(1, 4)])
-    assert found.tables["comparison"]["raw_speedup"].tolist() == [0.4] and "one step only" in block(found)
-
-
-def test_equal_times_are_called_equal(tmp_path):
-    assert "token 1.00× (no confidence interval)" in block(pair(tmp_path, [row(1, 3)], [row(1, 3.001)]))
-
-
-def test_disagreement_of_raw_and_per_token_is_said(tmp_path):
-    found = pair(tmp_path, [row(1, 9, 100)], [row(1, 4, 20)])
-    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0]
-    assert "Per response token 0.40× (" in block(found)
-    assert "Per step and per response token disagree on which arm is faster" in block(found)
 
 
 def test_other_baseline(tmp_path):
@@ -251,24 +233,10 @@ def test_steps_that_lie_apart_are_named(tmp_path):
     assert any(". vllm counts steps only at temperature = 0.9: runs of equal factors are compared" in t for t in told)
 
 
-def test_run_whose_steps_are_all_warm_up(tmp_path):
-    found = pair(tmp_path, [row(1, 1), row(2, 1)], [row(1, 1)], warmup_steps=1)
-    assert "run a: none of its 1 steps counts" in text(found, "no-counted-steps") and not found.arm_verdicts
-
-
 def test_why_no_step_counts_is_told_where_there_is_no_comparison(tmp_path):
     overrun = [row(step, 1, phases={GEN: 9}) for step in (1, 2, 3)]
     found = pair(tmp_path, overrun, [row(step, 1) for step in (1, 2, 3)], warmup_steps=1)
     assert "none of its 3 steps; left out: 2 (children exceed their parent), 1 (warm-up)" in found.no_comparison
-
-
-def test_single_step_and_single_seed(tmp_path):
-    assert {"single-step", "one-seed"} <= codes(pair(tmp_path, [row(1, 1)], [row(1, 1)]))
-
-
-def test_unpaired_steps_are_named(tmp_path, drawn):
-    found = pair(tmp_path, [row(1, 1), row(2, 1), row(3, 1)], [row(1, 1), row(2, 1)])
-    assert "1 counted steps of transformers have no partner in vllm" in text(found, "unpaired-steps")
 
 
 def test_missing_phase_in_one_arm(tmp_path, drawn):
@@ -283,46 +251,6 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     assert math.isnan(speedups.loc[sync, "speedup"]) and math.isnan(speedups.loc[sync, "baseline_mean_s"])
     # A step without the phase spends no second in it: (0.5 + 0) / 2.
     assert speedups.loc[sync, "arm_mean_s"] == 0.25
-
-
-@pytest.mark.full("many reports")
-@pytest.mark.parametrize("bad_s", [0.0, -3.0, math.nan, math.inf])
-def test_impossible_step_times_never_reach_a_number(tmp_path, bad_s, drawn):
-    bad = row(2, 1)
-    bad["phases"] = {"step": bad_s}
-    found = pair(tmp_path, [row(1, 3), bad, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
-    assert "run b: left out of every number, in all arms: step 2" in text(found, "step-left-out")
-    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0] and found.tables["comparison"][
-        "paired_steps"
-    ].tolist() == [2]
-
-
-def test_step_with_a_negative_phase_or_an_overrun_is_left_out(tmp_path, drawn):
-    negative = row(1, 3, phases={"step/optimizer_step": -0.25})
-    overrun = row(2, 3, phases={GEN: 3.5})
-    found = pair(tmp_path, [negative, overrun, row(3, 3)], [row(s, 1) for s in (1, 2, 3)])
-    assert found.tables["steps"][found.tables["steps"]["run_id"] == "b"]["left_out"].tolist()[2] == ""
-    assert found.tables["comparison"]["paired_steps"].tolist() == [1]
-    assert {"step-left-out", "children-exceed-parent"} <= codes(found)
-
-
-@pytest.mark.parametrize("tokens", [None, 0, math.nan])
-def test_without_tokens_there_is_no_per_token_number(tmp_path, tokens, drawn):
-    arm = [row(1, 1), row(2, 1)]
-    for one in arm:
-        del one["scalars"]["response_tokens"]
-        if tokens is not None:
-            one["scalars"]["response_tokens"] = tokens
-    found = pair(tmp_path, [row(1, 3), row(2, 3)], arm)
-    assert "no-tokens" in codes(found) and found.tables["comparison"]["per_token_speedup"].isna().all()
-    assert "Per step 2.00×" in block(found)
-    assert found.tables["comparison"]["raw_speedup"].tolist() == [2.0]
-
-
-def test_reward_that_is_no_number(tmp_path, drawn):
-    arm = [row(1, 1), row(2, 1, scalars={"train/reward": math.nan})]
-    found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
-    assert "run a: the reward is no number at 1 step (first: step 2)" in text(found, "bad-reward")
 
 
 def test_a_run_without_any_reward_has_no_reward_curve(tmp_path, drawn):
@@ -408,18 +336,6 @@ def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
     assert found("meet", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[1, 2]))
 
 
-def test_seeds_that_disagree_are_said(tmp_path):
-    runs = {
-        "b0": ("transformers", 0, [[row(s, 1) for s in (1, 2)]]),
-        "a0": ("vllm", 0, [[row(s, 2) for s in (1, 2)]]),
-        "b1": ("transformers", 1, [[row(s, 9) for s in (1, 2)]]),
-        "a1": ("vllm", 1, [[row(s, 2) for s in (1, 2)]]),
-    }
-    found = content(results(tmp_path, runs))
-    assert "(seed 0: 0.67×, seed 1: 3.33×)" in text(found, "seeds-disagree")
-    assert "By step time the seeds disagree on which arm is faster." in block(found)
-
-
 def test_a_changed_spec_is_noticed(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
     spec = json.loads((folder / "runs" / "a" / "spec.json").read_text())
@@ -452,15 +368,6 @@ def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
     assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
     assert "The median steps point to the other arm: 2.00× (per step 0.12×)." in block(found)
-
-
-def test_outlying_steps_that_exaggerate_are_said(tmp_path):
-    """Sums and medians on the same side of 1, but far apart: one busy minute of the machine made the number."""
-    found = pair(tmp_path, [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.5), row(3, 12)])
-    assert "the sums say 0.33×, the median steps 0.80×" in text(found, "sums-and-medians-disagree")
-    assert "The median steps have another ratio: 0.80× (per step 0.33×)." in block(found)
-    calm = pair(tmp_path / "calm", [row(s, 1) for s in (1, 2, 3)], [row(1, 1.5), row(2, 1.4), row(3, 1.7)])
-    assert not text(calm, "sums-and-medians-disagree")
 
 
 def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):

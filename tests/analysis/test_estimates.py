@@ -191,12 +191,6 @@ def test_what_some_steps_lack_no_estimate_is_made_of(bad, why):
     assert table.loc["roofline", "value"] == pytest.approx(2)
 
 
-def test_nothing_but_times():
-    table, verdicts = found(arm_rows("a", [4.0, 5.0]), arm_rows("b", [2.0, 2.5]))
-    assert table["verdict"].tolist()[1:] == ["x", "x", "x"] and table.loc["raw", "value"] == pytest.approx(2)
-    assert table.loc["roofline", "why"] == "the floor of the baseline and the arm is not known" and not verdicts
-
-
 def test_one_step_has_no_interval():
     table, _ = found(arm_rows("a", [878.89]), arm_rows("b", [408.19]))
     row = table.loc["raw"]
@@ -244,13 +238,6 @@ def test_steps_are_paired_by_factors_seed_and_step():
     table, _ = found(*frames)
     assert table.loc["raw", "value"].tolist() == pytest.approx([2.0, 4.0])
     assert table.loc["raw", "paired_steps"].tolist() == [2, 2]
-
-
-def test_refused_pairs_are_not_divided():
-    why = Comparable(refused={("", "b"): "other GPUs"})
-    table, verdicts = found(arm_rows("a", [4.0, 5.0]), arm_rows("b", [2.0, 2.5]), comparable=why)
-    assert table["value"].isna().all() and set(table["verdict"]) == {"x"} and set(table["why"]) == {"other GPUs"}
-    assert not verdicts
 
 
 def test_no_step_in_common():
