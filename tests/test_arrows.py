@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from engines import engines
 from trainers.registry import trainers
+from workflow.stacks.found import OLDEST_PYTHON
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
@@ -70,6 +72,17 @@ def test_code_in_stacks_does_not_import_the_controllers_packages():
                 if at not in files and at.read_text().strip():
                     wrong.append(f"{file.relative_to(ROOT)} imports {name}, which runs in no stack")
     assert not wrong
+
+
+@pytest.mark.full("a type checker reads all of it")
+def test_code_in_stacks_runs_with_the_oldest_python_of_an_environment_as_found():
+    files = [str(file) for pattern in IN_STACKS for file in files_of(pattern)]
+    command = [sys.executable, "-m", "mypy", "--python-version", OLDEST_PYTHON, *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "checked" in done.stdout, done.stderr
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    # Which keys may be absent is never asked there (common/contracts.py).
+    assert not [line for line in errors if "NotRequired" not in line and "TypedDict" not in line]
 
 
 def test_common_imports_only_the_standard_library():

