@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -78,9 +78,6 @@ class Preflight:
     ledger: Annotated[tuple[LedgerRow, ...], "the fairness ledger"]
     unverifiable: Annotated[tuple[str, ...], "what could not be checked, and what a check needs"] = ()
     experiment: Annotated[str, "the experiment's name"] = ""
-    memory: Annotated[dict[str, Any], "each arm's estimate of GPU memory; the report ignores it"] = field(
-        default_factory=dict
-    )
 
     def as_json(self) -> dict[str, Any]:
         """The object that is written."""
@@ -88,7 +85,6 @@ class Preflight:
             "experiment": self.experiment,
             "findings": [finding.as_dict() for finding in self.findings],
             "ledger": [asdict(row) for row in self.ledger],
-            "memory": {arm: estimate.as_dict() for arm, estimate in self.memory.items()},
             "unverifiable": list(self.unverifiable),
         }
 

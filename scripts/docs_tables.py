@@ -16,7 +16,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def gpus() -> Table:
-    """The figures of each GPU that floors and the memory estimate use."""
+    """The figures of each GPU that floors use."""
     header = ("GPU", "driver's name", "memory, GiB", "bandwidth, TB/s", "bfloat16, dense TFLOP/s", "data sheet")
     return header, [
         (

@@ -25,7 +25,6 @@ from trainers.workload import TrainedArm, Workload
 
 if TYPE_CHECKING:
     from trainers.cases import Case
-    from trainers.memory_estimate import MemoryEstimate
     from trainers.rows import Behaviour
 
 Variables = Mapping[str, tuple[str, str]]
@@ -177,8 +176,6 @@ class Trainer:
     """Releases with known engine behaviours; empty without such behaviours."""
     behaviours: tuple[Behaviour, ...] = ()
     checks: tuple[Check, ...] = ()
-    memory: Callable[[Case, float, ModelFacts], MemoryEstimate] | None = None
-    """A memory estimate for a GPU of so many GiB."""
     context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
     terms: Callable[[Case], Terms] = lambda case: {}
     """Its settings as terms (trainers/terms.py); empty if its code was not read."""

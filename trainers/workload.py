@@ -142,7 +142,7 @@ class Workload(Section):
     gpus_per_node: Count = 0
     """GPUs per node of one run; 0: it trains on the CPU."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
-    """The GPU model, such as `H100-80GB`; preflight's memory estimate needs it."""
+    """The GPU model, such as `H100-80GB`; floors and some of the preflight's comparisons need it."""
 
     @property
     def processes(self) -> int:

@@ -79,7 +79,7 @@ workload:
   # Nodes of each run, and GPUs of each node; 0 GPUs: the CPU.
   nodes: {nodes}
   gpus_per_node: {gpus}
-  # gpu: H100-80GB   # for the preflight's memory estimate
+  # gpu: H100-80GB   # for floors, and for what engines choose by the GPU
 # One run per arm and seed. Two pairs of runs or more give an interval.
 seeds: [0, 1]
 # Steps to skip at the start of each run.

@@ -122,7 +122,10 @@ def test_an_experiment_that_needs_no_gpu_is_told_without_a_profile(results: Path
         *("10", "0", "?", "?", "submit"),
     ]
     text = "\n".join(" ".join(line) for line in told(planned(), given=60, profile=None))
-    assert "next runs time\nsubmit 4 40 min\n- ~ from --seconds-per-step" in text
+    assert (
+        "next runs time\nsubmit 4 40 min\n- builtin:tiny-qwen2 in float32: " in text
+        and "\n- ~ from --seconds-per-step" in text
+    )
 
 
 @pytest.mark.full("processes that are struck")
@@ -142,6 +145,15 @@ def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> 
     after = os.times()
     used = sum(after[2:4]) - sum(before[2:4])
     assert used < 5, "a second of its own, as a rule (docs/bench.md)"
+
+
+def test_the_certain_sizes_of_a_known_model_are_told_and_nothing_of_an_unknown_one(results: Path) -> None:
+    raw = two_arms()
+    sizes = "microsoft/phi-4 in bfloat16: 27.3 GiB of weights, 200 KiB of cache per token"
+    for model, count in (("microsoft/phi-4", 1), ("somebody/else", 0)):
+        raw["workload"] |= {"model": {"source": model, "revision": "0" * 40}, "dtype": "bfloat16"}
+        lines = plan_lines(load_plan(raw), None, None)
+        assert lines.count(f"- {sizes}") == count and sum("of cache per token" in line for line in lines) == count
 
 
 def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -> None:

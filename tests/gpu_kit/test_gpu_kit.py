@@ -118,7 +118,7 @@ def run(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     kit_folder, work = tmp_path / "kit", tmp_path / "work"
     entry = {"parts": packed(wheel, kit_folder), "left_out": {}}
     spec = {**RUN["spec"], "workload": WORKLOAD}  # type: ignore[dict-item]
-    planned = {"runs": {"a-s0": {**RUN, "spec": spec, "estimate": None}}, "inputs": {"i": {}}}
+    planned = {"runs": {"a-s0": {**RUN, "spec": spec}}, "inputs": {"i": {}}}
     kit = {
         "commit": "abc",
         "tree": tree_hashes(ROOT),
@@ -265,7 +265,7 @@ def test_the_first_step_after_each_start_is_not_compared() -> None:
             {"step": at, "resumed": at == resumed, "phases": {"step": one, "step/training_step": one}}
             for at, one in enumerate(seconds, start=1)
         ]
-        return {"task": name, "ok": True, "steps": steps, "seconds": 60.0, "peak_gpu_gib": None, "estimate_gib": None}
+        return {"task": name, "ok": True, "steps": steps, "seconds": 60.0, "peak_gpu_gib": None}
 
     # Seconds of an H200: its first step after a start loads kernels.
     tasks = [

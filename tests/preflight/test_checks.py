@@ -12,7 +12,6 @@ import yaml
 from common.errors import UserError
 from common.findings import Finding
 from engines import engine_named
-from trainers.memory_estimate import estimate_of
 from trainers.swift import checks as swift_checks
 from trainers.trl.checks import REFUSALS, RefusedOption
 from workflow.cluster.site import Site
@@ -116,9 +115,6 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"options": {f"{KWARGS}.sglang.attention_backend": "fa4"}},
     ),
     ("odd", "sglang-barrier", ARTICLE, {"max_response_length": 36001}),
-    ("impossible", "memory", ARTICLE, {"model": LLAMA70, "gpus_per_node": 4}),
-    ("odd", "memory", ARTICLE, {"gpu": "A100-40GB"}),
-    ("impossible", "memory-cache", ARTICLE, {"model": LLAMA70, "gpus_per_node": 8}),
     ("odd", "few-steps", EQUAL, {"steps": 2, "without": ("sglang",)}),
     ("odd", "one-seed", ARTICLE, {}),
 ]
@@ -165,7 +161,6 @@ def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
         ("lora-sglang", ARTICLE, {"options": {LORA: 16}, "without": ("sglang",)}),
         ("lora-sglang", EQUAL, {"options": {LORA: 16, "actor_rollout_ref.model.lora.merge": True}}),
         ("tensor-parallel-heads", ARTICLE, {"options": {f"{ROLLOUT}.tensor_model_parallel_size": 2}}),
-        ("memory", ARTICLE, {"gpu": None}),
         *(
             ("arch-list", ARTICLE, {"env": {"TORCH_CUDA_ARCH_LIST": value}})
             for value in ("9.0", "8.0;9.0a+PTX", "Hopper")
@@ -247,17 +242,11 @@ def test_what_trl_refuses_on_the_node_is_told_before_the_queue(option: dict[str,
     assert "trl-refuses" not in trl_with({"vllm_gpu_memory_utilization": 0.5, "sync_ref_model": True}, beta=0.04)
 
 
-def test_a_servers_gpus_hold_nothing_of_the_trainer_and_one_engine_has_the_batch() -> None:
+def test_the_one_engine_of_a_server_has_the_batch() -> None:
     two = {**TRL, "gpus_per_node": 2}
     arms = {"vllm": {**TRL_GPU["vllm"], "options": {"vllm_mode": "server"}}}
     case = cases(ARTICLE, arms=arms, **two)["vllm"]
     assert case.per_replica == case.workload["batch_size"] and "trl-refuses" not in found(ARTICLE, arms=arms, **two)
-    served, colocated = (estimate_of(one) for one in (case, cases(ARTICLE, arms=TRL_GPU, **two)["vllm"]))
-    assert not isinstance(served, str) and not isinstance(colocated, str)
-    assert [part.name for part in served.rollout] == ["the engine's weights", "room for keys and values"]
-    assert served.rollout[1].gib > colocated.rollout[2].gib, "nine tenths of its GPU"
-    # One process is left for the trainer: no buckets of DDP's.
-    assert not any("DDP" in part.name for part in served.update) and any("DDP" in one.name for one in colocated.update)
 
 
 def test_a_server_on_a_node_of_its_own_has_as_many_gpus_as_divide_the_models_heads() -> None:
@@ -274,22 +263,8 @@ def test_a_server_on_a_node_of_its_own_has_as_many_gpus_as_divide_the_models_hea
         some = found(ARTICLE, arms=arms, **two)
         assert not [finding.code for finding in some.values() if finding.level == "impossible"]
         assert "2 of its node's 8 GPUs" in some["server-gpus-idle"].what
-        # The trainer has the other node, however many the server takes.
-        served = estimate_of(cases(ARTICLE, arms=arms, **two)["vllm"])
-        other = estimate_of(cases(ARTICLE, arms=with_server(trainer), **two)["vllm"])
-        assert not isinstance(served, str) and not isinstance(other, str) and served.update == other.update
     arms = with_server("swift", vllm_tensor_parallel_size=2, vllm_data_parallel_size=4)
     assert not {"server-gpus-idle", "tensor-parallel-heads"} & found(ARTICLE, arms=arms, **two).keys()
-
-
-def test_an_adapter_has_neither_gradients_nor_moments_of_all_weights() -> None:
-    full, lora = (
-        estimate_of(cases(ARTICLE, arms={"vllm": {**TRL_GPU["vllm"], "options": options}}, **TRL)["vllm"])
-        # Its rank is TRL's own default.
-        for options in ({}, {"use_peft": True})
-    )
-    assert not isinstance(full, str) and not isinstance(lora, str)
-    assert {part.name for part in full.update} - {part.name for part in lora.update} >= {"gradients"}
 
 
 def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:
@@ -320,16 +295,10 @@ def test_the_stacks_own_packages_refuse_it_in_those_words(
     assert one.quote in " ".join(file.read_text(encoding="utf-8").split())
 
 
-def test_weights_in_half_are_told_and_take_half_the_memory() -> None:
+def test_weights_in_half_are_told() -> None:
     half = {"model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"}}
     assert trl_with(half)["weights-in-half"].level == "odd"
     assert "weights-in-half" not in trl_with({"model_init_kwargs": {"attn_implementation": "sdpa"}})
-    both = [
-        estimate_of(cases(ARTICLE, arms={"vllm": {**TRL_GPU["vllm"], "options": options}}, **TRL)["vllm"])
-        for options in ({}, half)
-    ]
-    whole, halved = (sum(part.gib for part in one.update if part.counted) for one in both)  # type: ignore[union-attr]
-    assert halved == pytest.approx(whole / 2)
 
 
 @pytest.mark.parametrize(("engine", "told"), [("vllm", {"merged-in-half"}), ("transformers", set())])
@@ -358,11 +327,6 @@ def test_trl_with_sglang_on_one_gpu_sleeps_during_the_update_as_vllm_does() -> N
     args = next(run.spec["trainer_args"] for run in plan.runs.values() if run.spec["arm"] == "sglang")
     assert (args["sglang_enable_memory_saver"], args["sglang_mem_fraction_static"]) == (True, 0.3)
     assert "sglang-speed-on-cpu" not in found(ARTICLE, arms=arms, **TRL)
-    asleep, vllms = (estimate_of(cases(ARTICLE, arms=arms, **TRL)[arm]) for arm in ("sglang", "vllm"))
-    arms["sglang"]["options"] = {"sglang_enable_memory_saver": False}
-    awake = estimate_of(cases(ARTICLE, arms=arms, **TRL)["sglang"])
-    held = [sum(part.gib for part in one.update) for one in (asleep, vllms, awake) if one]
-    assert held[0] == held[1] and held[2] == pytest.approx(held[0] + 0.3 * 80, abs=1)
     with pytest.raises(UserError, match="trl with engine sglang trains in one process"):
         planned(ARTICLE, arms=arms, **{**TRL, "gpus_per_node": 2, "batch_size": 16})
 

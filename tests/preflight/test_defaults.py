@@ -84,7 +84,7 @@ def test_preflight_json_is_written_whole(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "preflight.json"
     write_preflight(planned(ARTICLE), [], out)
     content = json.loads(out.read_text())
-    assert set(content) == {"experiment", "findings", "ledger", "memory", "unverifiable"}
+    assert set(content) == {"experiment", "findings", "ledger", "unverifiable"}
     assert content["findings"][0]["code"] == "cuda-graphs"
     assert set(content["ledger"][0]) == {"setting", "values", "verdict", "why", "source"}
     assert content["ledger"][0]["verdict"] == "different" and content["ledger"][-1]["verdict"] == "equal"

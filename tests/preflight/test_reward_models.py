@@ -11,7 +11,6 @@ import pytest
 from common.errors import UserError
 from common.files import inputs_sha256
 from common.findings import Finding
-from trainers.memory_estimate import estimate_of
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import preflight
@@ -125,19 +124,6 @@ def test_verl_refuses_it_and_says_what_it_has_itself(tmp_path: Path) -> None:
     rewards = [{"model": str(classifier(tmp_path / "rm"))}]
     with pytest.raises(UserError, match=r"reward\.reward_model\.enable: a server of vLLM's or SGLang's"):
         planned(EQUAL, rewards=rewards)
-
-
-def test_its_weights_are_counted_on_each_gpu(tmp_path: Path) -> None:
-    rewards = [{"model": str(classifier(tmp_path / "rm")), "dtype": "bfloat16"}]
-    for where, gib in (("trainer", SIZE * 2 / 2**30), ("cpu", 0.0), ("own", 0.0)):
-        told = [{**rewards[0], "device": where}]
-        plain, with_it = (
-            estimate_of(cases(EQUAL, arms={"vllm": TRL_GPU["vllm"]}, **{**TRL, **more})["vllm"])
-            for more in ({}, {"rewards": told, "gpus_per_node": 1 + (where == "own")})
-        )
-        assert not isinstance(plain, str) and not isinstance(with_it, str)
-        for moment in ("update", "rollout"):
-            assert plain.sum(getattr(with_it, moment)) - plain.sum(getattr(plain, moment)) == pytest.approx(gib)
 
 
 @pytest.mark.parametrize(

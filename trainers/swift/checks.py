@@ -1,4 +1,4 @@
-"""Checks a run of ms-swift before it is queued (options that it or vLLM refuses on the node); estimates its memory."""
+"""Checks a run of ms-swift before it is queued (options that it or vLLM refuses on the node)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from common.findings import Finding
-from common.model_facts import ModelFacts
-from trainers import hf_server
-from trainers.cases import Case, Settings
-from trainers.hf_arguments import FSDP
-from trainers.memory_estimate import GIB, MemoryEstimate, Part
+from trainers.cases import Case
 from trainers.protocol import Variables
-from trainers.swift.settings import MAX_TURNS, SCHEDULER, scheduler_of, sends_adapters, trains_adapter
+from trainers.swift.settings import SCHEDULER, scheduler_of, sends_adapters, trains_adapter
 from trainers.trl import checks as trl_checks
 from trainers.trl.checks import RefusedOption
-from trainers.trl.trainer import memory as trl_memory
 
 _ARGUMENTS = "swift/arguments/rlhf_args.py"
 _DRIVER = "trainers/swift/driver/train.py"
-_LENGTHS = ("max_prompt_length", "max_response_length")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM 0.31 has kernels for (vllm/config/lora.py)."""
 
@@ -120,44 +114,3 @@ def weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
     """The optimizer's weights in 16 bits; an adapter's are always float32."""
     if not trains_adapter(case):
         yield from trl_checks.weights_in_half(case, variables, "torch_dtype")
-
-
-def memory(case: Case, gib: float, model: ModelFacts) -> MemoryEstimate:
-    """Memory of the policy and the engine in each process, as with TRL."""
-    settings = case.settings
-    if scheduler_of(case):
-        longest = {key: case.workload[key] * settings.int(MAX_TURNS, 1) for key in _LENGTHS}
-        case = dataclasses.replace(case, workload={**case.workload, **longest})
-    as_trl = {
-        trl_checks.WEIGHTS: settings.get("torch_dtype"),
-        "vllm_enable_sleep_mode": settings.int("sleep_level") > 0,
-    }
-    read = Settings({**settings.values, **as_trl}, settings.given, settings.composed)
-    # swift has a rank also if the whole model is trained.
-    adapter = settings.get("tuner_type", "full") != "full"
-    found = trl_memory(dataclasses.replace(case, settings=read), gib, model, adapter, whole_reference=False)
-    rollout = found.rollout
-    if settings.true("offload_model") and settings.true("offload_optimizer"):
-        rollout = rollout[1:]
-    if settings.true(FSDP[0]) and not (case.engine.in_trainer or hf_server.is_served(case)):
-        rollout += _gathered(case, model, rollout[-1].gib)
-    return dataclasses.replace(
-        found,
-        rollout=rollout,
-        update_advice="a smaller model or micro_batch_size, sleep_level: 2, tuner_type: lora, or fsdp: true on more "
-        "GPUs",
-        rollout_advice="vllm_gpu_memory_utilization: less, or offload_model and offload_optimizer: true; with fsdp "
-        "move_model_batches: 8",
-    )
-
-
-def _gathered(case: Case, model: ModelFacts, cache: float) -> tuple[Part, ...]:
-    """The weights that each process gathers to send them, beyond the memory of a sleeping engine's cache.
-
-    ms-swift 4.6.0 rlhf_trainers/rollout_mixin.py (_collect_state_dict_for_vllm): all of them at once.
-    """
-    if case.settings.int("move_model_batches"):
-        return ()
-    more = (model.parameters or 0) * 4 / GIB - (cache if case.settings.int("sleep_level") else 0.0)
-    name = "the weights gathered for the engine, 4 bytes each, beyond its cache"
-    return (Part(name, more, True),) if more > 0 else ()

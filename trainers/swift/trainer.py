@@ -60,7 +60,6 @@ SWIFT = Trainer(
     engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
     engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
     checks=(checks.refusals, checks.overlapping, checks.weights_in_half, hf_server.idle_gpus),
-    memory=checks.memory,
     terms=swift_terms,
     trees=(SWIFT_DRIVEN, SWIFT_ASYNC, SWIFT_4_6, SWIFT_3_4),
     native="native",

@@ -1,19 +1,15 @@
-"""Describes TRL: translates a workload into GRPOConfig (TRL 1.16), estimates memory, and lists its formats."""
+"""Describes TRL: translates a workload into GRPOConfig (TRL 1.16), and lists its formats."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from common.errors import UserError
-from common.model_facts import ModelFacts
 from trainers import Spread, hf_server
-from trainers.cases import Case, sglang_speed_on_cpu
+from trainers.cases import sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
-    FSDP,
-    HALF,
     KEYS,
-    RESHARD,
     completed,
     require_equal_shares,
     require_one_process,
@@ -24,7 +20,6 @@ from trainers.hf_arguments import (
 from trainers.hf_server import SERVER
 from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
-from trainers.memory_estimate import GIB, MemoryEstimate, Part, pass_parts
 from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
 from trainers.trl import checks, console
 from trainers.trl.driver.options import LORA, SERVER_ARGS
@@ -101,71 +96,6 @@ def _require_server_options(arm: TrainedArm) -> None:
         )
 
 
-def memory(
-    case: Case, gib: float, model: ModelFacts, adapter: bool | None = None, whole_reference: bool = True
-) -> MemoryEstimate:
-    """The memory of a process per GPU; weights are float32 unless an option sets their format.
-
-    A server's GPUs hold nothing of the trainer; its engines share the whole batch. `adapter`: whether only an adapter
-    is trained (default: by TRL's own switch). `whole_reference`: whether FSDP treats the reference as one unit.
-    """
-    adapter = case.settings.true(LORA) if adapter is None else adapter
-    served = hf_server.is_served(case)
-    engines, processes = hf_server.engines_and_gpus(case.settings.values)[0], hf_server.training_gpus(case)
-    share_of_gpu, sleeps = _ON_A_GPU.get(case.engine.name, _ON_A_GPU["vllm"])
-    share = int(case.workload["batch_size"]) // processes
-    tokens_per_pass = min(int(case.workload.get("micro_batch_size") or share), share) * case.longest
-    always, update = _trainers_share(case, model, adapter, processes, whole_reference)
-    update = [*always, *update, *pass_parts(model, tokens_per_pass)]
-    rollout = [] if served else [Part("the trainer, not offloaded", MemoryEstimate.sum(tuple(always)), True)]
-    tokens, more = None, "trainer verl" if adapter else f"{FSDP[0]}: true"
-    if not case.engine.in_trainer:
-        of_gpu = case.settings.number(share_of_gpu) or 0.3  # GRPOConfig's default
-        weights = (model.parameters or 0) * 2 / GIB / case.tensor_parallel
-        room = of_gpu * gib - weights
-        rollout += [
-            Part("the engine's weights", weights, True),
-            Part("room for keys and values", max(0.0, room), False),
-        ]
-        tokens = int(max(0.0, room) * GIB / model.kv_bytes) * case.tensor_parallel
-        if not (served or case.settings.true(sleeps)):
-            update.append(Part("the engine, awake all the time", of_gpu * gib, True))
-    return MemoryEstimate(
-        gpu=str(case.workload.get("gpu")),
-        gib=gib,
-        update=tuple(update),
-        rollout=tuple(rollout),
-        kv_tokens=tokens,
-        kv_wanted=(int(case.workload["batch_size"]) // engines if served else share * case.tensor_parallel)
-        * case.longest,
-        model=model,
-        update_advice=f"a smaller model or micro_batch_size, {sleeps}: True, or {more} on more GPUs",
-        rollout_advice=f"{share_of_gpu}: less",
-    )
-
-
-def _trainers_share(
-    case: Case, model: ModelFacts, adapter: bool, processes: int, whole_reference: bool
-) -> tuple[list[Part], list[Part]]:
-    """A process's memory at all times, and the additional memory of an update; with FSDP its share and gathers."""
-    size = 2 if case.settings.get(checks.WEIGHTS) in HALF else 4
-    ways = processes if case.settings.true(FSDP[0]) else 1
-    of_all, part = f", 1/{ways}" if ways > 1 else "", (model.parameters or 0) * size / ways / GIB
-    gathered = part * ways * 2 / size
-    always, update = [Part(f"weights{of_all}, {size} bytes each", part, True)], []
-    if not adapter:
-        always += [Part(f"gradients{of_all}", part, True), Part(f"AdamW's two moments{of_all}", 2 * part, True)]
-        if processes > 1 and not of_all:
-            update.append(Part("gradients on their way to the other GPUs (DDP's buckets)", part, True))
-        if float(case.workload.get("beta") or 0) > 0:
-            update.append(Part(f"the reference's weights{of_all}", part, True))
-            if of_all and whole_reference:  # TRL 1.16 models/utils.py, prepare_fsdp
-                update.append(Part("the reference gathered, 2 bytes each", gathered, True))
-    if of_all and case.settings.get(f"{FSDP[1]}.{RESHARD}") is False:
-        update.append(Part("the weights gathered, 2 bytes each", gathered, True))
-    return always, update
-
-
 TRAINER_STATE = LogFormat(
     hf_rows.TRAINER_STATE,
     "trainer_state.json of transformers' Trainer",
@@ -210,7 +140,6 @@ TRL = Trainer(
     engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
     changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
     checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
-    memory=memory,
     terms=trl_terms,
     trees=(TRL_1_16, *TRL_NATIVE),
     native="native",

@@ -9,34 +9,46 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from common.gpus import gpu_of
+from common.model_facts import model_facts
 from trainers.cases import Case
-from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.rows import Behaviour
-from trainers.verl.driver.overrides import ROLLOUT
+from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.engine_settings import PREFERRED
 from trainers.verl.releases import releases
 
 
+def _at_once(case: Case) -> int:
+    """Sequences that a replica decodes at once; a limit that is not a number means that the engine chooses its own."""
+    limit = case.behaviour("sequence-limit") or ""
+    return min(case.per_replica, int(limit)) if limit.isdigit() else case.per_replica
+
+
 def _graphs_suffice(cases: Sequence[Case]) -> str:
-    # A description that is not a number means that the engine chooses its limit: then it may be any number.
-    limits = [case.behaviour("sequence-limit") or "" for case in cases]
-    at_once = [
-        min(case.per_replica, int(limit)) if limit.isdigit() else case.per_replica
-        for case, limit in zip(cases, limits, strict=True)
-    ]
-    if all(most <= int(case.behaviour("graph-sizes") or 0) for most, case in zip(at_once, cases, strict=True)):
-        return f"a replica decodes at most {max(at_once)} sequences at once, which the graphs of every arm cover"
+    if all(_at_once(case) <= int(case.behaviour("graph-sizes") or 0) for case in cases):
+        most = max(map(_at_once, cases))
+        return f"a replica decodes at most {most} sequences at once, which the graphs of every arm cover"
     return ""
 
 
 def _cache_never_full(cases: Sequence[Case]) -> str:
-    estimates = [estimate_of(case) for case in cases]
-    if all(isinstance(one, MemoryEstimate) and one.kv_never_full for one in estimates):
+    if all(map(_has_ample_cache, cases)):
         return (
             "by estimate all sequences that an engine decodes at once fit its cache at full length, with room to "
             "spare, in every arm: its size cannot change the speed"
         )
     return ""
+
+
+def _has_ample_cache(case: Case) -> bool:
+    """Whether half of an engine's share beside its weights is enough: the rest is for its passes and graphs."""
+    gpu, model = gpu_of(case.workload.get("gpu")), model_facts(str(case.workload["model"]["source"]))
+    offloaded = all(case.settings.true(f"{ACTOR}.fsdp_config.{what}_offload") for what in ("param", "optimizer"))
+    if gpu is None or model is None or model.parameters is None or not offloaded:
+        return False
+    share = (case.settings.number(f"{ROLLOUT}.gpu_memory_utilization") or 0.0) * gpu.memory_gib * 2**30
+    cache = _at_once(case) * case.longest * model.kv_bytes / min(case.tensor_parallel, model.kv_heads)
+    return cache <= (share - model.parameters * 2 / case.tensor_parallel) / 2
 
 
 def _few_sequences(cases: Sequence[Case]) -> str:

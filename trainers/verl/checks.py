@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from common.findings import Finding
 from common.model_facts import ModelFacts
 from trainers.cases import Case, attention_kernels
-from trainers.memory_estimate import MemoryEstimate, estimate_of
 from trainers.protocol import Check, Variables
 from trainers.rows import Rule
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
@@ -181,25 +180,7 @@ _RULES = (
 )
 
 
-def _cache(case: Case, variables: Variables) -> Iterator[Finding]:
-    """A cache that is too small for one sequence at full length."""
-    estimate = estimate_of(case)
-    if case.imported or not isinstance(estimate, MemoryEstimate) or (estimate.kv_tokens or 0) >= case.longest:
-        return
-    weights, share = estimate.rollout[0].gib, case.settings.number(f"{ROLLOUT}.gpu_memory_utilization") or 0.0
-    yield Finding(
-        "impossible" if weights >= share * estimate.gib else "odd",
-        "memory-cache",
-        (case.arm,),
-        f"the engine's cache has room for {estimate.kv_tokens} tokens, by estimate, and one sequence may have "
-        f"{case.longest}",
-        f"gpu_memory_utilization {share:g} of {estimate.gib:.0f} GiB, minus {weights:.1f} GiB of weights",
-        "docs/preflight.md#memory: the estimate and its assumptions",
-        f"{ROLLOUT}.gpu_memory_utilization: more; or {ROLLOUT}.tensor_model_parallel_size: more",
-    )
-
-
-CHECKS: tuple[Check, ...] = (_of_settings, _cache, attention_kernels)
+CHECKS: tuple[Check, ...] = (_of_settings, attention_kernels)
 
 
 def context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:

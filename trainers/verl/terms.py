@@ -14,7 +14,6 @@ from trainers.cases import Case
 from trainers.terms import Terms, TermValue, adapter_text, number, number_or_off, schedule, term
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.engine_settings import with_adapter
-from trainers.verl.memory import shards
 from trainers.verl.releases import Release, release_named
 
 _OPTIM, _MODULES = f"{ACTOR}.optim", f"{MODEL}.target_modules"
@@ -52,7 +51,7 @@ def _of_the_update(case: Case) -> Terms:
         "gradient norm limit": term(case, number, *norm) if norm else TermValue(None),
         "updates per batch": _updates(case),
         terms.TRAINED_WEIGHTS: _trained(case),
-        terms.GPUS_PER_COPY: TermValue(max(1, shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
+        terms.GPUS_PER_COPY: TermValue(max(1, _shards(case)), (f"{ACTOR}.fsdp_config.fsdp_size",)),
         terms.WEIGHTS_SENT: TermValue(
             terms.ADAPTER_ONLY if with_adapter(case) else terms.ALL_WEIGHTS, _first(case, f"{MODEL}.lora.merge")
         ),
@@ -64,6 +63,12 @@ def _of_the_update(case: Case) -> Terms:
         ),
         "number format of a pass": term(case, str, f"{ROLLOUT}.dtype"),
     }
+
+
+def _shards(case: Case) -> int:
+    """GPUs that share the weights."""
+    ways = case.settings.int(f"{ACTOR}.fsdp_config.fsdp_size", -1)
+    return case.gpus if ways < 1 else min(ways, case.gpus)
 
 
 def _schedule(case: Case) -> Callable[[Any, Any], object]:

@@ -11,7 +11,7 @@ from engines import Engine
 from trainers import Spread
 from trainers.protocol import Driver, LogFormat, Trainer
 from trainers.timers.tree import TimerTree, release_of
-from trainers.verl import console, file_logger, memory
+from trainers.verl import console, file_logger
 from trainers.verl.behaviours import behaviours
 from trainers.verl.checks import CHECKS, context
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
@@ -110,7 +110,6 @@ _ALIKE = Trainer(
     engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
     settings=settings_of,
     checks=CHECKS,
-    memory=memory.memory,
     context=context,
     terms=verl_terms,
     reads_engine_options=lambda case: case.engine.name not in release_named(case.version).engines_without_options,

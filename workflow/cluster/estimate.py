@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.messages import join_first, table_lines
+from common.model_facts import model_facts
 from workflow.cluster.experiment import is_imported, planned_experiment
 from workflow.cluster.history import steps_of
 from workflow.cluster.paths import RunPaths
@@ -148,7 +149,12 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
     table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
     totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS) if estimates else []
-    notes = [*_site_notes(site, estimates), *_pace_notes(estimates), *_walltime_notes(estimates, site)]
+    notes = [
+        *_model_notes(estimates),
+        *_site_notes(site, estimates),
+        *_pace_notes(estimates),
+        *_walltime_notes(estimates, site),
+    ]
     if report.unavailable:
         notes.append(f"{report.unavailable}: the state of its jobs is unknown; snakemake asks again before it submits")
     counts = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
@@ -204,6 +210,19 @@ def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> st
     if not known:
         return "?"
     return ("> " if len(known) < len(values) else "") + readable(sum(known))
+
+
+def _model_notes(estimates: Iterable[Estimate]) -> list[str]:
+    """The two certain sizes of each trained model: its weights, and the cache that an engine needs per token."""
+    workloads = (estimate.run.spec["workload"] for estimate in estimates)
+    models = dict.fromkeys((str(one["model"]["source"]), str(one["dtype"])) for one in workloads)
+    notes = []
+    for source, dtype in models:
+        facts, width = model_facts(source), 4 if dtype == "float32" else 2
+        if facts is not None and facts.parameters is not None:
+            weights, token = facts.parameters * width / 2**30, facts.kv_numbers * width / 2**10
+            notes.append(f"{source} in {dtype}: {weights:.3g} GiB of weights, {token:.4g} KiB of cache per token")
+    return notes
 
 
 def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:

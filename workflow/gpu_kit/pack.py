@@ -12,13 +12,11 @@ from common.files import ROOT, write_json
 from engines import engine_named
 from node.hardware import git_state
 from trainers import driver_module
-from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.gpu_kit.stages import BUNDLES, PLATFORM, PYTHON, STAGES, TORCH, Bundle, Stage
 from workflow.gpu_kit.trees import tree_hashes
 from workflow.gpu_kit.wheels import pack, trim_wheel
-from workflow.preflight.cases import case_of, load_stack_pins
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.distfiles import Target, choose_files, download, locate_files
 from workflow.stacks.lockfile import Pin, check_lock
@@ -116,19 +114,11 @@ def _planned(plan: Plan, stage: Stage) -> dict[str, Any]:
             run_id: {
                 "spec": run.spec,
                 "module": driver_module(run.spec["job_module"]),
-                "estimate": _estimate(estimate_of(case_of(run, load_stack_pins(run.stack), None))),
             }
             for run_id, run in runs.items()
         },
         "inputs": {run.inputs_id: plan.inputs[run.inputs_id] for run in runs.values()},
     }
-
-
-def _estimate(found: MemoryEstimate | str) -> dict[str, float] | None:
-    """GiB of the preflight's estimate at both peaks."""
-    if isinstance(found, str):
-        return None
-    return {part: round(found.sum(getattr(found, part)), 2) for part in ("update", "rollout")}
 
 
 def kit_lines(kit: Mapping[str, Any], out: Path) -> list[str]:

@@ -47,9 +47,8 @@ def _trained(task: Result) -> Iterator[str]:
     )
     shares = [_children(step["phases"]) / step["phases"]["step"] for step in steps]
     yield f"  phases sum to {min(shares):.1%} to {max(shares):.1%} of the step"
-    if task["peak_gpu_gib"] is not None and task["estimate_gib"]:
-        parts = " and ".join(f"{gib:.1f} ({part})" for part, gib in task["estimate_gib"].items())
-        yield f"  peak memory {task['peak_gpu_gib']:.1f} GiB; the preflight estimates {parts}"
+    if task["peak_gpu_gib"] is not None:
+        yield f"  peak memory {task['peak_gpu_gib']:.1f} GiB"
 
 
 def _settled(steps: list[Any]) -> list[Any]:

@@ -95,7 +95,6 @@ class StageRun:
             "seconds": round(time.monotonic() - began, 1),
             "exit_codes": attempts,
             "peak_gpu_gib": peak.gib,
-            "estimate_gib": run["estimate"],
             "done": done
             and {key: done[key] for key in ("first_step", "last_step", "versions", "hardware", "resolved")},
             "steps": [line for at in _attempts(folder) for line in _steps(at)],

@@ -11,13 +11,12 @@ from common.errors import UserError
 from common.files import read_json, write_json
 from common.findings import Finding, Preflight, downgrade_imported, merge_findings
 from trainers.cases import Case, StackPins, points_of
-from trainers.memory_estimate import MemoryEstimate, estimate_of
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, load_stack_pins
 from workflow.preflight.checks import LaunchContext, one_case, variables_of
 from workflow.preflight.checks import variables as environment
 from workflow.preflight.checks.comparison import comparison_findings, fact_findings
-from workflow.preflight.checks.reward_sources import own_reward_findings, reward_models, unsized
+from workflow.preflight.checks.reward_sources import own_reward_findings, reward_models
 from workflow.preflight.import_settings import UnknownSettings, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
 
@@ -69,14 +68,11 @@ def preflight(
     found += [*own_reward_findings(plan), *launch.requests]
     found = downgrade_imported([*found, *one_case.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
-    # The first combination of factors represents an arm.
-    estimates = {case.arm: estimate_of(case) for case in reversed(cases) if not case.imported}
     return PreflightResult(
         experiment=plan.config.experiment,
         cases=tuple(cases),
         findings=tuple(merge_findings(found)),
         ledger=tuple(ledger_of(cases, unknown)),
-        memory={arm: estimate for arm in order if isinstance(estimate := estimates.get(arm), MemoryEstimate)},
         unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, launch), *(case.why for case in unknown)])),
         unknown=tuple(unknown),
     )
@@ -85,7 +81,7 @@ def preflight(
 def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
     """The findings of one case: its trainer's checks and the general ones.
 
-    An imported run did not use this shell or this site, and has already shown its memory and its pace.
+    An imported run did not use this shell or this site, and has already shown its pace.
     """
     general = [*one_case.CHECKS, reward_models, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
     if case.imported:
@@ -102,9 +98,6 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     for case in cases:
         if not case.on_gpu:
             continue
-        if not case.imported and isinstance(reason := estimate_of(case), str):
-            missing.append(f"memory: {reason}")
-        missing += unsized(case)
         if case.trainer.releases and case.version not in case.trainer.releases:
             missing.append(
                 f"engine behaviour under {case.trainer.name} {case.version}: known only for "

@@ -10,9 +10,7 @@ from itertools import count
 from common.findings import EQUALITIES, LEVELS, Finding, Level
 from common.verdicts import count_of
 from trainers.cases import Case
-from trainers.memory_estimate import MemoryEstimate
 from workflow.preflight import PreflightResult
-from workflow.preflight.checks.one_case import parts_text
 
 WIDTH = 100
 _HEADINGS: dict[Level, str] = {
@@ -34,7 +32,6 @@ def preflight_lines(found: PreflightResult) -> Iterator[str]:
             yield from _wrapped(f"{_what(finding, found)}  [{finding.code}]", f"{next(numbers):3}. ")
             for name in ("why", "change", "source"):
                 yield from _wrapped(getattr(finding, name), f"     {name + ':':8}")
-    yield from _memory(found)
     if found.unverifiable:
         yield ""
         yield "not checked:"
@@ -83,31 +80,6 @@ def _what(finding: Finding, found: PreflightResult) -> str:
     every = {case.arm for case in (*found.cases, *found.unknown)}
     named = all(re.search(rf"(?<![\w.-]){re.escape(arm)}(?![\w-]|\.\w)", finding.what) for arm in finding.arms)
     return finding.what if named or every <= set(finding.arms) else f"{', '.join(finding.arms)}: {finding.what}"
-
-
-def _memory(found: PreflightResult) -> Iterator[str]:
-    if not found.memory:
-        return
-    yield ""
-    yield "estimated memory of one GPU, GiB (~ assumed, the rest counted):"
-    for name in ("update", "rollout", "cache"):
-        arms_of: dict[str, list[str]] = {}
-        for arm, estimate in found.memory.items():
-            if text := _estimate(name, estimate):
-                arms_of.setdefault(text, []).append(arm)
-        for text, arms in arms_of.items():
-            prefix = "" if len(arms) == len(found.memory) else f"{', '.join(arms)}: "
-            yield from _wrapped(f"{prefix}{text}", f"  {name + ':':9}")
-
-
-def _estimate(name: str, estimate: MemoryEstimate) -> str:
-    if name == "cache":
-        if estimate.kv_tokens is None:
-            return ""
-        needed = f"its concurrent sequences need {estimate.kv_wanted:,} at full length"
-        return f"room for {estimate.kv_tokens:,} tokens in an engine; {needed}"
-    parts = estimate.update if name == "update" else estimate.rollout
-    return f"{MemoryEstimate.sum(parts):.0f} of {estimate.gib:.0f}: {parts_text(parts)}"
 
 
 def _settings_source(found: PreflightResult) -> str:

@@ -143,15 +143,11 @@ class Release:
     checks_model_length: bool = False
     """Whether it makes that check for any max_model_len."""
 
-    # Ray and memory
+    # Ray
     cpus_with_gpu: int = 3
     """CPUs that its actors reserve in Ray with each GPU."""
     storage_units: int = 0
     """Default number of its transfer queue's storage units with V1; each takes a CPU."""
-    engine_in_worker: bool = False
-    """Whether the engine runs in the trainer's process, and sleeps between rollouts for any free_cache_engine."""
-    reference_stays: bool = True
-    """Whether FSDP's reference stays on the GPU."""
 
     # What it logs
     trees: tuple[TimerTree, ...] = ()

@@ -468,8 +468,6 @@ V0_4_1 = Release(
     rope_scaling_unchecked=("vllm",),
     checks_model_length=True,
     cpus_with_gpu=1,
-    engine_in_worker=True,
-    reference_stays=False,
     trees=(
         timers.loop_before_v1(
             "0.4.1",

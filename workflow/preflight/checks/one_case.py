@@ -1,4 +1,4 @@
-"""Checks one case of any trainer against its GPUs, its model, its memory and its walltime."""
+"""Checks one case of any trainer against its GPUs, its model and its walltime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from common.findings import Finding
 from common.model_facts import ModelFacts, model_facts
 from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
-from trainers.memory_estimate import MemoryEstimate, Part, estimate_of
 from trainers.timers.lookup import nearest_tree, releases
 from workflow.cluster.progress import readable_duration
 from workflow.cluster.site import Site
@@ -151,36 +150,6 @@ def context(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     )
 
 
-def parts_text(parts: tuple[Part, ...]) -> str:
-    """An estimate's parts in one line, the largest first; `~` marks assumed parts."""
-    largest = sorted((part for part in parts if part.gib >= 0.05), key=lambda part: -part.gib)
-    return " + ".join(f"{'' if part.counted else '~'}{part.gib:.1f} {part.name}" for part in largest)
-
-
-def memory(case: Case, launch: LaunchContext) -> Iterator[Finding]:
-    """Weights, optimizer, activations and cache: impossible by counted parts alone, odd if assumed parts are needed."""
-    estimate = estimate_of(case)
-    if not isinstance(estimate, MemoryEstimate):
-        return
-    for moment, parts, change in (
-        ("while the policy is updated", estimate.update, estimate.update_advice),
-        ("while the engine generates", estimate.rollout, estimate.rollout_advice),
-    ):
-        counted, whole = MemoryEstimate.sum(parts, counted_only=True), MemoryEstimate.sum(parts)
-        certain = counted > estimate.gib
-        if whole > estimate.gib:
-            yield finding_of(
-                case,
-                "impossible" if certain else "odd",
-                "memory",
-                f"{moment}: {counted if certain else whole:.0f} GiB of a GPU's {estimate.gib:.0f}"
-                + ("" if certain else ", by estimate"),
-                parts_text(parts),
-                "docs/preflight.md#memory: the estimate and its assumptions",
-                change,
-            )
-
-
 def walltime(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """Checkpoints that are too rare for the walltime."""
     life, pace = launch.site.life_s, launch.paces.get(case.arm)
@@ -259,7 +228,7 @@ def few_steps(case: Case, launch: LaunchContext) -> Iterator[Finding]:
 
 
 CHECKS_OF_IMPORTED = (heads, accelerator, context)
-CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED, profile_gpus, memory)
+CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED, profile_gpus)
 CHECKS_OF_TIME = (walltime, few_steps)
 
 

@@ -18,7 +18,6 @@ from node.own_reward import Lacks, NotLoaded, RewardProgram, TimedOut
 from node.own_reward_signatures import SIGNATURES
 from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
-from trainers.memory_estimate import reward_models_of, weights_gib
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
 from workflow.preflight.cases import load_stack_pins
@@ -284,7 +283,9 @@ def _first_of_file(path: Path) -> list[dict[str, Any]] | None:
 
 def reward_models(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """Local reward models that are no one-label sequence classifiers, or read fewer tokens than a text may have."""
-    for reward in reward_models_of(case.workload):
+    for reward in case.workload.get("rewards") or ():
+        if "model" not in reward:
+            continue
         if source_kind(reward["model"]) != "local" or not (folder := local_path(reward["model"])).exists():
             continue  # preparing the inputs reports a missing model
         if problem := reward_model_problem(folder):
@@ -310,12 +311,3 @@ def reward_models(case: Case, launch: LaunchContext) -> Iterator[Finding]:
                 _MODELS,
                 "a reward model with more positions, a larger max_length, or shorter responses",
             )
-
-
-def unsized(case: Case) -> list[str]:
-    """A sentence per reward model on a case's GPUs whose weights are not in the memory estimate."""
-    return [
-        f"memory: the weights of the reward model {reward['model']} are not in the estimate: its files are not here"
-        for reward in reward_models_of(case.workload)
-        if reward["device"] == "trainer" and weights_gib(reward) is None
-    ]

@@ -1,0 +1,88 @@
+"""Sizes of models and of GPUs; what is not known is said to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.gpus import KNOWN_GPUS, gpu_of
+from common.model_facts import facts_of, model_facts
+
+from .plans import EQUAL, looked_at, planned
+
+
+@pytest.mark.parametrize(
+    ("source", "billions", "context"),
+    [
+        ("microsoft/Phi-4-reasoning-plus", 14.66, 32768),
+        ("microsoft/phi-4", 14.66, 16384),
+        ("Qwen/Qwen2.5-0.5B", 0.494, 32768),
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1.54, 32768),
+        ("Qwen/Qwen2.5-7B", 7.61, 131072),
+        ("meta-llama/Llama-3.1-8B", 8.03, 131072),
+        ("meta-llama/Llama-3.1-70B", 70.55, 131072),
+    ],
+)
+def test_known_models_have_the_parameters_of_their_cards(source: str, billions: float, context: int) -> None:
+    facts = model_facts(source)
+    assert facts is not None and facts.parameters is not None and facts.context == context
+    assert facts.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+    assert source in facts.source
+
+
+def test_a_local_folder_is_read(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_hidden_layers": 28,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    facts = model_facts(str(tmp_path))
+    assert facts is not None and facts.parameters is not None
+    assert facts.parameters == pytest.approx(0.596e9, rel=0.005)
+    # The head's width is the config's own, not hidden over heads.
+    assert (facts.head_dim, facts.kv_bytes) == (128, 2 * 28 * 8 * 128 * 2)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["MixtralForCausalLM"]}))
+    experts = model_facts(str(tmp_path))
+    assert experts is not None and experts.parameters is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": 0}', "\ufeff{"])
+def test_a_folder_that_tells_nothing_is_unknown(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    assert model_facts(str(tmp_path)) is None
+    assert model_facts("somebody/else") is None
+    assert facts_of({}, "nowhere") is None
+
+
+def test_the_builtin_model_is_known() -> None:
+    facts = model_facts("builtin:tiny-qwen2")
+    assert facts is not None and facts.parameters is not None and 500_000 < facts.parameters < 2_000_000
+
+
+def test_gpus_are_found_by_name_in_any_case() -> None:
+    gpu = gpu_of("h100-80gb")
+    assert gpu is not None and gpu.memory_gib == 80
+    assert gpu_of("H100") is None and gpu_of(None) is None
+    assert all(
+        0.9 < gpu.memory_gib / int(name.rpartition("-")[2].removesuffix("GB")) <= 1 and gpu.source
+        for name, gpu in KNOWN_GPUS.items()
+    )
+
+
+def test_an_unknown_release_of_verl_is_said() -> None:
+    plan = planned(EQUAL)
+    for run in plan.runs.values():
+        run.spec["trainer_args"]["version"] = "0.7.0"
+    seen = looked_at(plan)
+    assert any("verl 0.7.0" in one for one in seen.unverifiable)
+    assert "cuda-graphs" not in {finding.code for finding in seen.findings}
