@@ -238,17 +238,6 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
     assert one.journal() == []
 
 
-# Opens each file of a folder; the names and numbers of those that cannot be opened.
-OPENS = """
-import os, sys
-for entry in sorted(os.scandir(sys.argv[1]), key=lambda one: one.name):
-    try:
-        open(entry.path).close()
-    except OSError as error:
-        print(entry.name, error.errno)
-"""
-
-
 # Files that cannot be read ----------------------------------------------------------------------------------------
 
 
@@ -304,16 +293,6 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
     one.finish(head)
     assert len(one.attempts()) == 2
     one.assert_trained_once()
-
-
-def test_a_fault_of_a_whole_name_leaves_longer_names_alone(faults: Path, tmp_path: Path) -> None:
-    """As a storm writes them: a head that loads `stopping.py` finds it."""
-    (tmp_path / "faults").write_text("116 /stop$\n5 !/end.json$\n")
-    env = {**os.environ, "LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
-    for name in ("stop", "stopping.py", "end.json", "end.json.part"):
-        (tmp_path / name).touch()
-    told = subprocess.run([sys.executable, "-c", OPENS, str(tmp_path)], env=env, text=True, capture_output=True)
-    assert told.stdout.splitlines() == ["end.json 5", "stop 116"], told
 
 
 @pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["plan", str(ROOT / "config.yaml")]])

@@ -10,17 +10,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 
-from ..cluster.run_bench import ROOT
 from .runs import MakeCluster, MakeRun, SlurmRun, fake
+from .test_hostile import rolloutbench
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
 # What happens to a run happens while its trainer waits after a step: for a stop, or for `go`.
@@ -86,12 +84,8 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_pat
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--partition", ""), "no partition to train in; set slurm_partition under set-resources: train:"),
         (("--partition", "a100"), "invalid partition specified: a100"),
         (("--gres", "gpu:b200:8"), "Requested node configuration is not available"),
-        (("--runtime", "1", "--stop-grace-s", "40"), "runtime must be at least twice stop_grace_s"),
-        (("--setup", "nowhere.sh"), "nowhere.sh; correct setup in the profile"),
-        (("--nodes", "2"), "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
         (("--cluster", "kubernetes"), "Snakemake's executor 'kubernetes'"),
     ],
 )
@@ -559,15 +553,7 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
     one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
     head = one.start()
     one.wait_for_step(2)
-    experiment = Experiment("experiment", one.run.parents[1], [ExpectedRun("arm-s0", one.spec["fingerprint"])])
-    code = (
-        "import json, sys; from pathlib import Path; from workflow.cluster.cancel import cancel\n"
-        "from workflow.cluster.experiment import Experiment, ExpectedRun\n"
-        "print(cancel(Experiment('experiment', Path(sys.argv[1]), [ExpectedRun('arm-s0', sys.argv[2])]), ['arm-s0']))"
-    )
-    words = [sys.executable, "-c", code, str(experiment.folder), one.spec["fingerprint"]]
-    told = subprocess.run(words, env=one.head_env, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "cancelled Slurm job" in told.stdout, told.stderr
+    assert "cancelled Slurm job" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
     said = one.ended(head)
     assert head.returncode == 1
     assert "was cancelled by root" in said and len(list((one.run / "jobs").iterdir())) == 1

@@ -173,17 +173,6 @@ def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> N
     served.wait(lambda: not served.processes())
 
 
-def test_a_server_that_never_answers_is_a_failure_of_its_own(served: SlurmRun) -> None:
-    served.spec["env"] = {"STAND_IN_SERVER": "silent"}
-    served.spec["server"]["patience_s"] = 2
-    said = served.ended(head := served.start())
-    (end,) = served.attempts()
-    assert head.returncode != 0 and end["kind"] == "no server" and not end["again"]
-    assert "had no server: the server at http://" in said and "did not answer within 2 s" in said
-    assert not served.journal()
-    served.wait(lambda: not served.processes())
-
-
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_time_limit_stops_the_trainer_and_its_ray(run: SlurmRun) -> None:
     run.spec["workload"]["steps"] = 20

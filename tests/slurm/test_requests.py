@@ -124,26 +124,3 @@ def test_options_in_slurm_extra_reach_sbatch(run: MakeRun) -> None:
     one.finish(head)
     refused = run(options=("--slurm-extra=--no-requeue",)).launch()
     assert refused.returncode == 1 and "slurm_extra cannot have --no-requeue" in refused.stderr
-
-
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_a_setup_script_of_windows_is_refused(run: MakeRun, tmp_path: Path, line_end: str) -> None:
-    (tmp_path / "setup.sh").write_bytes(f"export FOO=1{line_end}".encode())
-    one = run(options=("--setup", str(tmp_path / "setup.sh")))
-    done = one.launch()
-    assert done.returncode == (line_end != "\n"), done.stderr
-    assert ("has Windows line ends (CRLF)" in done.stderr) == (line_end != "\n")
-
-
-@pytest.mark.full("a scenario on a real Slurm")
-def test_the_doctor_tries_a_nodes_folders_and_interfaces(cluster: Cluster, tmp_path: Path) -> None:
-    setup = tmp_path / "setup.sh"
-    for script, found in (
-        ("export NCCL_SOCKET_IFNAME=ib7\n", "NCCL_SOCKET_IFNAME=ib7, but "),
-        ("export HF_HOME=/proc/hub\n", "cannot be written: HF_HOME (/proc/hub: "),
-        ("export NCCL_SOCKET_IFNAME=lo\n", "respects the locks and sees the renames"),
-    ):
-        setup.write_text(script)
-        _, said = typed(cluster, tmp_path, "doctor", "--json", "--across-nodes", setup=str(setup))
-        checks = {one["name"]: one for one in json.JSONDecoder().raw_decode(said)[0]["checks"]}
-        assert found in checks["across nodes"]["found"], checks["across nodes"]

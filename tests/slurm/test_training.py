@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,24 +227,3 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
             json.loads(file.read_text())["slurm"]["job_id"] for file in site.run(run_id).glob("attempts/*/attempt.json")
         }
         assert len(ids) == 1, "requeued under its own id"
-
-
-def test_it_is_typed_as_people_type_it() -> None:
-    """`snakemake --profile slurm`, from the repository's root."""
-    snakemake = Path(sys.executable).with_name("snakemake")
-    env = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/bin"}
-    dry = subprocess.run(
-        [snakemake, "--profile", "slurm", "--dry-run"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )
-    assert dry.returncode == 0, dry.stderr
-    assert "Using profile slurm" in dry.stderr
-
-
-@pytest.mark.full("a scenario on a real Slurm")
-def test_without_a_partition_nothing_is_built_or_trained(tmp_path: Path) -> None:
-    """A value on the command line replaces the profile's whole key."""
-    site = Site(tmp_path, ROOT / "profiles" / "slurm", {"PATH": f"{os.environ['PATH']}:/usr/bin"})
-    refused = site.snakemake("--set-resources", "train:runtime=60")
-    assert refused.returncode == 1
-    assert "error: no partition to train in; set slurm_partition" in refused.stderr
-    assert not (tmp_path / "results" / "small" / "inputs").exists()

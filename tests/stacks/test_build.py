@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from .. import patience
-from ..late_signals import late_signals
 from .conftest import Index, Site, write_wheel
 
 
@@ -47,16 +45,6 @@ def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) ->
     assert again.returncode == 0 and again.stderr == ""
     assert sum(os.times()[2:4]) - before_s < 5  # of CPU time; 0.1 s as a rule
     assert (folder / "verify.json").stat() == before
-
-
-@pytest.mark.full("stacks are built")
-def test_an_empty_output_folder_made_by_snakemake_is_filled(tiny: Site) -> None:
-    assert tiny.build().returncode == 0
-    (folder,) = tiny.built()
-    shutil.rmtree(folder)
-    folder.mkdir()
-    assert tiny.build().returncode == 0
-    assert tiny.built() == [folder] and (folder / "env").is_dir()
 
 
 @pytest.mark.full("stacks are built")
@@ -105,17 +93,6 @@ def test_a_failing_check_fails_the_build_and_names_the_locks_line(site: Site, ti
     assert tiny.built() == []
 
 
-@pytest.mark.full("stacks are built")
-def test_a_verify_that_crashes_is_told_with_its_signal(tiny: Site) -> None:
-    verify = tiny.envs / "tiny" / "verify.py"
-    crash = "__import__('os').kill(__import__('os').getpid(), 4)"
-    verify.write_text(verify.read_text().replace("__import__('rbt_alpha').answer()", crash))
-    failed = tiny.build()
-    assert failed.returncode == 1
-    assert "was killed by SIGILL" in failed.stderr and "checking alpha answers" in failed.stderr
-    assert tiny.built() == []
-
-
 def test_a_lock_that_does_not_fit_its_requirements_is_not_built(tiny: Site) -> None:
     (tiny.envs / "tiny" / "requirements.in").write_text("rbt-alpha==1.5\nrbt-beta\n")
     failed = tiny.build()
@@ -161,17 +138,6 @@ def test_two_builders_build_once(tiny: Site, index: Index) -> None:
     assert len(tiny.built()) == 1
 
 
-def test_a_ctrl_c_just_before_it_waits_for_another_builder_ends_it(tiny: Site, tmp_path: Path) -> None:
-    (tiny.stacks / "tiny").mkdir(parents=True)
-    with (tiny.stacks / "tiny" / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        builder = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks), **late_signals(tmp_path / "late"))
-        assert builder.stderr is not None and "waiting for another builder" in builder.stderr.readline()
-        builder.send_signal(signal.SIGINT)
-        patience.ended(builder, 60)
-    assert builder.returncode == 130
-
-
 def test_a_tampered_wheel_is_named(tiny: Site, index: Index, tmp_path: Path) -> None:
     wheel = index.folder / "files" / "rbt_beta-2.0-py3-none-any.whl"
     shutil.copy(write_wheel(tmp_path / "other", "rbt-beta", "2.0", code="evil = True\n"), wheel)
@@ -211,20 +177,6 @@ def test_a_missing_python_is_told(tiny: Site) -> None:
     stack.write_text("\n".join(lines))
     failed = tiny.build()
     assert failed.returncode == 1 and "needs Python 3.99" in failed.stderr and tiny.built() == []
-
-
-@pytest.mark.full("stacks are built")
-def test_a_python_that_does_not_start_is_told(tiny: Site, tmp_path: Path) -> None:
-    stack = tiny.envs / "tiny" / "stack.yaml"
-    lines = [line if not line.startswith("python:") else 'python: "3.99"' for line in stack.read_text().splitlines()]
-    stack.write_text("\n".join(lines))
-    shim = tmp_path / "shims" / "python3.99"
-    shim.parent.mkdir()
-    shim.write_text("#!/bin/sh\necho 'pyenv: python3.99: command not found' >&2\nexit 127\n")
-    shim.chmod(0o755)
-    failed = tiny.build(PATH=f"{shim.parent}:{os.environ['PATH']}", COLUMNS="40")  # some shells export it
-    assert failed.returncode == 1 and tiny.built() == []
-    assert "shims/python3.99 is on PATH and does not start. pyenv has a shim" in failed.stderr
 
 
 def test_too_little_space_is_told_beforehand(tiny: Site) -> None:

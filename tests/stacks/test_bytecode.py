@@ -127,18 +127,6 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, wheel: Pa
         assert cache_beside(tmp_path / "uv", tmp_path) is None
 
 
-def test_what_nobody_has_any_more_is_dropped(tmp_path: Path, wheel: Path, cache: Path) -> None:
-    py_compile.compile(str(environment(tmp_path / "a", wheel)))
-    (tmp_path / "b").mkdir()
-    keep(cache, tmp_path / "a")
-    shutil.rmtree(tmp_path / "a")
-    keep(cache, tmp_path / "b")
-    assert {path.suffix for path in cache.iterdir()} == {".py", ".pyc"}, "the next stack takes the source from uv"
-    wheel.unlink()
-    keep(cache, tmp_path / "b")
-    assert not list(cache.iterdir())
-
-
 def test_a_copy_of_the_folder_serves_nobody(tmp_path: Path, wheel: Path, cache: Path) -> None:
     """As from a backup: its names are the inodes of other files."""
     py_compile.compile(str(environment(tmp_path / "a", wheel)))

@@ -90,10 +90,6 @@ def entries(folder: Path) -> list[str]:
     return sorted("env-…" if path.name.startswith("env-") else path.name for path in folder.iterdir())
 
 
-def stacks_of(site: Site) -> list[Path]:
-    return [path for path in site.built() if not path.name.startswith(".building-")]
-
-
 def test_a_conda_layer_is_installed_checked_and_recorded(layered: Site, channel: Channel) -> None:
     built = layered.build()
     assert built.returncode == 0, built.stderr
@@ -158,22 +154,6 @@ def test_a_tampered_package_is_refused(layered: Site, channel: Channel, tmp_path
     assert not list((layered.stacks / ".conda-packages").glob("rbt-conda*/info"))
 
 
-def test_a_package_that_was_changed_here_is_fetched_again(layered: Site, channel: Channel) -> None:
-    assert layered.build().returncode == 0
-    (kept,) = (layered.stacks / ".conda-packages").rglob("rbt_conda.py")
-    before = kept.stat()
-    kept.write_text("origin = 'evil!'\n"[: before.st_size])
-    os.utime(kept, ns=(before.st_atime_ns, before.st_mtime_ns))
-    shutil.rmtree(layered.built()[0])
-    channel.asked.clear()
-    again = layered.build()
-    assert again.returncode == 0, again.stderr
-    assert [name for name, _ in channel.asked] == ["rbt-conda-1.5-0.tar.bz2"]
-    code = "import rbt_conda; print(rbt_conda.origin)"
-    python = layered.built()[0] / "env" / "bin" / "python"
-    assert subprocess.check_output([python, "-I", "-c", code], text=True) == "conda\n"
-
-
 def test_a_download_that_breaks_off_is_told_and_what_is_there_stays(layered: Site, channel: Channel) -> None:
     channel.cut = 5_000  # of about 40 000; the other three packages are there by then
     unpacked = layered.stacks / ".conda-packages"
@@ -208,13 +188,6 @@ def test_a_mirror_stands_in_for_the_public_channels(layered: Site, channel: Chan
     assert f"from {channel.url}" in built.stderr
 
 
-def test_conda_asked_for_needs_no_program(layered: Site) -> None:
-    use_program(layered, None)
-    built = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), "--backend", "conda")
-    assert built.returncode == 0, built.stderr
-    assert json.loads((layered.built()[0] / "verify.json").read_text())["backend"] == "conda"
-
-
 def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path) -> None:
     use_program(layered, None)
     fake_nvcc(tmp_path / "cuda" / "bin", "12.4")
@@ -233,19 +206,6 @@ def fake_nvcc(folder: Path, release: str) -> None:
     folder.mkdir(parents=True)
     (folder / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.131'\n")
     (folder / "nvcc").chmod(0o755)
-
-
-def test_a_program_is_found_by_the_variable_that_its_shell_hook_sets(layered: Site, tmp_path: Path) -> None:
-    use_program(layered, None)
-    built = layered.build(MAMBA_EXE=str(tmp_path / "program" / "micromamba"))
-    assert built.returncode == 0 and "4 conda packages from" in built.stderr
-
-
-def test_an_installer_that_cannot_be_installed_is_told(layered: Site) -> None:
-    (layered.stacks / ".conda-installer").unlink()
-    failed = layered.build()  # the site's index has no py-rattler
-    assert failed.returncode == 1 and "installing py-rattler, which installs conda packages" in failed.stderr
-    assert "no configured source has it" in failed.stderr and layered.built() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -282,18 +242,6 @@ def test_a_missing_conda_package_is_noticed_and_built_anew(layered: Site) -> Non
     )
     assert f"conda-lock.yml:{line}: conda's rbt-conda: expected 1.5 0, got not installed" in again.stderr
     assert (folder / "env").resolve() != before and not before.exists()
-
-
-def test_a_disk_that_fills_up_with_conda_packages_is_told_and_cleaned(
-    layered: Site, channel: Channel, small_disk: Path
-) -> None:
-    write_python_package(channel.folder / "linux-64", "rbt-large", "1.0", payload=4 * 2**20)
-    channel.lock(WISHES, layered.envs / "tiny")
-    (small_disk / ".conda-installer").symlink_to((layered.stacks / ".conda-installer").readlink())
-    layered.stacks = small_disk
-    failed = layered.build()
-    assert failed.returncode == 1 and "is full (or your quota is)" in failed.stderr, failed.stderr
-    assert "Traceback" not in failed.stderr and layered.built() == []
 
 
 def test_verify_runs_again_on_a_compute_node_with_what_needs_a_gpu(layered: Site, tmp_path: Path) -> None:

@@ -77,19 +77,9 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
             "libgcc 13.*",
             r"dependency 2, wants libgcc 13\.\*, but .*:13 has 14.2.0",
         ),
-        (
-            "environment.yml",
-            "libgcc >=13,<15",
-            "gxx 12.*",
-            "wants gxx, which .* does not have; run `make locks STACK=s`",
-        ),
-        ("environment.yml", "libgcc >=13,<15", "libgcc =14.2.0 other_0", "wants libgcc =14.2.0 other_0"),
         ("environment.yml", "libgcc >=13,<15", "pip: [torch]", "move pip packages to requirements.in"),
-        ("environment.yml", "libgcc >=13,<15", "libgcc @ 3", "is not understood"),
-        ("environment.yml", "dependencies:", "depends:", "must have `channels:` and a list of `dependencies:`"),
         ("conda-lock.yml", "version: 3.11.11", "version: 3.12.1", "the file of python 3.12.1 is called python-3.11.11"),
         ("conda-lock.yml", ", sha256: ", ", sha1: ", "conda-lock.yml:5: python has no sha256"),
-        ("conda-lock.yml", "sha256: 01", "sha256: 1", "python has no sha256 of the right form"),
         (
             "conda-lock.yml",
             "manager: conda",
@@ -98,9 +88,7 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
         ),
         ("conda-lock.yml", "platform: linux-64", "platform: osx-64", "python is for osx-64; stacks are for linux-64"),
         ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs the missing openssl"),
-        ("conda-lock.yml", "- name: libgcc\n  version", "- version", "conda-lock.yml:13: 'name' is missing"),
         ("conda-lock.yml", "version: 1\n", "version: 6\n", "not a conda-lock file of format 1"),
-        ("conda-lock.yml", "package:", "package: [", "not valid YAML"),
         (
             "stack.yaml",
             'python: "3.11"',
@@ -125,35 +113,18 @@ def test_a_package_twice_is_refused(folder: Path) -> None:
         check_conda_lock(load_stack("s", folder.parent))
 
 
-def test_a_lock_without_its_environment_is_refused(folder: Path) -> None:
-    (folder / "environment.yml").unlink()
-    with pytest.raises(UserError, match=r"environment.yml is missing"):
-        check_conda_lock(load_stack("s", folder.parent))
-
-
 @pytest.mark.parametrize(
     ("wish", "version", "expected"),
     [
         ("*", "1", True),
         ("3.1.*", "3.11.1", False),
         ("3.11.*", "3.11.11", True),
-        ("3.11.*", "3.11", True),
         ("=12.4", "12.4.131", True),
         ("12.4", "12.4.131", False),
-        ("==12.4", "12.4", True),
-        ("!=1.0", "1.0", False),
-        (">=2.17,<3", "2.28", True),
         (">=2.17,<3", "2.9", False),
-        ("1.*|>=3", "3.1", True),
         ("1.*|>=3", "2.1", False),
-        ("~=2.2", "2.5", True),
         ("~=2.2", "3.0", False),
     ],
 )
 def test_condas_version_wishes(wish: str, version: str, expected: bool) -> None:
     assert fits(wish, version) is expected
-
-
-def test_a_wish_that_cannot_be_compared_is_told() -> None:
-    with pytest.raises(UserError, match="write the version as"):
-        fits(">=9e", "9f")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import UserError
 from workflow.stacks.definition import ENVS, load_stack, lock_id, stack_names
 from workflow.stacks.image import BUILDER, container_definition, wrapper
 from workflow.stacks.lockfile import parse_lock
@@ -185,15 +184,3 @@ def test_the_command_writes_what_it_names(tiny: Site) -> None:
     assert nowhere.returncode == 1 and nowhere.stderr.startswith("error: container: tiny.def: ")
     refused = tiny.run("container", "tiny", "--base", "debian")
     assert refused.returncode == 1 and "'debian' is not understood" in refused.stderr
-
-
-def test_an_unknown_cuda_wants_a_base(tiny: Site) -> None:
-    shutil.copytree(ENVS / "controller", tiny.envs / "controller")
-    stack = tiny.envs / "tiny" / "stack.yaml"
-    stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "99.1"'))
-    with pytest.raises(UserError, match=r"has CUDA 99\.1, and base images are known for 12\.4, 13\.0"):
-        container_definition("tiny", tiny.envs)
-    assert "From: some/image:1\n" in container_definition("tiny", tiny.envs, "docker://some/image:1")
-    (tiny.envs / "controller" / "requirements.lock").write_text("")
-    with pytest.raises(UserError, match=r"pins no packaging, pyyaml, uv"):
-        container_definition("tiny", tiny.envs, "docker://some/image:1")

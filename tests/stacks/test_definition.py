@@ -39,22 +39,16 @@ def test_an_unknown_stack_is_refused_with_the_nearest() -> None:
     ("old", "new", "message"),
     [
         ("engine:", "engin:", r"unknown key 'engin' \(did you mean engine\?\)"),
-        ("disk_gib: 3.5", "disk_gib: lots", "disk_gib must be a number"),
         ('python: "3.11"', "python: 3.10", 'python must be text, in quotes: "3.1"'),
         ("trainer: trl\n", "", "trainer is missing"),
-        ("trainer: trl\n", "trainer: [\n", "not valid YAML"),
-        ('trainer_version: "1.16.0"\n', "", "trainer_version is missing"),
         ("accelerator: cpu", "accelerator: gpu", "unknown accelerator 'gpu'.*known: cpu, cuda"),
         ("accelerator: cpu", "accelerator: cuda", 'set `cuda`.* such as "12.4", for `accelerator: cuda`'),
         ("accelerator: cpu", 'accelerator: cpu\ncuda: "12.4"', "only there"),
         ("accelerator: cpu", 'accelerator: cuda\ncuda: "12"', 'a release such as "12.4" \\(got "12"\\)'),
         ("accelerator: cpu", "accelerator: cpu\nsource_builds: flash-attn", "must be a list of package names"),
-        ("accelerator: cpu", "accelerator: cpu\nsource_environment: {MAX_JOBS: 4}", "numbers in quotes too"),
         ("accelerator: cpu", "accelerator: cpu\nrun_paths: {LD_LIBRARY_PATH: /lib}", r'must be NAME: \["folder"'),
-        ("accelerator: cpu", "accelerator: cpu\nrun_paths: {LD_LIBRARY_PATH: ['/a:/b']}", "must be NAME:"),
         ("VLLM_CACHE_ROOT: vllm", "VLLM_CACHE_ROOT: ../x", "lower-case letters, digits"),
         ("run_needs: [c++", "run_needs: [g++", r"unknown run_needs 'g\+\+' \(did you mean c\+\+\?\)"),
-        ("run_needs: [c++, python-headers, libnuma]", "run_needs: c++", "run_needs must be a list of nvcc, c"),
     ],
 )
 def test_a_faulty_stack_yaml_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:

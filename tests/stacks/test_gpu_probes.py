@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from workflow.stacks.definition import ENVS
 
 from .. import patience
 from ..attempts import COMPILER
-from ..preload import RUNTIME, preloaded_library
 from .conftest import Index, Site, write_wheel
 
 pytestmark = pytest.mark.full("checks that compile")
@@ -75,38 +73,6 @@ def test_a_compiler_that_is_missing_or_not_used_fails(outcomes: Callable[..., li
     assert eager == "torch.compile compiled nothing"
 
 
-@pytest.mark.parametrize("variable", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
-def test_what_a_user_turned_off_is_not_checked(variable: str) -> None:
-    code = (
-        "import _verify, _probes, json; probes = [one for one in _probes.VERL if one.off_by]; "
-        "print(json.dumps(_verify._probe_checks(probes, {}, 'lock', {})))"
-    )
-    path = {**os.environ, "PYTHONPATH": str(ENVS), variable: "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
-    (one,) = json.loads(done.stdout)
-    assert (one["name"], one["got"], one["ok"]) == ("torch.compile agrees with torch", f"off by {variable}", True)
-
-
-def test_what_a_library_prints_last_is_no_outcome(outcomes: Callable[..., list[Any]], tmp_path: Path) -> None:
-    """NCCL_DEBUG fills C's buffer, which is written when the process ends, behind what Python has said."""
-    cc = shutil.which("cc")
-    if cc is None:
-        pytest.skip("a library that prints needs a C compiler (Debian: apt-get install gcc libc6-dev)")
-    source, library = tmp_path / "late.c", tmp_path / "late.so"
-    source.write_text(
-        '#include <stdio.h>\n__attribute__((constructor)) void say(void) { printf("NCCL INFO done\\n"); }\n'
-    )
-    subprocess.run([cc, "-shared", "-fPIC", "-o", library, source], check=True)
-    preload = "import os; os.environ['LD_PRELOAD'] = sys.argv[3] + '/late.so'"
-    summed, broken = outcomes(
-        f"exec({preload!r}) or _gpu.all_reduce('gloo', 2)",
-        "_gpu.all_reduce('no-such-backend', 1)",
-        modules=tmp_path,
-    )
-    assert summed == "works"
-    assert broken.startswith("rank 0: ended with status 1: ")
-
-
 def test_a_node_with_too_few_gpus_fails(outcomes: Callable[..., list[Any]], tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         "class cuda:\n    is_available = staticmethod(lambda: True)\n    device_count = staticmethod(lambda: 1)\n"
@@ -143,21 +109,6 @@ def test_values_are_compared_with_torchs(
     assert found == [True, True] if expected is True else all(each.startswith(expected) for each in found)
 
 
-def test_a_preload_that_cannot_be_resolved_fails_and_a_run_time_path_mends_it(
-    outcomes: Callable[..., list[Any]], tmp_path: Path
-) -> None:
-    preload, runtime = preloaded_library(tmp_path)
-    (tmp_path / "torch_memory_saver.py").write_text(
-        "import contextlib, os\n\n@contextlib.contextmanager\ndef configure_subprocess():\n"
-        f"    os.environ['LD_PRELOAD'] = {str(preload)!r}\n    yield\n    del os.environ['LD_PRELOAD']\n"
-    )
-    (before,) = outcomes("_gpu.memory_saver", modules=tmp_path)
-    assert before.startswith("/bin/sh under the preload ended with status 127: ") and RUNTIME in before
-    (after,) = outcomes("_gpu.memory_saver", modules=tmp_path, LD_LIBRARY_PATH=str(runtime.parent))
-    # The shell runs now; the region needs the saver itself, and a GPU.
-    assert f"{Path('python')}" in after and "under the preload ended with status 1: ModuleNotFoundError" in after
-
-
 HANGING = """
 import subprocess, sys, time
 
@@ -192,28 +143,6 @@ def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_be
     assert got["later"] == "not run, since the check 'hangs' hung"
     left = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", many]]
     patience.until(lambda: all(map(patience.has_ended, left)), os.getpid(), 20)
-
-
-def test_a_check_ends_with_the_program_that_waits_for_it(tmp_path: Path) -> None:
-    program = tmp_path / "verify.py"
-    program.write_text(
-        f"import sys\nsys.path.insert(0, {str(ENVS)!r})\nfrom _verify import Probe, _one_probe\n"
-        "from _child import run_in_child\n"
-        "def hang():\n    import os, pathlib, time\n"
-        "    pathlib.Path(__file__).with_name('pid').write_text(f'{os.getpid()}\\n')\n    time.sleep(120)\n"
-        "if '--probe' in sys.argv:\n    _one_probe([Probe('hangs', '', None, hang)], 'hangs', None)\n"
-        "else:\n    run_in_child('hangs', 120.0)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-I", program])
-    try:
-        told = tmp_path / "pid"
-        patience.until(lambda: told.is_file() and told.read_text().endswith("\n"), parent.pid)
-        child = psutil.Process(int(told.read_text()))
-        assert "--probe" in child.cmdline()
-    finally:
-        parent.kill()
-        parent.wait()
-    patience.until(lambda: patience.has_ended(child), os.getpid(), 20)
 
 
 def needs(*arguments: str, **environ: str) -> dict[str, str]:
@@ -277,25 +206,6 @@ def test_nvcc_is_looked_for_where_torch_and_flashinfer_look(tmp_path: Path) -> N
     assert found(**path, CUDA_PATH=str(tmp_path / "home")) == f"{tmp_path}/home/bin/nvcc"
     # Both take CUDA_HOME's without looking whether it is there.
     assert found(**path, CUDA_HOME=str(tmp_path)) == "None"
-
-
-def test_a_machine_is_asked_for_what_it_lacks_to_run_a_stack(tmp_path: Path) -> None:
-    def asked(name: str, *options: str) -> list[str]:
-        command = [sys.executable, "-m", "workflow.stacks", "needs", name, *options]
-        done = subprocess.run(
-            command,
-            cwd=ENVS.parent,
-            env={**os.environ, "CXX": "no-such-c++"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.splitlines()
-
-    assert asked("trl-transformers-cpu") == []
-    (line,) = [line for line in asked("trl-vllm-cpu") if "C++" in line]
-    assert line.startswith("there is no C++ compiler (no-such-c++): install g++ (Debian: apt-get install g++)")
-    assert "g++" in asked("trl-vllm-cpu", "--debian")
 
 
 def test_a_cpu_stack_is_not_begun_where_it_could_not_run(site: Site, index: Index, tmp_path: Path) -> None:

@@ -66,19 +66,6 @@ def test_overrides_leave_a_package_out(tiny: Site) -> None:
     assert built.returncode == 0, built.stderr
 
 
-def test_a_conda_layer_that_cannot_be_locked_here_stays_and_the_way_is_told(tiny: Site) -> None:
-    folder = tiny.envs / "tiny"
-    (folder / "environment.yml").write_text(f'dependencies: ["python {PYTHON}.*"]\n')
-    (folder / "conda-lock.yml").write_text(conda_lock("0"))
-    tiny.environ["PATH"] = "/usr/bin:/bin"
-    done = tiny.run("lock", "tiny")
-    assert done.returncode == 0, done.stderr
-    assert "conda-lock.yml does not change: missing conda-lock and one of micromamba, mamba and conda" in done.stderr
-    assert "uv tool install conda-lock && make locks STACK=tiny" in done.stderr
-    assert (folder / "conda-lock.yml").read_text() == conda_lock("0")
-    assert tiny.run("check", "tiny").stdout == "tiny: 2 pins, 1 conda packages, in order\n"
-
-
 @pytest.mark.parametrize(
     ("new", "message"), [("1", None), ("broken", "has no sha256"), (None, "conda-lock's output:\n  no such package")]
 )
@@ -106,19 +93,6 @@ def test_a_new_conda_lock_replaces_the_old_only_when_it_fits(
     assert message is None or message in done.stderr
     assert (folder / "conda-lock.yml").read_text() == conda_lock("1" if message is None else "0")
     assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
-
-
-def test_a_cuda_layer_is_not_locked_for_the_driver_of_this_machine(tiny: Site, tmp_path: Path) -> None:
-    folder = tiny.envs / "tiny"
-    stack = folder / "stack.yaml"
-    stack.write_text(stack.read_text().replace("accelerator: cpu", 'accelerator: cuda\ncuda: "12.4"'))
-    (folder / "environment.yml").write_text(f'dependencies: ["python {PYTHON}.*"]\n')
-    for program in ("conda-lock", "micromamba"):
-        (tmp_path / program).write_text("#!/bin/sh\n")
-        (tmp_path / program).chmod(0o755)
-    tiny.environ["PATH"] = f"{tmp_path}:/usr/bin:/bin"
-    done = tiny.run("lock", "tiny")
-    assert done.returncode == 1 and "virtual-packages.yml is missing" in done.stderr
 
 
 def conda_lock(build: str) -> str:

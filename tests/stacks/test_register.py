@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,10 @@ import pytest
 
 from common.errors import UserError
 from workflow.stacks.definition import site_folders
-from workflow.stacks.register import register
 from workflow.stacks.uv import find_uv
 from workflow.stacks.verification import require_verified
 
-from .conftest import PYTHON, Index, Site, interpreter, write_wheel
+from .conftest import Index, Site, interpreter, write_wheel
 
 pytestmark = pytest.mark.full("stacks over interpreters that are there")
 
@@ -183,72 +179,6 @@ def test_a_wheelhouse_alone_and_what_it_lacks(tiny: Site, index: Index, tmp_path
     assert verdict(tiny)["origin"]["accepted"] == {"rbt-beta": "not installed"}
     refused = registered(tiny, python, "--find-links", str(tmp_path / "nowhere"))
     assert refused.returncode == 1 and "is not a folder; join the wheelhouse's parts first" in refused.stderr
-
-
-def test_a_file_of_another_hash_is_not_laid_over(tiny: Site, tmp_path: Path) -> None:
-    python = interpreter(tmp_path / "base")
-    house = tmp_path / "house"
-    for name, version in [("rbt-alpha", "1.0"), ("rbt-beta", "2.0")]:
-        write_wheel(house, name, version, payload=8)
-    refused = registered(tiny, python, "--find-links", str(house))
-    assert refused.returncode == 1 and "is not the file that the lock names" in refused.stderr
-    assert tiny.built() == []
-
-
-def test_another_python_is_a_difference_too(tiny: Site, tmp_path: Path, other_python: str) -> None:
-    python = interpreter(tmp_path / "base", below=other_python)
-    release = ".".join(subprocess.check_output([python, "-V"], text=True).split()[1].split(".")[:2])
-    refused = registered(tiny, python)
-    assert refused.returncode == 1 and f"  python: the lock has {PYTHON}, installed is {release}\n" in refused.stderr
-    assert f'--accept "python=={release}"' in refused.stderr and "--overlay" not in refused.stderr
-    done = registered(tiny, python, "--accept", f"python=={release}")
-    assert done.returncode == 0, done.stderr
-    told = verdict(tiny)
-    assert told["python_release"] == release and told["origin"]["accepted"] == {"python": release}
-    assert said_by(tiny, "rbt-alpha") == "1.0"
-
-
-@pytest.fixture
-def other_python() -> str:
-    """A Python of another feature release than this one, if the machine has any."""
-    for release in ("3.12", "3.13", "3.11", "3.10"):
-        done = subprocess.run(
-            [find_uv(), "python", "find", "--no-python-downloads", "--no-project", release],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "UV_NO_WRAP": "1"},
-        )
-        versions = sorted(Path.home().glob(f".pyenv/versions/{release}.*/bin/python"))
-        found = done.stdout.strip() if done.returncode == 0 else str(versions[0]) if versions else ""
-        if found and release != PYTHON:
-            return found
-    pytest.skip("this machine has one Python only")
-
-
-def test_what_is_no_interpreter_is_told(tiny: Site, tmp_path: Path) -> None:
-    refused = registered(tiny, tmp_path / "nowhere")
-    assert refused.returncode == 1 and "nowhere is not a program" in refused.stderr
-    silent = tmp_path / "silent"
-    silent.write_text("#!/bin/sh\nexit 3\n")
-    silent.chmod(0o755)
-    refused = registered(tiny, silent)
-    assert refused.returncode == 1 and "silent does not answer like Python" in refused.stderr
-    refused = registered(tiny, Path(sys.executable), "--accept", "torch=2.11")
-    assert refused.returncode == 1 and "--accept: 'torch=2.11' is not understood" in refused.stderr
-    assert "Traceback" not in refused.stderr and tiny.built() == []
-
-
-def test_a_real_stack_over_an_interpreter_with_torch(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
-    """The interpreter of the built stack stands for one that somebody else has installed, torch and all."""
-    python = stack_python("trl-transformers-cpu")
-    folder = register("trl-transformers-cpu", python, tmp_path / "stacks")
-    told = json.loads((folder / "verify.json").read_text())
-    assert told["ok"] and told["state"] == "registered, not built" and told["origin"]["laid_over"] == {}
-    program = "import torch, trl, sys; print(torch.__file__); print(sys.prefix)"
-    where = subprocess.check_output([folder / "env/bin/python", "-I", "-c", program], text=True).splitlines()
-    assert Path(where[0]).is_relative_to(python.parents[1]) and where[1] == str((folder / "env").absolute())
-    assert (folder / "env" / "bin" / "torchrun").exists()
 
 
 def test_a_built_stack_is_not_replaced(tiny: Site, tmp_path: Path, wheels: dict[str, Path]) -> None:

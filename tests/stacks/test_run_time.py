@@ -14,7 +14,6 @@ import pytest
 
 from common.errors import UserError
 from workflow.cluster.training import trainer_environment
-from workflow.stacks import stack_environment
 from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack, stack_names
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 
@@ -167,17 +166,6 @@ def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path: Path) 
         cache_folder("s", {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)})
 
 
-def test_the_verl_stacks_say_what_their_runs_need() -> None:
-    for name in ("verl09-sglang", "verl09-vllm", "verl04-sglang", "verl04-vllm"):
-        stack = load_stack(name)
-        assert {"cc", "c++", "python-headers"} <= set(stack.run_needs), "Triton and Inductor compile in every run"
-        assert {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= set(stack.run_caches)
-        # vLLM compiles FlashInfer only where an arm asks for it.
-        assert ("nvcc" in stack.run_needs) == name.endswith("sglang")
-        assert ("FLASHINFER_WORKSPACE_BASE" in stack.run_caches) == (name != "verl04-vllm")
-    assert "libnuma" in load_stack("verl09-sglang").run_needs
-
-
 def test_every_stack_with_sglang_on_cuda_13_starts_its_schedulers_and_compiles_their_kernels() -> None:
     """sglang srt/utils/torch_memory_saver_adapter.py, and jit_kernel/ (0.5.12) or kernels/jit/ (0.5.23)."""
     stacks = [load_stack(folder.parent.name) for folder in sorted(ENVS.glob("*/stack.yaml"))]
@@ -188,17 +176,6 @@ def test_every_stack_with_sglang_on_cuda_13_starts_its_schedulers_and_compiles_t
         assert {"nvcc", "c++", "ninja"} <= set(stack.run_needs)
     # From 0.5.23 on it has a cache of its own beside tvm-ffi's, else in the home folder.
     assert "SGLANG_JIT_CACHE_DIR" in named["trl-sglang"].run_caches
-
-
-def test_the_shipped_cpu_stack_has_no_path_of_its_own(tmp_path: Path) -> None:
-    assert run_time(load_stack("trl-transformers-cpu"), "0123", tmp_path) == {
-        "paths": {},
-        "caches": {},
-        "cache": "trl-transformers-cpu-0123",
-        "needs": [],
-    }
-    (tmp_path / "verify.json").write_text("{}")
-    assert stack_environment(tmp_path / "verify.json", {"PATH": "/bin"}) == {"PATH": f"{tmp_path}/env/bin:/bin"}
 
 
 HOLD = """

@@ -43,11 +43,6 @@ def join(parts: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", parts / "join.sh", out], capture_output=True, text=True, check=False)
 
 
-def sums(folder: Path, *names: str) -> None:
-    """A SHA256SUMS of those files."""
-    (folder / "SHA256SUMS").write_text("".join(f"{sha256(folder / name)}  {name}\n" for name in names))
-
-
 def lock_by_hand(site: Site, wheels: dict[str, Path], extra: str = "") -> None:
     """A stack whose lock pins those files by hand: `uv pip compile` takes only what fits this machine."""
     folder = site.write_stack("".join(f"{pin}\n" for pin in wheels), extra=extra)
@@ -130,16 +125,6 @@ def test_parts_are_joined_and_built_from_without_an_index(large: Site, index: In
     assert not index.asked.is_set()
 
 
-def test_joining_again_leaves_right_files_alone_and_mends_wrong_ones(site: Site, parts: Path) -> None:
-    out = site.root / "joined"
-    assert join(parts, out).returncode == 0
-    right, wrong = out / "wheels/rbt_large-3.0-py3-none-any.whl", out / "wheels/rbt_beta-2.0-py3-none-any.whl"
-    whole, before = wrong.read_bytes(), right.read_bytes()
-    wrong.write_bytes(whole[:-1] + b"x")
-    assert join(parts, out).returncode == 0
-    assert wrong.read_bytes() == whole and right.read_bytes() == before
-
-
 @pytest.mark.parametrize("damage", ["changed", "short", "removed"])
 def test_a_damaged_part_is_refused_by_name(site: Site, parts: Path, damage: str) -> None:
     piece = parts / "part-002"
@@ -152,30 +137,6 @@ def test_a_damaged_part_is_refused_by_name(site: Site, parts: Path, damage: str)
     assert joined.returncode == 1 and "part-002: FAILED" in joined.stdout and "part-001" not in joined.stdout
     assert "copy the parts named above again" in joined.stderr
     assert not list((site.root / "joined").iterdir())
-
-
-def test_parts_of_an_earlier_visit_do_no_harm(site: Site, parts: Path) -> None:
-    (parts / "part-9").write_bytes(b"of another wheelhouse")
-    assert join(parts, site.root / "joined").returncode == 0
-
-
-def test_an_archive_cannot_write_outside_the_folder(site: Site, parts: Path) -> None:
-    with tarfile.open(parts / "part-001", "w") as archive:
-        archive.addfile(tarfile.TarInfo("../escaped.whl"))
-    sums(parts, "part-001")
-    joined = join(parts, site.root / "below" / "joined")
-    assert joined.returncode != 0 and not (site.root / "below" / "escaped.whl").exists()
-
-
-def test_equal_files_give_equal_parts(site: Site, parts: Path, tmp_path: Path) -> None:
-    house = tmp_path / "house"
-    os.utime(house / "wheels" / "rbt_beta-2.0-py3-none-any.whl", (0, 0))
-    made = {
-        f"{name}=={version}": house / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-        for name, version in (("rbt-alpha", "1.0"), ("rbt-beta", "2.0"), ("rbt-large", "3.0"))
-    }
-    wheelhouse.collect(select_by_hand(site, house, made), house, LIMIT_KB / KB)
-    assert (house / "parts" / "SHA256SUMS").read_text() == (parts / "SHA256SUMS").read_text()
 
 
 @pytest.mark.full("stacks are built")
@@ -230,14 +191,6 @@ def test_what_the_target_has_is_left_out(tiny: Site) -> None:
     installed = subprocess.run(command, env=tiny.environ, capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr
     assert (tiny.root / "env" / "rbt_beta.py").is_file()
-
-
-@pytest.mark.full("stacks are built")
-def test_a_wheelhouse_that_lacks_packages_does_not_promise_a_build(large: Site) -> None:
-    assert collect(large, "--part-mb", "1", "--have", "rbt-alpha==1.0").returncode == 0
-    joined = join(large.root / "house" / "parts", large.root / "joined")
-    assert joined.returncode == 0 and "`python3 -m venv --system-site-packages ENV`" in joined.stdout, joined.stderr
-    assert "workflow.stacks build" not in joined.stdout
 
 
 def test_have_is_read_as_pip_freeze_writes_it(tmp_path: Path) -> None:
@@ -331,17 +284,6 @@ def test_a_local_version_that_no_index_has_is_explained(site: Site, index: Index
     assert "PIP_FIND_LINKS" in failed.stderr
 
 
-@pytest.mark.full("stacks are built")
-def test_what_is_wrong_with_the_command_is_told_before_a_file_is_fetched(tiny: Site, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    taken = tiny.run("wheelhouse", "tiny", "--out", str(tmp_path / "file"))
-    assert taken.returncode == 1 and f"error: wheelhouse: {tmp_path / 'file'}: Not a directory" in taken.stderr
-    refused = tiny.run("wheelhouse", "tiny", "--part-mb", "-1", PIP_INDEX_URL="http://127.0.0.1:9/simple")
-    assert refused.returncode == 1 and refused.stderr == "error: --part-mb must be more than 0 (got -1)\n"
-    nothing = tiny.run("--envs", str(tmp_path), "check", "--all")
-    assert nothing.returncode == 1 and "no environment with a lock is in" in nothing.stderr
-
-
 def test_a_folder_of_somebody_elses_is_not_touched(tiny: Site) -> None:
     (tiny.root / "house" / "parts").mkdir(parents=True)
     (tiny.root / "house" / "thesis.tex").touch()
@@ -418,16 +360,6 @@ def test_an_interrupted_file_is_gone_on_with(faltering: tuple[type[_Faltering], 
     assert list(download([(f"http://{address}/a.whl", path)])) == [0]
     assert path.read_bytes() == server.content
     assert server.ranges == ["bytes=300-", "bytes=1300-", "bytes=2300-"]
-
-
-def test_a_server_that_never_gets_on_is_told_and_its_half_kept(
-    faltering: tuple[type[_Faltering], str], tmp_path: Path
-) -> None:
-    server, address = faltering
-    server.content = os.urandom(9000)
-    with pytest.raises(UserError, match=r"could not be downloaded: .*\nDownloaded data stays"):
-        list(download([(f"http://{address}/a.whl", tmp_path / "half")]))
-    assert (tmp_path / "half").read_bytes() == server.content[:5000]
 
 
 def test_pips_password_is_used_and_not_shown(

@@ -13,6 +13,7 @@ from trainers.registry import StackFacts
 from trainers.verl import packaged
 from trainers.verl import settings as verl
 from trainers.verl.driver.composed import flat
+from trainers.verl.driver.overrides import override
 from trainers.workload import Workload
 from workflow.config.model import Arm
 from workflow.config.plan import plan_runs, stack_facts
@@ -43,7 +44,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     folder, results = tmp_path_factory.mktemp("experiments"), {}
     for version in ("0.4.1", "0.9.1"):
         cases = {name: overrides for name, (its, overrides) in shipped().items() if its == version}
-        cases[version] = []  # verl's own configuration
+        cases |= {version: []}  # verl's own configuration
+        cases |= {"script": [override(*one) for one in SCRIPT.items()]} if version == "0.4.1" else {}
         made = composed_by(version, cases, folder)
         results.update({name: made[name] for name in cases})
         results[f"references of {version}"] = made["references"]
@@ -58,12 +60,15 @@ def test_verl_takes_the_settings(name: str, composed: dict[str, dict[str, Any]])
 
 @pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("arm", ["vllm", "sglang"])
-def test_camino_2025_is_the_articles_script(arm: str, composed: dict[str, dict[str, Any]]) -> None:
-    got = flat(composed[f"camino-2025/{arm}"]["config"])
-    missed = {key for key, value in SCRIPT.items() if got.get(key.lstrip("+")) != value}
-    named = set(ELSEWHERE) | {"trainer.logger", "actor_rollout_ref.rollout.name"}
-    assert missed <= named
-    assert got["actor_rollout_ref.rollout.name"] == arm
+def test_camino_2025_is_the_articles_script_and_nothing_else(arm: str, composed: dict[str, dict[str, Any]]) -> None:
+    """The whole composed configuration, and not only what the script names: no default of ours slips in."""
+    ours, theirs = (flat(composed[case]["config"]) for case in (f"camino-2025/{arm}", "script"))
+    differ = {key for key in ours.keys() | theirs.keys() if ours.get(key, "missing") != theirs.get(key, "missing")}
+    # What follows the model's path; a run's length, its seed, and that old checkpoints are deleted.
+    ourselves = {"critic.model.tokenizer_path", "reward_model.model.input_tokenizer", "trainer.total_training_steps"}
+    ourselves |= {"data.seed", "trainer.max_actor_ckpt_to_keep", "trainer.logger", f"{ROLLOUT}.name"}
+    assert differ - set(ELSEWHERE) <= ourselves
+    assert ours[f"{ROLLOUT}.name"] == arm
 
 
 @pytest.mark.full("both releases of verl compose")
@@ -92,10 +97,8 @@ def test_the_table_of_verls_own_settings_is_what_verl_composes(
     [
         ({f"{ROLLOUT}.gpu_memory_utilisation": 0.5}, f"did you mean {ROLLOUT}.gpu_memory_utilization?"),
         ({f"{ROLLOUT}.param_offload": True}, "param_offload is no setting of verl"),
-        ({"data.shards": 3}, "write it with a leading +"),
         ({"+data.shuffle": True}, "has data.shuffle already; write it without the leading +"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": "two"}, "must be a number, without quotes, as verl's own 2"),
-        ({f"{ROLLOUT}.enforce_eager": "False"}, "must be true or false, without quotes, as verl's own"),
         ({f"{ROLLOUT}.engine_kwargs": 3}, "is a section"),
     ],
 )

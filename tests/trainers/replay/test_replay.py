@@ -13,10 +13,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from analysis.collect import main as collect
-from analysis.report.content import read_content
 from common.errors import UserError
 from common.files import inputs_sha256
 from node.records import tree_sha256
@@ -180,74 +178,6 @@ def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path:
     assert done["versions"]["transformers"].startswith("4.51.") and done["last_step"] == 3
 
 
-SEVERAL_RUNS = """
-import os, sys
-os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
-from engines.vllm import replay as engine
-from node.attempt import exit_code
-from trainers.replay import driver
-made, build, close, iterations = [], engine.build, engine.VllmReplay.close, []
-def once(*asked):
-    if not made:
-        made.append(build(*asked))
-        own, step = made[0]._llm.llm_engine, made[0]._llm.llm_engine.step
-        own.step = lambda: iterations.append(1) or step()
-    return made[0]
-engine.build = once
-engine.VllmReplay.close = lambda self: None
-for attempt in sys.argv[1:]:
-    sys.argv[1:] = [attempt]
-    assert exit_code(driver.replay) == 0
-close(made[0])
-print(f"\\n{len(iterations)}")
-"""
-"""The runs of one setting, one after another with one engine: that starts once, which takes longest. Last it prints how
-many iterations the engine made."""
-
-
-def test_sequences_at_once_come_out_as_they_are(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
-    """vLLM with 4 and with 32 sequences at once, the arms of the experiment: the ratio is right, as is its interval."""
-    raw = yaml.safe_load((ROOT / "experiments" / "replay-cpu.yaml").read_text(encoding="utf-8"))
-    raw |= {"experiment": "replayed", "arms": {name: raw["arms"][name] for name in ("vllm-32", "vllm-4")}}
-    raw["workload"] |= {"steps": 4}
-    for arm in raw["arms"].values():
-        arm["options"]["lengths"] = {"mean": 20, "shortest": 2, "longest": 48}
-    plan = plan_runs(
-        parse_config(raw | {"seeds": [0, 1, 2], "warmup_steps": 1}),
-        lambda s: StackFacts("trl", "vllm", "cpu", "1.16.0", "0"),
-    )
-    results, seconds, iterations = tmp_path / "results" / "replayed", {}, {}
-    for arm in raw["arms"]:
-        runs = [run for run in plan.runs.values() if run.spec["arm"] == arm]
-        attempts = [attempt_of(run.spec, tmp_path, made_inputs) for run in runs]
-        told = run_warm(stack_python(VLLM), "-c", SEVERAL_RUNS, *attempts, **EAGER)
-        assert told.returncode == 0, told.stderr + told.stdout
-        iterations[arm] = int(told.stdout.splitlines()[-1]) / len(runs) / raw["workload"]["steps"]
-        for run, attempt in zip(runs, attempts, strict=True):
-            folder = results / "runs" / run.run_id
-            (folder / "done.json").write_text((attempt.parent / "done.json").read_text())
-            assert collect([str(folder)]) == 0
-            lines = [json.loads(line) for line in (attempt.parent / "metrics.jsonl").read_text().splitlines()]
-            seconds[arm] = seconds.get(arm, 0.0) + sum(line["phases"]["step"] for line in lines[1:])
-    (results / "plan.json").write_text(json.dumps(plan.as_json()))
-    content = read_content(results / "plan.json", results, None, None)
-    raw_row = content.tables["estimates"].set_index("estimate").loc["raw"]
-    assert raw_row["value"] == pytest.approx(seconds["vllm-32"] / seconds["vllm-4"])
-    # The 640 tokens of a step take 160 iterations by fours, or more, and the 48 of the longest by 32.
-    assert 48 <= iterations["vllm-32"] < 80 and 160 <= iterations["vllm-4"] < 240
-    assert raw_row["low"] < raw_row["value"] < raw_row["high"]
-    # A busy machine widens the interval: its bounds alone decide whether a direction is claimed, of each estimate.
-    (verdict,) = content.arm_verdicts
-    (ratio,) = verdict.ratios
-    assert (verdict.arm, ratio.estimates) == ("vllm-4", ("standardised",))
-    claimed = content.tables["estimates"].set_index("estimate").loc["standardised"]
-    for row, said in ((raw_row, raw_row["verdict"]), (claimed, verdict.verdict)):
-        direction = "-" if row["high"] < 1 else "+" if row["low"] > 1 else "~"
-        assert (said, row["scope"]) == (direction, "across runs")
-    # Equal lengths leave nothing to take out.
-    assert claimed["value"] == pytest.approx(raw_row["value"])
-
-
 SAMPLER = """
 import os
 from types import SimpleNamespace
@@ -359,23 +289,6 @@ def test_an_engine_that_sleeps_is_awake_when_its_memory_is_read(monkeypatch: pyt
     cuda = SimpleNamespace(is_available=lambda: True, mem_get_info=lambda device: (free[0], 80 * 2**30))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
     assert peak_gib(Engine(), 0, Meeting(ReplayRank(0, 1, 1), {})) == 60.0  # type: ignore[arg-type]
-
-
-def test_weights_are_handed_over_in_buckets() -> None:
-    from engines.sglang.gpu import buckets
-
-    class Tensor:
-        def __init__(self, bytes_: int) -> None:
-            self.bytes = bytes_
-
-        def numel(self) -> int:
-            return self.bytes
-
-        def element_size(self) -> int:
-            return 1
-
-    named = [(str(size), Tensor(size)) for size in (3, 4, 20, 1, 2)]
-    assert [[name for name, _ in group] for group in buckets(named, 8)] == [["3", "4"], ["20"], ["1", "2"]]
 
 
 def test_an_engine_that_stops_short_is_named_and_no_result(

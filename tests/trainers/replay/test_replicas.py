@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from common.errors import UserError
 from node.hardware import free_port
 from trainers.replay.lengths import draw_lengths, idle_share
 from trainers.replay.replicas import Meeting, ReplayRank, isolate_engine
@@ -23,21 +22,6 @@ from .test_replay import ROOT, VLLM_ENGINE, attempt_of, planned
 pytestmark = pytest.mark.full("several engines replay together")
 
 Stack = Callable[[str], Path]
-
-
-def test_a_share_is_whole_groups_in_their_order() -> None:
-    step = list(range(12))
-    places = [ReplayRank(rank, 4, 2) for rank in range(4)]
-    assert [place.shares(step) for place in places] == 4 * [[step[:6], step[6:]]]
-    assert [(place.replica, place.shard) for place in places] == [
-        *((0, 0), (0, 1)),
-        *((1, 0), (1, 1)),
-    ]
-    assert places[0].of_engines("abcd") == ["a", "c"]
-    assert places[2].settings({"prompts": 8, "seed": 3}) == {"prompts": 4, "seed": 4}
-    assert ReplayRank.from_environment({}, 1) == ReplayRank(0, 1, 1)
-    with pytest.raises(UserError, match="3 processes do not divide into engines of 2"):
-        ReplayRank.from_environment({"RANK": "0", "WORLD_SIZE": "3"}, 2)
 
 
 def test_each_engine_sees_its_own_gpus_alone() -> None:

@@ -18,9 +18,9 @@ import yaml
 from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
 from common.dotted import flatten
-from common.files import inputs_sha256
 from node.dataset import arithmetic_rows
 from trainers.cases import StackPins
+from workflow.cluster.paths import RunPaths
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -30,6 +30,7 @@ from ... import patience
 from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree
 from ..trl.test_trl_ranks import start
+from .test_swift_vllm import ordered
 
 pytestmark = pytest.mark.full("trainings of ms-swift beside TRL, some of two processes")
 
@@ -138,7 +139,7 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
     results = folder / "results"
 
     def train(trainer: str, stack: str, attempt: int, stop_at: int, then: str) -> str:
-        order = _ordered(results / "runs" / f"{trainer}-s0", plan.runs[f"{trainer}-s0"].spec, inputs, attempt)
+        order = ordered(RunPaths(results / "runs" / f"{trainer}-s0"), plan.runs[f"{trainer}-s0"].spec, inputs, attempt)
         watched = Path(__file__).with_name("watched.py")
         out = folder / f"{trainer}.jsonl"
         command = ("-m", f"tests.trainers.swift.{watched.stem}", trainer, out, stop_at, then, order)
@@ -164,27 +165,6 @@ def _inputs(python: Path, folder: Path, workload: dict[str, Any]) -> Path:
     request = {"data": DATA | workload["data"], "model": workload["model"]}
     request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
     return prepared(python, folder, request)
-
-
-def _ordered(run: Path, spec: dict[str, Any], inputs: Path, number: int) -> Path:
-    """attempt.json of a run's next life, as the launcher writes it."""
-    folder = run / "attempts" / str(number)
-    folder.mkdir(parents=True)
-    (run / "spec.json").write_text(json.dumps(spec))
-    told = json.loads(inputs.read_text())
-    order = {
-        "attempt": number,
-        "run_id": run.name,
-        "fingerprint": spec["fingerprint"],
-        "spec": str(run / "spec.json"),
-        "inputs": str(inputs),
-        "inputs_sha256": inputs_sha256(told),
-        "attempt_dir": str(folder),
-        "checkpoint_dir": str(run / "checkpoints"),
-        "cpus": 2,
-    }
-    (folder / "attempt.json").write_text(json.dumps(order))
-    return folder / "attempt.json"
 
 
 def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) -> None:
@@ -353,7 +333,7 @@ def in_two(python: Path, folder: Path, inputs: Path, spread: str) -> Lives:
         spec["trainer_args"] |= {"fsdp": True, "gradient_checkpointing": True}
     for life, stop_at in ((1, 2), (2, 0)):
         spec["workload"]["samples"] = 2 * (life - 1)  # in the first life no pass goes before the engine's
-        order = _ordered(run, spec, inputs, life)
+        order = ordered(RunPaths(run), spec, inputs, life)
         words = ("swift", str(folder / f"{life}-"), str(stop_at), "-", str(order))
         forks = spread == "fsdp" or life == 1
         job = start(python, folder, "-m", "tests.trainers.swift.watched", *words, forks=forks)
@@ -414,7 +394,7 @@ def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives: Callable[[
     longest = [[max(map(len, line["completions"])) for line in of_rank] for of_rank in fsdp[1]["seen"]]
     assert longest[0] != longest[1], "one process has its completions before the other"
     for run in (ddp, fsdp):
-        checkpoint = run[1]["folder"].parents[1] / "checkpoints" / "checkpoint-2"
+        (checkpoint,) = (run[1]["folder"].parents[1] / "checkpoints").glob("**/checkpoint-2")
         assert (checkpoint / "pytorch_model_fsdp.bin").exists() == (run is fsdp)
         assert (checkpoint / "model.safetensors").exists()
 

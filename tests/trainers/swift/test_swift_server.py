@@ -32,30 +32,27 @@ from workflow.config.reading import parse_config
 from ... import patience
 from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
-from .test_swift_vllm import AGREE, LORA, STACK, SYNC, TWICE, differences, ordered
+from .test_swift_vllm import AGREE, LORA, STACK, SYNC, differences, ordered
 
 pytestmark = pytest.mark.full("servers beside trainings of ms-swift")
 
 STEPS, STOPPED_AT = 4, 2
 TIMES = 2
 OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
-OPTIONS |= {"vllm_max_model_len": 160}  # of two turns
 RUNS = {
     "server": OPTIONS,
     "ahead": OPTIONS | {"async_generate": True},
     "shares": OPTIONS | {"move_model_batches": 2, "gradient_checkpointing": True},
-    "turns": OPTIONS | {"max_turns": 2},
     "adapter": OPTIONS | LORA | {"vllm_enable_lora": True},
 }
 
 
 @dataclass(frozen=True)
 class Served:
-    """A run's folder, what was seen of its generations, what its first life said, and the server's log."""
+    """A run's folder, what was seen of its generations, and the server's log."""
 
     run: RunPaths
     seen: list[dict[str, Any]]
-    said: str
     log: str
 
     def lines(self, attempt: int = 1) -> list[dict[str, Any]]:
@@ -66,10 +63,7 @@ class Served:
 
 
 def specs(folder: Path) -> dict[str, dict[str, Any]]:
-    """A run whose trainer waits for its server, one whose server generates meanwhile, two of two processes, and one of
-    an adapter."""
-    (folder / "twice.py").write_text(TWICE)
-    RUNS["turns"]["multi_turn_scheduler"] = {"source": str(folder / "twice.py"), "class": "Twice"}
+    """Of a trainer that waits for its server, of one that does not, of two processes, and of an adapter."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
     arms = {
@@ -77,7 +71,7 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
     }
     raw |= {"baseline": "server", "arms": arms}
     one, two = (plan_runs(parse_config(raw | {"workload": words | {"nodes": n}}), stack_facts).runs for n in (1, 3))
-    found = {name: (two if name in ("shares", "turns") else one)[f"{name}-s0"].spec for name in RUNS}
+    found = {name: (two if name == "shares" else one)[f"{name}-s0"].spec for name in RUNS}
     # The plan shares a model, and has several engines, among GPUs alone.
     found["shares"]["trainer_args"]["fsdp"] = True
     found["adapter"]["trainer_args"]["vllm_data_parallel_size"] = 2
@@ -174,18 +168,18 @@ def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="module")
 def served(beside: Beside) -> Served:
     """A run that is stopped in its second step and goes on."""
-    said = beside.train("server", 1, STOPPED_AT)
+    beside.train("server", 1, STOPPED_AT)
     beside.train("server", 2)
     assert beside.head.poll() is None
     patience.until(lambda: is_healthy(beside.head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
-    return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), said, beside.log)
+    return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), beside.log)
 
 
 @pytest.fixture(scope="module")
 def ahead(beside: Beside) -> Served:
     """A run whose server generates while it trains."""
-    said = beside.train("ahead", 1)
-    return Served(beside.runs["ahead"], read_lines(beside.folder / "ahead.jsonl"), said, beside.log)
+    beside.train("ahead", 1)
+    return Served(beside.runs["ahead"], read_lines(beside.folder / "ahead.jsonl"), beside.log)
 
 
 def test_it_takes_new_weights_by_swifts_own_client(beside: Beside) -> None:
@@ -203,30 +197,19 @@ def test_it_generates_with_the_newest_weights_in_both_lives(served: Served) -> N
     assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
     # A sync that did nothing would be seen: the initial weights say something else by now.
     assert list(differences(seen, "initial"))[-1] > 100 * AGREE
-    for line in served.lines() + served.lines(2):
+    assert len({json.dumps(line["prompts"]) for line in seen}) == STEPS, "a resumed run goes on with the next prompts"
+    lines = served.lines() + served.lines(2)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
         assert abs(line["scalars"]["train/rollout_correction/kl"]) < AGREE
-
-
-def test_it_stops_on_request_and_goes_on_beside_the_server(served: Served) -> None:
-    assert f"stopped: after step {STOPPED_AT} of {STEPS}, with a checkpoint" in served.said
-    first, second = served.lines(), served.lines(2)
-    assert [line["step"] for line in first + second] == [1, 2, 3, 4]
-    prompts = [json.dumps(line["prompts"]) for line in served.seen]
-    assert len(set(prompts)) == STEPS, "a resumed run goes on with the next prompts"
-
-
-def test_generation_and_sync_are_phases_and_their_sums_fit(served: Served) -> None:
-    for line in served.lines() + served.lines(2):
         assert set(line["phases"]) == COMMON | {SYNC, f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
         check_tree(line["phases"])
         assert line["phases"][f"{PREPARE}/generate"] > 0 and line["phases"][SYNC] > 0
-        lengths = line["samples"]["response_length"]
-        assert len(lengths) == 8 and sum(lengths) == line["scalars"]["response_tokens"]
 
 
 def test_what_the_server_is_stands_in_the_record(served: Served) -> None:
     done = served.done(2)
-    told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 160, "max_num_seqs": 8}
+    told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_seqs": 8}
     assert done["resolved"]["engine"] | told | {"adapter_only_sync": False} == done["resolved"]["engine"]
     # The other half of the CPUs is the server's.
     assert done["hardware"]["threads"] == len(done["hardware"]["affinity"]) == 1
@@ -260,35 +243,6 @@ def test_two_processes_that_share_the_model_send_its_newest_weights(beside: Besi
         lengths = [len(ids) for share in shares for ids in share["completions"]]
         assert len(lengths) == 8 and line["samples"]["response_length"] == lengths
         check_tree(line["phases"])
-
-
-def test_two_processes_take_the_turns_of_their_completions(beside: Beside) -> None:
-    """As with an engine of their own: the server has no scheduler, and answers the conversations that it is sent."""
-    beside.train("turns", 1, in_two=True)
-    lines = read_lines(beside.runs["turns"].folder / "attempts" / "1" / "metrics.jsonl")
-    seen = [read_lines(beside.folder / f"turns.jsonl{rank}") for rank in (0, 1)]
-    assert len(lines) == STEPS and all(max(differences(of_rank, "policy")) < AGREE for of_rank in seen)
-    taken: set[int] = set()
-    for line, shares in zip(lines, zip(*seen, strict=True), strict=True):
-        of = {
-            name: [one for share in shares for one in share[name]]
-            for name in shares[0]
-            if name not in ("sent", "synced")
-        }
-        turns = [(len(done) > len(last)) + 1 for done, last in zip(of["completions"], of["last"], strict=True)]
-        taken.update(turns)
-        assert line["scalars"]["train/num_turns"] == sum(turns) / 8
-        assert [asked for asked, _ in of["calls"] if asked] == [asked for asked in (8, turns.count(2)) if asked]
-        written = [len(ids) for ids in of["completions"]]
-        assert line["samples"]["response_length"] == written == of["counted"]
-        assert line["scalars"]["prompt_tokens"] == sum(map(len, of["trained"])) - sum(written)
-        check_tree(line["phases"])
-        for labels, *rest in zip(
-            of["labels"], of["trained"], of["prompts"], of["last"], of["completions"], strict=True
-        ):
-            whole, prompt, last, completion = rest
-            assert whole == prompt + last and [label for label in labels if label >= 0] == completion
-    assert taken == {1, 2}, "in some step; which completions end early is drawn"
 
 
 def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python: Callable[[str], Path], tmp_path: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import re
 import sys
-import threading
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,8 +17,7 @@ import yaml
 from common.errors import UserError
 from trainers.protocol import StackFacts
 from trainers.swift.checks import DRIVEN, NOT_DRIVEN
-from trainers.swift.driver import colocate, serve, timers
-from trainers.swift.driver.arguments import command_line
+from trainers.swift.driver import colocate, timers
 from trainers.swift.settings import trainer_args
 from trainers.swift.trainer import SWIFT
 from trainers.terms import TURNS
@@ -111,17 +107,6 @@ def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
     assert vars(engine.engine_args) == {"seed": 8, "dtype": "bfloat16", "disable_custom_all_reduce": False}
 
 
-def test_a_generation_beside_the_training_hands_its_answer_or_its_failure_over() -> None:
-    """And nobody waits for it where the program ends."""
-    beside, going, before = serve.DaemonExecutor(), threading.Event(), {*threading.enumerate()}
-    assert beside.submit(lambda: 3).result() == 3
-    with pytest.raises(ValueError, match="no head"):
-        beside.submit(lambda: (_ for _ in ()).throw(ValueError("no head")).__next__()).result()
-    beside.submit(going.wait)
-    assert all(thread.daemon for thread in {*threading.enumerate()} - before)
-    going.set()
-
-
 def test_a_server_ends_with_an_engines_process_that_is_killed() -> None:
     """swift's own would live on, and who waits for that engine with it."""
     program = """
@@ -148,37 +133,6 @@ serve.exit_with_failed_worker(Over())
     assert ended.returncode == 1 and ended.stderr.startswith("error: ") and "SIGABRT" in ended.stderr
 
 
-def test_a_sample_keeps_the_tokens_of_its_prompt_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may have generated it, beside a server rank 0, and with async_generate a step before."""
-    metrics: defaultdict[str, list[float]] = defaultdict(list)
-    told: list[tuple[list[int], list[int]]] = []
-
-    def generate(samples: list[Any]) -> Any:
-        usage = SimpleNamespace(prompt_tokens=7, completion_tokens=3)
-        outputs = [SimpleNamespace(response=SimpleNamespace(usage=usage))] * len(samples)
-        return trainer._postprocess_rollout_outputs(samples, outputs)
-
-    trainer = SimpleNamespace(
-        dynamic_sample=True,
-        multi_turn_scheduler=None,
-        accelerator=SimpleNamespace(num_processes=2),
-        _metrics={"train": metrics},
-        _postprocess_rollout_outputs=lambda samples, outputs: copy.deepcopy(samples),
-        _generate_completions=generate,
-        # Of two generations this process keeps half.
-        _score_completions=lambda samples: copy.deepcopy(samples)[:2],
-    )
-    monkeypatch.setattr(timers, "gather_ranks", lambda mine, processes: [mine] * processes)
-    log = SimpleNamespace(generated=lambda prompts, responses: told.append((list(prompts), list(responses))))
-    timers.count_tokens(trainer, log)
-    sample = SimpleNamespace(request_id="a", response_token_ids=[[1, 2, 3]], response_loss_mask=[])
-    for made in (2, 1):
-        batches = [[copy.deepcopy(sample) for _ in range(2)] for _ in range(made)]
-        samples = [sample for batch in batches for sample in trainer._generate_completions(batch)]
-        trainer._score_completions(samples)
-    assert told == [([7, 7], [3, 3])] * 2 and metrics[timers.DISCARDED] == [4, 0]
-
-
 def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
     clock = SimpleNamespace(end_step=lambda: ({"step": 3.0, "step/a/b": 1.0}, {"other_cpu_s": 0.0}))
     timers.log_only_the_step(clock)
@@ -188,38 +142,6 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
     assert tree.unit_beside("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
     assert SWIFT.engine_gpus(tree.mode, ASYNC) == 0 and SWIFT.engine_gpus("native", ASYNC) is None
-
-
-def test_failures_of_a_step_add_up_over_its_calls_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """swift logs the mean of what a step's calls append in one process, and with dynamic_sample there are several."""
-    metrics: dict[str, list[float]] = {}
-    logged: list[dict[str, list[float]]] = []
-    trainer = SimpleNamespace(
-        _metrics={"train": metrics},
-        log=lambda logs: logged.append(dict(metrics)),
-        accelerator=SimpleNamespace(num_processes=2),
-    )
-    monkeypatch.setattr(timers, "gather_ranks", lambda mine, processes: [mine, {"failed": 3.0, "truncated": 4.0}])
-    count = timers.log_counts(trainer)
-    for failed in (3.0, 0.0, 2.0):
-        count("failed", failed)
-    trainer.log({})
-    assert logged == [{"failed": [4.0], "truncated": [2.0]}]
-    trainer.log({})
-    assert metrics["failed"] == [1.5]
-
-
-def test_a_command_line_has_lists_and_mappings_and_nothing_that_is_null() -> None:
-    settings = {
-        "use_cpu": True,
-        "reward_weights": [1.0, 0.5],
-        "lr_scheduler_kwargs": {"a": 1},
-        "stop_words": [],
-        "x": None,
-    }
-    assert command_line(settings) == [
-        *("--use_cpu", "true", "--reward_weights", "1.0", "0.5", "--lr_scheduler_kwargs", '{"a": 1}'),
-    ]
 
 
 OWN = "class Twice:\n    def step(self): ...\n"

@@ -185,13 +185,6 @@ def test_a_reward_of_the_users(transformers_run: Path) -> None:
         )
 
 
-def test_a_reward_that_is_written_for_verl(transformers_run: Path) -> None:
-    for line in read_lines(transformers_run.parent / "metrics.jsonl"):
-        scalars = line["scalars"]
-        assert scalars["train/rewards/compute_score/failed"] == 0
-        assert 0 <= scalars["train/rewards/compute_score/mean"] <= 2
-
-
 def test_a_reward_model(transformers_run: Path) -> None:
     """It scores every completion in a phase of its own; what it cut is counted, and its content is in done.json."""
     for line in read_lines(transformers_run.parent / "metrics.jsonl"):
@@ -421,9 +414,7 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         str(unverified): ["no-such-stack/verify.py gave no verdict on this node"],
         order("unknown", lerning_rate=1): ["trainer_args.lerning_rate is no setting", "did you mean learning_rate?"],
         order("owned", output_dir="/x"): ["trainer_args.output_dir is set by the job", "got '/x'"],
-        order("logging", logging_steps=5): ["trainer_args.logging_steps is set by the job to 1 (got 5)"],
         order("groups", num_generations=3): ["TRL refuses the settings", "must be divisible by num_generations"],
-        order("value", save_strategy="sometimes"): ["TRL refuses the settings", "sometimes"],
         str(stale): ["for fingerprint cdcdcdcdcdcd", "submit the run again"],
         str(greedy): ["asks for 4096 CPUs"],
         str(moved): ["the data changed after it was prepared", "gone.parquet is not there"],
@@ -435,7 +426,6 @@ def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path:
         ],
         order("judge", rewards=[{"model": "elsewhere", "name": "x"}]): ["elsewhere is not among the prepared inputs"],
         str(tmp_path / "empty.json"): ["attempt must be whole number (got nothing)"],
-        str(tmp_path / "none.json"): ["none.json is not there; it is made by the job on the node"],
     }
     orders = json.dumps({attempt: attempt for attempt in expected})
     done = warm(stack_python(TRANSFORMERS)).run("-c", REFUSALS, given=orders)

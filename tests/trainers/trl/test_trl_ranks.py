@@ -127,14 +127,6 @@ def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives: dic
     assert re.search(r"step 1/\d+ .* s in ", two_lives["said"])
 
 
-def test_failures_of_a_users_reward_are_counted_over_both(two_lives: dict[str, Any]) -> None:
-    attempt = two_lives["folder"] / "attempts" / "1"
-    files = sorted(attempt.glob("reward_failures*.jsonl"))
-    assert [file.name for file in files] == ["reward_failures-rank1.jsonl", "reward_failures.jsonl"]
-    failed = sum(line["scalars"]["train/rewards/brevity/failed"] for line in two_lives["lines"])
-    assert failed == pytest.approx(sum(len(read_lines(file)) for file in files))
-
-
 def test_each_process_scores_its_own_part_with_the_reward_model(two_lives: dict[str, Any]) -> None:
     for line in two_lives["lines"]:
         scalars = line["scalars"]

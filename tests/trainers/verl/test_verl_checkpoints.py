@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from trainers.verl.driver.checkpoints import TRACKER, Found, decide, find_checkpoints, prepare
+from trainers.verl.driver.checkpoints import TRACKER, find_checkpoints, prepare
 
 
 def write_archive(path: Path, size: int = 2000) -> None:
@@ -35,12 +35,6 @@ def steps_in(folder: Path) -> list[int]:
 
 def tracked(folder: Path) -> str | None:
     return (folder / TRACKER).read_text() if (folder / TRACKER).exists() else None
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    assert prepare(tmp_path / "new", 2) is None
-    assert (tmp_path / "new").is_dir()
-    assert tracked(tmp_path / "new") is None
 
 
 def test_all_is_well(tmp_path: Path) -> None:
@@ -144,9 +138,3 @@ def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
     (tmp_path / "global_step_5").rename(tmp_path / ".removing-5")
     assert prepare(tmp_path, 2) == 6
     assert not (tmp_path / ".removing-5").exists()
-
-
-def test_the_decision() -> None:
-    found = [Found(1, True, 8), Found(2, True, 8), Found(3, True, 8), Found(4, False, None)]
-    assert decide(found, 8) == (3, (1, 4))
-    assert decide([], 8) == (None, ())
