@@ -3,23 +3,7 @@
 import figure_tables as made
 
 from analysis.estimates.arm import ONE_PAIR
-from analysis.figures.panels import cut_titles, title_lines, title_width
 from analysis.figures.ratios import estimates_figure, paired_figure
-
-LONG = "vllm-with-a-long-name · num_generations = 4, temperature = 0.7"
-
-
-def test_a_name_is_broken_after_the_arm_and_between_options():
-    assert title_lines("vllm", 200) == ["vllm"]
-    lines = title_lines(LONG, 200)
-    assert lines == ["vllm-with-a-long-name ·", "num_generations = 4,", "temperature = 0.7"]
-    assert " ".join(lines) == LONG and title_lines(LONG, 1000) == [LONG]
-    assert title_width("変換器") > title_width("abc")
-
-
-def test_only_a_name_that_no_line_holds_is_told_in_the_caption():
-    assert cut_titles([LONG], 290) == ""
-    assert cut_titles(["a" * 80, "b"], 290) == f" The panels' names in full: {'a' * 80}."
 
 
 def test_a_sweeps_options_stand_whole_over_each_panel_of_steps():

@@ -1,4 +1,3 @@
-import csv
 import json
 import math
 import re
@@ -9,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.collect import main as collect
-from analysis.figures.thinning import MAX_POINTS, binned, length_histogram, series, wants_log
+from analysis.figures.thinning import MAX_POINTS, binned
 from analysis.report.__main__ import main
 from analysis.report.addresses import row_addresses
 from analysis.report.markdown import escaped, table
@@ -46,16 +45,6 @@ def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert {p.as_posix() for p in written if p.parent == Path()} == of_report
     for path in written:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
-
-
-@pytest.mark.full("many reports")
-def test_csv_and_parquet_hold_the_same_digits(results, tmp_path):
-    assert run(results, tmp_path) == 0
-    parquet = pd.read_parquet(tmp_path / "tables" / "steps.parquet")
-    with (tmp_path / "tables" / "steps.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [float(r["timing_s/step"]) for r in rows] == parquet["timing_s/step"].tolist()
-    assert len(rows) == 24 and parquet["counted"].sum() == 16
 
 
 @pytest.mark.full("many reports")
@@ -108,13 +97,6 @@ def test_bad_plan_is_an_error_for_people(results, tmp_path, capsys, change, said
     assert error.startswith("error: ") and said in error and "Traceback" not in error
 
 
-def test_missing_plan_and_unknown_baseline(results, tmp_path, capsys):
-    assert main(["--plan", "nowhere.json", "--results", ".", "--out", str(tmp_path)]) == 1
-    assert "nowhere.json is not there" in capsys.readouterr().err
-    assert run(results, tmp_path, "--baseline", "other") == 1
-    assert "(got 'other')" in capsys.readouterr().err
-
-
 def test_markdown_escapes_what_it_is_given():
     assert escaped("a|b <i>*x*") == "a\\|b \\<i\\>\\*x\\*"
     assert table(["h", "n"], [["a|b", "1"]]) == "| h | n |\n| --- | ---: |\n| a\\|b | 1 |\n"
@@ -129,26 +111,7 @@ def wide(runs, steps, counted_from=1):
     return pd.DataFrame(rows)
 
 
-def test_few_runs_have_a_line_each_and_many_a_band():
-    few, many = series(wide(8, 2), "x"), series(wide(11, 2), "x")
-    assert few["line"].nunique() == 8 and few["value"].tolist() == few["low"].tolist()
-    assert many["line"].unique().tolist() == ["a"]
-    assert many[["low", "value", "high"]].iloc[0].tolist() == [1.0, 5.0, 9.0]
-
-
 def test_long_runs_are_binned_for_the_figures_only():
     frame = binned(wide(1, 1000))
     assert frame["step"].nunique() <= MAX_POINTS and frame["step"].iloc[0] == 2.5
     assert binned(wide(1, 300))["step"].tolist() == list(range(1, 301))
-
-
-def test_histogram_shares_sum_to_one_in_every_arm():
-    lengths = pd.DataFrame({"arm": ["a"] * 3 + ["b"], "value": [1, 64, 64, 7]})
-    shares = length_histogram(lengths).groupby("arm")["share"].sum()
-    assert shares.tolist() == pytest.approx([1, 1])
-
-
-def test_log_axis_only_for_wide_spans():
-    assert (
-        wants_log(pd.Series([0.15, 3.3])) and not wants_log(pd.Series([1.0, 2.0])) and not wants_log(pd.Series([0.0]))
-    )
