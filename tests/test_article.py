@@ -108,21 +108,6 @@ def test_the_log_carries_the_lengths_and_more_digits(results: Path) -> None:
     assert vllm["value"] == 849.2 and vllm["rounding"] == pytest.approx(0.005)
 
 
-@pytest.mark.full("whole workflows")
-def test_it_is_read_anew_when_what_is_said_of_it_changes_and_not_for_the_report(results: Path) -> None:
-    folder, file = results.parents[1], ROOT / "experiments" / f"{NAME}.yaml"
-    again = run_snakemake(folder, file, "--dry-run")
-    assert "Nothing to be done" in again.stdout + again.stderr
-    raw = experiment(NAME)
-    changed = folder / "changed.yaml"
-    for change, imports in (({"report": {"price_per_gpu_hour": 2}}, 0), ({"arms": raw["arms"]}, 1)):
-        raw["arms"]["sglang"]["import"]["gpu"] = "H200-141GB"
-        changed.write_text(yaml.safe_dump(experiment(NAME) | change, sort_keys=False))
-        dry = run_snakemake(folder, changed, "--dry-run")
-        said = dry.stdout + dry.stderr
-        assert "rule report:" in said and said.count("rule import_run:") == imports, said
-
-
 def test_the_published_experiment_says_what_the_trained_one_says() -> None:
     """YAML has no way to share it between two files."""
     published, trained = experiment(NAME), experiment("camino-2025")

@@ -20,7 +20,7 @@ from workflow.preflight import write_preflight
 
 from .analysis.sources.other_logs import nemo_block
 from .analysis.sources.test_own_tree import HEAD, NEMO
-from .importing import ROOT, run_snakemake
+from .importing import ROOT
 
 VERL = "step:{} - timing_s/gen:12.500 - timing_s/update_actor:4.100 - timing_s/step:18.200 - {}\n"
 VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
@@ -161,13 +161,3 @@ def test_the_commands_know_a_foreign_arm(
     assert "nemo-rl" in capsys.readouterr().out
     assert main(["preflight", "x.yaml"]) == 0
     assert "nemo-rl in nemo" in capsys.readouterr().out
-
-
-@pytest.mark.full("whole workflows")
-def test_snakemake_makes_the_report_of_a_foreign_table(tmp_path: Path) -> None:
-    (tmp_path / "nemo.csv").write_text(NEMO)
-    (tmp_path / "x.yaml").write_text(yaml.safe_dump(experiment(tmp_path), sort_keys=False))
-    done = run_snakemake(tmp_path, tmp_path / "x.yaml")
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "results" / "x" / "report.md").read_text()
-    assert "policy\\_training" in page and "nemo-rl in nemo" in page

@@ -119,24 +119,6 @@ def test_a_folder_is_looked_at_before_anything_runs(
     assert says.replace("FOLDER", str(folder)) in str(caught.value)
 
 
-def test_what_is_wrong_with_one_file_of_many_runs_is_told_once(tmp_path: Path) -> None:
-    table, factors = tmp_path / "t.csv", [{"a": n} for n in range(8)]
-    table.write_text("step,gen\n1,2.0\n")
-    base = {"trainer": "verl", "engine": "vllm"}
-    arms = {
-        name: base | {"env": {"N": name}, "import": {"version": "0.4.1", "runs": runs}}
-        for name, runs in {
-            "a": [{"source": str(tmp_path / f"{one['a']}.log"), "factors": one} for one in factors],
-            "b": [{"source": str(table), "factors": one} for one in factors],
-        }.items()
-    }
-    for one in factors:
-        (tmp_path / f"{one['a']}.log").write_text(VERL)
-    with pytest.raises(UserError) as caught:
-        require_sources(plan_runs(parse_config({"experiment": "x", "baseline": "a", "arms": arms}), stack_facts))
-    assert str(caught.value).count("no column is named like seconds") == 1 and "more imported" not in str(caught.value)
-
-
 def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         looked_at(tmp_path, {f"{n}.log": TRL for n in range(8)})

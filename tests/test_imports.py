@@ -19,7 +19,6 @@ from analysis.imports.import_run import write_import
 from analysis.imports.which_tree import SYNCHRONOUS
 from analysis.report.content import Content, read_content
 from common.errors import UserError
-from common.files import fingerprint_of
 from trainers.timers.lookup import declared_trees
 from workflow.cli import main
 from workflow.config.entry import require_startable
@@ -88,56 +87,6 @@ def test_all_forms_of_an_import_are_one(given: Any, runs: list[Any]) -> None:
     assert not plan.runs and not plan.inputs
     found = [run.spec for run in plan.imports.values() if run.spec["arm"] == "vllm"]
     assert [(spec["import"]["sources"], spec["seed"], spec["factors"]) for spec in found] == runs
-
-
-def test_two_logs_need_no_stack_no_workload_and_no_gpu() -> None:
-    plan = planned(LOGS)
-    assert list(plan.imports) == ["vllm-s0", "sglang-s0", "sglang-s1"]
-    spec = plan.imports["sglang-s1"].spec
-    assert spec == {
-        "spec_version": 1,
-        "experiment": "logs",
-        "run_id": "sglang-s1",
-        "arm": "sglang",
-        "trainer": "verl",
-        "engine": "sglang",
-        "stack": "",
-        "seed": 1,
-        "factors": {},
-        "workload": {},
-        "options": {},
-        "env": {},
-        "trainer_args": {},
-        "import": {
-            **dict.fromkeys(("version", "format", "gpu", "nodes", "gpus_per_node", "tensor_parallel", "model")),
-            **dict.fromkeys(("batch_size", "max_response_length")),
-            "sources": ["wandb:team/grpo/1abc"],
-            "mode": "",
-        },
-        "fingerprint": fingerprint_of(spec),
-    }
-
-
-def test_an_import_says_what_the_arm_says_itself_and_the_workload_stays_beside_it() -> None:
-    """What a run's own source says of its GPUs or its batch counts more than the experiment's workload."""
-    known = planned(PUBLISHED).imports["sglang-s0"].spec["import"]
-    assert known["sources"] == [
-        f"experiments/camino-2025-published/{name}" for name in ("sglang.csv", "sglang-step3.log")
-    ]
-    assert {key: value for key, value in known.items() if key != "sources"} == {
-        "version": "0.4.1",
-        "mode": "",
-        "format": None,
-        "gpu": None,
-        "nodes": None,
-        "gpus_per_node": None,
-        "tensor_parallel": None,
-        "model": "microsoft/Phi-4-reasoning-plus",
-        "batch_size": None,
-        "max_response_length": None,
-    }
-    workload = planned(PUBLISHED).imports["sglang-s0"].spec["workload"]
-    assert workload["batch_size"] == 16 and workload["gpus_per_node"] == 8
 
 
 def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_have() -> None:
@@ -345,14 +294,6 @@ def test_a_repetition_that_is_none_is_refused(raw: dict[str, Any], says: str) ->
     assert says in str(caught.value)
 
 
-def test_what_is_wrong_with_an_arm_is_not_told_of_its_repetition_too() -> None:
-    raw = repeated()
-    raw["arms"]["vllm"]["optoins"] = {}
-    with pytest.raises(UserError) as caught:
-        parse_config(raw)
-    assert str(caught.value).count("\n  - ") == 1
-
-
 def test_the_price_is_the_reports_and_no_runs() -> None:
     report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 1000}
     plan, without = planned(RAW, report=report), planned(RAW)
@@ -501,13 +442,3 @@ def test_names_and_texts_may_hold_braces(two_logs: Path) -> None:
     done = snakemake(two_logs)
     assert done.returncode == 0, done.stderr
     assert (two_logs / "results" / "logs" / "runs" / "vllm-s0" / "imported.json").is_file()
-
-
-@pytest.mark.full("whole workflows")
-def test_the_profiles_bound_how_many_imports_read_at_once(two_logs: Path) -> None:
-    """With Slurm 512 local rules may run at once: launchers only wait, imports read whole logs."""
-    said = snakemake(two_logs, "--dry-run").stdout.partition("rule import_run:")[2]
-    assert "import_slots=1" in said.partition("rule ")[0]
-    for name in ("local", "slurm"):
-        profile = yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
-        assert "import_slots=4" in profile["resources"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutations import Mutant, change, mutants_of, sample, statement_lines
+from bench.mutations import Mutant, change, mutants_of, sample
 
 SOURCE = '''"""A module."""
 
@@ -58,12 +58,6 @@ def test_a_fault_is_one_that_a_person_could_have_written(tree: Path) -> None:
         compile(mutant.source(tree), "x.py", "exec")
 
 
-def test_what_no_test_could_see_has_no_fault(tree: Path) -> None:
-    """Annotations, decorators, unpacked mappings and the main guard."""
-    kept = ("@dataclass", "size: int", "def most", "told = dict", "if __name__")
-    assert not [old for old, _ in changes(tree, mutants_of(tree, "x.py", "seed")) if old.startswith(kept)]
-
-
 def test_a_sample_stays_when_other_lines_come(tree: Path) -> None:
     few = sample(tree, ["x.py"], "seed", 3)
     before = changes(tree, few)
@@ -71,15 +65,6 @@ def test_a_sample_stays_when_other_lines_come(tree: Path) -> None:
     again = sample(tree, ["x.py"], "seed", 3)
     assert len(few) == 3 and changes(tree, again) == before
     assert changes(tree, sample(tree, ["x.py"], "other seed", 3)) != before
-
-
-def test_the_lines_of_a_statement() -> None:
-    lines = SOURCE.splitlines()
-    at = {text: lines.index(text) + 1 for text in ("            LIMIT,", "    if rows and told:", "LIMIT = 3")}
-    inside = at["            LIMIT,"]
-    assert statement_lines(SOURCE, inside) == range(inside - 1, inside + 3)
-    assert statement_lines(SOURCE, at["    if rows and told:"]) == range(inside - 2, inside - 1)
-    assert statement_lines(SOURCE, at["LIMIT = 3"]) == range(at["LIMIT = 3"], at["LIMIT = 3"] + 1)
 
 
 def test_the_tests_of_the_nearest_file_come_first_the_quickest_of_them() -> None:

@@ -48,12 +48,6 @@ def test_blocks_are_drawn_as_arch_draws_them(steps, block):
     assert ours == pytest.approx(theirs, rel=0.08)
 
 
-def test_the_same_steps_give_the_same_bytes():
-    values = np.random.default_rng(3).normal(size=60)
-    one, two = (resampled_sums(of(values), [20, 40], 3, 200) for _ in range(2))
-    assert one.both.tobytes() == two.both.tobytes() and one.within.tobytes() == two.within.tobytes()
-
-
 def test_each_resample_holds_as_much_of_a_run_as_the_run_itself():
     sums = resampled_sums(of(np.arange(17.0)), [17], 4, 100)
     assert np.allclose(sums.within[:, 0], 17) and sums.whole.tolist() == [17, 136] and sums.without.shape == (0, 2)
@@ -66,14 +60,6 @@ def test_runs_are_drawn_before_steps():
     means = mean(resampled_sums(of(values), [10, 10], 2, 4000).both).round(9)
     shares = {m: float((means == m).mean()) for m in (0.0, 5.0, 10.0)}
     assert sum(shares.values()) == 1 and shares[5.0] == pytest.approx(0.5, abs=0.03)
-
-
-def test_block_length():
-    draw = np.random.default_rng(4)
-    noise, tied = draw.normal(size=200), autoregressive(draw, 200, 0.9)
-    assert block_length([noise]) == 6 and 10 < block_length([tied]) <= 50
-    assert [block_length([np.ones(n)]) for n in (1, 2, 3, 8, 40)] == [1, 1, 1, 2, 3]
-    assert block_length([np.arange(40.0)]) <= 10
 
 
 def test_a_block_leaves_the_blocks_that_a_fit_needs():
@@ -219,9 +205,3 @@ def test_a_thousand_runs_are_the_most_that_are_named():
 
     assert found.more_runs(resolved_by(1000)) == 996
     assert math.isnan(found.more_runs(resolved_by(1001)))
-
-
-def test_what_does_not_vary_no_further_run_resolves():
-    found = interval_of(mean, resampled_sums(of(np.full(40, 0.1)), [20, 20], 2))
-    assert found.standard_error == pytest.approx(0, abs=1e-12) and math.isnan(found.more_runs(0.0))
-    assert math.isnan(Interval(0.0, 0.0, 0.0, 5.0, 3).more_runs(0.1))

@@ -1,7 +1,5 @@
 """GPU-hours and their price by hand."""
 
-import math
-
 import pytest
 from test_comparable import gpu_run
 from test_comparison import results, row
@@ -31,17 +29,6 @@ def test_by_hand(tmp_path):
     assert first["cost"] == pytest.approx(8 * 4.03 * 2.5)
     assert first["gpu_hours_to_steps"] == pytest.approx(800) and first["cost_to_steps"] == pytest.approx(2000)
     assert second["cost_to_steps"] == pytest.approx(3000)
-
-
-def test_without_price_or_steps_there_are_gpu_hours_only(tmp_path):
-    (row_of_b, _) = costs(tmp_path, gpu_run(), gpu_run()).to_dict("records")
-    assert row_of_b["gpu_hours"] > 0
-    assert all(math.isnan(row_of_b[name]) for name in ("price", "to_steps", "gpu_hours_to_steps", "cost_to_steps"))
-
-
-def test_a_price_alone_tells_the_cost_of_what_was_used(tmp_path):
-    (row_of_b, _) = costs(tmp_path, gpu_run(), gpu_run(), report={"price_per_gpu_hour": 2}).to_dict("records")
-    assert row_of_b["cost"] == pytest.approx(2 * row_of_b["gpu_hours"]) and math.isnan(row_of_b["cost_to_steps"])
 
 
 def test_no_gpu_no_row(tmp_path):

@@ -5,8 +5,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from analysis.estimates.equal_work import STEP
-from bench import engines
 from bench.coverage import experiments, pooled
 from bench.engines import FIXED_REST, OWN, REGIMES
 
@@ -80,17 +78,3 @@ def test_one_pair_of_runs_has_no_interval_over_runs_and_claims_nothing():
 def test_a_warning_tells_of_drifts_and_not_without():
     assert all(of(regime.name, 3).warnings >= 0.6 for regime in OWN if regime.drifts)
     assert np.mean([of(name, 3).warnings for name in CALM]) <= 0.1
-
-
-@pytest.mark.parametrize("regime", REGIMES, ids=lambda regime: regime.name)
-def test_the_truth_is_the_ratio_without_noise_for_the_responses_of_both_arms(regime, monkeypatch):
-    monkeypatch.setattr(engines, "STEP_SD", 0.0)
-    same, fast = (
-        engines.paired_runs(np.random.default_rng(1), regime, 2, steps=10, speed=speed) for speed in (1.0, 1.1)
-    )
-    faster = same["generation_s_b"] / fast["generation_s_b"]
-    rest_s = same[STEP + "_a"] - same["generation_s_a"]
-    a_on_a, b_on_a = same[STEP + "_a"], same["generation_s_a"] / faster + rest_s
-    a_on_b, b_on_b = same[STEP + "_b"], fast[STEP + "_b"]
-    assert (a_on_a.sum() + a_on_b.sum()) / (b_on_a.sum() + b_on_b.sum()) == pytest.approx(1.1, rel=1e-9)
-    assert faster.std() < 1e-9 and (rest_s.mean() == pytest.approx(35)) == regime.workload.fixed_rest

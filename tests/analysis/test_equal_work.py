@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from roofline_results import ROLLOUT, an_import, article_row, steps_to, trained, without
-from test_estimates import arm_rows, engine_s, plan, work
+from test_estimates import plan
 
-from analysis.estimates.disagreement import different_work, disagreement
 from analysis.estimates.equal_work import NO_ONE_ROOF
 from analysis.estimates.speedup_table import estimate_table
 from analysis.roofline.work import with_work
 from analysis.runs import Run
-from analysis.speedup import comparison_table
-from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import wide_steps
 
 LENGTHS = [5001] * 32
@@ -101,30 +97,3 @@ def test_without_the_baselines_floor_it_is_the_baselines_that_is_missing(tmp_pat
     a, b = logged(tmp_path, "a", gpu=None), logged(tmp_path, "b")
     table, _ = estimated(a, b)
     assert table.loc["roofline", "why"] == "the floor of the baseline is not known"
-
-
-def test_that_work_differs_is_said_only_where_it_does() -> None:
-    def row(value: float) -> dict[str, Any]:
-        return {"estimate": "", "value": value, "low": value * 0.99, "high": value * 1.01, "verdict": "+"}
-
-    nothing = row(float("nan"))
-    rows = {"raw": row(1.5), "per_token": row(1.5), "roofline": nothing, "standardised": row(1.2)}
-    assert not different_work(rows)
-    assert "the same number of tokens" in disagreement(rows) and "different work" not in disagreement(rows)
-    for name, told in (("per_token", "generated 0.87× as many tokens"), ("roofline", "floor is 0.87× the baseline's")):
-        other = rows | {name: row(1.3)}
-        assert told in different_work(other) and f"different work ({different_work(other)})" in disagreement(other)
-
-
-def test_the_verdict_does_not_say_that_work_differs_where_the_tokens_do_not() -> None:
-    """The longest alone differ; nothing in a ratio tells, and nothing is said of it."""
-    frames = []
-    for arm, scale in (("a", 1.0), ("b", 1.6)):
-        columns = work(1, steps=40)
-        columns |= {"max_response_length": columns["max_response_length"] * scale}
-        frames.append(arm_rows(arm, engine_s(columns, c=0.0) * np.linspace(1, 1.001, 40), **columns))
-    wide, of = pd.concat(frames, ignore_index=True), plan("a", "b")
-    estimates, _ = estimate_table(wide, of, resamples=200)
-    (found,) = verdict_table(comparison_table(wide, of, {})[0], of, None, estimates, None)
-    (told,) = [c.text for c in found.caveats if c.kind == "estimates"]
-    assert told.startswith("Step time (per step ") and "equally many tokens" in told and "as many" not in told

@@ -15,7 +15,7 @@ from analysis.collect import collect_run
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.explained import explained_table, product
 from analysis.estimates.parts import ENGINE, FACTORS, IN_TRAINING, LENGTHS, OTHER_PHASES, REST, SYNC, log_mean
-from analysis.estimates.replays import StepSample, replay_sample
+from analysis.estimates.replays import StepSample
 from analysis.report.content import read_content
 from analysis.report.markdown import markdown
 from analysis.report.page import html_page
@@ -125,16 +125,6 @@ def test_longer_responses_are_the_lengths_factor_and_not_the_engines():
     raw = a[0].sum() / b[0].sum()
     assert found.loc[[*FACTORS], "value"].prod() == pytest.approx(raw, rel=1e-12)
     assert "fit of generation" in found.loc[LENGTHS, "estimator"]
-
-
-def test_replays_between_divide_the_engines_factor():
-    """Graphs bring 1.6, the other engine then 1.25."""
-    chain = ("eager", "graphs", "other")
-    found = parts(pairs_of((10, 6, 1), (5, 3, 0.5)), replays([4.0, 2.5, 2.0]), chain)
-    links = [f"{ENGINE}/graphs vs eager", f"{ENGINE}/other vs graphs"]
-    assert found.loc[links, "phase_ratio"].tolist() == pytest.approx([1.6, 1.25])
-    assert found.loc[links, "value"].prod() == pytest.approx(found.loc[ENGINE, "value"])
-    assert found.index.tolist() == [ENGINE, *links, LENGTHS, SYNC, REST, IN_TRAINING, OTHER_PHASES]
 
 
 def experiment(draw, runs=3, steps=16, spread=0.03, engine=1.4, in_training=1.1):
@@ -275,14 +265,6 @@ def test_the_raw_ratio_is_the_arms_own_and_one_near_1_has_no_shares(tmp_path):
     assert found.loc["raw", "value"] == 1.01 and found["share"].isna().all()
 
 
-def test_what_both_replays_have_in_common_is_no_noise_of_their_ratio(tmp_path):
-    content, wide = content_and_steps(tmp_path)
-    wide.loc[wide["step"] > 4, "generation_s"] *= 3
-    sample, _ = replay_sample(wide, content.runs, "", tuple(EXPLAIN["other"]))
-    assert sample is not None and len(sample.series) == 2
-    assert np.abs(np.concatenate(sample.series) - math.log(1.5 / 1.25)).max() < 0.07
-
-
 @pytest.mark.full("many reports")
 def test_without_the_wish_nothing_is_explained_and_replays_stay_apart(tmp_path):
     folder = folder_of(tmp_path)
@@ -309,11 +291,6 @@ def test_replays_that_are_no_equal_work_explain_nothing(tmp_path, more, why, cod
     assert found.loc[[LENGTHS, SYNC, REST], "value"].prod() == pytest.approx(found.loc["raw", "value"])
     assert "engine: unknown" in markdown(content)
     assert codes <= {v.code for v in content.verdicts}
-
-
-def test_a_baseline_of_another_engine_has_no_explanation(tmp_path):
-    content = content_of(folder_of(tmp_path, EXPLAIN), baseline="other")
-    assert content.tables["explained"].empty and [one.arm for one in content.arm_verdicts] == ["vllm"]
 
 
 def test_the_published_ratio_by_replays_on_one_gpu(tmp_path):

@@ -15,16 +15,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import bar_ends, cascade, phase_bars, waterfall_figure
-from analysis.figures.drawing import HATCHED, Figure
+from analysis.figures.bars import cascade, waterfall_figure
+from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import (
     reward_figures,
-    straggler_figure,
 )
 from analysis.figures.panels import log_ticks, seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.sweeps import ranking_figure, sweep_figures, swept
-from analysis.figures.thinning import cumulative_shares, over_runs
+from analysis.figures.thinning import over_runs
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
@@ -84,16 +83,6 @@ def test_every_table_has_its_figures_and_every_figure_its_table(figures: dict[st
         assert figure.table in {"", "estimates", "waterfall", "phases", "steps"}
 
 
-def test_residuals_are_hatched_with_a_pattern_that_a_file_brings_and_a_page_has_once(figures) -> None:
-    for name in ("waterfall", "phases"):
-        root = ElementTree.fromstring(figures[name].standalone_svg)
-        (pattern,) = root.iter(f"{SVG}pattern")
-        filled = [e for e in root.iter() if e.attrib.get("fill") == f"url(#{pattern.attrib['id']})"]
-        assert len(filled) >= 8  # of 12 bars, of the first 8 in the waterfall
-        assert "<pattern" not in figures[name].svg
-    assert "<pattern" not in figures["step-time"].standalone_svg
-
-
 def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers() -> None:
     wide = made.wide_of(["vllm", "sglang"])
     for residual in (0.013, -0.04, 0.0):
@@ -112,29 +101,6 @@ def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers() -> N
         assert numbers == [round(s, 2) for s in (math.fsum(arm["seconds"]), *arm["seconds"])]
         for seconds in arm["seconds"]:
             assert any(t.startswith(seconds_text(seconds, 2)) for t in texts(figure))
-
-
-def test_a_negative_residual_goes_back_to_the_left() -> None:
-    table = made.waterfall_of(made.wide_of(["vllm"]), -0.1)
-    figure = waterfall_figure(table)
-    assert figure is not None
-    bars = [
-        (float(x), float(x) + float(w), fill)
-        for x, w, fill in re.findall(r'<path d="M([\d.]+),[\d.]+h([\d.]+)v[^"]*" fill="([^"]*)"', figure.svg)
-    ]
-    (hatched,) = [bar for bar in bars if bar[2] == HATCHED]
-    step, before = bars[0], bars[-2]
-    assert hatched[0] == pytest.approx(step[1], abs=0.03) and hatched[1] == pytest.approx(before[1], abs=0.03)
-
-
-def test_phase_bars_stack_what_is_below_zero_to_the_left() -> None:
-    frame = pd.DataFrame({"bar": ["a", "a", "b", "b"], "seconds": [10.0, -2.0, 9.0, -0.001]})
-    ends = bar_ends(frame)
-    assert ends[["start", "end"]].to_numpy().tolist() == [[0, 10], [0, -2], [0, 9], [9, 9]]
-    rows = [("", "a", "generation", 10.0), ("", "a", "residual", -2.0)]
-    figure = phase_bars(pd.DataFrame(rows, columns=["factors", "arm", "category", "own_mean_s"]))
-    assert figure is not None
-    assert "8.00 s" in texts(figure) and "residual -2 s" in figure.alt
 
 
 def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_does_not_count() -> None:
@@ -247,14 +213,6 @@ def test_settings_are_ranked_in_a_picture_each_workload_by_itself() -> None:
     assert [text.split(". ")[0] for text in seats] == ["1", "2", "3", "4"] * 2
 
 
-def test_a_map_of_three_factors_says_what_it_leaves_out() -> None:
-    factors = [{"a": a, "b": b, "c": c} for a in range(3) for b in range(3) for c in range(4)]
-    plan, wide = made.plan_of(["x", "y", "z"]), made.wide_of(["x", "y", "z"], seeds=1, steps=1, factors=factors)
-    (heat_map,) = sweep_figures(made.estimates_of(wide, plan), plan)
-    assert heat_map.title == "Speed over c and a" and "A panel for each combination of b." in heat_map.caption
-    assert "The first 8 of 12 panels are drawn" in heat_map.caption
-
-
 @pytest.mark.parametrize(
     ("low", "high"), [(0.065, 1.75), (0.3, 1.6), (0.1, 2.3), (0.34, 5.86), (0.02, 1.01), (0.97, 1.03)]
 )
@@ -263,22 +221,6 @@ def test_ticks_of_ratios_are_few_have_one_and_leave_room_for_their_labels(low: f
     gaps = [math.log(b / a) / math.log(high / low) for a, b in itertools.pairwise(ticks)]
     assert 3 <= len(ticks) <= 8 and 1.0 in ticks and low <= min(ticks) and max(ticks) <= high
     assert min(gaps) * 400 > 32, "pixels from label to label"
-
-
-def test_cumulative_shares_are_exact_and_bounded() -> None:
-    few = cumulative_shares(pd.DataFrame({"arm": "a", "value": [3.0, 1.0, 2.0, 2.0]}))
-    assert few[["value", "share"]].to_numpy().tolist() == [[1, 0], [1, 0.25], [2, 0.5], [2, 0.75], [3, 1]]
-    many = cumulative_shares(pd.DataFrame({"arm": "a", "value": np.arange(10_000.0)}))
-    assert len(many) == 201 and many["share"].iloc[-1] == 1 and many["value"].iloc[-1] == 9_999
-
-
-def test_bubbles_come_from_single_lengths_where_no_mean_is_logged(tables) -> None:
-    wide = tables.wide.drop(columns=["mean_response_length", "max_response_length"])
-    assert straggler_figure(wide, tables.plan) is None
-    figure = straggler_figure(wide, tables.plan, tables.stragglers, tables.lengths)
-    assert figure is not None
-    row = tables.stragglers.iloc[0]
-    assert f"longest over mean {row['straggler_ratio']:.3g}, length bubble {row['length_bubble']:.3g}" in figure.alt
 
 
 def scarce(kind: str) -> made.FigureTables:

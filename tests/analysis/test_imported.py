@@ -11,7 +11,7 @@ from analysis.imports.__main__ import main
 from analysis.imports.formats import read_source
 from analysis.imports.tree_by_data import tree_by_data
 from analysis.phases import phase_table, phase_verdicts
-from analysis.runs import read_plan, read_run, read_runs
+from analysis.runs import read_plan, read_run
 from analysis.steps import ChosenStep, read_steps
 from analysis.tokens import add_known_tokens
 from analysis.wide import BAD_TIME, wide_steps
@@ -136,33 +136,6 @@ def test_a_long_run_is_written_in_groups_of_rows(tmp_path, monkeypatch):
     assert [pq.ParquetFile(file).metadata.row_group(n).num_rows for n in range(4)] == [12, 12, 12, 4]
 
 
-def test_the_articles_two_runs(tmp_path):
-    table, log = article(tmp_path)
-    vllm, sglang = spec_of("vllm", [table]), spec_of("sglang", [table, log])
-    frames = {}
-    for spec in (vllm, sglang):
-        frame, metadata, end = imported(tmp_path / "res", spec)
-        assert not metadata["verdicts"] and metadata["timers"] == "verl 0.4.1"
-        assert (end["first_step"], end["last_step"], end["steps"]) == (3, 3, 1) and end["imported"] is True
-        frames[spec["arm"]] = frame.set_index("name")
-    sums = {}
-    for arm, frame in frames.items():
-        top = frame[(frame["kind"] == "phase") & (frame["parent"] == "step")]["value"].sum()
-        sums[arm] = (top + frame.loc["step/gen/reshard", "value"], top, frame.loc["step", "value"])
-    assert [f"{s:.2f}" for s in sums["vllm"]] == ["879.92", "878.88", "878.89"]
-    assert [f"{s:.2f}" for s in sums["sglang"]] == ["410.49", "408.18", "408.19"]
-    assert sums["vllm"][2] / sums["sglang"][2] == pytest.approx(2.153, abs=5e-4)
-    gen = [frames[arm].loc["step/gen", "value"] for arm in ("vllm", "sglang")]
-    assert gen[0] / gen[1] == pytest.approx(2.218, abs=5e-4)
-    log_line, table_line = frames["sglang"].loc["step/gen"], frames["vllm"].loc["step/gen"]
-    assert (log_line["source_file"], log_line["source_line"], log_line["rounding"]) == (log.as_posix(), 1, 0.0005)
-    assert (table_line["source_file"], table_line["source_line"]) == (table.as_posix(), 3)
-    assert table_line["rounding"] == 0.005
-    tokens = frames["sglang"].loc["response_tokens"]
-    assert tokens["value"] == 278971 and tokens["rounding"] != tokens["rounding"], "16 x 17435.688 fits one number"
-    assert frames["sglang"].loc["prompt_tokens", "value"] == 283792 - 278971
-
-
 def test_the_articles_residuals_with_what_rounding_leaves_open(tmp_path):
     table, log = article(tmp_path)
     specs = [spec_of("vllm", [table]), spec_of("sglang", [table, log])]
@@ -176,26 +149,6 @@ def test_the_articles_residuals_with_what_rounding_leaves_open(tmp_path):
     assert residual["own_rounding_s"] == pytest.approx(6 * 0.005), "the step's and its five children's"
     assert residual["rounding_s"] == 0.005 and phases.loc[("sglang", "step"), "rounding_s"] == 0.0005
     assert phases.loc[("sglang", "step"), "own_rounding_s"] == pytest.approx(7 * 0.0005)
-
-
-def test_a_plan_of_imported_runs_is_read(tmp_path):
-    table, log = article(tmp_path)
-    results = tmp_path / "res"
-    specs = [spec_of("vllm", [table]), spec_of("sglang", [log])]
-    for spec in specs:
-        imported(results, spec)
-    arms = {s["arm"]: {"trainer": "verl", "engine": s["arm"], "import": s["import"]} for s in specs}
-    arms["sglang"]["same_as"] = "vllm"
-    report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 100}
-    path = make_results.write_plan(results, arms, [s["run_id"] for s in specs], 0, report=report)
-    plan = read_plan(path)
-    assert plan.report == report and plan.same_as == {"sglang": "vllm"}
-    runs, verdicts = read_runs(plan, results, tmp_path / "stacks")
-    assert [r.run_id for r in runs] == ["vllm-s0", "sglang-s0"] and not verdicts, "no stack to verify"
-    assert runs[0].done["versions"] == {"verl": "0.4.1"} and runs[0].done["fingerprint"] == specs[0]["fingerprint"]
-    (results / "runs" / "vllm-s0" / "imported.json").unlink()
-    (left_out,) = read_runs(plan, results, None)[1]
-    assert "imported.json is not there; it is made by python -m analysis.imports" in left_out.text
 
 
 @pytest.mark.parametrize("same_as", ["nobody", "a"])
@@ -503,13 +456,6 @@ def test_a_loop_without_timers_of_its_own_is_told_by_how_old_its_responses_are_o
     assert metadata["timers"] == "verl 0.9.1" and not metadata["verdicts"]
 
 
-def test_overlapping_loops_have_a_step_and_no_phases(tmp_path):
-    spec = spec_of("vllm", [write(tmp_path, verl_lines([PLAIN]))], version="0.8.0", mode="fully_async")
-    frame, metadata, _ = imported(tmp_path / "res", spec)
-    assert frame[frame["kind"] == "phase"]["name"].tolist() == ["step"]
-    assert codes(metadata) == ["overlapping-phases"]
-
-
 def test_trl_alone_has_its_step_time_and_profiling_points(tmp_path):
     row = {"loss": 0.0, "reward": 0.25, "step_time": 3.25, "completions/mean_length": 100.0, "learning_rate": 1e-06}
     log = write(tmp_path, f"{row}\n{row | {'step_time': 3.5}}\n")
@@ -520,19 +466,6 @@ def test_trl_alone_has_its_step_time_and_profiling_points(tmp_path):
     assert frame[frame["name"] == "response_tokens"]["value"].tolist() == [800, 800]
     _, wide, _ = wide_of(tmp_path / "res", spec)
     assert wide["reward"].tolist() == [0.25, 0.25] and wide["mean_response_length"].tolist() == [100, 100]
-
-
-def test_swift_from_its_averages(tmp_path):
-    rows = [
-        {"loss": 0.0, "reward": 0.5, "global_step/max_steps": f"{n}/9", "train_speed(s/it)": speed}
-        for n, speed in ((1, 40.0), (2, 26.0), (3, 22.0))
-    ]
-    log = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "logging.jsonl")
-    spec = spec_of("vllm", [log], trainer="swift", version="4.6.0")
-    frame, metadata, _ = imported(tmp_path / "res", spec)
-    phases = frame[frame["kind"] == "phase"]
-    assert phases["name"].tolist() == ["step"] * 3 and phases["value"].tolist() == pytest.approx([40.0, 12.0, 14.0])
-    assert phases["rounding"].notna().all() and codes(metadata) == ["times-from-average"]
 
 
 def test_swifts_console_of_texts_without_step_times_is_read(tmp_path):
@@ -565,21 +498,6 @@ def test_bad_specs_are_errors(tmp_path, capsys):
     assert "SPEC_JSON is not JSON" in capsys.readouterr().err
     assert "does not exist" in failure(tmp_path, spec_of("vllm", [tmp_path / "none.log"]), capsys)
     assert "the file is empty" in failure(tmp_path, spec_of("vllm", [write(tmp_path, "")]), capsys)
-
-
-def test_same_source_same_bytes_and_a_spec_from_a_file(tmp_path):
-    log = write(tmp_path, verl_lines([PLAIN] * 2))
-    spec = spec_of("vllm", [log])
-    given = write(tmp_path, json.dumps(spec), "spec.json")
-    out = tmp_path / "run" / "steps.parquet"
-    assert main([str(given), "--out", str(out)]) == 0
-    first = out.read_bytes()
-    assert main([json.dumps(spec), "--out", str(out)]) == 0
-    assert out.read_bytes() == first and json.loads((out.parent / "spec.json").read_text()) == spec
-    end = json.loads((out.parent / "imported.json").read_text())
-    (source,) = end["sources"]
-    assert source["format"] == "verl-console" and source["steps"] == 2 and source["bytes"] == log.stat().st_size
-    assert len(source["sha256"]) == 64 and Path(source["source"]) == log
 
 
 def test_the_loop_is_told_by_the_configuration_that_the_log_holds(tmp_path):

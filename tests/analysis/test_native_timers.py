@@ -8,7 +8,7 @@ import pytest
 from analysis.imports.added_steps import add_time_between, clock_verdicts
 from analysis.steps import ChosenStep
 from trainers.logs.record import STEPS_LOGGED, StepRecord
-from trainers.timers.exclusive import exclusive_s, overruns, own_rounding_s
+from trainers.timers.exclusive import exclusive_s, own_rounding_s
 from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.lookup import tree_for
 
@@ -95,20 +95,6 @@ def test_a_whole_sum_carries_all_its_roundings():
     assert own_rounding_s(phases, {}) == dict.fromkeys(phases, 0.0)
 
 
-def test_rounding_is_allowed_for_in_overruns_and_said():
-    phases = {"step": 1.0, "step/gen": 0.6, "step/ref": 0.412}
-    (over,) = overruns(phases)
-    assert over.children_s == pytest.approx(1.012) and over.rounding_s == 0.0
-    assert not overruns(phases, dict.fromkeys(phases, 0.005))
-    (over,) = overruns(phases, dict.fromkeys(phases, 0.0005))
-    assert over.rounding_s == pytest.approx(0.0015)
-
-
-def test_times_without_bounds_do_not_crash():
-    phases = {"step": math.inf, "step/gen": math.inf, "step/ref": -math.inf, "step/adv": math.nan}
-    assert overruns(phases) == [] and math.isnan(exclusive_s(phases)["step"])
-
-
 def test_rounding_may_not_decide_where_a_timer_lies():
     tree = tree_for("verl", "0.4.1", "vllm")
     steps = [{"timing_s/step": 10.0, "timing_s/gen": 9.9, "timing_s/testing": 0.3}] * 4
@@ -117,14 +103,6 @@ def test_rounding_may_not_decide_where_a_timer_lies():
     printed = [dict.fromkeys(step, 0.1) for step in steps]
     places, (said,) = timer_places(steps, tree, "r", printed)
     assert places == {"testing": "step/testing"} and "the numbers do not show" in said.text
-
-
-@pytest.mark.parametrize(("whole", "timed", "clear"), [(1000.0, 0.8, False), (1000.0, 1.2, True), (0.2, 8e-4, False)])
-def test_a_place_that_explains_less_than_a_thousandth_more_is_not_told(whole, timed, clear):
-    """A thousandth of the step, and a millisecond at the least, as the parts of a step may miss their whole."""
-    steps = [{"timing_s/step": whole, "timing_s/gen": whole - timed, "timing_s/testing": timed}] * 4
-    _, (said,) = timer_places(steps, tree_for("verl", "0.9.1", "vllm"), "r")
-    assert ("the numbers do not show" not in said.text) == clear
 
 
 def at(step, time, seconds=10.0, resumed=False, logged=None):

@@ -41,15 +41,6 @@ def test_the_table_of_estimates_fits_and_tells_a_scope_of_all_once(page, plain, 
     assert page.js("document.querySelectorAll('.caveats .settle, .try').length") > 0
 
 
-def test_every_setting_is_in_a_table(plain):
-    found = content(plain)
-    table = found.tables["settings"]
-    keys = [s.key for some in found.settings.values() for s in some]
-    assert table["setting"].tolist() == keys and "workload.steps" in keys and "trl" in keys
-    row = table[table["setting"] == "engine"].iloc[0]
-    assert bool(row["differs"]) and row["value/vllm"] == '"vllm"'
-
-
 def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
     path = plain / "plan.json"
     before = path.read_text()

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -204,16 +203,6 @@ def test_only_what_differs_between_stacks_is_shown_and_the_table_has_all(folder,
     assert expected | {"kind": "stack", "name": "nvcc", "version": "12.4"} in rows
 
 
-def test_a_stack_that_was_not_checked_is_compared_with_nothing(folder, tmp_path):
-    one = verify("trl-vllm-cpu", "0123456789ab")
-    make_results.write_json(tmp_path / "stacks/trl-vllm-cpu/0123456789ab/verify.json", one)
-    found = content(folder, stacks=tmp_path / "stacks")
-    assert installed_settings(found.runs, found.plan) == [] and set(found.tables["environment"]["stack"]) == {
-        "trl-vllm-cpu"
-    }
-    assert "Installed packages and tools" not in html_page(found)
-
-
 REGISTERED = {
     "state": "registered, not built",
     "python": "/opt/torch/bin/python3",
@@ -279,15 +268,6 @@ def test_a_run_keeps_the_state_of_the_stack_that_it_was_trained_in(folder, tmp_p
     assert states["state"] == {"transformers": "", "vllm": "registered, not built"}
 
 
-def test_a_run_of_a_built_stack_is_not_told_as_registered(folder, tmp_path):
-    """The built stack was removed and an interpreter registered in its place; some runs are of before the record."""
-    with_stacks(tmp_path / "stacks", origin=REGISTERED, state="registered, not built")
-    trained_in(folder, {"state": "built"}, "transformers-*")
-    found = content(folder, stacks=tmp_path / "stacks")
-    assert not {v.code for v in found.verdicts} & {"stack-registered", "stack-origin-mixed"}
-    assert lock_differences(found.runs) == [] and "registered" not in html_page(found)
-
-
 def test_an_arm_whose_runs_were_trained_in_two_environments_is_told():
     def run(arm, seed, origin):
         spec = {"stack": "trl-vllm-cpu", "lock_id": "0123456789ab"}
@@ -299,15 +279,3 @@ def test_an_arm_whose_runs_were_trained_in_two_environments_is_told():
     (verdict,) = mixed_origin_verdicts([*alike, run("vllm", 0, built), run("vllm", 1, REGISTERED)])
     assert (verdict.level, verdict.code) == ("warning", "stack-origin-mixed")
     assert verdict.text.startswith("arm vllm: vllm-s0 and vllm-s1 were trained in different environments of the stack")
-
-
-def test_the_preflights_own_words_are_read(folder):
-    """The real writer's file, as this reader has it: the two wings meet in it only."""
-    from common.findings import Finding, LedgerRow
-
-    finding = Finding("unequal", "x", ("vllm",), "what", "why", "source", "change")
-    row = LedgerRow("a", {"vllm": "1"}, "different", "why", "source")
-    raw = {"experiment": "case", "findings": [finding.as_dict()], "ledger": [asdict(row)], "unverifiable": []}
-    (folder / "preflight.json").write_text(json.dumps(raw))
-    found = content(folder).preflight
-    assert found.findings[0].arms == ("vllm",) and found.ledger[0].values == {"vllm": "1"}

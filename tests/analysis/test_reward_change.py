@@ -53,11 +53,3 @@ def test_trainers_that_name_a_reward_differently_are_one_reward() -> None:
 @pytest.mark.parametrize("workload", [{}, {"rewards": None}, {"rewards": "accuracy"}, {"rewards": ["accuracy"]}])
 def test_imported_runs_need_tell_no_weight(workload: dict[str, Any]) -> None:
     assert rewards_table(rows(0, 0.5), [run(workload)])["weight"].isna().all()
-
-
-def test_nothing_is_made_of_nothing() -> None:
-    assert rewards_table(steps_of("a", 0, reward=[0.5]), []).empty
-    one = steps_of("a", 0, **{"reward": [0.5], "train/rewards/accuracy/mean": [1.0]})
-    assert rewards_table(one, []).empty, "one step has no first and last quarter"
-    none = rows(0, 0.5).assign(**{"train/rewards/accuracy/mean": math.nan})
-    assert rewards_table(none, []).empty

@@ -14,7 +14,6 @@ from analysis.report.__main__ import main as report
 from analysis.report.content import Content, read_content
 from analysis.report.page import html_page
 from analysis.report.samples_block import samples_block, samples_rows
-from analysis.sample_table import printable
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -137,11 +136,6 @@ TEXTS = {
     "": "",
     "🧑‍🚀 e\u0301": "🧑‍🚀 e\u0301",
 }
-
-
-@pytest.mark.parametrize(("raw", "shown"), TEXTS.items())
-def test_a_text_is_printable(raw: str, shown: str) -> None:
-    assert printable(raw) == shown
 
 
 def test_the_files_stand_any_text(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.dotted import flatten, lookup, overrides_by_key
+from common.dotted import lookup, overrides_by_key
 from trainers.reward_settings import without_code
 
 
@@ -17,19 +17,10 @@ def test_overrides_by_key() -> None:
     }
 
 
-@pytest.mark.parametrize("args", [None, {}, {"overrides": "a=b"}, []])
-def test_without_overrides_there_are_none(args: object) -> None:
-    assert overrides_by_key(args) == {}
-
-
 @pytest.mark.parametrize("held", [{"trainer": {"nnodes": 2}}, {"trainer.nnodes": 2}])
 def test_a_setting_is_found_flat_or_nested(held: object) -> None:
     assert lookup(held, "trainer.nnodes") == 2
     assert lookup(held, "trainer.gpus") is None and lookup(None, "trainer.nnodes") is None
-
-
-def test_flat() -> None:
-    assert flatten({"a": {"+b": {"c": 1}, "d": {}}, "e": [{"f": 2}]}) == {"a.b.c": 1, "a.d": {}, "e": [{"f": 2}]}
 
 
 def test_a_users_reward_shows_its_hash_and_not_its_text() -> None:

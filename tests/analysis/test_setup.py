@@ -110,22 +110,6 @@ def test_an_import_tells_what_was_declared_and_the_rest_is_unknown() -> None:
     assert [text.split()[0] for text in nothing.unknown] == ["which", "how", "the", "which"]
 
 
-def test_an_imported_configuration_tells_what_was_not_declared() -> None:
-    config = {
-        "actor_rollout_ref": {
-            "model": {"path": "/shared/Phi-4-reasoning-plus"},
-            "rollout": {"tensor_model_parallel_size": 4, "n": 2, "dtype": "float16"},
-        },
-        "trainer": {"n_gpus_per_node": 8, "nnodes": 2},
-        "data": {"train_batch_size": 32},
-    }
-    facts = dict.fromkeys(("tensor_parallel", "nodes", "gpus_per_node", "model", "batch_size"))
-    setup = imported(config, **facts)
-    assert (setup.gpus, setup.tensor_parallel, setup.replicas, setup.completions, setup.group) == (16, 4, 4, 64, 2)
-    assert setup.facts is not None and "by the folder's name" in setup.facts.source
-    assert setup.assumed == ()
-
-
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
@@ -156,16 +140,6 @@ def test_settings_within_settings_are_seen() -> None:
 )
 def test_models_that_are_not_known_or_too_small(model: dict[str, Any], word: str) -> None:
     assert any(word in text for text in trained(workload={"model": model}).unknown)
-
-
-def test_a_model_of_experts_has_no_floor(tmp_path: Any) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_attention_heads": 32,'
-        ' "num_key_value_heads": 4, "num_hidden_layers": 48, "intermediate_size": 6144, "vocab_size": 151936,'
-        ' "max_position_embeddings": 40960}'
-    )
-    setup = trained(inputs={"model": {"source": "./experts", "path": str(tmp_path)}})
-    assert setup.model == "./experts" and any("Qwen3MoeForCausalLM" in text for text in setup.unknown)
 
 
 @pytest.mark.parametrize("path", ["model", "elsewhere"])
@@ -228,20 +202,6 @@ def test_a_run_on_the_cpu_has_no_floor() -> None:
     assert (setup.gpus, setup.replicas, setup.unknown) == (7, 3, ()), "a reward model's own GPU has no engine"
     setup = trl("transformers", {"dtype": "float32"}, gpus=[])
     assert setup.unknown == ("a GPU: it trained on the CPU",)
-
-
-def test_a_runs_own_word_of_its_gpus_comes_first_and_a_contradiction_is_told() -> None:
-    done = {"hardware": {"gpus": ["NVIDIA A100-SXM4-80GB"] * 4}, "resolved": VERL | {"trainer.nnodes": 2}}
-    said = setup_of(a_run({"workload": WORKLOAD, "import": IMPORT | {"nodes": 1, "batch_size": 64}}, done))
-    assert said.gpu == "A100-80GB"
-    assert said.contradicted == (
-        "import.gpu is H100-80GB, the run itself says A100-80GB",
-        "import.nodes is 1, the run itself says 2",
-    )
-    assert (said.nodes, said.gpus) == (2, 16)
-    # What the workload says is no claim of the run: its own settings count, without a word.
-    silent = setup_of(a_run({"workload": WORKLOAD, "import": dict.fromkeys(IMPORT)}, done))
-    assert (silent.gpu, silent.nodes, silent.contradicted) == ("A100-80GB", 2, ())
 
 
 def test_an_imported_runs_own_word_comes_before_its_imports_and_the_workloads() -> None:

@@ -1,5 +1,4 @@
 import json
-import math
 import os
 import sys
 
@@ -7,7 +6,7 @@ import make_results
 import pytest
 
 from analysis.attempts import read_metrics_jsonl
-from analysis.sources.wandb_offline import history_rows, read_wandb_offline, wandb_files
+from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
 from common.errors import UserError
 from tests.patience import run
 
@@ -97,27 +96,6 @@ def test_duplicate_step_is_named_and_the_later_line_counts(tmp_path):
     assert read.records[1].phases == {"step": 9.0} and read.records[1].line == 3
     (verdict,) = read.verdicts
     assert verdict.code == "duplicate-step" and "lines 1 and 3" in verdict.text
-
-
-def test_not_a_number_is_kept_as_such(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    row = rows(1)[0]
-    row["scalars"]["train/reward"] = float("nan")
-    row["scalars"]["other"] = None
-    make_results.write_rows(path, [row])
-    scalars = read_metrics_jsonl(path, "here").records[1].scalars
-    assert math.isnan(scalars["train/reward"]) and math.isnan(scalars["other"])
-
-
-@pytest.mark.full("many reports")
-def test_wandb_joins_on_global_step(wandb_file):
-    read = read_wandb_offline(wandb_file, "here")
-    assert list(read.records) == [1, 2, 3] and not read.verdicts
-    record = read.records[3]
-    assert record.phases == rows()[2]["phases"]
-    assert record.scalars["train/reward"] == 0.03, "the closing summary does not replace the step's own value"
-    assert record.scalars["train_runtime"] == 5.0 and math.isnan(record.scalars["eval"])
-    assert record.line == [n for n, row in history_rows(wandb_file) if "timing_s/step" in row][2]
 
 
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.3, 0.0])

@@ -69,11 +69,6 @@ def test_the_straggler_ratio_is_of_sums(tmp_path: Path) -> None:
     assert found["length_bubble"] == pytest.approx(1 - 800 / 1400)
 
 
-def test_nothing_counted_gives_no_row(tmp_path: Path) -> None:
-    assert table(trained(tmp_path, [100, 200]), warmup=9).empty
-    assert straggler_table(with_work(wide_steps([], 0)[0], []), [], PlanRead("e", "", "a", {"a": {}}, 0, (), {})).empty
-
-
 @given(st.lists(st.integers(1, 60), min_size=10, max_size=40))
 @settings(max_examples=60)
 def test_the_tail_is_what_counting_iteration_by_iteration_gives(lengths: list[int]) -> None:

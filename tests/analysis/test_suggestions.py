@@ -100,15 +100,6 @@ def test_what_the_timers_count_twice_is_not_called_time_without_a_timer(tmp_path
     assert "no timer covers" not in residual.text and " -" not in residual.text
 
 
-def test_the_weightiest_come_first(tmp_path: Path) -> None:
-    told = suggestions(*tables(*article(tmp_path)), BEFORE)
-    assert [one.quantity for one in told][:3] == ["generation share"] * 2 + ["generation without CUDA graphs"]
-
-
-def test_without_a_preflight_nothing_is_said_of_settings(tmp_path: Path) -> None:
-    assert not any("generation with" in quantity for _, quantity in found(*article(tmp_path)))
-
-
 def test_an_engine_near_its_floor_is_let_be(tmp_path: Path) -> None:
     """20000 iterations of 4.222 ms and their keys: 90.6 s, of 100 s."""
     told = found(trained(tmp_path, [20001] * 8, gen_s=100.0))
@@ -132,8 +123,3 @@ def test_of_a_sweep_the_worst_combination_is_told() -> None:
     wide = pd.DataFrame({"factors": [""], "arm": ["a"], "counted": [True]})
     (one,) = suggestions(stragglers, waterfall, wide)
     assert one.factors == '{"t": 2}' and "t = 2" in one.text and one.value == 0.9
-
-
-def test_no_number_no_suggestion() -> None:
-    nothing = pd.DataFrame(columns=["factors", "arm", "counted", "part", "seconds"])
-    assert suggestions(nothing, nothing, nothing, BEFORE) == []

@@ -1,6 +1,5 @@
 """verl's flat timer keys in their trees: the article's numbers by hand, and what versions and loops do differently."""
 
-import json
 import math
 import random
 
@@ -10,12 +9,8 @@ from test_sources import write_wandb
 
 from analysis.collect import main
 from analysis.report.content import read_content
-from analysis.report.markdown import markdown
-from analysis.report.page import html_page
-from analysis.report.timing_tables import phase_blocks
 from analysis.steps import read_steps
 from analysis.tokens import token_sums
-from trainers.timers.exclusive import exclusive_s
 from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.lookup import mode_of, tree_for
 
@@ -103,24 +98,6 @@ def test_the_articles_step_with_sglang(tmp_path):
     assert not [name for name in frame["name"] if name.startswith("timing_s/")]
 
 
-def test_the_articles_step_with_vllm():
-    table_1 = {"step": 878.89, "gen": 849.20, "update_actor": 19.31, "old_log_prob": 4.57, "ref": 4.62, "reward": 1.18}
-    found = nest_timers(timers(table_1 | {"reshard": 1.04}), tree_for("verl", "0.4.1", "vllm"))
-    own = exclusive_s(found.phases)
-    assert own["step"] == pytest.approx(0.01, abs=1e-9) and own["step/gen"] == pytest.approx(848.16, abs=1e-9)
-    assert not found.scalars and not found.undeclared
-
-
-def test_0_9_1_has_update_weights_beside_gen(tmp_path):
-    seconds = {"gen": 10.0, "old_log_prob": 2.0, "ref": 1.0, "adv": 0.1, "update_actor": 5.0, "update_weights": 0.9}
-    run_dir = write_run(tmp_path, [[verl_row(1, seconds | {"step": 19.5})]], V091)
-    frame, metadata = collected(run_dir)
-    phases = frame[frame["kind"] == "phase"].set_index("name")
-    assert metadata["timers"] == "verl 0.9.1" and not metadata["verdicts"]
-    assert phases.loc["step/update_weights", "parent"] == "step"
-    assert phases.loc["step", "exclusive_s"] == pytest.approx(0.5)
-
-
 def test_numpys_names_of_roles_are_the_reference():
     found = nest_timers(timers({"step": 9.0, "Role.RefPolicy": 1.5}), tree_for("verl", "0.9.1", "vllm", "legacy"))
     assert found.phases == {"step": 9.0, "step/ref": 1.5}
@@ -190,34 +167,11 @@ def test_overlapping_loops_have_a_step_and_no_parts(mode):
     assert found.scalars["agent_loop/slowest/response_length"] == 31744.0
 
 
-def test_an_overlapping_run_is_told_as_such(tmp_path):
-    args = {"version": "0.9.1", "overrides": ["trainer.v1.trainer_mode=separate_async"]}
-    run_dir = write_run(
-        tmp_path, [[verl_row(1, {"step": 9.0, "gen": 8.0, "update_actor": 8.5})]], V091, trainer_args=args
-    )
-    frame, metadata = collected(run_dir)
-    assert metadata["timers"] == "verl 0.9.1 separate_async"
-    assert frame[frame["kind"] == "phase"]["name"].tolist() == ["step"]
-    (said,) = of(metadata, "overlapping-phases")
-    assert "only the whole step is timed" in said
-
-
 def test_modes():
     assert mode_of("trl", "1.16.0", {}, {}) == "" and mode_of("verl", "0.4.1", {}, {}) == ""
     given = {"trainer_args": {"overrides": ["+trainer.x=1", "trainer.v1.trainer_mode='colocate_async'"]}}
     assert mode_of("verl", "0.9.1", given, {"resolved": {"trainer": "?"}}) == "colocate_async"
     assert mode_of("verl", "0.9.1", given, {"resolved": {"trainer": {"trainer.v1.trainer_mode": "sync"}}}) == ""
-
-
-@pytest.mark.parametrize(
-    ("version", "read_as"), [("0.2.0", "0.3"), ("0.9.10", "0.9.1"), ("0.10.0", "0.9.1"), ("1.0", "0.9.1")]
-)
-def test_a_run_of_an_undeclared_release_is_collected_as_the_nearest(tmp_path, version, read_as):
-    run_dir = write_run(tmp_path, [[verl_row(1, ARTICLE)]], {"verl": version})
-    assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 0
-    _, metadata = read_steps(tmp_path / "out.parquet")
-    assert metadata["timers"] == f"verl {read_as}"
-    assert metadata["verdicts"][0]["code"] == "release-undeclared"
 
 
 def noisy_steps(inside, seconds, seed=0, residual=0.01, noise=0.005, steps=20):
@@ -270,19 +224,6 @@ def test_where_the_numbers_do_not_tell_the_declared_place_stands():
     assert all("do not show" in v.text for v in verdicts)
 
 
-def test_a_single_step_with_testing_is_told_by_its_own_residual(tmp_path):
-    seconds = ARTICLE | {"testing": 100.0}
-    frame, metadata = collected(write_run(tmp_path / "out", [[verl_row(1, seconds)]]))
-    assert values(frame)["testing"] == 100.0 and values(frame)["step/gen"] == 382.913
-    (said,) = of(metadata, "timer-place")
-    assert "testing lies outside the step (off the usual residual by 99.993 s if inside, by 0.007 s if outside)" in said
-    assert {v["code"] for v in metadata["verdicts"]} == {"timer-place"}, "a declared place outside is no finding"
-    inside, metadata = collected(write_run(tmp_path / "in", [[verl_row(1, seconds | {"step": 508.190})]]))
-    assert values(inside)["step/testing"] == 100.0
-    assert "testing lies inside the step" in of(metadata, "timer-place")[0]
-    assert inside[inside["name"] == "step"]["exclusive_s"].iloc[0] == pytest.approx(0.007, abs=1e-9)
-
-
 def test_an_undeclared_timer_is_named_and_in_no_sum(tmp_path):
     row = verl_row(3, ARTICLE | {"get_batch_rollout_with_filtering": 33.5})
     rows = [verl_row(1, ARTICLE), verl_row(2, ARTICLE), row]
@@ -332,16 +273,6 @@ def test_wandb_alone_gives_the_same_steps_and_exact_tokens(tmp_path):
     assert mirror["source_file"].str.startswith("attempts/1/wandb/").all()
 
 
-def test_wandb_and_metrics_must_agree(tmp_path, capsys):
-    rows = [verl_row(s, ARTICLE) for s in (1, 2)]
-    run_dir = write_run(tmp_path / "x", [rows])
-    write_wandb(run_dir / "attempts" / "1", log_rows(rows), tmp_path)
-    rows[1]["scalars"]["timing_s/gen"] += 1e-3
-    make_results.write_rows(run_dir / "attempts" / "1" / "metrics.jsonl", rows)
-    assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 1
-    assert "run r, step 2, key timing_s/gen: attempts/1/metrics.jsonl:2 says 382.914" in capsys.readouterr().err
-
-
 def test_tokens_only_where_means_give_whole_numbers():
     article = {"response_length/mean": 17435.688, "prompt_length/mean": 301.312, "perf/total_num_tokens": 283792.0}
     full = article | {"response_length/mean": 17435.6875, "prompt_length/mean": 301.3125}
@@ -354,37 +285,6 @@ def test_tokens_only_where_means_give_whole_numbers():
     assert token_sums(huge, 4096) == {}, "a single-precision mean of that many tokens is not exact"
 
 
-@pytest.mark.full("many reports")
-def test_trl_against_verl_in_one_report(tmp_path):
-    folder = tmp_path / "case"
-    trl = make_results.phases_from_leaves(make_results.leaves(3.0), 0.01)
-    runs = {
-        "t": make_results.write_run(
-            folder, "t", "trl", 0, [[make_results.metrics_row(s, trl) for s in (1, 2, 3)]], engine="vllm"
-        ),
-        "v": write_run(folder, [[verl_row(s, ARTICLE | {"testing": 9.0}) for s in (1, 2, 3)]], run_id="v", arm="verl"),
-    }
-    for run_dir in runs.values():
-        collected(run_dir)
-    arms = {"trl": {"trainer": "trl", "engine": "vllm"}, "verl": {"trainer": "verl", "engine": "sglang"}}
-    make_results.write_plan(folder, arms, list(runs), 0)
-    found = read_content(folder / "plan.json", folder, None, None)
-    assert [t.name for t in found.trees] == ["trl 1.16", "verl 0.4.1"]
-    assert not {"no-reward", "bad-reward", "no-lengths", "no-tokens"} & {v.code for v in found.verdicts}
-    steps = found.tables["steps"].set_index(["arm", "step"])
-    assert steps["reward"].tolist() == [0.01, 0.02, 0.03, 0.25, 0.25, 0.25]
-    assert steps.loc[("verl", 1), "mean_response_length"] == 256.0
-    assert {"phases", "step-time", "response-length", "reward", "tokens-per-second"} <= {f.name for f in found.figures}
-    (block,) = phase_blocks(found)
-    paths = [row.path for row in block.rows]
-    assert paths.index("step/gen/reshard") == paths.index("step/gen") + 2
-    assert paths[-1] == "testing" and block.rows[-1].kind == "outside", "below the sum that it is not in"
-    verl = found.tables["phases"][found.tables["phases"]["arm"] == "verl"].set_index("path")
-    inside = verl[verl["own_share"].notna()]
-    assert inside["own_mean_s"].sum() == pytest.approx(408.190) and inside["own_share"].sum() == pytest.approx(1)
-    assert "Reshard" in html_page(found) and "Reshard" in markdown(found)
-
-
 def test_overrides_differ_one_by_one(tmp_path):
     folder = tmp_path / "case"
     for arm, eager in (("a", True), ("b", False)):
@@ -395,13 +295,6 @@ def test_overrides_differ_one_by_one(tmp_path):
     differing = {s.key: s.values for s in found.settings["config"] if s.differs}
     assert differing == {"trainer_args.rollout.enforce_eager": {"a": '"True"', "b": '"False"'}}
     assert "trainer_args.data.filter" in {s.key for s in found.settings["config"]}
-
-
-def test_a_run_without_any_timer_says_so(tmp_path, capsys):
-    row = json.loads(json.dumps(verl_row(1, {})))
-    run_dir = write_run(tmp_path, [[row]], done_more={"last_step": 1})
-    assert main([str(run_dir), "--out", str(tmp_path / "out.parquet")]) == 1
-    assert "1 of its 1 steps are in no attempt's metrics.jsonl" in capsys.readouterr().err
 
 
 PLAIN = {"gen": 8.0, "update_actor": 1.0, "step": 9.0}

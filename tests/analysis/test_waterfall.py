@@ -60,12 +60,6 @@ def test_the_articles_steps(tmp_path: Path) -> None:
     assert (floors["sglang"], floors["vllm"]) == (1, 0)
 
 
-def test_a_floor_above_the_time_divides_nothing(tmp_path: Path) -> None:
-    found = of(waterfall(an_import(tmp_path, steps_to(article_row()), gpu="A10-24GB")), "sglang")
-    assert found["generation"] == pytest.approx(380.602) and not {"weight_read", "framework_gap"} & set(found)
-    assert math.fsum(found.values()) == 408.190
-
-
 def test_arithmetic_stands_alone_where_it_binds(tmp_path: Path) -> None:
     found = of(waterfall(trained(tmp_path, [20] * 4_000, gen_s=300.0)), "vllm")
     assert found["compute"] > 0 and not {"weight_read", "kv_read"} & set(found)
@@ -80,13 +74,6 @@ def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
     generation = (380.602 + 848.16) / 2
     assert found["weight_read"] + found["kv_read"] == pytest.approx(generation * 149.685 / 380.602, rel=1e-4)
     assert set(table["steps"]) == {2} and set(table["floor_steps"]) == {1}
-
-
-def test_without_floors_generation_is_one_part(tmp_path: Path) -> None:
-    """`wide` as it is before `with_work`."""
-    run = an_import(tmp_path, steps_to(article_row()))
-    table = waterfall_of(wide_steps([run], 2)[0], ["sglang"], [run.tree])
-    assert of(table, "sglang")["generation"] == pytest.approx(380.602) and set(table["floor_steps"]) == {0}
 
 
 def test_a_negative_residual_is_shown(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 from roofline_results import trained
 from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
 
-from analysis.roofline.work import with_work
 from analysis.runs import PlanRead
 from analysis.speedup import comparison_table
 from analysis.wide import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP, wide_run, wide_steps
@@ -69,31 +68,6 @@ def test_a_record_that_begins_in_the_warm_up_is_warm_up(tmp_path):
     assert comparison_table(wide, plan_of(7))[0]["warmup_left_out"].tolist() == [10]
     _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=10)
     assert comparison_table(wide, plan_of(10))[0]["warmup_left_out"].tolist() == [10] and not verdicts
-
-
-def test_logs_of_hundreds_of_numbers_make_no_warning_of_pandas(tmp_path):
-    """Lines of verl's, of which one run alone has every second number."""
-    specs = []
-    for arm, every in (("a", 1), ("b", 2)):
-        names = "".join(f" - val-aux/{n}/mean:0.250" for n in range(0, 300, every))
-        log = write(
-            tmp_path, verl_lines([PLAIN] * 3).replace(" - timing_s/gen", f"{names} - timing_s/gen"), f"{arm}.log"
-        )
-        specs.append(spec_of(arm, [log], engine="vllm"))
-        imported(tmp_path / "res", specs[-1])
-    runs, wide, _ = wide_of(tmp_path / "res", *specs)
-    assert len(with_work(wide, runs)) == len(wide) == 6
-
-
-def test_warm_up_of_a_log_that_begins_later_counts_its_steps(tmp_path):
-    history = [{"step": s, "loss": 0.1, "step_time": 9.0} for s in (10, 15, 20)]
-    specs = []
-    for arm in "ab":
-        state = write(tmp_path, json.dumps({"log_history": history}), f"{arm}.json")
-        specs.append(spec_of(arm, [state], trainer="trl", engine="vllm", version="1.9.0"))
-        imported(tmp_path / "res", specs[-1])
-    _, wide, _ = wide_of(tmp_path / "res", *specs, warmup=7)
-    assert comparison_table(wide, plan_of(7))[0]["warmup_left_out"].tolist() == [5], "of 6 to 10"
 
 
 def test_the_first_step_after_a_resume_never_counts(tmp_path):

@@ -34,16 +34,6 @@ def trl_state(steps, every):
     return json.dumps({"log_history": rows})
 
 
-def swift_log(steps, ends):
-    """ms-swift's averages since the start, at these steps."""
-    rows = []
-    for end in ends:
-        average = sum(seconds for seconds, _ in steps[:end]) / end
-        numbers = {"loss": 0.1, "global_step/max_steps": f"{end}/{len(steps)}", "train_speed(s/it)": average}
-        rows.append(str(numbers))
-    return "\n".join(rows) + "\n"
-
-
 def fully_async(cycles, every):
     """verl's fully asynchronous loop: sums over each sync's training steps, of which the first has one less."""
     lines, at = [], 0
@@ -98,19 +88,6 @@ def test_a_log_of_means_gives_the_whole_logs_numbers(tmp_path, a, b, every):
         assert found["raw"] == pytest.approx(whole["raw"], rel=1e-9)
 
 
-@pytest.mark.full("many thinned logs")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(a=STEPS, b=STEPS, ends=st.sets(st.integers(7, 23), max_size=6))
-def test_averages_since_the_start_give_the_whole_logs_ratio(tmp_path, a, b, ends):
-    """The rows of ms-swift stand for any number of steps."""
-    spec = {"trainer": "swift", "version": "4.6.0"}
-    some = [*range(1, WARMUP + 1), *sorted(ends), 24]
-    _, whole, _ = numbers(tmp_path, swift_log(a, range(1, 25)), swift_log(b, range(1, 25)), **spec)
-    for thinned in ((swift_log(a, some), swift_log(b, some)), (swift_log(a, some), swift_log(b, range(1, 25)))):
-        _, tables, _ = numbers(tmp_path, *thinned, **spec)
-        assert tables == pytest.approx(whole, rel=1e-3, nan_ok=True)
-
-
 @pytest.mark.parametrize("every", [2, 4])
 def test_a_line_of_the_fully_asynchronous_loop_stands_for_the_steps_of_a_sync(tmp_path, every):
     read = read_verl_console(write(tmp_path, fully_async(6, every))).read
@@ -157,13 +134,6 @@ def test_a_loop_with_a_sync_for_each_step_stays_as_it_is(tmp_path):
     read = read_verl_console(write(tmp_path, text)).read
     assert list(read.records) == [1, 2, 3, 4, 5] and not read.verdicts
     assert not any("steps_logged" in record.scalars for record in read.records.values())
-
-
-@pytest.mark.parametrize(("sync", "step", "size"), [(1, 3, 3), (5, 19, 4)])
-def test_a_single_line_of_several_steps(tmp_path, sync, step, size):
-    line = fully_async(5, 4).splitlines()[sync - 1]
-    read = read_verl_console(write(tmp_path, line + "\n")).read
-    assert {s: r.scalars["steps_logged"] for s, r in read.records.items()} == {step: size}
 
 
 def test_the_import_says_that_rows_stand_for_several_steps(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,6 @@ def worked(*runs: Run, warmup: int = 2) -> pd.DataFrame:
 
 def codes(*runs: Run, warmup: int = 2) -> dict[str, str]:
     return {v.code: v.text for v in work_verdicts(wide_steps(runs, warmup)[0], runs)}
-
-
-def test_the_articles_step(tmp_path: Path) -> None:
-    """As tests/analysis/test_roofline.py works it out: 149.685 s, 39.3% of 382.913 - 2.311 s."""
-    run = an_import(tmp_path, steps_to(article_row()))
-    found = worked(run).iloc[2]
-    assert found["generation_s"] == pytest.approx(382.913 - 2.311)
-    assert found["floor_s"] == pytest.approx(149.685, abs=5e-3) and found["floor_basis"] == "scalars"
-    assert found["weight_floor_s"] == pytest.approx(134.034, abs=5e-3)
-    assert found["kv_floor_s"] == pytest.approx(15.651, abs=5e-3)
-    assert found["compute_floor_s"] == pytest.approx(0.666, abs=5e-3)
-    assert found["floor_s"] / found["generation_s"] == pytest.approx(0.3933, abs=1e-4)
-    assert set(codes(run)) == {"floor-assumes"}
 
 
 def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> None:
@@ -151,26 +137,3 @@ def test_absurd_numbers_are_no_floor_and_no_crash(tmp_path: Path, name: str, odd
     assert np.isfinite(floors).all() and (floors > 0).all()
     assert (floors <= found.loc[floors.index, "generation_s"] * 1.001 + 1e-3)[found["counted"]].all()
     codes(run)
-
-
-def test_working_twice_changes_nothing(tmp_path: Path) -> None:
-    run = an_import(tmp_path, steps_to(article_row()))
-    once = worked(run)
-    pd.testing.assert_frame_equal(with_work(once, [run]), once)
-
-
-def test_no_runs_and_no_steps() -> None:
-    wide, _ = wide_steps([], 1)
-    assert {"generation_s", "floor_s", "floor_basis"} <= set(with_work(wide, []).columns)
-    assert not list(work_verdicts(wide, []))
-
-
-def test_thousands_of_steps_take_no_time(tmp_path: Path) -> None:
-    run = trained(tmp_path, [100, 200, 300, 20001])
-    runs = [Run(**{**{f: getattr(run, f) for f in run.__dataclass_fields__}, "run_id": f"r{i}"}) for i in range(100)]
-    wide, _ = wide_steps([run], 1)
-    many = pd.concat([wide.assign(run_id=f"r{i}", seed=i) for i in range(100)], ignore_index=True)
-    started = time.process_time()
-    worked_out = with_work(many, runs)
-    assert time.process_time() - started < 5
-    assert np.allclose(worked_out["floor_s"], worked_out["floor_s"].iloc[0])

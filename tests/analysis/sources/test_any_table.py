@@ -61,16 +61,6 @@ def test_the_total_is_the_column_that_the_others_add_up_to(tmp_path, name):
     assert found.read.records[3].scalars[f"timing_s/{total}"] == pytest.approx(rows()[2]["time/total_s"])
 
 
-def test_a_table_without_categories_is_no_reason_to_try_something_on_all_of_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for seed, name in enumerate(("a.csv", "b.csv")):
-        write(tmp_path / name, rows(seed=seed))
-    assert main(["compare", "a.csv", "b.csv"]) == 0
-    assert "a: a table, engine not in its log; 1 run, 30 steps" in capsys.readouterr().out
-    page = (tmp_path / "comparison" / "report.html").read_text()
-    assert "other takes" not in page and "time/rollout_s" in page
-
-
 def test_milliseconds_are_seconds(tmp_path):
     found, _ = read(write(tmp_path / "a.csv", [{"step": n, "step_ms": 1500.0 + n % 4} for n in range(1, 9)]))
     assert found.read.records[7].scalars["timing_s/step_ms"] == pytest.approx(1.503)

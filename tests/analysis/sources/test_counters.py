@@ -100,12 +100,6 @@ def test_a_counter_that_falls_where_steps_are_missing_may_be_another_run(tmp_pat
     assert wanted in told.text
 
 
-def test_no_step_is_missing_between_records_that_stand_for_several(tmp_path):
-    at = [(5, 100.0), (10, 200.0), (15, 50.0), (20, 150.0)]
-    read = imported(tmp_path, "swift-jsonl", [(s, {"num_tokens": v}) for s, v in at]).read
-    assert [v.level for v in read.verdicts if v.code == "counter-fell"] == ["note"]
-
-
 @pytest.mark.parametrize("form", FILES)
 def test_no_counter_of_a_healthy_log_is_told(tmp_path, form):
     """Counters that stand still or whose printing was rounded, and evaluations between the steps."""
@@ -220,12 +214,6 @@ def test_a_healthy_history_of_wandb(tmp_path):
     assert not steps_of(rows, "run").verdicts
 
 
-def test_what_a_run_began_anew_left_behind_is_not_told(tmp_path):
-    rows = [(s, {"train/epoch": e}) for s, e in [(1, 0.5), (2, 0.25), (3, 0.75), (1, 0.1), (2, 0.2)]]
-    read = steps_of(wandb_rows(tmp_path, rows), "run")
-    assert [v.code for v in read.verdicts] == ["began-anew"]
-
-
 def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
     first = wandb_rows(tmp_path, [(s, {"train/num_tokens": 100.0 * s, "_runtime": 3.0 * s}) for s in (1, 2, 3)])
     for begins, tokens, codes in ((4, 400.0, []), (4, 50.0, ["counter-fell"]), (3, 300.0, ["overlap"])):
@@ -313,8 +301,3 @@ def test_a_clock_of_a_table_that_falls_again_and_again_is_a_warning(tmp_path):
     note, warning = read.verdicts
     assert (note.code, note.level) == ("counter-fell", "note") and warning.code == "clock-fell"
     assert warning.level == "warning" and "elapsed_time falls 2 times (at step 4, 7)" in warning.text
-
-
-def test_a_tables_time_of_day_is_its_records(tmp_path):
-    read = table(tmp_path, [(*row, 1e9 + 5 * row[0]) for row in phases((1, 2))], "step,phase,seconds,_timestamp")
-    assert [r.time for r in read.records.values()] == [1e9 + 5, 1e9 + 10] and not read.verdicts

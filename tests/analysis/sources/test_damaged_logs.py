@@ -9,11 +9,10 @@ import pytest
 
 from analysis.imports.added_steps import hole_verdicts
 from analysis.imports.formats import read_source
-from analysis.imports.import_run import import_run
 from analysis.sources.wandb_api import RUN_FILE
 from analysis.steps import ChosenStep
 from common.errors import UserError
-from common.files import fingerprint_of
+from tests.analysis.imports_of import run_of
 from tests.analysis.sources.other_logs import nemo_block, openrlhf_line, skyrl_block, skyrl_timers, slime_lines
 from trainers.logs.record import StepRecord
 
@@ -147,7 +146,7 @@ def damaged(log, damage):
 
 def imported(folder, form, content):
     """The rows of a log of a format, through all that reads a source and makes its table."""
-    source, known = folder / ("log.csv" if form == "phases-csv" else "log"), {"mode": "", "format": None}
+    source = folder / ("log.csv" if form == "phases-csv" else "log")
     if form == "wandb":
         cache = folder / "a" / "b" / "c"
         cache.mkdir(parents=True, exist_ok=True)
@@ -156,17 +155,9 @@ def imported(folder, form, content):
     else:
         source.unlink(missing_ok=True)  # ext4 waits for the disk where a file is written over
         source.write_bytes(content)
-    known |= {"sources": ["wandb:a/b/c" if form == "wandb" else str(source)], "version": RELEASES[TRAINERS[form]]}
-    engine = "sglang" if form == "slime-console" else "vllm"
-    spec = {"run_id": "a", "arm": "a", "trainer": TRAINERS[form], "engine": engine, "seed": 0, "factors": {}}
-    spec |= {"experiment": "x", "stack": "", "import": known | {"batch_size": 16}}
-    tables, _ = import_run(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
-    return sum(table.num_rows for table in tables)
-
-
-@pytest.mark.parametrize("form", LOGS)
-def test_the_whole_log_is_read(tmp_path, form):
-    assert imported(tmp_path, form, LOGS[form].encode()) >= 6
+    version = RELEASES[TRAINERS[form]]
+    given, engine = "wandb:a/b/c" if form == "wandb" else str(source), "sglang" if form == "slime-console" else "vllm"
+    return len(run_of(folder, [given], TRAINERS[form], engine, version=version, batch_size=16).table)
 
 
 def read(tmp_path, content, name="log", form=None):
@@ -185,13 +176,6 @@ def test_a_line_that_no_table_can_hold_is_left_out_and_told(tmp_path, form, bad)
     assert list(found.read.records) == [1, 3]
     (told,) = [v for v in found.read.verdicts if v.code == "corrupt-line"]
     assert f"{tmp_path / 'log'}:2 cannot be read and was skipped" in told.text and len(told.text) < 300
-
-
-def test_a_cached_line_of_wandb_that_cannot_be_read_is_left_out(tmp_path):
-    lines = LOGS["wandb"].splitlines(keepends=True)
-    assert imported(tmp_path, "wandb", "".join(lines).encode()) > imported(
-        tmp_path, "wandb", (lines[0] + lines[1][:50] + "\n" + lines[2]).encode()
-    )
 
 
 @pytest.mark.parametrize("form", ["verl-jsonl", "swift-jsonl", "trainer-state", "trl-console", "verl-console"])

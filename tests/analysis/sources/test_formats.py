@@ -88,23 +88,6 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
 
 
 @pytest.mark.parametrize(
-    ("form", "says"),
-    [
-        (None, "no column is named like seconds; its numbers are in gen, update_actor. Name the column"),
-        (
-            "phases-csv",
-            "is table by its content (JSON lines, a CSV or parquet file with a row for each step and any columns)",
-        ),
-    ],
-)
-def test_a_wide_table_without_seconds_is_told_by_its_columns(tmp_path, form, says):
-    source = write(tmp_path, "step,gen,update_actor\n1,2.0,3.0\n", "a.csv")
-    with pytest.raises(UserError) as caught:
-        read(source, form=form)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("text", "form"),
     [
         ("step:0 - val-core/acc:0.500\n", None),

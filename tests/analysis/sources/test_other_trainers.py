@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from analysis.imports.formats import format_of, read_source
-from analysis.imports.import_run import import_run
 from analysis.sources.wandb_api import RUN_FILE
 from common.errors import UserError
-from common.files import fingerprint_of
+from tests.analysis.imports_of import run_of
 from tests.analysis.sources.other_logs import (
     NEMO,
     NEMO_ASYNC,
@@ -29,7 +27,6 @@ from tests.analysis.sources.other_logs import (
 )
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named, trainers
-from trainers.slime import trainer as slime
 from trainers.timers.exclusive import exclusive_s
 from trainers.timers.flat import nest_timers
 from trainers.timers.lookup import tree_for
@@ -41,15 +38,10 @@ def read(tmp_path: Path, text: str):
     return read_source(str(log), None, (), tmp_path)
 
 
-def imported(folder: Path, source: str, trainer: str, version: str, engine: str = "vllm", **facts: Any):
+def imported(folder: Path, source: str, trainer: str, version: str, engine: str = "vllm"):
     """The table of a run, and what is said of it."""
-    said = {"sources": [source], "version": version, "mode": "", "format": None, **facts}
-    spec = {"run_id": "a", "arm": "a", "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
-    spec |= {"experiment": "x", "stack": "", "import": said}
-    tables, _ = import_run(spec | {"fingerprint": fingerprint_of(spec)}, folder / "out", folder)
-    table = pa.concat_tables(tables)
-    told = json.loads(table.schema.metadata[b"rolloutbench"])
-    return table.to_pandas(), told["timers"], {verdict["code"] for verdict in told["verdicts"]}
+    run = run_of(folder, [source], trainer, engine, version=version, arm="a")
+    return run.table, run.timers, set(run.verdicts)
 
 
 def divided(found, step: int, trainer: str, version: str, engine: str = "vllm"):
@@ -88,12 +80,6 @@ def test_the_steps_of_nemo_rls_epochs_go_on(tmp_path):
     assert list(found.read.records) == [1, 2, 3, 4] and found.read.records[3].resumed
     with pytest.raises(UserError, match="holds several runs"):
         steps(epoch(1, 1, 2) + epoch(1, 1, 2).replace("35.70s", "35.80s"))
-
-
-def test_blocks_that_were_pasted_without_their_first_line_are_steps_in_their_order(tmp_path):
-    found = read(tmp_path, NEMO + NEMO.replace("35.70s", "36.25s"))
-    assert {s: r.scalars["timing_s/total_step_time"] for s, r in found.read.records.items()} == {1: 35.7, 2: 36.25}
-    assert [verdict.code for verdict in found.read.verdicts] == ["step-by-place"]
 
 
 def test_a_block_without_its_first_line_is_the_step_behind_and_none_before_the_first_that_has_one(tmp_path):
@@ -292,12 +278,6 @@ def test_a_name_of_theirs_in_anothers_history_is_no_row_of_theirs(tmp_path):
     table, tree, _ = imported(tmp_path, in_wandb(tmp_path, rows), "verl", "0.4.1")
     assert tree == "verl 0.4.1"
     assert table[table["name"] == "step"]["value"].tolist() == [18.5] * 3
-
-
-def test_a_row_between_two_steps_is_of_none():
-    assert slime.NAMES.logged_step({"perf/step_time": 3.0}, 0.0) and not slime.NAMES.logged_step(
-        {"perf/step_time": 3.0}, 0.5
-    )
 
 
 def test_every_trainer_that_is_only_imported_says_where_it_was_read():

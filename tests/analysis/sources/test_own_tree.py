@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from analysis.imports.formats import read_source
-from analysis.imports.import_run import import_run
 from common.errors import UserError
-from common.files import fingerprint_of
+from tests.analysis.imports_of import run_of, written
 from trainers.logs.record import TablePhase
 from trainers.timers.exclusive import exclusive_s
 from trainers.timers.own import own_tree, tree_from_json, tree_to_json
@@ -29,36 +27,29 @@ NEMO = """step,phase,parent,category,seconds
 HEAD = "step,phase,parent,seconds\n"
 
 
-def run_of(tmp_path: Path, *texts: str, trainer: str = "nemo-rl", engine: str = "vllm", **facts):
-    sources = []
-    for place, text in enumerate(texts):
-        (tmp_path / f"{place}.csv").write_text(text)
-        sources.append(str(tmp_path / f"{place}.csv"))
-    said = {"sources": sources, "version": None, "mode": "", "format": None, **facts}
-    spec = {"run_id": "nemo-s0", "arm": "nemo", "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
-    spec |= {"experiment": "x", "stack": "", "import": said}
-    tables, end = import_run(spec | {"fingerprint": fingerprint_of(spec)}, tmp_path / "out")
-    return pa.concat_tables(tables), end
+def imported(tmp_path: Path, *texts: str, trainer: str = "nemo-rl", **facts):
+    sources = [written(tmp_path, text, f"{place}.csv") for place, text in enumerate(texts)]
+    return run_of(tmp_path, sources, trainer, arm="nemo", **facts)
 
 
 def refused(tmp_path: Path, *texts: str, **more) -> str:
     with pytest.raises(UserError) as caught:
-        run_of(tmp_path, *texts, **more)
+        imported(tmp_path, *texts, **more)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "2", "0.5", "inf", "-1"])
 def test_a_users_scalar_of_our_name_for_windows_is_left_out(tmp_path, value):
     rows = "".join(f"{s},total,,10\n{s},gen,total,5\n{s},steps_logged,-,{value}\n" for s in (1, 2, 5, 6))
-    table, _ = run_of(tmp_path, HEAD + rows)
-    told = {v["code"]: v for v in json.loads(table.schema.metadata[b"rolloutbench"])["verdicts"]}
-    assert "steps_logged" not in set(table.to_pandas()["name"]) and "missing-steps" in told
-    assert told["name-taken"]["level"] == "warning" and "of 4 steps (step 1, 2, 5, 6)" in told["name-taken"]["text"]
+    found = imported(tmp_path, HEAD + rows)
+    assert "steps_logged" not in set(found.table["name"]) and "missing-steps" in found.verdicts
+    taken = found.verdicts["name-taken"]
+    assert taken["level"] == "warning" and "of 4 steps (step 1, 2, 5, 6)" in taken["text"]
 
 
 def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
-    table, end = run_of(tmp_path, NEMO)
-    rows = table.to_pandas()
+    found = imported(tmp_path, NEMO)
+    rows = found.table
     first = rows[(rows["step"] == 1) & (rows["kind"] == "phase")].set_index("name")
     assert list(first.index) == [
         "step",
@@ -72,11 +63,13 @@ def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
     assert own["step/policy_training"] == pytest.approx(1.0)
     told = rows[rows["kind"] == "scalar"]
     assert told[["name", "value"]].to_numpy().tolist() == [["mean_gen_tokens", 812.25]], "it is in no sum"
-    assert end["versions"] == {} and end["sources"][0]["format"] == "phases-csv"
+    assert found.end["versions"] == {} and found.end["sources"][0]["format"] == "phases-csv"
 
 
 def test_a_tree_goes_into_the_file_and_comes_out_of_it(tmp_path):
-    tree = own_tree("nemo-rl", "0.4.0", "vllm", [read_source(str(table(tmp_path, NEMO)), None, (), tmp_path).tree])
+    tree = own_tree(
+        "nemo-rl", "0.4.0", "vllm", [read_source(written(tmp_path, NEMO, "a.csv"), None, (), tmp_path).tree]
+    )
     again = tree_from_json(json.loads(json.dumps(tree_to_json(tree))))
     assert again == tree and hash(again) == hash(tree)
     assert tree.name == "nemo-rl 0.4.0 own tree" and tree.root == "step" and tree.flat
@@ -85,19 +78,12 @@ def test_a_tree_goes_into_the_file_and_comes_out_of_it(tmp_path):
     assert exclusive_s({"step": 3.0, "step/generation": 2.0})["step"] == 1.0
 
 
-def table(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    return path
-
-
 def test_a_child_above_its_parent_is_told_as_with_a_declared_tree(tmp_path):
-    found, _ = run_of(
+    found = imported(
         tmp_path,
         NEMO.replace("2,generation,total_step_time,generation,13.0", "2,generation,total_step_time,generation,19.0"),
     )
-    told = found.schema.metadata[b"rolloutbench"].decode()
-    assert "children-exceed-parent" in told and "nemo-s0, step 2: the children of step sum to 23.5" in told
+    assert "nemo-s0, step 2: the children of step sum to 23.5" in found.verdicts["children-exceed-parent"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -132,40 +118,39 @@ def test_an_unknown_category_lists_those_that_there_are(tmp_path):
 
 
 def test_a_step_without_its_total_is_told_and_does_not_count(tmp_path):
-    found, _ = run_of(tmp_path, NEMO.replace("2,total_step_time,,,21.0\n", ""))
-    told = found.schema.metadata[b"rolloutbench"].decode()
-    assert "timings-missing" in told and "1 of its 2 steps has no total_step_time (step 2)" in told
+    found = imported(tmp_path, NEMO.replace("2,total_step_time,,,21.0\n", ""))
+    assert "1 of its 2 steps has no total_step_time (step 2)" in found.verdicts["timings-missing"]["text"]
 
 
 def test_the_tables_of_one_run_have_one_tree(tmp_path):
     second = HEAD + "1,loss,policy_training,0.5\n1,policy_training,total_step_time,4.0\n1,total_step_time,,20.0\n"
-    found, _ = run_of(tmp_path, NEMO, second)
-    assert "step/policy_training/loss" in found.column("name").to_pylist()
+    found = imported(tmp_path, NEMO, second)
+    assert "step/policy_training/loss" in set(found.table["name"])
     said = refused(tmp_path, NEMO, HEAD + "1,generation,policy_training,12.0\n")
     assert "phase generation has two parents: total_step_time on line 3 of" in said
 
 
 def test_our_own_trainers_tables_may_bring_a_tree_too(tmp_path):
     """A fork of verl whose timers nest otherwise needs no release then."""
-    found, _ = run_of(tmp_path, HEAD + "1,step,,2.0\n1,gen,step,1.5\n1,my_sync,gen,0.5\n", trainer="verl")
-    assert "step/gen/my_sync" in found.column("name").to_pylist()
-    assert "undeclared" not in found.schema.metadata[b"rolloutbench"].decode()
+    found = imported(tmp_path, HEAD + "1,step,,2.0\n1,gen,step,1.5\n1,my_sync,gen,0.5\n", trainer="verl")
+    assert "step/gen/my_sync" in set(found.table["name"])
+    assert not [code for code in found.verdicts if "undeclared" in code]
 
 
 def test_rows_beside_the_sum_are_rounded_by_themselves(tmp_path):
     text = HEAD + "1,step,,2.0\n1,gen,step,1.25\n1,response_length/mean,-,812.2\n"
-    read = read_source(str(table(tmp_path, text)), None, (), tmp_path)
+    read = read_source(written(tmp_path, text, "a.csv"), None, (), tmp_path)
     record = read.read.records[1]
     assert record.rounding == {"timing_s/step": 0.005, "timing_s/gen": 0.005, "response_length/mean": 0.05}
     assert read.tree == {"step": TablePhase("", "", 2, record.file), "gen": TablePhase("step", "", 3, record.file)}
 
 
 def test_a_table_without_the_column_has_no_tree(tmp_path):
-    assert read_source(str(table(tmp_path, "step,phase,seconds\n1,step,2.0\n")), None, (), tmp_path).tree is None
+    assert read_source(written(tmp_path, "step,phase,seconds\n1,step,2.0\n", "a.csv"), None, (), tmp_path).tree is None
 
 
 def test_only_the_runs_own_rows_make_its_tree(tmp_path):
     text = "arm,step,phase,parent,seconds\nnemo,1,step,,2.0\nnemo,1,gen,step,1.5\n"
     text += "other,1,total,,3.0\nother,1,gen,total,2.0\n"
-    found, _ = run_of(tmp_path, text)
-    assert found.column("name").to_pylist() == ["step", "step/gen"]
+    found = imported(tmp_path, text)
+    assert found.table["name"].tolist() == ["step", "step/gen"]

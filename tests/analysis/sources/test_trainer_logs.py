@@ -9,9 +9,6 @@ from common.errors import UserError
 from trainers.logs.hf_rows import (
     WALL,
     Average,
-    elapsed_s,
-    is_training_row,
-    numbers_of,
     read_trainer_state,
     step_times_s,
     windows_of,
@@ -37,19 +34,9 @@ def trl_row(step, step_time=3.25, **more):
     }
 
 
-def test_an_evaluation_is_no_step_of_the_training():
-    assert is_training_row(trl_row(1))
-    assert not is_training_row({"eval_reward": 0.5, "eval_runtime": 2.0, "loss": 0.1, "learning_rate": 1e-6})
-
-
 def as_texts(row):
     """As transformers 5 prints its numbers."""
     return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
-
-
-def test_a_text_with_as_many_digits_as_a_double_has_was_not_cut():
-    _, rounding = numbers_of({"loss": "0.1234", "reward": "0.12345678901234", "kl": "0.123456789012345"})
-    assert rounding == pytest.approx({"train/loss": 5e-5, "train/reward": 5e-15})
 
 
 def bar(done, of=20, elapsed="00:41"):
@@ -353,17 +340,6 @@ def test_averages_that_are_too_coarse_are_refused(tmp_path):
     rows = [as_texts(swift_row(s, 12.0 + 0.01 * s)) for s in range(2000, 2010)]
     with pytest.raises(UserError, match=r"only the average since the start.*took .* s, give or take"):
         jsonl(tmp_path, rows)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("5s", 5), ("1m 5s", 65), ("1d 2h 0m 3s", 93603), ("x", None)])
-def test_elapsed(text, seconds):
-    assert elapsed_s(text) == seconds
-
-
-def test_corrupt_lines_are_named_and_a_cut_last_one_is_not(tmp_path):
-    found = jsonl(tmp_path, [swift_row(1, step_time=1.0), "{broken\n", swift_row(2, step_time=1.0), '{"cut": '])
-    assert list(found.read.records) == [1, 2] and codes(found) == ["corrupt-line"]
-    assert "logging.jsonl:2 cannot be read" in found.read.verdicts[0].text
 
 
 def test_trainer_state(tmp_path):

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from trainers.logs.printed import parse_number
 from trainers.verl.console import read_verl_console
 
 STEP = {
@@ -70,11 +69,6 @@ def test_a_line_in_full_carries_no_rounding(tmp_path):
     assert math.isnan(record.scalars["c"])
 
 
-@pytest.mark.parametrize("text", ["None", "null", "True", "a word", "", "1.2.3", "3 apples"])
-def test_what_is_no_number_is_none(text):
-    assert parse_number(text) is None
-
-
 def test_texts_are_left_out_and_not_a_number_is_kept(tmp_path):
     text = line(1, STEP) + " - a:nan - b:inf - c:-inf - d:None - e:null - f:cosine - g:1.000\n"
     record = read(tmp_path, text).read.records[1]
@@ -99,11 +93,6 @@ def test_prefixes_colours_and_bars_on_the_line(tmp_path, prefix, suffix):
     assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()} and not found.read.verdicts
 
 
-def test_anchors_are_steps_only(tmp_path):
-    found = read(tmp_path, "training/global_step:1 - timing_s/step:2.000 - a:1.000\ncritic_step:4 - b:1.000\n")
-    assert not found.read.records
-
-
 def test_validation_is_no_step(tmp_path):
     validation = {"val-core/openai/gsm8k/reward/mean@1": 0.5}
     text = "\n".join([line(0, validation), line(1, STEP), line(1, validation), line(2, STEP), ""])
@@ -126,26 +115,6 @@ def test_only_the_next_line_of_the_same_process_continues_a_step(tmp_path, betwe
     whole = line(3, STEP)
     found = read(tmp_path, f"(TaskRunner pid=1) {whole[:74]}{between}{whole[74:]}\n")
     assert len(found.read.records[3].scalars) == 2 and codes(found) == ["timings-missing"]
-
-
-@pytest.mark.parametrize("width", [60, 80, 97, 120])
-@pytest.mark.parametrize("rounded", [True, False])
-def test_what_a_terminal_wrapped_is_joined(tmp_path, width, rounded):
-    """Broken within names and numbers, the spaces at the breaks lost, as logs are pasted."""
-    values = {f"critic/number_{i}/mean": i / 7 - 1 for i in range(30)} | STEP | {"timing_s/step": 1 / 3}
-    whole = line(3, values, rounded) + " - note:None"
-    rows = [whole[i : i + width].rstrip() for i in range(0, len(whole), width)]
-    after = "(TaskRunner pid=1) Final validation metrics: {'val/acc': 0.5}"
-    record = read(tmp_path, "\n".join([*rows, after, line(4, STEP), ""])).read.records[3]
-    assert record.scalars == ({k: round(v, 3) for k, v in values.items()} if rounded else values)
-
-
-def test_a_break_before_step_begins_no_step(tmp_path):
-    """`training/global_step:3`, broken behind the underscore."""
-    whole = line(3, STEP, rounded=False)
-    at = whole.index("step:3 - timing_s")
-    found = read(tmp_path, f"{whole[:at]}\n{whole[at:]}\n{line(4, STEP, rounded=False)}\n")
-    assert {s: r.scalars for s, r in found.read.records.items()} == {3: STEP, 4: STEP} and not found.read.verdicts
 
 
 def test_a_line_is_joined_at_any_width_where_rows_lost_the_space_at_their_end(tmp_path):
@@ -199,27 +168,6 @@ def test_a_number_that_another_processs_line_cuts_is_left_out(tmp_path, chars, b
     assert cut.rounding.keys() <= cut.scalars.keys()
     assert codes(found) == ["value-cut-off", "timings-missing"]
     assert "run.log:2: step 2 is truncated in or after timing_s/gen" in found.read.verdicts[0].text
-
-
-@pytest.mark.parametrize(("steps", "cut"), [(1, {1}), (2, {1}), (2, {1, 2}), (4, {1, 3}), (5, {1, 2, 4})])
-def test_numbers_are_left_out_also_where_most_lines_are_cut(tmp_path, steps, cut):
-    lines = [line(s, STEP | {"timing_s/gen": 750.25}, False) for s in range(1, steps + 1)]
-    lines = [
-        x.replace("750.25", "75\n(WorkerDict pid=8) loading\n0.25") if s in cut else x for s, x in enumerate(lines, 1)
-    ]
-    found = read(tmp_path, "\n".join([*lines, ""]))
-    for step, record in found.read.records.items():
-        assert record.scalars.get("timing_s/gen") == (None if step in cut else 750.25)
-    assert "value-cut-off" in codes(found)
-
-
-def test_many_lines_that_were_cut_are_told_once(tmp_path):
-    """A run that validates every tenth step, in wandb's capture of its console: 26 of its 261 lines were cut."""
-    many = {f"critic/number_{i}/mean": 0.123 for i in range(200)} | STEP
-    lines = [line(s, many)[:4096] if s % 3 == 0 else line(s, STEP) for s in range(1, 10)]
-    found = read(tmp_path, "\n".join([*lines, ""]))
-    (told,) = found.read.verdicts
-    assert told.code == "timings-missing" and "run.log:3: step 3 has" in told.text and "2 more lines" in told.text
 
 
 def test_the_timers_of_verl_0_1_are_no_cut(tmp_path):
@@ -325,16 +273,6 @@ def test_another_run_with_fewer_numbers_is_no_response(tmp_path):
     text = "".join(line(s, many) + "\n" for s in range(1, 9)) + line(1, few) + "\n"
     with pytest.raises(UserError, match="holds several runs"):
         read(tmp_path, text)
-
-
-def test_a_log_that_was_thinned_by_hand_keeps_its_steps(tmp_path):
-    """13 of 19 steps with 6 numbers."""
-    many = {f"critic/number_{n}/mean": 0.5 for n in range(40)} | STEP
-    few = {name: STEP[name] for name in list(STEP)[-6:]}
-    text = "".join(line(s, many if s <= 6 else few) + "\n" for s in range(1, 20))
-    found = read(tmp_path, text + "step:20 - it prints:0.5\n")
-    assert list(found.read.records) == list(range(1, 20)) and codes(found) == ["no-step-line"]
-    assert "another line cut it, or another program printed it" in found.read.verdicts[0].text
 
 
 def test_a_line_of_its_own_that_a_second_process_prints_for_a_step_does_not_replace_it(tmp_path):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in, plain_config, versions_in
+from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in
 from analysis.sources.wandb_import import joined_attempts, read_wandb_offline_folder
 from analysis.sources.wandb_offline import inspect_command, records
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
@@ -117,15 +117,6 @@ def test_several_runs_are_refused(folder):
     with pytest.raises(UserError, match=r"holds 2 runs of wandb \(a, b\)(?s:.*)several of them as a list") as error:
         read_wandb_offline_folder(folder / "two")
     assert str(error.value).count("offline-run-") == 2
-
-
-@pytest.mark.parametrize(
-    ("make", "said"), [(lambda p: None, "does not exist"), (lambda p: p.mkdir(), "holds no wandb run")]
-)
-def test_no_run_at_all(tmp_path, make, said):
-    make(tmp_path / "x")
-    with pytest.raises(UserError, match=said):
-        read_wandb_offline_folder(tmp_path / "x")
 
 
 @pytest.mark.parametrize("size", [0, 7])
@@ -323,17 +314,3 @@ def test_metadata_of_a_gpu_node():
         "commit": "abc",
     }
     assert git_in({}) is None and hardware_in({}) == {}
-
-
-def test_wrapped_config_and_versions():
-    assert plain_config({"a": {"value": {"b": 1}, "desc": None}, "_wandb": {"value": {}}, "c": 2}) == {
-        "a": {"b": 1},
-        "c": 2,
-    }
-    assert plain_config({"pad_token": "<eos>", "max_tokens": 5, "WANDB_API_KEY": "x"})["WANDB_API_KEY"] == HIDDEN
-    lines = ["ms_swift==4.6.0", "torch==2.13.0+cu129", "verl @ file:///x", "left-pad==1"]
-    assert versions_in(lines, {"python": "CPython 3.11.7"}) == {
-        "swift": "4.6.0",
-        "torch": "2.13.0+cu129",
-        "python": "3.11.7",
-    }
