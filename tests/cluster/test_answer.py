@@ -110,11 +110,6 @@ def test_an_answer_that_is_empty_cut_or_foreign_is_no_answer(fake: Callable[[str
         slurm.queue()
 
 
-def test_a_jobs_own_words_end_no_field(fake: Callable[[str, str], Path]) -> None:
-    fake("squeue", squeue(line(name="a|b c\x1fd"), line("8")))
-    assert (slurm.queue()["7"].name, slurm.queue()["8"].name) == ("a|b c\x1fd", NAME)
-
-
 @pytest.mark.parametrize("script", ["echo 'Unable to contact slurm controller' >&2; exit 1", "sleep 9"])
 def test_a_command_that_fails_or_hangs_is_an_error(
     fake: Callable[[str, str], Path], script: str, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from workflow.cluster import cancel as canceller
 from workflow.cluster import submissions
 from workflow.cluster.cancel import cancel
 from workflow.cluster.experiment import ExpectedRun, Experiment
-from workflow.cluster.locks import try_lock
 from workflow.cluster.slurm_answer import read
 from workflow.cluster.state import run_states
 from workflow.cluster.status import show_status
@@ -99,14 +97,6 @@ def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
     assert cancel(experiment, ["earlier-s0"]) == ["earlier-s0: nothing to cancel"]
 
 
-def test_a_head_that_may_submit_is_told(tmp_path: Path) -> None:
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
-    lock = try_lock(MadeRun(experiment.folder, "vllm-s0").paths.launcher_lock)
-    assert lock is not None
-    with lock:
-        assert "its launcher may submit a job; to stop that, cancel the whole" in cancel(experiment, ["vllm-s0"])[0]
-
-
 def test_another_users_experiment_is_looked_at_and_let_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,14 +111,6 @@ def test_another_users_experiment_is_looked_at_and_let_alone(
     show_status(lambda: experiment, None)
     assert "unknown" in capsys.readouterr().out
     assert not (tmp_path / "results" / ".slurm").exists(), "their answer is not ours to write"
-
-
-def test_status_again_and_again_ends_when_all_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = Experiment("mine", tmp_path / "mine", [ExpectedRun("vllm-s0", "f" * 64, 10)])
-    MadeRun(experiment.folder, "vllm-s0").job(cluster="local").attempt(steps=10).done().end("finished")
-    show_status(lambda: experiment, 0.1)
-    assert "1 finished of 1 run of mine" in capsys.readouterr().out
-    assert json.loads((experiment.folder / "runs" / "vllm-s0" / "job.json").read_text()) == {"job": 1}
 
 
 def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,7 @@ from workflow.cluster.jobstate import (
     JobVerdict,
     Life,
     Pulse,
-    filesystem_now,
     job_state,
-    pulse_at,
 )
 from workflow.cluster.paths import JobPaths, RunPaths
 from workflow.cluster.scheduler import LocalScheduler, SlurmScheduler
@@ -131,15 +129,6 @@ def test_the_page_has_every_state_and_no_other() -> None:
         assert {word for row in rows for word in row.split(", ")} == {str(state) for state in states}
 
 
-def test_states_are_made_in_one_place_and_all_who_decide_ask_there() -> None:
-    modules = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "workflow").rglob("*.py")}
-    assert [name for name, text in modules.items() if re.search(r"(?<!class )\bJobState\(", text)] == ["jobstate"]
-    asks = {name for name, text in modules.items() if re.search(r"(?<!def )\b(?:job_state|state_of_job)\(", text)}
-    # The head by way of the scheduler; status and plan by way of run_states.
-    assert asks >= {"scheduler", "job", "state", "cancel"}
-    assert all("run_states(" in modules[name] for name in ("status", "estimate"))
-
-
 def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the first job was lost after its answers, the next one is not lost after one."""
     made = MadeRun(tmp_path / "results" / "mine", "a").job(1, job_id="7").job(2, job_id="8")
@@ -206,16 +195,6 @@ def test_files_that_cannot_be_read_are_no_silence(tmp_path: Path, monkeypatch: p
     assert watch.check() == UNSURE
     fails = False
     assert watch.check().beats is None, "the watch begins anew"
-
-
-def test_a_single_look_uses_the_file_systems_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = MadeRun(tmp_path, "a").job().attempt()
-    now = filesystem_now(tmp_path)
-    monkeypatch.setattr(jobstate.time, "time", lambda: 0.0)
-    assert abs(filesystem_now(tmp_path) - now) < 60
-    assert pulse_at(made.paths, 1, now).beats and not pulse_at(made.paths, 1, now + 100).beats
-    assert pulse_at(made.paths, 2, now) == Pulse()
-    assert filesystem_now(tmp_path / "nowhere") == 0.0
 
 
 def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path: Path) -> None:

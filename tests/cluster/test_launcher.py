@@ -157,27 +157,6 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable
     assert one.journal() == [(1, step) for step in range(1, 9)]
 
 
-def test_a_head_killed_before_its_job_began_costs_nothing(bench: Callable[..., RunBench]) -> None:
-    one = bench(env={"STAND_IN_STEP_S": "0.3"})
-    head = one.start()
-    one.wait(lambda: (one.run / "attempts" / "1").exists())
-    head.kill()
-    assert one.launch().returncode == 0
-    assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
-
-
-def test_a_killed_trainer_is_told_and_the_next_start_goes_on(bench: Callable[..., RunBench]) -> None:
-    one = bench(env={"STAND_IN": "kill_self"})
-    first = one.launch()
-    assert first.returncode == 1
-    assert "arm-s0: was killed by signal 9" in first.stderr
-    assert "Traceback" not in first.stderr
-    assert not (one.run / "done.json").exists()
-    one.write_spec("f" * 64)
-    assert one.launch().returncode == 0
-    assert one.journal() == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
-
-
 def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[..., RunBench]) -> None:
     one = bench(steps=50, env={"STAND_IN_WAIT": "1"})
     head = one.start()

@@ -55,13 +55,3 @@ def test_slurms_machines_named_targets_and_finished_runs_are_let_be(plan: Plan) 
         folder.mkdir(parents=True)
         (folder / "done.json").write_text("{}")
     require_gpus_here(snakemake(), plan)
-
-
-def test_a_gpu_is_enough(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-0)'\n")
-    require_gpus_here(snakemake(), plan)
-
-
-def test_an_experiment_on_the_cpu_asks_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-    require_gpus_here(snakemake(), load_plan(raw))

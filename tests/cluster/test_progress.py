@@ -54,14 +54,6 @@ def test_the_lines_of_a_run_are_bounded_whatever_its_length(
         assert [line.split()[2] for line in lines[1:4]] == ["1/2000,", "200/2000,", "400/2000,"]
 
 
-def test_on_a_terminal_one_line_is_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(tmp_path, 12, capsys, live=True)
-    bars = [part for line in lines for part in line.split("\r") if "/12" in part]
-    assert len(bars) == 12 and len(lines) <= 14
-    assert bars[5] == "arm-s0  ████████████░░░░░░░░░░░░  6/12  300.00 s/step  30 min left\x1b[K"
-    assert bars[-1] == "arm-s0  ████████████████████████  12/12  300.00 s/step  done\x1b[K"
-
-
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_launcher_draws_a_bar_on_a_terminal_that_can(tmp_path: Path, term: str) -> None:
     one = RunBench(tmp_path, env={"STAND_IN_WAIT": "2"})

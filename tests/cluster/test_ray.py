@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +20,11 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster import locks, rendezvous
 from workflow.cluster import ray as subject
+from workflow.cluster import rendezvous
 from workflow.cluster.place import Place, expand_hosts, source_ip
 from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
-from workflow.cluster.ray import RayHead, RayWorker
+from workflow.cluster.ray import RayHead
 from workflow.cluster.rendezvous import RendezvousError, TaskSetup
 
 from ..patience import run
@@ -346,34 +345,6 @@ def setup_of(folder: Path, rank: int, python: Path, **more: Any) -> TaskSetup:
     return TaskSetup(place=place, folder=folder, python=python, **inside, **more)
 
 
-def test_missing_ranks_are_named_when_the_time_is_up(
-    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, passed = time.monotonic, 0.0
-    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + passed)
-    with RayHead(setup_of(tmp_path / "0", 0, stand_in)) as head:
-        head.start()
-        passed += 601
-        with pytest.raises(RendezvousError, match=r"after 600 s 1 of 2 nodes are still missing: rank 1 \(nowhere2\)"):
-            head.wait_for_nodes()
-    with (
-        RayWorker(setup_of(tmp_path / "0", 1, stand_in)) as late,
-        pytest.raises(RendezvousError, match="has left the job"),
-    ):
-        late.join()
-    with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as alone:
-        passed += 601
-        with pytest.raises(RendezvousError, match=r"rank 0 \(nowhere1\) has not written its status for 600 s"):
-            alone.join()
-
-
-def test_who_waits_can_be_told_to_give_up(tmp_path: Path) -> None:
-    setup = setup_of(tmp_path / "0", 1, tmp_path / "none", give_up=lambda: "asked to stop")
-    with RayWorker(setup) as worker, pytest.raises(RendezvousError, match="asked to stop"):
-        worker.join()
-    assert json.loads((tmp_path / "0" / "rank-1.json").read_text())["error"] == "asked to stop"
-
-
 def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
     setup = setup_of(tmp_path / "0", 0, tmp_path / "none")
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life
@@ -382,39 +353,6 @@ def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
         assert str(caught.value).startswith("Ray could not be started on rank 0 (nowhere1): ")
         assert json.loads((tmp_path / "0" / "head.json").read_text())["error"] == str(caught.value)
         (tmp_path / "0" / "secret").touch()
-
-
-def test_silence_is_noticed_and_an_earlier_life_is_not_joined(
-    tmp_path: Path, stand_in: Path, start: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The earlier life's files are still there, next to this one's.
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "head.json").write_text(json.dumps({"state": "up", "address": "127.0.0.1:1", "beat": 7}))
-    clock, passed = time.monotonic, 0.0
-    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + passed)
-
-    def silence(member: RayHead | RayWorker, other: Task) -> str:
-        nonlocal passed
-        os.kill(other.process.pid, signal.SIGSTOP)
-        while (died := member.poll()) is None:
-            passed += 5
-        member.close()
-        os.kill(other.process.pid, signal.SIGCONT)
-        return died
-
-    head = start(tmp_path / "1", 0, python=str(stand_in))
-    with RayWorker(setup_of(tmp_path / "1", 1, stand_in)) as worker:
-        worker.join()
-        assert worker.environment()["RAY_ADDRESS"] == head.hear("up") and head.hear("ready")
-        assert silence(worker, head) == "rank 0 (nowhere1) has not written its status for 120 s"
-        assert head.hear("died") == "rank 1 (nowhere2) has left the job"
-    other = start(tmp_path / "2", 1, python=str(stand_in))
-    with RayHead(setup_of(tmp_path / "2", 0, stand_in)) as first:
-        first.start()
-        first.wait_for_nodes()
-        assert other.hear("ready")["RAY_ADDRESS"] == first.address
-        assert silence(first, other) == "rank 1 (nowhere2) has not written its status for 120 s"
-        assert other.hear("over") is True
 
 
 def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
@@ -486,27 +424,6 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
     temporary = subject.PrivateFolder({"TMPDIR": str(deep)})
     assert temporary.folder.parent == Path("/tmp")
     temporary.remove()
-
-
-def test_two_tasks_that_begin_at_once_do_not_take_each_others_folder(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one looks for leftovers when the lock file is there and not yet locked."""
-    flock = locks.fcntl.flock
-
-    def after_the_other(descriptor: int, operation: int) -> None:
-        monkeypatch.undo()
-        for lock in base.glob("*/lock"):
-            subject._remove_leftover(lock)
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(locks.fcntl, "flock", after_the_other)
-    ours = subject.PrivateFolder({"TMPDIR": str(base)})
-    assert ours.folder.stat().st_mode & 0o777 == 0o700
-    subject.PrivateFolder({"TMPDIR": str(base)}).remove()
-    assert ours.folder.exists(), "it is locked"
-    ours.remove()
-    assert list(base.iterdir()) == []
 
 
 def test_only_the_processes_of_a_life_are_ended() -> None:

@@ -42,19 +42,12 @@ def test_the_rule_and_the_reader_know_the_same_keys() -> None:
     [
         ("90", 90),
         ("20h", 1200),
-        ("90m", 90),
         ("1.5d", 2160),
-        ("30 min", 30),
         ("2 hours", 120),
         ("2h30m", 150),
-        ("1d 12h", 2160),
         ("30s", 1),
         ("1-00:00:00", 1440),
-        ("1-12", 2160),
         ("0-20:30", 1230),
-        ("20:00:00", 1200),
-        ("00:00:30", 1),
-        ("10080", 10080),
         ("72000m", 72000),
     ],
 )
@@ -69,13 +62,9 @@ def test_a_time_is_read_as_people_and_slurm_write_it(text: str, minutes: int) ->
             "72000",
             "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200 under set-resources: train:",
         ),
-        ("45000", "did YAML read 12:30:00? Write 12h30m or 750"),
         ("20:00", "is 20 minutes for Slurm, and may mean 20 hours; write 20m or 20h"),
         ("soon", "runtime 'soon' is not a time; write minutes (1200), 20h or 1-00:00:00"),
-        ("UNLIMITED", "is not a time"),
-        ("2 fortnights", "is not a time"),
         ("1h oops", "is not a time"),
-        ("-5", "is not a time"),
     ],
 )
 def test_a_time_that_cannot_be_meant_is_told(text: str, says: str) -> None:
@@ -103,8 +92,6 @@ def test_memory_that_is_no_size_or_is_given_twice_is_told() -> None:
     [
         ("--gres=gpu:8", "gres '--gres=gpu:8' is not Slurm's syntax, gpu[:type][:number]; write gpu:8 "),
         ("gpu:h100:many", "is not Slurm's syntax"),
-        ("gpu:", "is not Slurm's syntax"),
-        ("8", "is not Slurm's syntax"),
         ("gpu:h100:8:x", "is not Slurm's syntax"),
     ],
 )
@@ -118,15 +105,10 @@ def test_a_wrong_gres_is_a_matter_of_syntax(gres: str, says: str) -> None:
     ("key", "near"),
     [
         ("account", "slurm_account"),
-        ("partition", "slurm_partition"),
         ("gpus", "gres"),
-        ("time", "runtime"),
-        ("walltime", "runtime"),
         ("slurm_qos", "qos"),
-        ("cpus", "cpus_per_task"),
         ("mem_mb_per_cpu", "mem_mb"),
         ("exclusive", "slurm_extra"),
-        ("slurm_extras", "slurm_extra"),
         ("stop_grace", "stop_grace_s"),
     ],
 )
@@ -144,13 +126,10 @@ def test_keys_of_snakemake_and_limited_resources_are_allowed() -> None:
     ("given", "says"),
     [
         ({"runtime": ""}, "no runtime, the walltime of one job; write runtime: 20h (or minutes) under set-resources"),
-        ({"runtime": "0"}, "no runtime"),
         ({"slurm_partition": ""}, "no partition to train in; set slurm_partition under set-resources: train:"),
         ({"runtime": "1"}, "runtime must be at least twice stop_grace_s"),
         ({"cpus_per_task": "many"}, "cpus_per_task 'many' is not a whole number above 0"),
-        ({"nodes": "two"}, "nodes 'two' is not a whole number above 0"),
         ({"setup": "nowhere.sh"}, "no such setup script: "),
-        ({"setup": "docs"}, "setup script: [Errno 21] Is a directory"),
     ],
 )
 def test_what_a_job_cannot_do_without_is_told(given: dict[str, str], says: str) -> None:
@@ -227,10 +206,8 @@ def test_options_that_a_run_depends_on_are_refused_with_the_reason(option: str) 
     ("text", "says"),
     [
         ("-C a100", "slurm_extra: '-C' is not --name or --name=value; write the long name"),
-        ("exclusive", "slurm_extra: 'exclusive' is not --name"),
         ("--comment='open", "cannot be read (No closing quotation)"),
         ("--comment=$'a\nb'", "is not --name"),
-        ('--comment="a\nb"', "is not --name"),
         ("--exclusive; rm -rf x", "slurm_extra: '--exclusive;' is not --name"),
     ],
 )
@@ -253,14 +230,10 @@ def site(**train: str) -> Site:
 @pytest.mark.parametrize(
     ("train", "more", "says"),
     [
-        ({"nodes": "2"}, {}, "needs 1 node per run .* but the profile requests 2 from Slurm; remove `nodes`"),
         ({"gres": "gpu:4"}, {}, "needs 8 GPUs per node .* requests 4 from Slurm"),
         ({"gres": "h100:8"}, {}, r"requests none .*names no gpu\).*a type of GPU is written gpu:h100:8"),
-        ({"gres": ""}, {}, "requests none from Slurm"),
         ({"cpus_per_task": "8"}, {"least_cpus": 33}, "reserves 33 CPUs .* the profile gives 8; raise cpus_per_task"),
         ({"cpus_per_task": "-"}, {"least_cpus": 33}, "the profile gives 2"),
-        ({"account": "lab"}, {}, "^train: has no key account; did you mean slurm_account\\?"),
-        ({"runtime": "-"}, {}, "no runtime"),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused_early(train: dict[str, str], more: dict[str, Any], says: str) -> None:

@@ -22,7 +22,7 @@ from rich.console import Console
 from workflow.cluster.experiment import ExpectedRun, Experiment
 from workflow.cluster.locks import try_lock
 from workflow.cluster.state import RunState
-from workflow.cluster.status import Snapshot, changes, row_of, table_of, take_snapshot
+from workflow.cluster.status import Snapshot, row_of, table_of, take_snapshot
 
 from ..late_signals import late_signals
 from ..patience import Patience, ended
@@ -175,10 +175,3 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
         assert all(len(line) <= width for line in lines) and "4/100" in lines[1] and "10 h 40 min" in lines[1], lines
         assert "sglang-lr0.001-s0: wrote 3 s ago" in lines
     assert "4/100" in shown(found, 40)[1]
-
-
-def test_nothing_new_is_no_line(alive: MadeRun, tmp_path: Path) -> None:
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", F, 10)])
-    before = take_snapshot(experiment)
-    steps_done(alive, 5, 5)
-    assert list(changes(before, take_snapshot(experiment))) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workflow.cluster.history import has_memory_error, memory_error, oom_kills
+from workflow.cluster.history import memory_error, oom_kills
 from workflow.cluster.progress import Progress, last_step
 from workflow.cluster.stopping import Watchdog, dump_stacks
 
@@ -107,13 +107,3 @@ def test_the_kernels_count_is_read_from_either_kind_of_cgroup(tmp_path: Path) ->
         counter.write_text("low 0\noom 3\noom_kill 2\n")
         assert oom_kills(tmp_path / "cgroup", tmp_path) == 2
     assert oom_kills(tmp_path / "none", tmp_path) == 0
-
-
-def test_slurmstepds_words_are_known(tmp_path: Path) -> None:
-    output = tmp_path / "7_0_log.out"
-    output.write_text(
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks were killed\n"
-    )
-    assert has_memory_error(output)
-    output.write_text("srun: error: gpu1: task 0: Killed\n")
-    assert not has_memory_error(output)

@@ -8,7 +8,6 @@ import pytest
 
 from common.errors import UserError
 from node.built_in_rewards import cosine, emojis, repetition, soft_overlong
-from node.phi4_reward import Phi4
 from node.rewards import reward_functions
 
 
@@ -45,13 +44,6 @@ def test_emojis_are_counted_as_displayed() -> None:
     assert emojis("flags 🇯🇵🇫🇷, a key 1️⃣, a heart ❤️") == 4
     assert emojis("😀" * 9) == 4
     assert emojis("😀" * 9, most=6) == 6
-
-
-def test_options_come_as_floats() -> None:
-    (reward,) = reward_functions([{"name": "repetition", "options": {"ngram": 2.0}}])
-    assert reward(completions=["x"], completion_ids=[[1, 2, 1, 2]]) == [pytest.approx(2 / 3 - 1)]
-    # Six tokens: 12 21 12 21 12; both occur more than once.
-    assert Phi4(ngram=2.0, ngram_threshold=1.0).repetition([1, 2] * 3) == -1.0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from node.exit_codes import STOP_SIGNALS, RequeueError, StopRequest, run
 from node.hardware import pin_cpus, reported_environment, set_environment
 from node.records import append_json_line, json_safe, tree_sha256, write_json
 
-from .. import patience
 from ..attempts import ROOT
 
 
@@ -177,19 +176,6 @@ def test_cpus_are_limited_to_the_allowed_ones() -> None:
     code = "from node.hardware import pin_cpus; print(pin_cpus(2, 1, 2))"
     stdout = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert stdout == f"[{sorted(os.sched_getaffinity(0))[1]}]\n", "each process of a node has its part"
-
-
-def test_a_stop_before_the_first_step_requeues() -> None:
-    code = (
-        "import os, signal, sys, time\n"
-        "from node.exit_codes import StopRequest, run\n"
-        "def main():\n"
-        "    StopRequest().install(); os.kill(os.getpid(), signal.SIGUSR2); time.sleep(5)\n"
-        "sys.exit(run(main))"
-    )
-    done = patience.run([sys.executable, "-c", code], 30, cwd=ROOT)
-    assert done.returncode == 75
-    assert signal.Signals.SIGUSR2.name in done.stderr
 
 
 def test_ground_truths() -> None:

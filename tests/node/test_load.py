@@ -83,9 +83,3 @@ def test_child_processes_are_not_other_load(tmp_path: Path) -> None:
     assert 90 < ended <= alive <= 99.05
     assert {os.getpid(), child.pid, grandchild} <= {*members} and not {child.pid, grandchild} & {*process_tree()}
     assert peak > peak_resident_gib() > 0
-
-
-def test_without_proc_stat_the_load_is_unknown(tmp_path: Path) -> None:
-    load = OtherLoad([0], stat=tmp_path / "nothing")
-    load.begin()
-    assert load.taken_s() is None

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 import pytest
 
-from common.files import ROOT
 from node.hardware import driver_version, git_state, importing
 
 # As the open and the closed kernel modules write it.
@@ -33,17 +29,6 @@ def test_the_version_of_the_driver(tmp_path: Path) -> None:
 def git(folder: Path, *words: str) -> str:
     named = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.invalid", *words]
     return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_the_garbage_collector_is_paused_during_imports() -> None:
-    """And no longer, though one is not there; within another import it rests until that one's end."""
-    enabled = []
-    with contextlib.suppress(ImportError), importing():
-        with importing():
-            enabled.append(gc.isenabled())
-        enabled.append(gc.isenabled())
-        raise ImportError
-    assert [*enabled, gc.isenabled()] == [False, False, True]
 
 
 class Model:
@@ -69,23 +54,6 @@ def test_imported_modules_are_excluded_from_collections_and_a_model_is_not(
     del model
     gc.collect()
     assert alive() is None
-
-
-def test_imported_modules_are_collected_at_exit(tmp_path: Path) -> None:
-    """Else libraries that look for leaks at the end find all that they have."""
-    (tmp_path / "library.py").write_text(
-        "import os\n\nclass Part:\n    def __del__(self, say=os.write):\n        say(1, b'ended')\n\n"
-        "part = Part()\npart.own = part\n"
-    )
-    code = "from node.hardware import importing\nwith importing():\n    import library"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "ended"
 
 
 def test_the_git_state_is_the_commit_and_a_dirty_flag(tmp_path: Path) -> None:

@@ -47,16 +47,6 @@ def test_processes_have_torchruns_variables_and_all_succeed(tmp_path: Path) -> N
         assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "29400", "lo")
 
 
-def test_ranks_continue_on_the_second_node(tmp_path: Path) -> None:
-    script = BEGIN.replace("while", "while False and") + ""
-    command = [sys.executable, "-m", "node.ranks", "--nodes=2", "--node=1", "--each=2", "--at=10.0.0.1:5"]
-    command += [f"--report={tmp_path / 'report.json'}", "-c", script, str(tmp_path)]
-    assert patience.run(command, 60, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
-    seen = [json.loads((tmp_path / f"up-{rank}").read_text()) for rank in (2, 3)]
-    assert [env["LOCAL_RANK"] for env in seen] == ["0", "1"]
-    assert [env["WORLD_SIZE"] for env in seen] == ["4", "4"]
-
-
 def test_a_killed_process_ends_the_others_and_is_named(tmp_path: Path) -> None:
     job = start(tmp_path, "if rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(600)")
     _, stderr = patience.ended(job, 60)
