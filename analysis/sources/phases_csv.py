@@ -168,24 +168,6 @@ def has_tree(path: Path) -> bool:
     return found is not None and PARENT in found[0]
 
 
-def wrong_columns(path: Path, line: str) -> str:
-    """The error for a table that has other columns, such as one for each phase."""
-    if not line.strip():
-        return f"{path} has no first line: a table of phases begins with its columns, {','.join(REQUIRED)}"
-    names = _names_in(line, max(DELIMITERS, key=line.count))
-    phases = [name for name in names if name and name.lower() not in (*REQUIRED, *SELECTING, PARENT, CATEGORY)]
-    shown = join_first([_printable(name) for name in names], 8)
-    rows = "\n".join(f"  3,{_printable(name)},12.5" for name in (phases or ["gen"])[:2])
-    return (
-        f"{path} has the columns {shown}; a table of phases is long, with one row for each step and phase, in the "
-        f"columns {', '.join(REQUIRED)}:\n  {','.join(REQUIRED)}\n{rows}"
-    )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text[:40])
-
-
 def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
     """The phases of one run, under verl's names (`gen` is `timing_s/gen`).
 
@@ -240,7 +222,10 @@ def _rows_of(path: Path) -> tuple[list[str], list[Row]]:
     first_line = text.split("\n", 1)[0]
     found = columns_of(first_line)
     if found is None:
-        raise UserError(wrong_columns(path, first_line))
+        raise UserError(
+            f"{path} does not begin with the columns {', '.join(REQUIRED)} (its first line is {first_line[:80]!r}); a "
+            "table with other columns is read without import.format, if it is named .csv, .tsv, .jsonl or .parquet"
+        )
     columns, delimiter = found
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter)
     next(reader)
