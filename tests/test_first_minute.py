@@ -74,3 +74,26 @@ def test_where_no_column_is_certain_both_are_named_with_the_flag(compared: Compa
     assert "seconds_a (mean 3.51 s), seconds_b (mean 35.2 s). Name it: --step-seconds seconds_a" in said
     verdict, _ = compared("two-clocks.csv", "later.csv", "--step-seconds", "seconds_b")
     assert verdict["ratios"][0]["value"] == [1.0, 1.0]
+
+
+def bars(seconds: float, shown: bool) -> str:
+    """A console of supervised fine-tuning, with or without its progress bars."""
+    text = ""
+    for step in range(10, 310, 10):
+        passed = int(step * seconds)
+        text += f"{{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': {step / 1000}}}\n"
+        text += f"\r {step // 10}%|█▌   | {step}/1000 [{passed // 60}:{passed % 60:02}<05:02, 2.0s/it]" if shown else ""
+    return text
+
+
+def test_a_log_of_supervised_fine_tuning_is_named_and_compared_by_its_bars(compared: Compared) -> None:
+    for name, seconds in (("slow", 2.5), ("fast", 2.0)):
+        Path(f"{name}.log").write_text(bars(seconds, shown=True))
+        Path(f"{name}-bare.log").write_text(bars(seconds, shown=False))
+    verdict, beside = compared("slow.log", "fast.log")
+    assert verdict["ratios"][0]["value"][0] == pytest.approx(1.25, abs=0.02)
+    assert "a log of supervised fine-tuning: it has losses, and no rewards or completions" in beside
+    assert "a step's seconds are the progress bar's: whole seconds, up to 0.1 s off each step" in beside
+    _, said = compared("slow-bare.log", "fast-bare.log")
+    assert "slow-bare.log: a log of supervised fine-tuning: it has losses" in said
+    assert "None of its 30 steps has its seconds: import a log with the progress bar" in said

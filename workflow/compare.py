@@ -23,6 +23,7 @@ from common.files import write_json, write_text_at
 from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import UNKNOWN, engines
+from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
 from workflow.compared_arms import ComparedArm, arms_of, detect, download_all, has_one_step, name_arms, require_release
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from analysis.report.content import Content
     from analysis.runs import Run
 
+READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS)
+"""What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
 MARK = "compared"
 """Marks a folder that this command may overwrite; it never writes into an experiment's results."""
 SAVED = "# Written by rolloutbench compare; "
@@ -105,7 +108,7 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[
     from analysis.runs import LEFT_OUT
 
     left_out = [verdict.text for verdict in content.verdicts if verdict.code in LEFT_OUT]
-    taken = [verdict.text.partition(": ")[2] for verdict in content.verdicts if verdict.code == COLUMNS_TAKEN]
+    taken = [verdict.text.partition(": ")[2] for verdict in content.verdicts if verdict.code in READ_AS]
     codes = {code for trainer in trainers() for code in trainer.told}
     told = [f"{verdict.text}." for verdict in content.verdicts if verdict.code in codes and verdict.level != "note"]
     for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):

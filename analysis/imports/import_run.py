@@ -31,12 +31,16 @@ from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
 from common.verdicts import Verdict
+from trainers.logs.hf_rows import BARS_TOO_COARSE, STEP_TIME, SUPERVISED
 from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, timers_as_phases
+from trainers.logs.step_names import WALL
 from trainers.timers.lookup import tree_named
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
+# What says why the time of the whole step may be missing.
+_WITHOUT_TIMES = ("timings-missing", BARS_TOO_COARSE)
 # Step numbers have 32 bits in the tables.
 HIGHEST_STEP = 2**31 - 1
 
@@ -144,6 +148,9 @@ def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
         rounding.pop(name, None)
         if precision:
             rounding[name] = precision
+    if STEP_TIME in scalars and scalars.pop(WALL, None) is not None:
+        # The clock of a source without the trainer's own time.
+        rounding.pop(WALL, None)
     samples = {**b.samples, **a.samples}
     resumed = a.resumed if b.resumed is None else b.resumed or bool(a.resumed)
     time = a.time if a.time is not None else b.time
@@ -180,9 +187,14 @@ def _require_possible_steps(read: SourceRead, run_id: str) -> None:
 
 def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, verdicts: Sequence[Verdict]) -> None:
     if not any(tree.root in c.record.phases for c in chosen):
+        if (supervised := next((one.text for one in verdicts if one.code == SUPERVISED), None)) is not None:
+            raise UserError(
+                f"{supervised}. None of its {len(chosen)} steps has its seconds: import a log with the progress bar, "
+                "or TensorBoard's event files, which have a clock"
+            )
         phases = sorted({path for c in chosen for path in c.record.phases})
         present = f"; its timers are {', '.join(phases[:8])}" if phases else ""
-        why = next((f". {one.text}" for one in verdicts if one.code == "timings-missing"), "")
+        why = next((f". {one.text}" for one in verdicts if one.code in _WITHOUT_TIMES), "")
         raise UserError(
             f"run {run_id}: none of its {len(chosen)} steps has the time of the whole step "
             f"({root_keys(tree)}{present}). Import a source that has it; several sources of one run are joined by "

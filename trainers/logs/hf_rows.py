@@ -20,6 +20,9 @@ from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequ
 from trainers.logs.step_names import WALL
 
 TRAINER_STATE = "trainer-state"
+TIMES_FROM_BARS, BARS_TOO_COARSE, SUPERVISED = "times-from-bars", "bars-too-coarse", "supervised"
+# A row of reinforcement learning has names with one of these.
+_OF_RL = ("reward", "completion")
 # The prefix that transformers' callbacks give a row's names in wandb; logs get the names of the wandb run.
 TRAIN = "train/"
 STEP_TIME = "train/step_time"
@@ -102,6 +105,8 @@ ELAPSED = "elapsed_time"
 _ELAPSED_PARTS = re.compile(r"(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+(?:\.\d+)?)s")
 # `elapsed_time` is in whole seconds.
 _ELAPSED_ROUNDING_S = 0.5
+# The difference of two times in whole seconds is off by less.
+_WHOLE_SECONDS_OFF_S = 1.0
 # Steps are not comparable if their time's error exceeds this share of it.
 _LARGEST_SHARE = 0.25
 # Plausible seconds per step lie between this and its inverse.
@@ -195,7 +200,8 @@ def imported_rows(
 
     A row that averages several steps has the scalar `STEPS_LOGGED`. If no row has `step_time`, the seconds come from
     ms-swift's average since the start, with the error of its rounding and a verdict. `unnumbered`: the rows have no
-    step numbers of their own, so several runs or a restart in the file are an error.
+    step numbers of their own, so several runs or a restart in the file are an error. Without such averages either, they
+    are those of the progress bars.
     """
     records = [
         replace(row, scalars={**row.scalars, STEPS_LOGGED: float(window)}) if window > 1 else row
@@ -208,6 +214,11 @@ def imported_rows(
     if not any(STEP_TIME in record.scalars for record in read.records.values()):
         restarts = {at for at, (a, b) in enumerate(pairwise(records), start=1) if counter_drops(a, b)}
         _add_average_times(read, rows, restarts, path)
+        if not any(WALL in record.scalars for record in read.records.values()):
+            _add_bar_times(read, path)
+        if records and not any(word in name for record in records for name in record.scalars for word in _OF_RL):
+            text = f"{path}: a log of supervised fine-tuning: it has losses, and no rewards or completions"
+            read.verdicts.append(Verdict("note", SUPERVISED, text))
     read.verdicts += window_verdicts(str(path), [int(r.scalars.get(STEPS_LOGGED, 1)) for r in read.records.values()])
     return Imported(read, name)
 
@@ -239,6 +250,37 @@ def _add_average_times(read: SourceRead, rows: Sequence[StepRecord], restarts: C
             "row to the next, and includes checkpoints and evaluations between them"
         )
         read.verdicts.append(Verdict("warning", "times-from-average", text))
+
+
+def _add_bar_times(read: SourceRead, path: Path) -> None:
+    """Add step times from the whole seconds since the start beside the rows, such as a progress bar's."""
+    times: dict[int, tuple[float, float]] = {}
+    before_step, before_s = 0, 0.0
+    for step, record in sorted(read.records.items()):
+        window = int(record.scalars.get(STEPS_LOGGED, 1))
+        if record.elapsed_s is None:
+            continue
+        # After a restart the clock began again, and across a hole it counts other steps too.
+        if not record.resumed and step - before_step == window:
+            times[step] = (record.elapsed_s - before_s) / window, _WHOLE_SECONDS_OFF_S / window
+        before_step, before_s = step, record.elapsed_s
+    if not times:
+        return
+    off_s = max(error for _, error in times.values())
+    if 2 * sum(error > _LARGEST_SHARE * seconds for seconds, error in times.values()) > len(times):
+        text = f"{path}: its progress bars have whole seconds, too few for its steps (up to {off_s:.2g} s off each)"
+        read.verdicts.append(Verdict("warning", BARS_TOO_COARSE, text))
+        return
+    for step, (seconds, error) in times.items():
+        record = read.records[step]
+        scalars, rounding = {**record.scalars, WALL: seconds}, {**record.rounding, WALL: error}
+        # The time between steps is in these.
+        read.records[step] = replace(record, scalars=scalars, rounding=rounding, elapsed_s=None)
+    text = (
+        f"{path}: its rows have no step_time, so a step's seconds are the progress bar's: whole seconds, up to "
+        f"{off_s:.2g} s off each step, with checkpoints and evaluations"
+    )
+    read.verdicts.append(Verdict("warning", TIMES_FROM_BARS, text))
 
 
 def read_trainer_state(path: Path) -> Imported:

@@ -83,9 +83,9 @@ _NATIVE_PHASES = (
         "step",
         "Step",
         "TRL's step_time: all training_steps of one update on the main process, without optimizer, logging and "
-        "checkpoints.",
+        "checkpoints. If the log has none, the wall clock from one logged step to the next.",
         "other",
-        ("train/step_time",),
+        ("train/step_time", "wall"),
     ),
     Phase(_TRAINING_STEP, "Training step", "Not timed: the step above is its time.", "other"),
     _inputs("the log-probabilities of old policy and reference, tokenising, advantages", "_prepare_inputs"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from analysis.imports.formats import format_of
+from analysis.imports.import_run import merged
 from common.errors import UserError
 from trainers.logs.hf_rows import (
     WALL,
@@ -80,6 +81,68 @@ def test_the_bar_of_a_row_tells_the_seconds_since_the_start(tmp_path):
     before = "".join(f"{bar(n, elapsed=f'{n}:30')}{trl_row(n)}\n" for n in (1, 2, 3))
     for text, told in ((behind, [3610.0, 3620.0, 3630.0]), (before, [90.0, 150.0, 210.0])):
         assert [one.elapsed_s for one in console(tmp_path, text).read.records.values()] == told
+
+
+def with_bars(rows, every=1, of=100, seconds=10.6):
+    """A console whose rows have their bars, which show whole seconds."""
+    shown = [(n, int(n * every * seconds)) for n in range(1, len(rows) + 1)]
+    pieces = [
+        f"\r{row}\n\r{bar(n * every, of, f'{s // 60}:{s % 60:02}')}" for row, (n, s) in zip(rows, shown, strict=True)
+    ]
+    return f"{bar(0, of, '00:00')}" + "".join(pieces) + "\n"
+
+
+def without_step_time(step):
+    return {name: value for name, value in trl_row(step).items() if name != "step_time"}
+
+
+SFT = {
+    "loss": 1.5,
+    "grad_norm": 0.5,
+    "learning_rate": 1e-5,
+    "num_tokens": 100.0,
+    "mean_token_accuracy": 0.5,
+    "epoch": 0.1,
+}
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_bars_are_the_clock_of_rows_without_step_time(tmp_path, every):
+    rows = [without_step_time(n) for n in range(1, 11)]
+    found = console(tmp_path, with_bars(rows, every))
+    seconds = [record.scalars["timing_s/wall"] for record in found.read.records.values()]
+    assert sum(seconds) * every == pytest.approx(int(106 * every)) and all(abs(s - 10.6) <= 1 / every for s in seconds)
+    assert {record.rounding["timing_s/wall"] for record in found.read.records.values()} == {1 / every}
+    (said,) = [v.text for v in found.read.verdicts if v.code == "times-from-bars"]
+    assert f"whole seconds, up to {1 / every:.2g} s off each step, with checkpoints and evaluations" in said
+    timed = console(tmp_path, with_bars([trl_row(n) for n in range(1, 11)], every))
+    assert not any("timing_s/wall" in record.scalars for record in timed.read.records.values()), "step_time is better"
+
+
+def test_the_first_step_after_a_restart_and_a_row_without_a_bar_have_no_time_by_bars(tmp_path):
+    rows = [without_step_time(n) for n in range(1, 9)]
+    again = with_bars(rows[:2]).replace(" 1/100", " 6/100").replace(" 2/100", " 7/100")
+    found = console(tmp_path, with_bars(rows[:5]) + again)
+    assert [step for step, r in found.read.records.items() if "timing_s/wall" in r.scalars] == [1, 2, 3, 4, 5, 7]
+
+
+def test_bars_too_coarse_for_the_steps_are_no_clock(tmp_path):
+    found = console(tmp_path, with_bars([without_step_time(n) for n in range(1, 11)], seconds=0.7))
+    assert codes(found) == ["bars-too-coarse"] and "timing_s/wall" not in found.read.records[3].scalars
+
+
+def test_the_trainers_own_time_counts_where_another_source_has_only_a_clock(tmp_path):
+    found = console(tmp_path, with_bars([without_step_time(n) for n in range(1, 4)]))
+    state = tmp_path / "trainer_state.json"
+    state.write_text(json.dumps({"log_history": [{"step": n, "loss": 0.0, "step_time": 9.5} for n in (1, 2, 3)]}))
+    for reads in ([found.read, read_trainer_state(state).read], [read_trainer_state(state).read, found.read]):
+        joined = merged(reads, "run").records[2]
+        assert joined.scalars["train/step_time"] == 9.5 and "timing_s/wall" not in {**joined.scalars, **joined.rounding}
+
+
+def test_a_log_of_supervised_fine_tuning_is_named_as_one(tmp_path):
+    assert "supervised" in codes(console(tmp_path, with_bars([SFT] * 10, 10)))
+    assert "supervised" not in codes(console(tmp_path, with_bars([without_step_time(1)] * 10, 10)))
 
 
 @pytest.mark.parametrize("told", [{}, {"global_step/max_steps": "3/20"}])
