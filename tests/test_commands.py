@@ -112,14 +112,6 @@ def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys:
     assert "write-plan" not in said
 
 
-def test_an_unknown_argument_gets_the_commands_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("compare", "a.log", "b.log", "--out", "there") == 2
-    said = capsys.readouterr().err
-    assert "usage: rolloutbench compare" in said and "--report" in said
-    assert code_of() == 2
-    assert "compare logs: prints the verdict" in capsys.readouterr().err
-
-
 def test_the_old_name_of_verdict_still_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,14 +121,6 @@ def test_the_old_name_of_verdict_still_works(
         assert main([name, str(ROOT / "config.yaml")]) == 1
         said.append(capsys.readouterr().err)
     assert said[0] == said[1] and "no report yet in results/quickstart" in said[0] and "profiles/local" in said[0]
-
-
-def test_a_report_that_is_not_there_is_made_where_its_runs_can_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["verdict", str(ROOT / "experiments/gpu-smoke.yaml")]) == 1
-    assert "snakemake --profile slurm --configfile" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +140,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("rolloutbench comp", {"compare", "completion"}),
         ("rolloutbench status --w", {"--watch"}),
         ("rolloutbench completion ", set(SHELLS)),
-        ("rolloutbench plan m", {"mine.yaml"}),
         ("rolloutbench doctor --profile s", {"site"}),
-        ("rolloutbench head", set()),
     ],
 )
 def test_bash_completes_commands_options_and_files(scripts: Path, tmp_path: Path, line: str, offered: set[str]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import difflib
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,13 +51,8 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     ("path", "value", "says"),
     [
         ("basline", "vllm", "basline is not a known key (did you mean baseline?)"),
-        ("workload.max_respons_length", 3, "did you mean max_response_length?"),
-        ("workload.data.promt_column", "q", "did you mean prompt_column?"),
         ("arms.vllm.option", {}, "arms.vllm.option is not a known key (did you mean options?)"),
         ("workload.steps", "ten", "workload.steps: must be a whole number (got 'ten')"),
-        ("workload.steps", 0, "workload.steps: must be greater than or equal to 1 (got 0)"),
-        ("workload.temperature", float("nan"), "workload.temperature"),
-        ("workload", 3, "workload: must be"),
         ("workload.batch_size", 30, "multiple of num_generations (got 30 and 8; try 32)"),
         ("workload.micro_batch_size", 12, "must divide batch_size (got 12 and 32; try 4)"),
         (
@@ -67,14 +60,12 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
             [{"name": "acuracy"}],
             "workload.rewards.0.name: must be 'accuracy', 'format', 'length', 'phi4', 'cosine'",
         ),
-        ("workload.rewards", [], "workload.rewards"),
         (
             "workload.rewards",
             [{"source": "./no/such.py", "function": "score"}],
             "workload.rewards: no such file: ./no/such.py",
         ),
         ("workload.rewards", [{"source": "mine.txt", "function": "score"}], "rewards.0.source: must be a Python file"),
-        ("workload.rewards", [{"source": "mine.py"}], "workload.rewards.0.function is missing"),
         (
             "workload.rewards",
             [{"source": "mine.py", "function": "a b"}],
@@ -100,15 +91,11 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
             "arms.vllm.trainer must be one of: trl, verl, swift, replay, command (got 'trll') (did you mean trl?)",
         ),
         ("arms.vllm.stack", "trl-transformers-cpu", "is built for trainer trl with engine transformers"),
-        ("arms.vllm.stack", "trl-vlm-cpu", "trl-vllm-cpu"),
         ("arms.vllm.env", {"WANDB_API_KEY": "x"}, "WANDB_API_KEY looks like a secret"),
         ("arms.vllm.options", {"temperature": 2.0}, "options.temperature of an arm is not free"),
-        ("arms.vllm.options", {"use_vllm": False}, "options.use_vllm of an arm is not free"),
         ("seeds", [1, 1], "seeds must differ"),
-        ("seeds", [], "seeds"),
         ("sweep", {"workload.temprature": [1]}, "has no 'temprature' (did you mean temperature?)"),
         ("sweep", {"workload.temperature": [1, "hot"]}, "sweep with {'workload.temperature': 'hot'}"),
-        ("sweep", {"workload.temperature": []}, "sweep.workload.temperature"),
         ("sweep", {"workload.temperature": [1, 1]}, "sweep lists the same value twice"),
         ("sweep", {"arms.vllm.engine": ["vllm"]}, "arms.<arm>.options.<setting>"),
         ("workload.data.source", "builtin:arithmetik", "source must be builtin:arithmetic"),
@@ -118,28 +105,21 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("workload.model.source", "./no/such/model", "workload.model.source: no such file or folder"),
         ("experiment", "../elsewhere", "experiment may contain letters"),
         ("description", "x" * 5001, "description: must have at most 5000 characters (got 5001)"),
-        ("description", datetime.date(2020, 1, 1), "description: must be text (got the date 2020-01-01); quote it"),
         ("arms.vllm.env", {"A": 1}, "arms.vllm.env.A: must be text (got 1); quote it"),
         ("arms.vllm.env", {"1A": "x"}, "must be letters, digits and '_', and not begin with a digit (got '1A')"),
-        ("arms.vllm.env", {"A B": "x"}, "(got 'A B')"),
         ("arms.vllm.env", {"A": "x\0y"}, "A: must not contain a NUL character"),
         ("arms.vllm.env", {"A_PASS": "x"}, "A_PASS looks like a secret"),
-        ("arms.vllm.env", {"AUTHORITY": "x"}, "AUTHORITY looks like a secret"),
         ("arms.vllm.env", {"HTTPS_PROXY": "http://me:pw@host"}, "HTTPS_PROXY contains a URL with a password"),
         ("sweep", {"arms.vllm.env.MY_TOKEN": ["x"]}, "MY_TOKEN looks like a secret"),
-        ("sweep", {"arms.vllm.env.A-B": ["x"]}, "(got 'A-B')"),
         ("arms.vllm.options", {"index": "https://me:pw@host/x"}, "index contains a URL with a password"),
         ("arms.vllm.env", {"HUB": "hf_" + "a1" * 17}, "HUB looks like a key or a token"),
         ("arms.vllm.options", {"a": "x\0y"}, "a: must not contain a NUL character"),
         ("arms.vllm.options", {"a": {"b": [{"api_key": "x"}]}}, "a.b[0].api_key looks like a secret"),
-        ("arms.vllm.options", {"a": datetime.date(2020, 1, 1)}, "a: must be text, a number, true, false, null"),
         ("arms.vllm.options", {"a": datetime.date(2020, 1, 1)}, "(got the date 2020-01-01); quote it"),
         ("arms.vllm.options", {"a": [float("nan")]}, "a[0]: must be a finite number"),
         ("arms.vllm.options", {"a": {True: 1}}, "a: keys must be text (got true); quote it"),
-        ("arms.vllm.options", {"a": b"x"}, "a: must be text, a number"),
         ("arms.vllm.options", {"a": NESTED}, "nested more than 20 levels deep"),
         ("sweep", {"arms.vllm.options.a": [{"b": float("inf")}]}, "arms.vllm.options.a[0].b: must be a finite number"),
-        ("sweep", {"workload.temperature": [datetime.date(2020, 1, 1)]}, "workload.temperature[0]: must be text"),
         ("workload.temperature", True, "workload.temperature: must be a number (got true)"),
         ("workload.rewards", [{"name": "length", "options": {"target": True}}], "options.target: must be a number"),
         (
@@ -149,17 +129,8 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ),
         ("workload.rewards", [{"name": "format", "options": {"target": 3}}], "has no option 'target'; it has: none"),
         ("workload.rewards", [{"name": "format"}, {"name": "format", "weight": 2}], "format is listed 2 times"),
-        ("workload.rewards", "accuracy", "workload.rewards: must be a list (got 'accuracy')"),
-        ("workload.rewards", [], "workload.rewards: must have at least 1 entry (got [])"),
-        ("workload.steps", 10**30, "workload.steps: must be less than or equal to 1000000000"),
         ("warmup_steps", 12, "warmup_steps must be less than workload.steps"),
         ("seeds", [2**32], "seeds.0: must be less than or equal to 4294967295"),
-        ("seeds", [-1], "seeds.0: must be greater than or equal to 0"),
-        ("seeds", 3, "seeds: must be a list (got 3)"),
-        ("arms", [], "arms: must be a mapping of keys to values (got [])"),
-        ("arms.vllm", "x", "arms.vllm: must be a mapping of keys to values (got 'x')"),
-        ("arms", {}, "arms: must have at least 1 entry (got {})"),
-        ("arms", {"a b": {}}, "arms.a b may contain letters"),
         ("arms", {"速い": {}}, "may contain letters (A-Z, a-z)"),
         (
             "report",
@@ -180,13 +151,7 @@ def test_a_mistake_is_told_in_one_message(raw: dict[str, Any], path: str, value:
         ("", "baseline"),
         ("arms.vllm", "import"),
         ("arms.old.import", "gpu"),
-        ("arms.old.import.runs.0", "factors"),
-        ("shared.trl", "env"),
-        ("envs", "backend"),
-        ("report", "currency"),
         ("workload", "steps"),
-        ("workload.model", "revision"),
-        ("workload.data", "split"),
         ("workload.rewards.0", "weight"),
     ],
 )
@@ -233,10 +198,7 @@ def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
             "must be an arm that trains and differs from the baseline",
         ),
         ("vllm-alone", ["transformers-alone", "vllm-alone"], "arms that train: transformers, vllm"),
-        ("nosuch", ["transformers-alone", "vllm-alone"], "report.explain.nosuch"),
-        ("vllm", ["transformers-alone"], "report.explain.vllm"),
         ("vllm", ["transformers-alone", "vllm-alon"], "(got 'vllm-alon') (did you mean vllm-alone?)"),
-        ("vllm", ["transformers-alone", "vllm"], "must list different arms of trainer replay"),
         ("vllm", ["transformers-alone", "vllm-4", "vllm-4"], "must list different arms of trainer replay"),
         ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 has engine vllm and transformers has transformers"),
     ],
@@ -258,16 +220,6 @@ def test_all_mistakes_are_listed_at_once(raw: dict[str, Any]) -> None:
         parse_config(wrong)
     assert "workload.steps" in str(caught.value)
     assert "basline" in str(caught.value)
-
-
-def test_yaml_floats_without_a_dot_are_numbers(raw: dict[str, Any]) -> None:
-    assert parse_config(changed(raw, "workload.learning_rate", "1e-6")).workload.learning_rate == 1e-6
-
-
-def test_the_configuration_is_frozen(raw: dict[str, Any]) -> None:
-    config = parse_config(raw)
-    with pytest.raises(ValueError, match="frozen"):
-        config.workload.steps = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda file: file.stem)
@@ -431,26 +383,6 @@ def test_a_number_too_long_for_python_to_print_is_refused(raw: dict[str, Any]) -
         values = {"seeds": [huge], "arms.vllm.options": {"a": huge}, "sweep": {"workload.steps": [huge]}}
         with pytest.raises(UserError, match="a number of thousands of digits"):
             load_plan(changed(raw, path, values.get(path, huge)))
-
-
-@pytest.mark.full("whole workflows")
-@pytest.mark.parametrize("options", [[], ["--configfile", "other.yaml"]])
-def test_snakemake_refuses_a_key_that_is_given_twice(options: list[str], tmp_path: Path) -> None:
-    text = (ROOT / "config.yaml").read_text(encoding="utf-8")
-    (tmp_path / "config.yaml").write_text(text if options else text + "seeds: [7]\n")
-    (tmp_path / "other.yaml").write_text(text + "seeds: [7]\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "-n", "-s", str(ROOT / "workflow" / "Snakefile"), *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    (last,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert ("other.yaml" if options else "config.yaml") in last
-    assert "the key 'seeds' is given twice" in last
-    assert "Traceback" not in done.stderr
 
 
 def test_dotted_settings_are_nested_ones() -> None:

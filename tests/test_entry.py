@@ -45,27 +45,12 @@ def said_by(program: Path, folder: Path, *arguments: str) -> tuple[int, str]:
             "nosuch.yaml does not exist (looked in FOLDER); existing files: experiments/mine.yaml, other.yaml",
         ),
         (
-            "experiment/mine.yaml",
-            None,
-            "(did you mean experiments/mine.yaml?); existing files: experiments/mine.yaml, other",
-        ),
-        (
             "experiments",
             None,
             "experiments is a folder, not a YAML file; existing files: experiments/mine",
         ),
-        (
-            "latin.yaml",
-            "description: für alle\n".encode("latin-1"),
-            "latin.yaml is not UTF-8 text (byte 14 is 0xfc)",
-        ),
-        ("utf16.yaml", "experiment: x\n".encode("utf-16"), "utf16.yaml is not UTF-8 text (byte 0 is 0xff)"),
         ("broken.yaml", b"arms: [1\n", "broken.yaml is not YAML: while parsing a flow sequence"),
-        ("tab.yaml", b"arms:\n\tvllm: 1\n", "tab.yaml is not YAML: while scanning for the next token"),
         ("twice.yaml", b"seeds: [0]\nseeds: [1]\n", "twice.yaml: the key 'seeds' is given twice, in lines 1 and 2"),
-        ("list.yaml", b"- a\n", "list.yaml must be a mapping of keys to values (got a list)"),
-        ("empty.yaml", b"", "empty.yaml must be a mapping of keys to values (got nothing)"),
-        ("date.yaml", b"seeds: 2020-13-45\n", "date.yaml is not YAML: month must be in 1..12"),
         ("pipe/mine.yaml", None, "pipe/mine.yaml cannot be read: Not a directory"),
     ],
 )
@@ -76,7 +61,6 @@ def test_a_wrong_configuration_file_is_one_line(
     (tmp_path / "experiments" / "mine.yaml").touch()
     (tmp_path / "other.yaml").touch()
     (tmp_path / "pipe").touch()
-    (tmp_path / ".hidden.yaml").touch()
     if content is not None:
         (tmp_path / name).write_bytes(content)
     code, said = said_by(program, tmp_path, "--configfile", name, "--dry-run")
@@ -116,7 +100,6 @@ def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     [
         (["--configfile", "a.yaml", "b.yaml", "-n"], ["a.yaml", "b.yaml"]),
         (["--configfiles=a.yaml", "--config", "x=1"], ["a.yaml"]),
-        (["--config", "x=1", "--", "target"], []),
         (["--configfile"], []),
         (["--configfile", "a.yaml", "--", "b.yaml"], ["a.yaml"]),
     ],
@@ -189,11 +172,8 @@ def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quo
     ("train", "says"),
     [
         ("runtime: 20:00:00", "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200"),
-        ("account: lab", "train: has no key account; did you mean slurm_account?"),
         ("setup: nowhere.sh", "no runtime, the walltime of one job; write runtime: 20h"),
-        ("setup: nowhere.sh", "no such setup script: "),
         ("runtime: 20h, nodes: 2", "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
-        ("runtime: 20h, slurm_extra: --requeue", "slurm_extra cannot have --requeue: a job is requeued at its time"),
     ],
 )
 def test_a_request_that_cannot_run_is_refused_before_anything_is_built(

@@ -116,19 +116,15 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--gpus x", "--gpus: must be 0 to 999 (got 'x')"),
         ("--steps 0", "--steps: must be a whole number, 1 or more (got '0')"),
         ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift (with --gpus 0)"),
-        ("--trainer verl", "known: trl, swift (with --gpus 0)"),
         ("--engines vllm,slang", "unknown engine 'slang' (did you mean sglang?); known: vllm, sglang, transformers"),
         ("--rewards acuracy", "--rewards: unknown reward 'acuracy' (did you mean accuracy?); known: accuracy, "),
         ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),
         ("--model qwen", "--model: must be ID@COMMIT of a hub, or the path of a folder, such as ./qwen (got 'qwen')"),
-        ("--model ./qwen", "--model: must be an existing folder (got './qwen')"),
-        ("--model .", "is no model: it has no config.json"),
         (
             "--model builtin:huge",
             "unknown source 'builtin:huge' (did you mean builtin:tiny-qwen2?); known: builtin:tiny-qwen2, ",
         ),
         ("--data nowhere.jsonl", "must be an existing .jsonl or .json or .parquet file (got 'nowhere.jsonl')"),
-        ("--data train.jsonl --columns prompt", "--columns: must be two names, PROMPT,ANSWER (got 'prompt')"),
         ("--data train.jsonl --columns prompt,sum", "has the columns prompt, solution, x; name one of them"),
         ("--partition 'a b'", "--partition: must be a Slurm partition (got 'a b')"),
     ],
@@ -151,14 +147,6 @@ def test_no_file_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str], 
     assert main(["new", "--partition", "h100"]) == 1
     assert capsys.readouterr().err.startswith(f"error: {there} exists; give another name")
     assert Path(there).read_text() == "mine" and sorted(here.rglob("*")) == before
-
-
-def test_a_place_where_nothing_can_be_written_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = sorted(here.rglob("*"))
-    assert main(["new", "train.jsonl/my.yaml", "--gpus", "0"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: train.jsonl/my.yaml cannot be written (") and len(told.splitlines()) == 1, told
-    assert sorted(here.rglob("*")) == before
 
 
 def test_the_commands_that_follow_can_be_copied_for_any_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

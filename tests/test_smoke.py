@@ -38,13 +38,6 @@ def test_one_engine_alone_trains_the_same_run(
     assert {run.fingerprint for run in one.runs.values()} == {whole.runs[f"{arm}-s0"].fingerprint}
 
 
-def test_an_arm_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "one.yaml"
-    assert main(["only", str(ROOT / "experiments/gpu-smoke.yaml"), "slang", "--out", str(out)]) == 1
-    said = capsys.readouterr().err
-    assert "unknown arm 'slang' (did you mean sglang?)" in said and not out.exists()
-
-
 def smoke(tmp_path: Path, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
     """smoke.sh with programs that only note how they were called: the real ones are tested on their own."""
     noted = tmp_path / "noted"
@@ -106,19 +99,6 @@ def test_only_the_arms_packages_are_asked_for(tmp_path: Path, arms: str, asked: 
     assert noted.read_text() == f"-m workflow.stacks needs trl-{asked}-cpu --debian\n"
 
 
-def test_what_the_picture_lacks_is_said_before_anything_is_made(tmp_path: Path) -> None:
-    words = ["make", "--no-print-directory", "-n", "-o", ".venv/controller.stamp", "-o", ".venv/dev.stamp", "picture"]
-    first = subprocess.check_output(words, cwd=ROOT, text=True).splitlines()[0]
-    for name in ("bash", "chromium", "chromedriver"):
-        executable(tmp_path / name, 'exec /bin/bash "$@"')
-    executable(tmp_path / "id", "echo 1000")
-    executable(tmp_path / "ls", "exit 0")
-    done = subprocess.run(
-        ["/bin/bash", "-c", first], cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1 and "poppler-utils" in done.stderr and done.stderr.count("\n") == 1, done
-
-
 def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
     executable(tmp_path / "python3.11", "exit 127")
     executable(tmp_path / "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
@@ -127,18 +107,6 @@ def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
     assert told == "python3.12\n"
     executable(tmp_path / "python3.12", "exit 1")
     assert subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True) == "python3.11\n"
-
-
-@pytest.mark.full("whole workflows")
-def test_where_packages_cannot_be_had_it_says_what_to_set(tmp_path: Path) -> None:
-    """pip's last line is that there is no such version, whatever it could not reach, and by what certificate."""
-    (tmp_path / "lock").write_text(f"rbt-nowhere==1 --hash=sha256:{'0' * 64}\n")
-    script = ROOT / "scripts" / "make-venv.sh"
-    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
-    command = ["bash", script, sys.executable, "made", "lock"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "rbt-nowhere" in done.stderr
-    assert "PIP_CERT" in done.stderr.partition("\nerror: the packages of lock were not installed")[2], done.stderr
 
 
 @pytest.mark.full("whole workflows")
