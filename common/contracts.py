@@ -94,7 +94,6 @@ class SpecFile(_Import):
     server: NotRequired[
         Annotated[Object, "the engine server: `module`, `gpus`, and `patience_s` until its first answer"]
     ]
-    scorer: NotRequired[Annotated[Object, "the process of reward models that have their own devices; same keys"]]
     least_cpus: NotRequired[Annotated[int, "minimum CPUs of all nodes together; with fewer the run never starts"]]
     lock_id: NotRequired[Annotated[str, "first 12 hex digits of the hash of the stack's lock"]]
     inputs_id: NotRequired[Annotated[str, "name of the folder with its data and model"]]

@@ -15,8 +15,6 @@ from node.checkpoints import newest_checkpoint
 
 URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
 """Trainer variables: the server's URL, and the address for sending new weights."""
-SCORER, SECRET = "ROLLOUTBENCH_SCORER", "ROLLOUTBENCH_SERVER_SECRET"
-"""Trainer variables: the address of its reward models, and the secret that both share."""
 _SEEDS_APART = 1000
 """Seed difference per resumed step, so that a resumed run does not repeat its first random numbers."""
 
@@ -32,14 +30,14 @@ class ServerOrder:
     """The run's seed, shifted by the resumed step."""
 
 
-def read_server_order(program: str, name: str = "server") -> ServerOrder:
+def read_server_order(program: str) -> ServerOrder:
     """The order on the command line `program ATTEMPT --host HOST --port PORT`; checks the inputs."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("attempt")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
-    job = begin(read_attempt([arguments.attempt]), name)
+    job = begin(read_attempt([arguments.attempt]), "server")
     job.inputs.require_unchanged()
     newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * (newest.step if newest else 0)

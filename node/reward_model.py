@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,9 @@ from node.hardware import importing
 from node.policy import missing_parts
 
 HEAD = "ForSequenceClassification"
-OWN_PROCESS = "own"
-"""The `device` of a reward model in a separate process (node/scorer.py)."""
 _DEFAULT_LABELS = 2  # of transformers' configurations
 _NO_LIMIT = 1 << 30
 """Tokenizers without a length limit report a number above this."""
-
-
-def scorer_rewards(rewards: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """The rewards of a workload that are scored in a separate process."""
-    return [reward for reward in rewards if isinstance(reward, Mapping) and reward.get("device") == OWN_PROCESS]
 
 
 def model_key(reward: Mapping[str, Any]) -> str:
@@ -123,7 +116,7 @@ class Classifier:
         except torch.OutOfMemoryError as error:
             raise UserError(
                 f"workload.rewards: the reward model {self._folder} does not fit onto {place}: {one_line(error)}; "
-                "set dtype: bfloat16, or device: own or cpu, or give the engine less of the GPU"
+                "set dtype: bfloat16, or device: cpu, or give the engine less of the GPU"
             ) from error
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(

@@ -10,8 +10,7 @@ from typing import Any
 from common.errors import UserError
 from node.built_in_rewards import BUILT_IN, Response, Score
 from node.own_reward import RewardProgram
-from node.reward_model import OWN_PROCESS, Classifier, model_key
-from node.scorer import RemoteClassifier
+from node.reward_model import Classifier, model_key
 
 FAILED = "_failed"
 """Suffix of verl's column that reports whether a user's function failed on a response."""
@@ -152,8 +151,7 @@ def _model_reward(reward: Mapping[str, Any], longest: int | None, models: Mappin
             f"workload.rewards: the reward model {reward['model']} is not among the prepared inputs; start snakemake "
             "again to prepare them"
         )
-    folder = models[model_key(reward)]
-    model = Classifier(reward, folder) if reward.get("device") != OWN_PROCESS else RemoteClassifier(reward, folder)
+    model = Classifier(reward, models[model_key(reward)])
     return RewardFunction(model.name, model, longest, takes=model.takes)
 
 

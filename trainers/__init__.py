@@ -16,10 +16,6 @@ _DRIVERS = {
     "workflow.jobs.verl_grpo": "trainers.verl.driver.train",
 }
 
-SERVERS = ("server", "scorer")
-"""The keys of a trainer's servers in a spec, in the order of their GPUs: the engine's server, and that of reward models
-on the last GPUs."""
-
 
 class Spread(str, Enum):  # noqa: UP042 - Python 3.10 of an environment as found has no StrEnum
     """How a trainer spreads over a job's GPUs and nodes."""
@@ -33,7 +29,7 @@ class Spread(str, Enum):  # noqa: UP042 - Python 3.10 of an environment as found
     RAY = "ray"
     """One process, which uses the job's own Ray cluster."""
     SERVER = "server"
-    """`torchrun` with some of `SERVERS`: on GPUs of the same node; an engine's server also on the last node."""
+    """`torchrun` beside an engine's server, which has GPUs of the same node or the last node."""
     OWN = "own"
     """The user's own command on the first node, in the user's environment: it starts everything else itself."""
 
@@ -42,14 +38,13 @@ class Spread(str, Enum):  # noqa: UP042 - Python 3.10 of an environment as found
         """From a spec or a job's order; old ones without `spread` only have `ray`."""
         return cls(spec.get("spread") or (cls.RAY if spec.get("ray") else cls.ALONE))
 
-    def to_spec(self, processes: int, *servers: Mapping[str, Any] | None) -> dict[str, Any]:
+    def to_spec(self, processes: int, server: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Its entries in a spec; one process has the same entries for every trainer.
 
-        `servers` are in the order of `SERVERS`, None for a missing one: `module`, `gpus`, and `patience_s` (the limit
-        for its first answer).
+        `server` has `module`, `gpus`, and `patience_s` (the limit for its first answer).
         """
-        if given := {name: dict(one) for name, one in zip(SERVERS, servers, strict=False) if one is not None}:
-            return {"ray": False, "spread": Spread.SERVER.value, **given}
+        if server is not None:
+            return {"ray": False, "spread": Spread.SERVER.value, "server": dict(server)}
         named = self is Spread.OWN or (self is Spread.TORCHRUN and processes > 1)
         spread = {"spread": self.value} if named else {}
         return {"ray": self is Spread.RAY, **spread}

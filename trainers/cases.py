@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding
 from engines import Engine
-from node.reward_model import scorer_rewards
 
 if TYPE_CHECKING:
     from trainers.protocol import Trainer, Variables
@@ -114,11 +113,6 @@ class Case:
         return int(self.workload.get("gpus_per_node") or 0) * int(self.workload.get("nodes") or 1)
 
     @property
-    def trainer_gpus(self) -> int:
-        """Its GPUs without those of reward models."""
-        return max(0, self.gpus - len(scorer_rewards(self.workload.get("rewards") or ())))
-
-    @property
     def tensor_parallel(self) -> int:
         return max(1, self._count("tensor_parallel"))
 
@@ -135,7 +129,7 @@ class Case:
     @cached_property
     def per_replica(self) -> int:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are divided evenly."""
-        replicas = self._count("server_engines") if self._served else self.trainer_gpus // self.tensor_parallel
+        replicas = self._count("server_engines") if self._served else self.gpus // self.tensor_parallel
         return -(-int(self.workload["batch_size"]) // max(1, replicas))
 
     @property
@@ -146,7 +140,7 @@ class Case:
     def allows_tensor_parallel(self, gpus: int) -> bool:
         """Whether its nodes have room for engines of so many GPUs, and the batch divides over a trainer beside them."""
         nodes = int(self.workload.get("nodes") or 1)
-        each = self.trainer_gpus // nodes
+        each = self.gpus // nodes
         if not self._served:
             return each == 0 or each % gpus == 0
         used = gpus * self._count("server_engines")

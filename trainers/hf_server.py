@@ -58,7 +58,7 @@ def gpus(arm: TrainedArm, workload: Workload, parallel: tuple[str, ...]) -> int:
     On one node the server has the last GPUs. On several nodes it has the last node, and by default all of that node's
     GPUs as engines of the given size: few models have heads that eight GPUs divide.
     """
-    each, nodes = workload.trainer_gpus, workload.nodes
+    each, nodes = workload.gpus_per_node, workload.nodes
     most = 1 if not each else each - 1 if nodes == 1 else each
     given = {option: arm.options[option] for option in parallel if option in arm.options}
     whole = all(isinstance(number, int) and not isinstance(number, bool) for number in given.values())
@@ -88,7 +88,7 @@ def training_processes(arm: TrainedArm, workload: Workload, parallel: tuple[str,
         return workload.processes
     if workload.nodes > 1:
         return (workload.nodes - 1) * max(1, workload.gpus_per_node)
-    return max(1, workload.trainer_gpus - gpus(arm, workload, parallel))
+    return max(1, workload.gpus_per_node - gpus(arm, workload, parallel))
 
 
 def to_spec(module: str, args: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -113,14 +113,14 @@ def is_served(case: Case) -> bool:
 def training_gpus(case: Case) -> int:
     """A run's GPUs that train, on a CPU 1. A server's GPUs do not, nor does its node if there are several."""
     nodes = int(case.workload.get("nodes") or 1)
-    of_server = case.trainer_gpus // nodes if nodes > 1 else engines_and_gpus(case.settings.values)[1]
-    return max(1, case.trainer_gpus - of_server * is_served(case))
+    of_server = case.gpus // nodes if nodes > 1 else engines_and_gpus(case.settings.values)[1]
+    return max(1, case.gpus - of_server * is_served(case))
 
 
 def idle_gpus(case: Case, variables: Variables) -> Iterator[Finding]:
     """GPUs of a server's own node that neither the server nor the trainer uses."""
     nodes, used = int(case.workload.get("nodes") or 1), engines_and_gpus(case.settings.values)[1]
-    each = case.trainer_gpus // nodes
+    each = case.gpus // nodes
     if case.imported or nodes == 1 or not is_served(case) or used >= each:
         return
     product = " times ".join(option for option in (TENSOR_PARALLEL, DATA_PARALLEL) if option in case.settings)

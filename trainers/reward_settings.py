@@ -92,9 +92,8 @@ class RewardModel(Section):
     """Texts per pass."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of its weights and passes."""
-    device: Literal["trainer", "cpu", "own"] = "trainer"
-    """Where it scores. `trainer`: next to the policy on the GPU of each training process. `cpu`. `own`: in its own
-    process on one of the node's last GPUs, which the trainer does not use (without GPUs: on the CPU)."""
+    device: Literal["trainer", "cpu"] = "trainer"
+    """Where it scores. `trainer`: next to the policy on the GPU of each training process. `cpu`."""
 
     @model_validator(mode="after")
     def _model_is_pinned(self) -> RewardModel:

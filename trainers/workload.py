@@ -13,12 +13,9 @@ from node.built_in_rewards import ROW
 from node.dataset import BUILTIN_DATA
 from node.hub import DATA_SUFFIXES, source_kind
 from node.own_reward_signatures import ARGUMENTS
-from node.reward_model import OWN_PROCESS
 from node.tiny import BUILTIN_MODELS, WITHOUT_WEIGHTS
 from trainers.reward_settings import AnyReward, RewardModel
 from trainers.section import Count, Environment, Number, Options, PositiveInt, Section, Seed, require_source
-
-_SCORER_TIMEOUT_S = 1800.0
 
 
 class Data(Section):
@@ -147,19 +144,7 @@ class Workload(Section):
     @property
     def processes(self) -> int:
         """Processes of a trainer with one per GPU, on a CPU one per node."""
-        return self.nodes * max(1, self.trainer_gpus)
-
-    @property
-    def trainer_gpus(self) -> int:
-        """GPUs of each node for the trainer and its engine; a reward model's own GPUs are not among them."""
-        return self.gpus_per_node - (int(self.scorer["gpus"]) if self.scorer else 0)
-
-    @property
-    def scorer(self) -> dict[str, Any] | None:
-        """The specification's entry for the process of reward models with their own devices; None without any."""
-        count = sum(one.device == OWN_PROCESS for one in self.reward_models)
-        gpus = count if self.gpus_per_node else 0
-        return {"module": "node.scorer", "gpus": gpus, "patience_s": _SCORER_TIMEOUT_S} if count else None
+        return self.nodes * max(1, self.gpus_per_node)
 
     @property
     def reward_models(self) -> list[RewardModel]:
@@ -182,16 +167,6 @@ class Workload(Section):
             raise ValueError(
                 f"micro_batch_size must divide batch_size (got {self.micro_batch_size} and {self.batch_size}; "
                 f"try {math.gcd(self.batch_size, self.micro_batch_size)})"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _scorer_has_room(self) -> Workload:
-        if self.scorer and (self.nodes > 1 or self.trainer_gpus < min(1, self.gpus_per_node)):
-            least = int(self.scorer["gpus"]) + 1
-            raise ValueError(
-                f"a reward model with device: own needs a GPU of the trainer's node: nodes must be 1, gpus_per_node "
-                f"0 or at least {max(2, least)} (got {self.nodes} and {self.gpus_per_node})"
             )
         return self
 

@@ -116,8 +116,7 @@ class _SetupReader:
         parallel = parallel or self._tensor_parallel(self.settings)
         model, facts, model_contradicted = self._model()
         number_bytes, assumed = self._number_bytes()
-        left = (gpus or 0) - int(as_mapping(run.spec.get("scorer")).get("gpus") or 0)
-        divides = left and parallel and left % parallel == 0 and not self.separate_engines
+        divides = gpus and parallel and gpus % parallel == 0 and not self.separate_engines
         asked = _product(self._setting("prompts"), group)
         lengths = (source.get("max_response_length") for source in (self.own, declared, workload))
         at_once = self.trainer.sequence_limit(run.tree, self.engine, self.settings, self.engine_settings)
@@ -126,7 +125,7 @@ class _SetupReader:
             gpus=gpus,
             nodes=self.machines.nodes,
             tensor_parallel=parallel,
-            replicas=left // parallel if divides and parallel else None,
+            replicas=gpus // parallel if divides and gpus and parallel else None,
             model=model,
             facts=facts,
             number_bytes=number_bytes,

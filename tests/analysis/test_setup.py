@@ -195,11 +195,6 @@ def test_trls_engine_speaks_for_itself() -> None:
 
 
 def test_a_run_on_the_cpu_has_no_floor() -> None:
-    tree = tree_for("trl", "1.16.0", "vllm")
-    beside = {"workload": WORKLOAD | {"gpus_per_node": 7}, "scorer": {"gpus": 1}}
-    done = {"hardware": {"gpus": SXM[:6]}, "resolved": {"engine": {"dtype": "bfloat16", "tensor_parallel_size": 2}}}
-    setup = setup_of(a_run(beside, done, trainer="trl", tree=tree))
-    assert (setup.gpus, setup.replicas, setup.unknown) == (7, 3, ()), "a reward model's own GPU has no engine"
     setup = trl("transformers", {"dtype": "float32"}, gpus=[])
     assert setup.unknown == ("a GPU: it trained on the CPU",)
 
@@ -258,9 +253,9 @@ def test_a_models_folder_is_what_it_is_said_to_hold(own: str, declared: str | No
 
 
 def test_trls_own_words_come_first_in_an_import() -> None:
+    tree = tree_for("trl", "1.16.0", "vllm")
     config = {"model_name_or_path": "Qwen/Qwen2.5-7B", "vllm_mode": "colocate", "vllm_tensor_parallel_size": 1}
     nothing = {"workload": WORKLOAD, "import": {}}
-    tree = tree_for("trl", "1.16.0", "vllm")
     four = imported(config, "trl", tree=tree, spec=nothing, gpus=SXM[:4])
     assert (four.gpus, four.replicas, four.model, four.contradicted) == (4, 4, "Qwen/Qwen2.5-7B", ())
     # Of its node's GPUs it may have used two, if that is said; but not eight of four.

@@ -18,7 +18,7 @@ order = json.loads(Path(sys.argv[1]).read_text())
 host, port = sys.argv[3], int(sys.argv[5])
 fault = os.environ.get("STAND_IN_SERVER")
 seen = {"pid": os.getpid(), "host": host, **{name: os.environ.get(name) for name in SEEN}}
-(Path(order["attempt_dir"]) / f"{os.environ.get('STAND_IN_NAME', 'server')}.json").write_text(json.dumps(seen))
+(Path(order["attempt_dir"]) / "server.json").write_text(json.dumps(seen))
 if fault == "silent":
     time.sleep(600)
 if fault == "breaks":

@@ -98,18 +98,11 @@ def test_threads_do_not_spin_where_they_compute(
         assert trainer_environment(order | {"env": env}, environ).get("OMP_WAIT_POLICY") == waits
 
 
-def test_the_trainer_the_server_and_the_scorer_share_the_gpus_out(tmp_path: Path) -> None:
+def test_the_trainer_and_the_server_share_the_gpus_out(tmp_path: Path) -> None:
     order = stack_order(tmp_path, {}) | {"cluster": "slurm", "visible_gpus": None}
-    order["spec"] = {"workload": {"gpus_per_node": 4}, "scorer": {"gpus": 1}}
-    environ = {"CUDA_VISIBLE_DEVICES": "2,3,5,7"}
-
-    def seen() -> list[str]:
-        servers = [server_environment(order, environ, name) for name in ("server", "scorer") if name in order["spec"]]
-        return [one["CUDA_VISIBLE_DEVICES"] for one in (trainer_environment(order, environ), *servers)]
-
-    assert seen() == ["2,3,5", "7"]
-    order["spec"]["server"] = {"gpus": 2}
-    assert seen() == ["2", "3,5", "7"]
+    order["spec"] = {"workload": {"gpus_per_node": 4}, "server": {"gpus": 2}}
+    both = [of(order, {"CUDA_VISIBLE_DEVICES": "2,3,5,7,8"}) for of in (trainer_environment, server_environment)]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in both] == ["2,3", "5,7"]
 
 
 def stack_order(folder: Path, environment: dict[str, str]) -> dict[str, Any]:

@@ -122,33 +122,6 @@ def test_a_server_that_never_answers_says_why_within_its_patience(
     assert caught.value.again is again
 
 
-def test_an_engines_server_and_a_scorer_have_shares_of_their_own_and_the_scorer_is_named(tmp_path: Path) -> None:
-    (tmp_path / "attempt.json").write_text(json.dumps({"attempt": 1, "attempt_dir": str(tmp_path)}))
-    setup = setup_of(tmp_path, ("gpu1",))
-    servers = [
-        ServerSetup(
-            {"module": "tests.cluster.stand_in_server", "gpus": gpus, "patience_s": 30.0},
-            {**setup.environment, "STAND_IN_NAME": name},
-            tmp_path / f"{name}.log",
-            name,
-        )
-        for name, gpus in (("server", 2), ("scorer", 0))
-    ]
-    with ServerHead(setup, 3, *servers) as head:
-        head.start(tmp_path)
-        head.wait_for_nodes()
-        told = head.environment()
-        seen = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("server", "scorer")]
-        shares = [told["ROLLOUTBENCH_SHARE"], *(one["ROLLOUTBENCH_SHARE"] for one in seen)]
-        assert shares == ["0,3,6", "3,2,6", "5,1,6"]
-        assert is_healthy(told["ROLLOUTBENCH_SERVER"]) and is_healthy(told["ROLLOUTBENCH_SCORER"])
-        os.kill(seen[1]["pid"], signal.SIGKILL)
-        while (died := head.poll()) is None:
-            time.sleep(0.05)
-        assert died.startswith("the scorer on rank 0 (gpu1) was killed by SIGKILL") and "scorer.log" in died
-    assert not is_healthy(told["ROLLOUTBENCH_SERVER"]), "nothing is left behind"
-
-
 def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> None:
     tasks = Tasks(tmp_path, 2)
     tasks.head._deadline = time.monotonic() + 0.5

@@ -15,8 +15,7 @@ from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import preflight
 
-from .plans import EQUAL, cases, planned
-from .test_checks import TRL, TRL_GPU
+from .plans import EQUAL, planned
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
@@ -111,6 +110,7 @@ def test_texts_that_may_be_too_long_are_odd(tmp_path: Path) -> None:
         ({"model": "./rm", "maxlength": 3}, "did you mean max_length"),
         ({"model": "./rm", "name": "accuracy"}, "accuracy is listed 2 times"),
         ({"model": "./rm", "dtype": "int8"}, "dtype"),
+        ({"model": "./rm", "device": "own"}, r"device: must be 'trainer' or 'cpu' \(got 'own'\)"),
     ],
 )
 def test_mistakes_in_the_configuration(reward: dict[str, Any], words: str) -> None:
@@ -124,33 +124,3 @@ def test_verl_refuses_it_and_says_what_it_has_itself(tmp_path: Path) -> None:
     rewards = [{"model": str(classifier(tmp_path / "rm"))}]
     with pytest.raises(UserError, match=r"reward\.reward_model\.enable: a server of vLLM's or SGLang's"):
         planned(EQUAL, rewards=rewards)
-
-
-@pytest.mark.parametrize(
-    ("options", "processes", "server"),
-    [({}, 3, None), ({"vllm_mode": "server", "vllm_tensor_parallel_size": 2}, 1, 2)],
-)
-def test_one_of_its_own_process_takes_a_gpu_from_the_trainer(
-    options: dict[str, Any], processes: int, server: int | None, tmp_path: Path
-) -> None:
-    own = {"model": str(classifier(tmp_path / "rm")), "device": "own"}
-    arms = {"vllm": {**TRL_GPU["vllm"], "options": options}}
-    more = {**TRL, "rewards": [own], "gpus_per_node": 4, "batch_size": 24, "num_generations": 4}
-    plan, case = planned(EQUAL, arms=arms, **more), cases(EQUAL, arms=arms, **more)["vllm"]
-    (run, *_) = plan.runs.values()
-    assert run.spec["spread"] == "server" and run.spec["scorer"]["gpus"] == 1
-    assert (run.spec.get("server") or {}).get("gpus") == server
-    assert run.spec["trainer_args"]["gradient_accumulation_steps"] == 24 // processes
-    assert (case.gpus, case.trainer_gpus) == (4, 3), "the plan counts all of them"
-
-
-def test_on_a_cpu_it_has_a_process_and_no_gpu(tmp_path: Path) -> None:
-    spec = plan_with(classifier(tmp_path / "rm"), device="own").runs["vllm-s0"].spec
-    assert (spec["spread"], spec["scorer"]["gpus"]) == ("server", 0)
-
-
-@pytest.mark.parametrize("words", [{"gpus_per_node": 1}, {"gpus_per_node": 8, "nodes": 2}])
-def test_one_of_its_own_process_leaves_the_trainer_a_gpu_of_its_node(words: dict[str, int], tmp_path: Path) -> None:
-    rewards = [{"model": str(classifier(tmp_path / "rm")), "device": "own"}]
-    with pytest.raises(UserError, match=r"device: own needs a GPU of the trainer's node"):
-        planned(EQUAL, arms={"vllm": TRL_GPU["vllm"]}, **{**TRL, "rewards": rewards, **words})

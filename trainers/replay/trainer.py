@@ -30,10 +30,6 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
         ("samples", workload.samples > 0, "0", "its policy does not learn"),
     )
     require_words("replay", workload, rules)
-    if workload.scorer:
-        raise UserError(
-            "workload.rewards: device must be trainer or cpu with trainer replay: it scores nothing (got own)"
-        )
     shards = _tensor_parallel(arm, workload)
     _require_weights(arm, workload)
     lengths = check_lengths(arm.options.get("lengths"), workload.max_response_length)

@@ -39,7 +39,7 @@ def _engine_over_nodes(case: Case) -> bool:
     # A server's GPUs are no training processes; the plan checks them.
     if case.settings.get("vllm_mode") == "server":
         return False
-    return max(1, case.trainer_gpus // int(case.workload.get("nodes") or 1)) % case.tensor_parallel != 0
+    return max(1, case.gpus // int(case.workload.get("nodes") or 1)) % case.tensor_parallel != 0
 
 
 TENSOR_PARALLEL = RefusedOption(

@@ -15,7 +15,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import inputs_sha256, read_json
 from common.retry import retry_io
-from trainers import SERVERS, Spread
+from trainers import Spread
 from workflow.cluster.place import visible_gpus
 from workflow.cluster.resources import LIMITS, TEXTS, RequestError, gpus_of_gres, read_request
 from workflow.cluster.site import Site
@@ -110,11 +110,11 @@ def require_fit(request: Mapping[str, Any]) -> str:
     if nodes > 1 and spread is Spread.ALONE:
         raise RequestError(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
     # A server on the trainer's node has its share of the CPUs, on a CPU as well.
-    wanted = max(gpus, 1 + (nodes == 1) * sum(name in spec for name in SERVERS))
+    wanted = max(gpus, 1 + (nodes == 1 and "server" in spec))
     if spread in (Spread.TORCHRUN, Spread.SERVER) and int(request["cpus"]) < wanted:
         each = f"a process for each GPU, {gpus} on each node" if gpus else "a process"
-        if not gpus and (beside := [f"a {name}" for name in SERVERS if name in spec]):
-            each += f" and {' and '.join(beside)} beside it"
+        if not gpus and "server" in spec:
+            each += " and a server beside it"
         raise RequestError(
             f"{spec['trainer']} starts {each}, but the profile gives {request['cpus']} CPUs",
             f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",

@@ -1,6 +1,6 @@
-"""Starts a job's trainer on its nodes (a Ray cluster, or a process per GPU) and the servers beside it.
+"""Starts a job's trainer on its nodes (a Ray cluster, or a process per GPU) and the engine's server beside it.
 
-A server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
+The server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
 stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
 signals do not end it: the trainer's last step needs it.
 """
@@ -10,22 +10,20 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import secrets
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from common.files import tail
-from node.engine_server import MEET, SCORER, SECRET, URL
+from node.engine_server import MEET, URL
 from node.hardware import free_port
 from node.ranks import SHARE, describe_exit
-from trainers import SERVERS, Spread
+from trainers import Spread
 from workflow.cluster.paths import AttemptPaths
 from workflow.cluster.place import own_ip
 from workflow.cluster.processes import end_session, start_in_session
@@ -34,7 +32,6 @@ from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetu
 from workflow.cluster.torchrun import RanksHead, RanksWorker
 from workflow.cluster.training import server_environment, server_gpus_beside, trainer_command
 
-_URLS = dict(zip(SERVERS, (URL, SCORER), strict=True))
 _HEALTH_TIMEOUT_S = 5.0
 _REASON = re.compile(r"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
 _PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
@@ -47,7 +44,6 @@ class ServerSetup:
     spec: Mapping[str, Any]  # from the specification: `module`, `gpus`, `patience_s` (limit until its first answer)
     environment: Mapping[str, str]
     log: Path
-    name: str = SERVERS[0]  # one of `SERVERS`
 
 
 class EngineServer:
@@ -81,13 +77,13 @@ class EngineServer:
         code = None if self._process is None else self._process.poll()
         if code is None:
             return None
-        name, output = f"{self._setup.name} on {self._task.place.name(self._task.place.rank)}", self._output()
+        name, output = f"the server on {self._task.place.name(self._task.place.rank)}", self._output()
         if self.port_taken():
-            return f"the {name} found its port in use ({self.url}; see {self._setup.log})", code
+            return f"{name} found its port in use ({self.url}; see {self._setup.log})", code
         found = list(_REASON.finditer(output))
         reason = (found[-1]["ours"] or found[-1]["own"]).strip()[:300] if found else ""
         colon = f": {reason}" if reason else ""
-        return f"the {name} {describe_exit(code)}{colon} (see {self._setup.log})", code
+        return f"{name} {describe_exit(code)}{colon} (see {self._setup.log})", code
 
     def port_taken(self) -> bool:
         """Whether it ended because another program had its port."""
@@ -102,66 +98,60 @@ class EngineServer:
 
 
 class ServerHead(RanksHead):
-    """Rank 0's part beside servers, on its own node or on the last one; the trainer has the nodes before that.
+    """Rank 0's part beside a server, on its own node or on the last one; the trainer has the nodes before that.
 
-    On one node the trainer and each server have their share of the CPUs, and a secret authorizes the requests.
+    On one node the trainer and the server have their share of the CPUs.
     """
 
-    def __init__(self, setup: TaskSetup, each: int, *servers: ServerSetup) -> None:
+    def __init__(self, setup: TaskSetup, each: int, server: ServerSetup) -> None:
         super().__init__(setup, each, nodes=max(1, setup.place.nodes - 1))
-        self._servers = servers
-        widths = [max(1, int(server.spec["gpus"])) for server in servers]
-        parts, secret = each + sum(widths), {SECRET: secrets.token_hex(16)}
-        shares = [f"{first},{width},{parts}" for first, width in zip(accumulate([each, *widths]), widths, strict=False)]
+        self._server = server
+        width = max(1, int(server.spec["gpus"]))
+        parts = each + width
         one_node = setup.place.nodes == 1
-        self._variables = {SHARE: f"0,{each},{parts}", **secret} if one_node else {}
-        self._own = [
-            EngineServer(server, setup, {SHARE: share, **secret})
-            for server, share in zip(servers, shares, strict=True)
-            if one_node
-        ]
-        self._urls: list[str] = []
+        self._variables = {SHARE: f"0,{each},{parts}"} if one_node else {}
+        self._own = EngineServer(server, setup, {SHARE: f"{each},{width},{parts}"}) if one_node else None
+        self._url = ""
 
     def start(self, attempt: Path) -> None:
-        """Publish the rendezvous address, and start the servers of this node."""
+        """Publish the rendezvous address, and start a server of this node."""
         super().start(attempt)
-        for own in self._own:
+        if self._own:
             with self._reporting_failure("The server"):
-                own.start(attempt)
+                self._own.start(attempt)
 
     def wait_for_nodes(self) -> None:
-        """Return when all nodes have joined and the servers answer; a `NoServerError` if one does not."""
+        """Return when all nodes have joined and the server answers; a `NoServerError` if it does not."""
         try:
             super().wait_for_nodes()
-            self._urls = [own.url for own in self._own] or [str(self._peers[-1].read()["url"])]
-            for server, url in zip(self._servers, self._urls, strict=True):
-                self._wait_for_answer(server, url)
+            self._url = self._own.url if self._own else str(self._peers[-1].read()["url"])
+            self._wait_for_answer()
         except RendezvousError:
             if (died := self._server_died()) is not None:
                 raise NoServerError(died[0], again=self._port_taken()) from None
             raise
 
-    def _wait_for_answer(self, server: ServerSetup, url: str) -> None:
-        patience_s, self._deadline = float(server.spec["patience_s"]), float("inf")
+    def _wait_for_answer(self) -> None:
+        patience_s, self._deadline = float(self._server.spec["patience_s"]), float("inf")
         until = time.monotonic() + patience_s
-        while not is_healthy(url):
+        while not is_healthy(self._url):
             if (problem := self.poll()) is not None:
                 raise RendezvousError(problem)
             if time.monotonic() > until:
                 raise NoServerError(
-                    f"the {server.name} at {url} did not answer within {patience_s:.0f} s (see {server.log})"
+                    f"the server at {self._url} did not answer within {patience_s:.0f} s (see {self._server.log})"
                 )
             self._pause("")
 
     def environment(self) -> dict[str, str]:
-        """The servers' URLs, outside any proxy, and the address at which trainer and engine exchange weights."""
-        host = str(urlsplit(self._urls[0]).hostname)
+        """The server's URL, outside any proxy, and the address at which trainer and engine exchange weights."""
+        host = str(urlsplit(self._url).hostname)
         ip = self.address.rpartition(":")[0]
         proxies = {
             name: ",".join(filter(None, (self._setup.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
         }
-        urls = {_URLS[server.name]: url for server, url in zip(self._servers, self._urls, strict=True)}
-        return {**super().environment(), **proxies, **urls, MEET: f"{ip}:{free_port()}", **self._variables}
+        meet = f"{ip}:{free_port()}"
+        return {**super().environment(), **proxies, URL: self._url, MEET: meet, **self._variables}
 
     def poll(self) -> str | None:
         if (died := self._server_died()) is not None:
@@ -174,19 +164,19 @@ class ServerHead(RanksHead):
 
     def close(self) -> None:
         super().close()
-        for own in self._own:
-            own.close()
+        if self._own:
+            self._own.close()
 
     def _server_died(self) -> tuple[str, int] | None:
         if self._own:
-            return next(filter(None, (own.died() for own in self._own)), None)
+            return self._own.died()
         status = self._peers[-1].read()
         failed = status.get("state") == "failed" and "code" in status
         return (str(status["error"]), int(status["code"])) if failed else None
 
     def _port_taken(self) -> bool:
         if self._own:
-            return any(own.port_taken() for own in self._own)
+            return self._own.port_taken()
         return self._peers[-1].read().get("port") == "taken"
 
 
@@ -242,9 +232,7 @@ def started_nodes(order: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPa
             yield ray
         return
     each = _processes_per_node(order)
-    with (
-        ServerHead(setup, each, *_servers(order, setup)) if spread is Spread.SERVER else RanksHead(setup, each) as head
-    ):
+    with ServerHead(setup, each, _server(order, setup)) if spread is Spread.SERVER else RanksHead(setup, each) as head:
         head.start(attempt.folder)
         head.wait_for_nodes()
         yield head
@@ -257,7 +245,7 @@ def worker_task(order: dict[str, Any], setup: TaskSetup) -> WorkerTask:
         return RayWorker(setup)
     nodes = setup.place.nodes - (spread is Spread.SERVER)
     if setup.place.rank == nodes:
-        return ServerWorker(setup, *_servers(order, setup))
+        return ServerWorker(setup, _server(order, setup))
     each = _processes_per_node(order)
     return RanksWorker(setup, each, lambda attempt: trainer_command(order, AttemptPaths(attempt)), nodes)
 
@@ -268,14 +256,6 @@ def _processes_per_node(order: Mapping[str, Any]) -> int:
     return max(1, gpus - server_gpus_beside(order))
 
 
-def _servers(order: Mapping[str, Any], setup: TaskSetup) -> list[ServerSetup]:
-    return [
-        ServerSetup(
-            order["spec"][name],
-            server_environment(order, os.environ, name),
-            setup.folder / f"{name}-{setup.place.nodes - 1}.log",
-            name,
-        )
-        for name in SERVERS
-        if name in order["spec"]
-    ]
+def _server(order: Mapping[str, Any], setup: TaskSetup) -> ServerSetup:
+    environment = server_environment(order, os.environ)
+    return ServerSetup(order["spec"]["server"], environment, setup.folder / f"server-{setup.place.nodes - 1}.log")

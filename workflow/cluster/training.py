@@ -12,14 +12,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.retry import exists, keep_watching, retry_io
 from node.hardware import THREAD_VARIABLES, WAITING
-from trainers import SERVERS, Spread, driver_module
+from trainers import Spread, driver_module
 from workflow.cluster.history import FILES, exit_of, oom_kills
 from workflow.cluster.jobstate import HEARTBEAT_S
 from workflow.cluster.paths import AttemptPaths
@@ -231,24 +231,19 @@ def _own_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> di
     return {**env, **order["env"]}
 
 
-def server_environment(order: Mapping[str, Any], environ: Mapping[str, str], name: str = SERVERS[0]) -> dict[str, str]:
-    """The environment of a server beside the trainer: the trainer's, but with some of the last visible GPUs."""
+def server_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server beside the trainer: the trainer's, but with the last visible GPUs."""
     env = trainer_environment(order, environ)
     if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
         visible = _visible_gpus(order, {**environ, **order["env"]}, gpus)
-        first, *behind = SERVERS[SERVERS.index(name) :]
-        end = gpus - _gpus_of(order, behind)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[end - _gpus_of(order, [first]) : end])
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpus - int(order["spec"]["server"]["gpus"]) :])
     return env
 
 
 def server_gpus_beside(order: Mapping[str, Any]) -> int:
-    """The GPUs that servers use on the trainer's node; with several nodes an engine's server has the last node."""
-    return _gpus_of(order, SERVERS) if int(order["spec"]["workload"].get("nodes", 1)) == 1 else 0
-
-
-def _gpus_of(order: Mapping[str, Any], servers: Iterable[str]) -> int:
-    return sum(int(order["spec"][name]["gpus"]) for name in servers if name in order["spec"])
+    """The GPUs that a server uses on the trainer's node; with several nodes it has the last node."""
+    spec = order["spec"]
+    return int(spec["server"]["gpus"]) if "server" in spec and int(spec["workload"].get("nodes", 1)) == 1 else 0
 
 
 def _visible_gpus(order: Mapping[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:

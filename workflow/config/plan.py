@@ -268,7 +268,7 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
                     "env": arm.env,
                     "trainer_args": args,
                     "job_module": driver.job_module,
-                    **driver.spread.to_spec(workload.processes, driver.server(args), workload.scorer),
+                    **driver.spread.to_spec(workload.processes, driver.server(args)),
                     "least_cpus": driver.least_cpus(args, workload),
                     "lock_id": facts[name].lock_id,
                     "inputs_id": inputs_id,
