@@ -142,24 +142,6 @@ def _moot(code: str, arms: dict[str, Any]) -> bool:
     return bool(behaviour.no_effect(list(arms.values())))
 
 
-def test_one_cache_that_may_fill_is_enough_for_its_size_to_matter() -> None:
-    """A share of 0.9 has room for all sequences at full length, one of 0.3 has not."""
-    roomy, tight = (cases(EQUAL, options={f"{ROLLOUT}.gpu_memory_utilization": share})["vllm"] for share in (0.9, 0.3))
-    assert _moot("memory-share", {"a": roomy, "b": roomy})
-    assert not _moot("memory-share", {"a": roomy, "b": tight})
-    assert not _moot("memory-share", {"a": tight, "b": roomy})
-
-
-def test_the_arm_with_the_most_sequences_for_a_replica_meets_the_lowest_limit() -> None:
-    """2048 sequences: 512 for each of 4 replicas of 2 GPUs, and 2048 for one of 8, above the limit of 1024."""
-    sizes, limit = {**MANY, "batch_size": 2048}, {f"{ROLLOUT}.max_num_seqs": 1024}
-    four = cases(EQUAL, **sizes, options=limit)["vllm"]
-    one = cases(EQUAL, **sizes, options={**limit, f"{ROLLOUT}.tensor_model_parallel_size": 8})["vllm"]
-    assert (four.per_replica, one.per_replica) == (512, 2048)
-    assert _moot("sequence-limit", {"four": four})
-    assert not _moot("sequence-limit", {"four": four, "one": one})
-
-
 def test_the_lowest_of_the_arms_limits_counts() -> None:
     """512 sequences of a replica, of limits of 1024 and 256; 16,320 tokens of prompts, in passes of 8192 and 2048."""
     sizes = {**MANY, "batch_size": 2048}
@@ -190,13 +172,6 @@ def test_long_prompts_are_not_moot_however_few_they_are() -> None:
     assert short.per_replica * 1000 <= 2 * 8192
     assert _moot("prefill-limit", {"a": short})
     assert not _moot("prefill-limit", {"a": long})
-
-
-def test_many_prompts_are_read_in_more_than_two_passes() -> None:
-    """64 prompts on 4 replicas: 16 of 1024 tokens are two passes of 8192, 17 are not."""
-    lengths = {"max_prompt_length": 1024, "max_response_length": 31744, "num_generations": 4}
-    assert _moot("prefill-limit", cases(EQUAL, batch_size=64, **lengths))
-    assert not _moot("prefill-limit", cases(EQUAL, batch_size=68, mini_batch_size=None, **lengths))
 
 
 @pytest.mark.parametrize(
@@ -295,12 +270,6 @@ def test_an_engines_own_option_is_not_called_equivalent() -> None:
     arm = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
     seen = looked_at(planned(EQUAL, arms={"plain": arm, "fp8": {**arm, "options": options}}))
     assert row(seen).verdict == "different"
-
-
-def test_what_the_engine_draws_from_is_told() -> None:
-    assert "fixed: 1000 + the replica's number" in found(ARTICLE)["sampling-seed"].what
-    seen = found(EQUAL, options={f"{KWARGS}.sglang.random_seed": None})["sampling-seed"]
-    assert "fixed: the run's seed + the replica's number in vllm" in seen.what
 
 
 def test_an_adapter_changes_what_sleeps() -> None:

@@ -12,9 +12,8 @@ import pytest
 from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
-from trainers.verl.releases import releases
-from workflow.preflight import PreflightResult, require_possible, write_preflight
-from workflow.preflight.cases import settings_id, settings_request, settings_requests
+from workflow.preflight import PreflightResult, require_possible
+from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.command import resolve_settings
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
@@ -76,20 +75,6 @@ def test_composed_settings_replace_the_declared_defaults() -> None:
     assert "cuda-graphs" not in codes and "eager-and-cache" in codes
 
 
-def test_preflight_json_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from . import plans
-
-    monkeypatch.setattr("workflow.preflight.cases.load_stack_pins", plans._told)
-    monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told, None))
-    out = tmp_path / "preflight.json"
-    write_preflight(planned(ARTICLE), [], out)
-    content = json.loads(out.read_text())
-    assert set(content) == {"experiment", "findings", "ledger", "unverifiable"}
-    assert content["findings"][0]["code"] == "cuda-graphs"
-    assert set(content["ledger"][0]) == {"setting", "values", "verdict", "why", "source"}
-    assert content["ledger"][0]["verdict"] == "different" and content["ledger"][-1]["verdict"] == "equal"
-
-
 def test_the_impossible_is_refused_with_all_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from . import plans
 
@@ -115,35 +100,18 @@ def test_seeds_share_their_settings_and_other_settings_do_not() -> None:
     assert not set(settings_requests(eager)) & set(settings_requests(plan))
 
 
-def test_thousands_of_runs_take_seconds_at_most() -> None:
-    import time
-
-    plan = planned(EQUAL | {"seeds": list(range(500))})
-    began = time.process_time()
-    assert len({settings_id(run) for run in plan.runs.values()}) == 2
-    looked_at(plan)
-    assert time.process_time() - began < 5
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("1e-6", 1e-6),
-        ("0.7", 0.7),
-        ("8", 8),
-        ("-1", -1),
-        ("true", True),
         ("False", False),
         ("null", None),
         ("fsdp2", "fsdp2"),
-        ("'a b'", "a b"),
         ("['console','wandb']", ["console", "wandb"]),
-        ("{a:1,b:x}", {"a": 1, "b": "x"}),
         ("{a:'b:c',d:[\"e:f\",2]}", {"a": "b:c", "d": ["e:f", 2]}),
         ("{u:http://x/y}", {"u": "http://x/y"}),
         ("{path:/data/x,t:12:30,n:{m:1}}", {"path": "/data/x", "t": "12:30", "n": {"m": 1}}),
         ("12:30", "12:30"),
-        ("http://x:80/y", "http://x:80/y"),
         ("[12:30,'a:1']", ["12:30", "a:1"]),
         ("[", "["),
     ],
@@ -155,10 +123,3 @@ def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
 def test_overrides_are_flat_keys() -> None:
     told = dict(parsed(["a.b=1", "+a.c={d:2}", "++e=x", "~a.b"]))
     assert told == {"a.b": None, "a.c.d": 2, "e": "x"}
-
-
-def test_references_are_followed() -> None:
-    said = ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1000"]
-    for version in (release.version for release in releases()):
-        settings = settings_of({"version": version, "overrides": said}, None)
-        assert settings.get(f"{ROLLOUT}.log_prob_max_token_len_per_gpu") == 1000

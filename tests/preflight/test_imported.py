@@ -248,14 +248,6 @@ def test_a_trl_run_by_its_arguments_alone() -> None:
     assert {row.setting: row.verdict for row in seen.ledger}["use_vllm"] == "different"
 
 
-def test_a_source_tells_what_it_had_installed() -> None:
-    held = {arm: source(arm) for arm in ("vllm", "sglang")}
-    held["vllm"]["versions"]["torch"], held["sglang"]["versions"]["torch"] = "2.6.0", "2.7.0"
-    seen = seen_of(bare(), **held)
-    assert "torch-versions" in {one.code for one in seen.findings}
-    assert f"{ACTOR}.use_dynamic_bsz" in {row.setting for row in seen.ledger}
-
-
 def test_names_trackers_and_places_are_no_terms() -> None:
     """Two runs always have two names: whoever has logged them would never be on equal terms else."""
     raw = bare()
