@@ -195,6 +195,12 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
             continue
         runs.append(replace(run, memory_gb_s=plan.report.get("cpu_memory_gb_s")))
         verdicts += found
+    if any("read_as" in run.done for run in runs):
+        text = (
+            "runs of a script: its text, the varied words and its environment identify a run; the files that it names "
+            "(configurations, code, data) are not hashed and must not change between runs"
+        )
+        verdicts.append(Verdict("note", "script-files", text))
     readers: dict[tuple[Path, str], tuple[str, list[str]]] = {}
     for run in runs:
         for entry in run.done.get("sources") or () if run.imported else ():

@@ -108,7 +108,7 @@ def test_exit_codes_are_those_of_the_documentation(
 def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of("comparre") == 2
     said = capsys.readouterr().err
-    assert "error: unknown command 'comparre' (did you mean compare?); known: compare, new," in said
+    assert "error: unknown command 'comparre' (did you mean compare?); known: compare, ab, new," in said
     assert "write-plan" not in said
 
 

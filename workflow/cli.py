@@ -164,6 +164,12 @@ def _compare(args: argparse.Namespace) -> None:
     compare(args)
 
 
+def _ab(args: argparse.Namespace) -> None:
+    from workflow.ab import ab
+
+    ab(args)
+
+
 def _doctor(args: argparse.Namespace) -> None:
     from workflow.doctor.diagnosis import doctor
 
@@ -253,6 +259,7 @@ def _prepare_inputs(args: argparse.Namespace) -> None:
 # Command -> its function, and the modules that are slow to load.
 ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "compare": (_compare, "workflow.compare"),
+    "ab": (_ab, "workflow.ab"),
     "new": (_new, "workflow.new_experiment"),
     "doctor": (_doctor, "workflow.doctor.diagnosis"),
     "preflight": (_preflight, "workflow.preflight.command"),

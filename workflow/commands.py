@@ -71,6 +71,33 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--rewards": {"metavar": "A,B", "help": "built-in rewards, or FILE.py:FUNCTION (docs/rewards.md)"},
     "--steps": {"metavar": "N", "help": "training steps of each run (default: 20)"},
     "--partition": {"metavar": "NAME", "help": "Slurm's; also writes a profile beside profiles/slurm"},
+    "script": {"type": Path, "metavar": "SCRIPT", "help": "a bash script that trains; it is not changed"},
+    "arguments": {"nargs": "*", "metavar": "ARGUMENT", "help": "its arguments, before all flags"},
+    "--vary": {
+        "action": "append",
+        "metavar": "KEY=A,B",
+        "help": "a word of the training: key=A,B, --flag=A,B or NAME=A,B",
+    },
+    "--set": {
+        "action": "append",
+        "metavar": "KEY=VALUE",
+        "help": "a word of all arms; it may hold {run}, {arm}, {seed}",
+    },
+    "--python": {"metavar": "A,B", "help": "each arm's environment: its interpreter or its folder"},
+    "--image": {"metavar": "A,B", "help": "each arm's container image, for srun --container-image (pyxis)"},
+    "--seeds": {"type": int, "default": 2, "metavar": "N", "help": "runs of each arm (default: 2)"},
+    "--read": {
+        "action": "append",
+        "metavar": "GLOB",
+        "help": "a log, wandb's folder or event files (default: the console)",
+    },
+    "--resume": {
+        "choices": ("restart", "script"),
+        "default": "restart",
+        "help": "after a time limit or a preemption (default: restart)",
+    },
+    "--cwd": {"type": Path, "metavar": "FOLDER", "help": "where the script starts (default: its own folder)"},
+    "--start": {"action": "store_true", "help": "also start snakemake"},
     "--experiment": {"metavar": "NAME", "help": "read results/NAME/plan.json instead of a configuration"},
     "--every": {"type": float, "metavar": "SECONDS", "help": "print it repeatedly until all runs are finished"},
     "--watch": {
@@ -85,7 +112,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--imported": {"type": Path, "nargs": "*", "default": [], "help": "imported.json of all imported runs"},
     "--out": {"type": Path, "required": True},
 }
-FOLDERS = ("--profile", "--report", "--model")
+FOLDERS = ("--profile", "--report", "--model", "--cwd")
 """Arguments that name a folder."""
 FILES = ("sources", "words", "--data")
 """Arguments that may name a file, beside all of the type Path."""
@@ -101,6 +128,19 @@ COMMANDS: dict[str, Command] = {
             ("compare wandb:me/grpo/a1 wandb:me/grpo/b2 --open", "two runs on wandb; opens the report"),
             ("compare a.log b.log --save mine.yaml", "also writes the comparison as a configuration"),
             ("compare a.log b.log --verdict-only --json", "the verdict for a program"),
+        ),
+    ),
+    "ab": Command(
+        "run a training script as it is, once for each value of a word of it",
+        "script arguments --vary --set --python --image --names --seeds --partition --gpus --nodes --read --resume "
+        "--cwd --save --start",
+        "It writes a configuration, says where the words are replaced, and prints the command that starts the runs. "
+        "Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
+        (
+            ("ab run.sh --vary actor_rollout_ref.rollout.name=vllm,sglang", "two engines"),
+            ("ab run.sh --vary=--vllm_mode=colocate,server --seeds 3", "a flag of the training"),
+            ("ab run.sh --vary ENGINE=vllm,sglang --python ~/envs/vllm,~/envs/sglang", "each in its environment"),
+            ("ab run.sh --vary ENGINE=vllm,sglang --set 'OUT=ckpt/{run}' --start", "also starts the runs"),
         ),
     ),
     "new": Command(

@@ -67,7 +67,8 @@ def test_a_word_that_is_missing_is_appended_to_the_training_command() -> None:
     copy, (sentence,) = copy_of(script, ["a.name=two words"])
     assert "main_ppo a.b=1 'a.name=two words' 2>&1 | tee log" in copy
     assert sentence == (
-        "a.name: not in the script; appended to the training command in line 2 (python3 -m verl.trainer.main_ppo a.b=1)"
+        "a.name is not in the script: it is appended to the training command in line 2 "
+        "(python3 -m verl.trainer.main_ppo a.b=1)"
     )
     assert "train.py --lr 1 --engine=sglang\n" in copy_of("python train.py --lr 1\n", ["engine=sglang"])[0]
     changes = changes_of('torchrun train.py --lr 1 "$@"\n', ["--engine=sglang"])
@@ -82,10 +83,23 @@ def test_a_word_that_is_missing_is_appended_to_the_training_command() -> None:
 def test_a_word_that_occurs_twice_says_where() -> None:
     script = "python prepare.py --seed 1\nARGS=(--seed 2)\npython train.py --seed 3 --seed 4\n"
     copy, (sentence,) = copy_of(script, ["--seed=9"])
-    assert copy.splitlines() == [*script.splitlines()[:2], "python train.py --seed 9 --seed 9"]
-    assert sentence == "--seed: occurs 2 times; all are replaced in line 3"
+    assert copy.splitlines() == ["python prepare.py --seed 1", "ARGS=(--seed 9)", "python train.py --seed 9 --seed 9"]
+    assert sentence == "--seed occurs 3 times: all are replaced in lines 2, 3; other commands keep theirs: line 1"
     _, (sentence,) = copy_of("if [ $1 ]; then A=1; else A=2; fi\npython train.py\n", ["A=3"])
-    assert sentence == "A: occurs 2 times; all are replaced in line 1"
+    assert sentence == "A occurs 2 times: all are replaced in line 1"
+
+
+def test_a_variable_that_gave_the_value_is_named() -> None:
+    script = "E=vllm\npython train.py a.name=$E x=out_${E}\necho $E\n"
+    _, sentences = copy_of(script, ["a.name=sglang"])
+    assert sentences[1] == "a.name was $E, which stays in line 3; --vary E=... changes all"
+
+
+def test_an_argument_of_the_script_selects_the_training() -> None:
+    script = "case $1 in\nvllm) python train.py --a 1;;\n*) python other_train.py --b 1;;\nesac\n"
+    changes = changes_of(script, ["1=vllm", "--c=2"], ["x", "y"])
+    assert changes.arguments == ["vllm", "y"]
+    assert "line 2" in changes.sentences[1]
 
 
 @pytest.mark.parametrize(

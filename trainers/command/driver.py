@@ -67,14 +67,7 @@ def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Run the script to its end and write done.json; `RequeueError` if it was stopped."""
     spec, folder = read_spec(attempt), Path(attempt["attempt_dir"])
     settings, run_folder = spec["trainer_args"], folder.parents[1]
-    script = _script(settings, run_folder)
-    cwd = _from_start(settings["cwd"], run_folder) if settings["cwd"] else script.parent
-    if not cwd.is_dir():
-        raise UserError(f"options.cwd: no such folder: {cwd}")
-    copy = folder / script.name
-    _write_private(copy, retry_io(_kept(spec, run_folder).read_bytes, _FILES))
-    command = [*_container(settings, [cwd, folder]), "bash", str(copy), *settings["arguments"]]
-    environment = _environment(os.environ, spec, script)
+    command, cwd, environment = prepared(spec, folder)
     began, before = time.time(), {path: path.stat() for path in _logs(settings, cwd)}
     stop.training = True
 
@@ -98,6 +91,19 @@ def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
     if not found:
         raise UserError(_without_steps(folder / CONSOLE, problem))
     _write_done(attempt, found, began, settings)
+
+
+def prepared(spec: Mapping[str, Any], folder: Path) -> tuple[list[str], Path, dict[str, str]]:
+    """The command, the working directory and the environment of an attempt's script, whose copy is written now."""
+    settings, run_folder = spec["trainer_args"], folder.parents[1]
+    script = _script(settings, run_folder)
+    cwd = _from_start(settings["cwd"], run_folder) if settings["cwd"] else script.parent
+    if not cwd.is_dir():
+        raise UserError(f"options.cwd: no such folder: {cwd}")
+    copy = folder / script.name
+    _write_private(copy, retry_io(_kept(spec, run_folder).read_bytes, _FILES))
+    command = [*_container(settings, [cwd, folder]), "bash", str(copy), *settings["arguments"]]
+    return command, cwd, _environment(os.environ, spec, script)
 
 
 def _script(settings: Mapping[str, Any], run_folder: Path) -> Path:

@@ -1,7 +1,8 @@
 """Finds the words of a launch script that an arm varies, and what a copy of the script has instead of them.
 
-A word is `key=value`, `--flag=value` or `NAME=value`. It is replaced wherever the script has it: in a command, an
-array, a text of arguments, a here-document. A word that the script lacks is appended to the training command.
+A word is `key=value`, `--flag=value`, `NAME=value`, or `1=value` for the script's first argument. It is replaced
+wherever the script has it: in a command, an array, a text of arguments, a here-document. A word that the script lacks
+is appended to the training command.
 """
 
 from __future__ import annotations
@@ -76,31 +77,56 @@ class Changes:
 
     edits: list[Edit] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
-    """Further arguments of the script."""
+    """All arguments of the script."""
     environment: dict[str, str] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
 
 
 def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -> Changes:
     """The changes that give a script these words; `UserError` for a word that has no place."""
-    script, root = read_script(text, arguments), parsed(text)
-    command = training_command(script)
-    own = _own_path(root)
-    found = Changes()
-    for word in words:
-        name, equals, value = word.partition("=")
+    found = Changes(arguments=[*arguments])
+    named = [word.partition("=") for word in words]
+    for name, equals, value in named:
         if not equals or not name.lstrip("+-"):
-            raise UserError(f"{word!r} is no word to vary: write key=value, --flag=value or NAME=value")
-        if places := places_of(text, root, name, command):
+            raise UserError(f"{name!r} is no word to vary: write key=value, --flag=value or NAME=value")
+        if name.isdigit() and int(name):
+            found.arguments += [""] * (int(name) - len(found.arguments))
+            found.arguments[int(name) - 1] = value
+            found.sentences.append(f"argument {name} of the script is {value}")
+    script, root = read_script(text, found.arguments), parsed(text)
+    command = training_command(script)
+    for name, _, value in named:
+        if name.isdigit():
+            continue
+        places, others = places_of(script, root, name, command)
+        if places:
             found.edits += [Edit(place.start, place.end, _replaced(place, value)) for place in places]
             lines = list(dict.fromkeys(place.line for place in places))
-            how = "is replaced" if len(places) == 1 else f"occurs {len(places)} times; all are replaced"
-            found.sentences.append(f"{name}: {how} in line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}")
+            how = "is replaced" if len(places) == 1 else f"occurs {len(places)} times: all are replaced"
+            left = f"; other commands keep theirs: {_lines(sorted({at.line for at in others}))}" if others else ""
+            found.sentences.append(f"{name} {how} in {_lines(lines)}{left}")
+            found.sentences += _also_used(text, name, places)
         else:
             _append(found, script, command, name, value)
     # A replaced word may hold the script's path.
+    own = _own_path(root)
     found.edits += [one for one in own if not any(at.start <= one.start < at.end for at in found.edits)]
     return found
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _also_used(text: str, name: str, places: Sequence[Place]) -> Iterator[str]:
+    """Variables that gave a replaced word its value, and that other lines use, too."""
+    for variable in dict.fromkeys(
+        found for place in places for found in re.findall(r"\$\{?([A-Za-z_]\w*)", place.text)
+    ):
+        uses = re.compile(rf"\$\{{?{variable}\b")
+        lines = [at for at, line in enumerate(text.splitlines(), 1) if uses.search(line)]
+        if others := [line for line in lines if line not in [place.line for place in places]]:
+            yield f"{name} was ${variable}, which stays in {_lines(others)}; --vary {variable}=... changes all"
 
 
 def script_facts(settings: Mapping[str, Any], script: Path, names: Mapping[str, str]) -> dict[str, Any]:
@@ -115,7 +141,7 @@ def script_facts(settings: Mapping[str, Any], script: Path, names: Mapping[str, 
     changes = changes_of(text, words, settings["arguments"])
     return {
         "words": words,
-        "arguments": [*settings["arguments"], *changes.arguments],
+        "arguments": changes.arguments,
         "environment": changes.environment,
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "edits": [list(edit) for edit in sorted(changes.edits)],
@@ -154,22 +180,27 @@ def training_command(script: Script) -> Command | None:
     return max(able, key=rank, default=None)
 
 
-def places_of(text: str, root: Node, name: str, command: Command | None = None) -> list[Place]:
-    """Where a script has a word of this name; only in the training command, if it is there.
+def places_of(script: Script, root: Node, name: str, command: Command | None) -> tuple[list[Place], list[Place]]:
+    """Where a script has a word of this name: in its training command and in variables, and where in other commands.
 
-    A name without dashes is also found as a flag, if the script has it in no other form.
+    Without one in the training command or a variable all places count. A name without dashes is also found as a flag,
+    if the script has it in no other form.
     """
-    source = text.encode()
+    source = script.text.encode()
     plain = name.lstrip("+-")
     forms = [rf"\+{{0,2}}{re.escape(plain)}", rf"--?{re.escape(plain).replace('_', '[_-]')}"]
+    spans = [(one.words[0].start, one.end) for one in script.commands if one.words]
+    own = (command.words[0].start, command.end) if command is not None and command.words else None
     for form in forms[1:] if name.startswith("-") else forms:
         found = list(_places(source, root, form))
-        if command is not None and command.words and command.words[0].start >= 0:
-            inside = [one for one in found if command.words[0].start <= one.start < command.end]
-            found = inside or found
+        others = [at for at in found if any(start <= at.start < end for start, end in spans if (start, end) != own)]
+        # A command around the training one (`docker run ... bash -c "..."`) has its words, too.
+        others = [at for at in others if own is None or not own[0] <= at.start < own[1]]
+        if len(others) < len(found):
+            return [at for at in found if at not in others], others
         if found:
-            return found
-    return []
+            return found, []
+    return [], []
 
 
 def _places(source: bytes, root: Node, form: str) -> Iterator[Place]:
@@ -230,7 +261,7 @@ def _append(found: Changes, script: Script, command: Command | None, name: str, 
     """Give a word that the script lacks to its environment, its arguments, or its training command."""
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         found.environment[name] = value
-        found.sentences.append(f"{name}: set in the environment, as the script does not set it")
+        found.sentences.append(f"{name} is set in the environment, as the script does not set it")
         return
     if command is None:
         raise UserError(f"{name} is not in the script, and no command in it looks like the training; write it there")
@@ -241,7 +272,7 @@ def _append(found: Changes, script: Script, command: Command | None, name: str, 
     where = f"line {command.line} ({' '.join(words[:4])[:60]})"
     if command.passes_arguments:
         found.arguments.append(form)
-        found.sentences.append(f'{name}: not in the script; given as an argument, which {where} gets by "$@"')
+        found.sentences.append(f'{name} is not in the script: it is given as an argument, which {where} gets by "$@"')
         return
     at, in_text = _end_of(command)
     if at is None or (in_text and not _PLAIN.fullmatch(form)):
@@ -253,7 +284,7 @@ def _append(found: Changes, script: Script, command: Command | None, name: str, 
     if before is not None:
         found.edits.remove(before)
     found.edits.append(Edit(at, at, (before.text if before else "") + more))
-    found.sentences.append(f"{name}: not in the script; appended to the training command in {where}")
+    found.sentences.append(f"{name} is not in the script: it is appended to the training command in {where}")
 
 
 def _end_of(command: Command) -> tuple[int | None, bool]:

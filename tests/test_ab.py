@@ -1,0 +1,171 @@
+"""`rolloutbench ab`: what it writes for a script, what it says of it, and that its experiment runs to a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.patience import run as run_patiently
+from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
+from workflow.cli import main
+from workflow.cluster.site import read_site
+from workflow.config.plan import load_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = """#!/bin/bash
+set -euo pipefail
+export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo rollout.name=vllm "$@"
+"""
+SBATCH = """#!/bin/bash
+#SBATCH --job-name=grpo --output=%j.out
+#SBATCH -p h100 -A project
+#SBATCH --nodes=2 --gres=gpu:h100:8 --ntasks-per-node=4 --cpus-per-task=16
+#SBATCH --time=08:00:00
+#SBATCH --signal=USR1@120
+srun python3 train.py --engine vllm
+"""
+Ab = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def ab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ab:
+    """Runs the command in a folder with these scripts; its exit code and what it says."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, script: str = SCRIPT, name: str = "run.sh") -> tuple[int, str]:
+        if not Path(name).exists():
+            Path(name).write_text(script)
+        with contextlib.suppress(SystemExit):
+            code = main(["ab", name, *arguments])
+            out = capsys.readouterr()
+            return code, out.out + out.err
+        return 2, capsys.readouterr().err
+
+    return run
+
+
+def test_it_writes_an_experiment_and_says_what_changes_where(ab: Ab) -> None:
+    code, said = ab("--vary", "rollout.name=vllm,sglang")
+    assert code == 0, said
+    raw = yaml.safe_load(Path("run-ab.yaml").read_text())
+    plan = load_plan(raw)
+    assert list(plan.runs) == ["vllm-s0", "sglang-s0", "vllm-s1", "sglang-s1"], "the arms take turns"
+    assert [arm["engine"] for arm in raw["arms"].values()] == ["vllm", "sglang"]
+    assert "vllm, sglang: rollout.name is replaced in line 4" in said
+    assert f"start: snakemake -s {ROOT}/workflow/Snakefile --profile {ROOT}/profiles/local" in said
+    assert "0123456789abcdef" not in Path("run-ab.yaml").read_text() + json.dumps(plan.as_json())
+    assert ab("--vary", "rollout.name=vllm,sglang", "--seeds", "3")[0] == 0, "its own file may be written again"
+    Path("run-ab.yaml").write_text("experiment: mine\n")
+    code, said = ab("--vary", "rollout.name=vllm,sglang")
+    assert code == 1 and "was not written by this command" in said
+
+
+def test_the_profile_is_what_the_script_requests(ab: Ab) -> None:
+    code, said = ab("--vary", "engine=vllm,sglang", "--partition", "a100", script=SBATCH)
+    assert code == 0, said
+    site = read_site(Path("profiles/run-ab"))
+    options = yaml.safe_load(Path("run-ab.yaml").read_text())["arms"]["vllm"]["options"]
+    assert {key: options[key] for key in ("nodes", "gpus_per_node", "tasks_per_node")} == {
+        "nodes": 2,
+        "gpus_per_node": 8,
+        "tasks_per_node": 4,
+    }
+    (spec, *_) = [run.spec for run in load_plan(yaml.safe_load(Path("run-ab.yaml").read_text())).runs.values()]
+    request = site.request(spec["workload"])
+    assert not request.errors
+    found = {key: request.site[key] for key in ("partition", "account", "gres", "nodes", "runtime", "setup")}
+    assert found == {
+        **{"partition": "a100", "account": "project", "gres": "gpu:h100:8", "nodes": 2, "runtime": 480},
+        "setup": "",
+    }
+    assert request.cpus == 64
+    assert "--signal=USR1@120: the script gets SIGTERM" in said and "--job-name" not in said
+
+
+def test_doubts_name_the_line_and_the_remedy(ab: Ab) -> None:
+    script = (
+        "source ~/env/bin/activate\nfor i in 1 2; do\n"
+        "python3 train.py --engine vllm --output_dir out > log.txt 2>&1 &\ndone\n"
+    )
+    Path("env/bin").mkdir(parents=True)
+    Path("env/bin/python").touch()
+    code, said = ab("--vary", "engine=vllm,sglang", "--python", "env", script=script)
+    assert code == 0, said
+    for told in (
+        "line 1: `source ",
+        "line 3: the training is in a loop (for i=1)",
+        "line 3: its output goes to log.txt, which is read instead of the console",
+        "line 3: the training runs in the background and no `wait` follows",
+        "line 3: there is no train.py in .",
+        "--set=--output_dir=out/{run} gives each its own",
+    ):
+        assert told in said
+    options = yaml.safe_load(Path("run-ab.yaml").read_text())["arms"]["vllm"]["options"]
+    assert (options["read"], len(options["packages"])) == (["log.txt"], 12)
+    code, said = ab("--vary", "engine=vllm,sglang", "--set=--output_dir=out/{run}", "--set", "SEED={seed}")
+    assert "gives each its own" not in said and "a seed is a repetition" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "script", "told"),
+    [
+        ((), SCRIPT, "nothing varies: give --vary KEY=A,B"),
+        (("--vary", "a.b=1"), SCRIPT, "--vary a.b has one value (1); give two or more"),
+        (("--vary", "a.b"), SCRIPT, "write KEY=A,B"),
+        (("--vary", "a=1,2", "--vary", "b=1,2,3"), SCRIPT, "--vary a has 2 values, and another flag 3"),
+        (("--vary", "a=1,,2"), SCRIPT, "empty value"),
+        (("--vary", "x.y=1,2"), "echo hello\n", "no command in it looks like the training"),
+        (("--vary", "x.y=1,2"), "sbatch train.sh\n", "line 1: the script submits itself (sbatch train.sh)"),
+        (("--vary", "api_key=1,2"), SCRIPT, "looks like a secret"),
+        (("--vary", "a=hf_0123456789012345678901234567890123,2"), SCRIPT, "looks like a key or a token"),
+        (("--python", "/nowhere,/nothing"), SCRIPT, "--python /nowhere is no environment"),
+        (("--vary", "a=1,2", "--image", "x,y"), SCRIPT, "it needs Slurm: give --partition"),
+        (("--vary", "a=1,2", "--names", "one"), SCRIPT, "--names must name the 2 arms"),
+        (("--vary", "a=1,2", "--seeds", "0"), SCRIPT, "--seeds must be 1 or more"),
+        (("--vary", "a=1,2", "--partition", "p", "--gpus", "many"), SCRIPT, "--gpus must be a whole number"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(ab: Ab, arguments: tuple[str, ...], script: str, told: str) -> None:
+    code, said = ab(*arguments, script=script)
+    assert code == 1 and told in said and said.startswith("error: "), said
+    assert len(said.splitlines()) <= 3 and not list(Path().glob("*.yaml"))
+
+
+def test_a_python_file_says_what_to_give(ab: Ab) -> None:
+    code, said = ab("--vary", "a=1,2", name="train.py")
+    assert code == 1 and 'python train.py "$@"' in said
+
+
+@pytest.mark.full("a whole workflow by snakemake: half a minute")
+def test_one_command_leads_from_a_script_to_a_verdict(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "python3")
+    (tmp_path / "console").write_text(CONSOLES["verl"]())
+    (tmp_path / "console-sglang").write_text((FORMATS / "verl-console-sglang-0.log").read_text())
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    env = {**os.environ, "BENCH": str(tmp_path), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    command = [str(Path(sys.executable).with_name("rolloutbench")), "ab", "run.sh", "--seeds", "1", "--start"]
+    done = run_patiently([*command, "--vary", "rollout.name=vllm,sglang"], 300, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results" / "run-ab"
+    (arm,) = json.loads((results / "verdict.json").read_text())["arms"]
+    assert (arm["arm"], arm["baseline"], arm["paired_steps"]) == ("sglang", "vllm", 5)
+    calls = [line.partition(" ")[2] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert calls == [
+        f"-m verl.trainer.main_ppo algorithm.adv_estimator=grpo rollout.name={engine}" for engine in ("vllm", "sglang")
+    ]
+    published = [file for file in results.rglob("*") if file.suffix in (".html", ".json", ".md", ".csv", ".parquet")]
+    assert not [file for file in published if b"0123456789abcdef01234567" in file.read_bytes()]
+    again = subprocess.run(
+        [Path(sys.executable).with_name("rolloutbench"), "status", "run-ab.yaml"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "2 finished of 2 runs" in again.stdout
