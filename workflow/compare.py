@@ -47,7 +47,7 @@ def compare(args: argparse.Namespace) -> None:
     _require_values(args)
     download_all([source for arm in arms for source in arm.sources])
     for arm in arms:
-        detect(arm, args)
+        detect(arm, args.trainer, args.release, args.step_seconds)
     require_release(arms, args.release)
     name_arms(arms)
     raw = _configuration(arms, args)

@@ -113,22 +113,22 @@ def download_all(sources: Sequence[str]) -> None:
         )
 
 
-def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
-    """Detect trainer, engine and release of an arm: from its sources, else from the flags."""
+def detect(
+    arm: ComparedArm, trainer: str | None = None, release: str | None = None, step_seconds: str | None = None
+) -> None:
+    """Detect trainer, engine and release of an arm: from its sources, else as given."""
     for source in arm.sources:
-        arm.inspected.append(_inspect(source, bool(args.release), args.step_seconds))
+        arm.inspected.append(_inspect(source, bool(release), step_seconds))
     first = arm.sources[0]
     possible = [found[0] for source in arm.inspected if (found := trainer_of_source(source)) is not None]
     packages = {name for source in arm.inspected for name in source.versions}
-    fitting = [name for name in (possible[0] if possible else ()) if not args.trainer or name == args.trainer]
+    fitting = [name for name in (possible[0] if possible else ()) if not trainer or name == trainer]
     if len(fitting) > 1:
         fitting = [name for name in fitting if trainer_named(name).distribution in packages] or fitting
-    if args.trainer and not fitting:
+    if trainer and not fitting:
         if possible:
-            raise UserError(
-                f"{first} is a run of {' or '.join(possible[0])} (got --trainer {args.trainer}); omit --trainer"
-            )
-        fitting = [args.trainer]
+            raise UserError(f"{first} is a run of {' or '.join(possible[0])} (got --trainer {trainer}); omit --trainer")
+        fitting = [trainer]
     if not fitting and any(source.tree is not None for source in arm.inspected):
         fitting = [UNKNOWN]
     if not fitting and arm.inspected[0].format in (PHASES, EVENTS):
@@ -137,7 +137,7 @@ def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
     if not fitting:
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.
-    arm.trainer, arm.trainer_unknown = fitting[0], not args.trainer and (len(fitting) > 1 or not possible)
+    arm.trainer, arm.trainer_unknown = fitting[0], not trainer and (len(fitting) > 1 or not possible)
     engine_names = [named[0] for source in arm.inspected if (named := engine_of_source(source)) is not None]
     by_name = _engine_named(arm.name)
     arm.engine = engine_names[0] if engine_names else by_name
@@ -150,8 +150,8 @@ def detect(arm: ComparedArm, args: argparse.Namespace) -> None:
         arm.engine = of_trainer[0] if len(of_trainer) == 1 else UNKNOWN
     package = trainer_named(arm.trainer).distribution
     versions = [v for found in arm.inspected if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
-    arm.release, arm.named_release = "" if versions else args.release or "", next(iter(versions), "")
-    arm.release_unknown = not versions and not args.release and all(source.tree is None for source in arm.inspected)
+    arm.release, arm.named_release = "" if versions else release or "", next(iter(versions), "")
+    arm.release_unknown = not versions and not release and all(source.tree is None for source in arm.inspected)
 
 
 def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from common.contracts import DoneFile
 from common.errors import UserError
-from common.files import ROOT, last_lines
+from common.files import ROOT, last_lines, read_json
 from common.retry import retry_io
 from node.attempt import exit_code, read_spec
 from node.exit_codes import FAILED, RequeueError, StopRequest
@@ -32,8 +32,8 @@ from node.records import append_json_line, write_json
 
 READER = "workflow.launch_scripts.log"
 """The program that reads the log: `python -m READER RUN_FOLDER --attempt N` prints a JSON object, or an error."""
-CONSOLE, LOGS = "console.log", "read"
-"""In an attempt's folder: what the script printed, and the log files that it wrote."""
+CONSOLE, LOGS, ENDED = "console.log", "read", "ended"
+"""In an attempt's folder: what the script printed, the log files that it wrote, and a file that marks exit code 0."""
 SCRIPT_PATH = "ROLLOUTBENCH_SCRIPT"
 """The variable with the script's own path, which its copy has in place of `$0`."""
 _LIFE = "ROLLOUTBENCH_LIFE"  # marks all processes of this life (workflow/cluster/processes.py)
@@ -67,6 +67,8 @@ def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
     """Run the script to its end and write done.json; `RequeueError` if it was stopped."""
     spec, folder = read_spec(attempt), Path(attempt["attempt_dir"])
     settings, run_folder = spec["trainer_args"], folder.parents[1]
+    if (found := _ended_before(attempt, folder)) is not None:
+        return _write_done(attempt, found, found["began"], found["finished"])
     command, cwd, environment = prepared(spec, folder)
     began, before = time.time(), {path: path.stat() for path in _logs(settings, cwd)}
     stop.training = True
@@ -88,9 +90,31 @@ def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         print(f"error: the script ended with {how}; all that it printed: {folder / CONSOLE}", flush=True)
         sys.exit(FAILED)
+    (folder / ENDED).touch()
     if not found:
         raise UserError(_without_steps(folder / CONSOLE, problem))
-    _write_done(attempt, found, began, settings)
+    _write_done(attempt, found, began, time.time())
+
+
+def _ended_before(attempt: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+    """What the log of an earlier attempt has, whose script ended well and whose log could not be read then.
+
+    That training is not started again. Its log moves to this attempt.
+    """
+    for other in sorted(folder.parent.iterdir(), key=lambda path: int(path.name), reverse=True):
+        if other == folder or not (other / ENDED).exists():
+            continue
+        order = read_json(other / "attempt.json")
+        if order["fingerprint"] != attempt["fingerprint"]:
+            continue
+        found, _ = _read_log(folder.parents[1], int(other.name))
+        if found:
+            print(f"attempt {other.name} has ended with exit code 0; its log can be read now", flush=True)
+            for name in (CONSOLE, LOGS):
+                if (other / name).exists():
+                    (other / name).rename(folder / name)
+            return found | {"began": order["started"], "finished": (other / ENDED).stat().st_mtime}
+    return None
 
 
 def prepared(spec: Mapping[str, Any], folder: Path) -> tuple[list[str], Path, dict[str, str]]:
@@ -260,7 +284,10 @@ def _without_steps(console: Path, problem: str) -> str:
         )
     if submitted := re.search(r"Submitted batch job \d+", text):
         return f"the script printed {submitted[0]!r}: it submits itself. Give the script that it submits"
-    return f"the script ended with exit code 0, and its log has no training steps: {problem}"
+    return (
+        f"the script ended with exit code 0, and its log has no training steps: {problem}. If it has trained, nothing "
+        "is lost: once its log can be read, the same command reads it and starts no training"
+    )
 
 
 def _living() -> Iterator[str]:
@@ -283,10 +310,8 @@ def _gpus() -> list[dict[str, Any]]:
     return [{"name": name, "memory_gib": round(int(memory) / 1024, 1)} for name, memory in rows if memory.isdigit()]
 
 
-def _write_done(
-    attempt: Mapping[str, Any], found: Mapping[str, Any], began: float, settings: Mapping[str, Any]
-) -> None:
-    versions = packages_of(environment_of(settings["python"])) if settings["python"] else {}
+def _write_done(attempt: Mapping[str, Any], found: Mapping[str, Any], began: float, finished: float) -> None:
+    python = read_spec(attempt)["trainer_args"]["python"]
     done: DoneFile = {
         "run_id": attempt["run_id"],
         "fingerprint": attempt["fingerprint"],
@@ -295,9 +320,9 @@ def _write_done(
         "last_step": found["last_step"],
         "steps": found["steps"],
         "started": began,
-        "finished": time.time(),
+        "finished": finished,
         "inputs": attempt["inputs_sha256"],
-        "versions": versions,
+        "versions": packages_of(environment_of(python)) if python else {},
         "hardware": {**machine(int(attempt["cpus"])), "gpus": _gpus()},
         "resolved": {"trainer": {}, "engine": {}, "environment": reported_environment(dict(os.environ))},
         "git": attempt.get("git"),

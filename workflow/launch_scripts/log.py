@@ -38,7 +38,7 @@ def read_log(run: RunPaths, spec: SpecFile, number: int) -> tuple[pa.Table, Impo
     """The steps of a run up to an attempt, and its imported.json; `UserError` if its log has no steps."""
     sources = [str(source) for source in _sources(run, spec, number)]
     arm = ComparedArm("", sources)
-    detect(arm, argparse.Namespace(trainer=None, release=None))
+    detect(arm)
     engine = spec["engine"] if arm.engine == UNKNOWN else arm.engine
     doubts = []
     if spec["engine"] not in (UNKNOWN, engine):

@@ -133,6 +133,16 @@ def test_a_script_that_has_not_trained_says_why(
     assert "Traceback" not in said and not (one.run / "done.json").exists()
 
 
+def test_a_training_whose_log_could_not_be_read_is_not_started_again(bench: Callable[..., ScriptBench]) -> None:
+    one = bench(console="nothing that is known")
+    assert "nothing is lost" in one.launch().stderr
+    (one.run / "attempts" / "1" / "console.log").write_text(CONSOLES["verl"]())
+    result = one.launch()
+    assert result.returncode == 0, result.stderr
+    assert (len(one.calls()), one.done()["attempt"], one.done()["steps"]) == (1, 2, 6)
+    assert one.done()["started"] < one.done()["finished"] < one.read("attempts", "2", "attempt.json")["started"]
+
+
 def test_a_silent_script_hangs_and_a_growing_log_does_not(bench: Callable[..., ScriptBench]) -> None:
     one = bench(console="WAIT\n", limits=("--first-step-s", "1.5"))
     result = one.launch()
