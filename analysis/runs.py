@@ -68,6 +68,24 @@ class PlanRead:
         kinds = {(one.trains, one.step_of) for one in map(self._trainer, (arm, self.baseline))}
         return len(kinds) > 1
 
+    def of_other_kinds(self) -> list[PlanRead]:
+        """The same plan for each other kind of step that several arms have; the first of these is the baseline."""
+        arms: dict[tuple[bool, str], list[str]] = {}
+        for arm in filter(self.is_other_kind, self.arms):
+            arms.setdefault((self._trainer(arm).trains, self._trainer(arm).step_of), []).append(arm)
+        return [replace(self, baseline=some[0]) for some in arms.values() if len(some) > 1]
+
+    def trains(self, arm: str) -> bool:
+        """Whether an arm trains."""
+        return self._trainer(arm).trains
+
+    def step_name(self, arm: str) -> str:
+        """What a step of an arm is, in words."""
+        trainer = self._trainer(arm)
+        if trainer.step_of == "step":
+            return "a training step" if trainer.trains else "a step of generation alone"
+        return f"a {trainer.step_of} to an engine alone"
+
     def _trainer(self, arm: str) -> Trainer:
         return trainer_named(str(self.arms[arm].get("trainer")))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -113,14 +114,14 @@ def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[
     told = [f"{verdict.text}." for verdict in content.verdicts if verdict.code in codes and verdict.level != "note"]
     for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
         _say(line, args)
-    as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
+    as_markdown = verdict_markdown(content.every_verdict) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
     if args.json:
         print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.markdown:
         print(as_markdown)
-    elif content.arm_verdicts:
-        print_verdict(content.arm_verdicts)
+    elif content.every_verdict:
+        print_verdict(content.every_verdict)
     else:
         print(content.no_comparison)
     sys.stdout.flush()
@@ -155,11 +156,19 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
 
 
 def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
-    """Names for the arms by engines of their trainer, so that no two are equal."""
-    of_trainer = trainer_named(arms[0].trainer).engines
-    known = [one.name for one in engines() if one.name in of_trainer or not of_trainer]
-    rounds = [f"-{at // len(known) + 1}" if at >= len(known) else "" for at in range(len(arms))]
-    return [known[at % len(known)] + number for at, number in enumerate(rounds)]
+    """A name for each arm: its own if its engine is known, else the engine in its file's name, else any engine."""
+    names: list[str] = []
+    for arm in arms:
+        name = arm.name
+        if arm.engine == UNKNOWN:
+            of_trainer = trainer_named(arm.trainer).engines
+            known = [one.name for one in engines() if one.name in of_trainer or not of_trainer]
+            words = re.split(r"[^a-z]+", f"{arm.name} {arm.sources[0]}".lower())
+            named = [one for one in known if one in words] or [one for one in known if one not in names] or known
+            name = named[0]
+        same = sum(one.partition("-")[0] == name for one in names)
+        names.append(f"{name}-{same + 1}" if name in names else name)
+    return names
 
 
 def import_content(plan: Plan, folder: Path) -> Content:
@@ -214,10 +223,12 @@ def _range(runs: Sequence[Run], scalar: str, unit: str, scale: float) -> str:
 
 def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:
     """The configuration for the workflow."""
+    trained = [arm for arm in arms if trainer_named(arm.trainer).trains]
     given = {"mode": args.mode, "step_seconds": args.step_seconds}
     return {
         "experiment": (args.save or args.report).stem,
-        "baseline": arms[0].name,
+        # The tables and figures are of the baseline's kind, and a training has more of them.
+        "baseline": (trained if len(trained) > 1 else arms)[0].name,
         "warmup_steps": (0 if has_one_step(arms, args) else 1) if args.warmup is None else args.warmup,
         "arms": {
             arm.name: {

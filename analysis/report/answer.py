@@ -62,7 +62,7 @@ class ArmAnswer:
 
 def answers(content: Content) -> list[ArmAnswer]:
     """One for each verdict, all on one scale."""
-    found = [_answer(content, verdict) for verdict in content.arm_verdicts]
+    found = [_answer(content, verdict) for verdict in content.every_verdict]
     reach = max((abs(end) for one in found for end in one.ends), default=0.0)
     return [replace(one, reach=reach) for one in found]
 

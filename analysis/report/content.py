@@ -38,10 +38,11 @@ from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.verdict.arm_verdict import ArmVerdict
+from analysis.verdict.engines_alone import with_engines_alone
 from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import samples, wide_steps
 from common.contracts import VerdictFile
-from common.findings import Preflight, read_preflight
+from common.findings import Finding, Preflight, read_preflight
 from common.verdicts import Verdict, worst_first
 from trainers.timers.tree import TimerTree
 
@@ -66,6 +67,9 @@ class Content:
     settings: dict[str, list[Setting]]
     """By part: config (requested and resolved), hardware and versions (as the jobs reported them)."""
     arm_verdicts: list[ArmVerdict]
+    """Each rival against the baseline."""
+    other_verdicts: list[ArmVerdict]
+    """The arms whose steps are of another kind than the baseline's, each against the first of its kind."""
     verdicts: list[Verdict]
     preflight: Preflight | None
 
@@ -85,14 +89,19 @@ class Content:
         return {
             "experiment": self.plan.experiment,
             "baseline": self.plan.baseline,
-            "arms": [one.as_json() for one in self.arm_verdicts],
+            "arms": [one.as_json() for one in self.every_verdict],
             "no_comparison": self.no_comparison,
         }
 
     @property
+    def every_verdict(self) -> list[ArmVerdict]:
+        """The verdicts of the baseline's rivals, then those of the other kinds."""
+        return [*self.arm_verdicts, *self.other_verdicts]
+
+    @property
     def no_comparison(self) -> str:
         """Why there is no verdict, as a sentence; empty when there is one."""
-        if self.arm_verdicts:
+        if self.every_verdict:
             return ""
         arms = list(dict.fromkeys(r.arm for r in self.runs))
         if not arms:
@@ -105,10 +114,8 @@ class Content:
         if self.plan.baseline in arms and all(repetition_of(self.plan, arm) for arm in others):
             return _only_repetitions(self.plan, others, self.tables["noise"])
         if self.plan.baseline in arms and all(self.plan.is_other_kind(arm) for arm in others):
-            return (
-                f"No comparison: some of {', '.join(arms)} train and some run an engine alone, so their steps are "
-                f"different work (the baseline is {self.plan.baseline})."
-            )
+            kinds = "; ".join(f"{arm}: {self.plan.step_name(arm)}" for arm in arms)
+            return f"No comparison: a step is different work in each of them ({kinds}). Give two logs of one kind."
         why = next((one.text for one in self.verdicts if one.code == "no-common-steps"), "").partition("compared. ")[2]
         return "No comparison: no arm has a counted step in common with the baseline." + (f" {why}." if why else "")
 
@@ -160,8 +167,22 @@ def read_content(
     }
     found = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
     tables["suggestions"] = pd.DataFrame(found, columns=[field.name for field in fields(Suggestion)])
-    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy_terms(runs, wide))
-    return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, worst_first(verdicts), before)
+    busy = busy_terms(runs, wide)
+    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy)
+    others = [one for other in plan.of_other_kinds() for one in _verdicts_of(other, runs, wide, before, busy)]
+    every = with_engines_alone([*arm_verdicts, *others], plan)
+    arm_verdicts, others = every[: len(arm_verdicts)], every[len(arm_verdicts) :]
+    return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, others, worst_first(verdicts), before)
+
+
+def _verdicts_of(
+    plan: PlanRead, runs: list[Run], wide: pd.DataFrame, before: Preflight | None, busy: list[Finding]
+) -> list[ArmVerdict]:
+    """The verdicts for another baseline; its tables are those of a report with that baseline."""
+    divisible, _ = comparable(runs, plan, wide)
+    comparison, _ = comparison_table(wide, plan, divisible.refused)
+    estimates, _ = estimate_table(wide, plan, divisible)
+    return verdict_table(comparison, plan, before, estimates, None, busy)
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, pd.DataFrame]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.files import read_json, write_json
-from common.findings import Finding, Preflight, downgrade_imported, merge_findings
+from common.findings import NONE, Finding, LedgerRow, Preflight, downgrade_imported, merge_findings
 from trainers.cases import Case, StackPins, points_of
 from workflow.config.plan import Plan
 from workflow.preflight.cases import cases_of, load_stack_pins
@@ -58,9 +58,9 @@ def preflight(
     order = list(plan.config.arms)
     cases = sorted([*cases_of(plan, composed, stack_of), *known_imports], key=lambda case: order.index(case.arm))
     found: list[Finding] = []
-    for point in points_of([*cases, *unknown]):
-        without = [case for case in point if isinstance(case, UnknownSettings)]
-        known = [case for case in point if case not in without]
+    for compared in (kind for point in points_of([*cases, *unknown]) for kind in _by_kind(point)):
+        without = [case for case in compared if isinstance(case, UnknownSettings)]
+        known = [case for case in compared if case not in without]
         found += comparison_findings(known, without)
         found += fact_findings(known, without)
         found += environment.environment_findings(known, launch)
@@ -72,10 +72,27 @@ def preflight(
         experiment=plan.config.experiment,
         cases=tuple(cases),
         findings=tuple(merge_findings(found)),
-        ledger=tuple(ledger_of(cases, unknown)),
+        ledger=tuple(_ledger(_by_kind([*cases, *unknown]))),
         unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, launch), *(case.why for case in unknown)])),
         unknown=tuple(unknown),
     )
+
+
+def _by_kind(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases by what a step of them is: a benchmark's load is no term of a training."""
+    kinds: dict[str, list[Case]] = {}
+    for case in cases:
+        kinds.setdefault(case.trainer.step_of, []).append(case)
+    return list(kinds.values())
+
+
+def _ledger(kinds: Sequence[Sequence[Case]]) -> Iterator[LedgerRow]:
+    """The rows of each kind; the arms of another kind have none of its settings."""
+    others = dict.fromkeys((case.arm for kind in kinds for case in kind), NONE) if len(kinds) > 1 else {}
+    for kind in kinds:
+        unknown = [case for case in kind if isinstance(case, UnknownSettings)]
+        for row in ledger_of([case for case in kind if case not in unknown], unknown):
+            yield replace(row, values=others | dict(row.values))
 
 
 def _findings(case: Case, launch: LaunchContext) -> list[Finding]:

@@ -1,6 +1,7 @@
 """Result files of benchmarks of an engine alone are arms, beside each other and never beside a training."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -114,9 +115,54 @@ def test_a_batch_is_compared_with_a_batch_and_never_with_a_request(files, capsys
     assert "No comparison: " in told(capsys, "a=one-batch.jsonl", "b=vllm.json")
 
 
+def training(engine, seconds):
+    command = f"+ python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name={engine}\n"
+    steps = [f"step:{step} - timing_s/gen:{seconds - 0.5} - timing_s/step:{seconds}\n" for step in (1, 2, 3)]
+    Path(f"{engine}.log").write_text("verl==0.4.1\n" + command + "".join(steps))
+
+
 def test_an_engine_alone_and_one_in_a_training_share_no_ratio(files, capsys):
-    Path("run.log").write_text("step:1 - timing_s/gen:1.5 - timing_s/step:2.0\n")
-    assert "so their steps are different work" in told(capsys, "vllm.json", "run.log")
+    training("vllm", 2.0)
+    said = told(capsys, "vllm.json", "vllm.log")
+    assert "No comparison: a step is different work in each of them" in said and "a request to an engine alone" in said
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["as-given", "other-order"])
+def test_faster_alone_and_slower_inside_stand_in_one_answer(files, capsys, swapped):
+    """Alone SGLang is faster, in the trainings slower; which engine is the baseline of which pair does not matter."""
+    training("vllm", 2.0)
+    training("sglang", 2.5)
+    pairs = [["vllm.json", "sglang.jsonl"], ["vllm.log", "sglang.log"]]
+    given = [*pairs[0], *pairs[1][:: -1 if swapped else 1]]
+    assert main(["compare", *given]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    ratio = "verl-vllm vs verl-sglang" if swapped else "verl-sglang vs verl-vllm"
+    assert f"{ratio}: not resolved, one run pair only. Per step {'1.25' if swapped else '0.80'}×" in said
+    assert "benchmark-sglang vs benchmark-vllm: not resolved, one result only. Per response token 1.21×" in said
+    alone = "The engines alone say the opposite: benchmark-sglang is 1.21× as fast as benchmark-vllm per response token"
+    assert said.count(alone) == 1 and said.index(ratio) < said.index(alone) < said.index("benchmark-sglang vs")
+    assert "2 paired steps after 1 warm-up step" in said, "a result is no reason to count the warm-up"
+    for page in ("comparison/report.md", "comparison/report.html"):
+        text = re.sub(r"<[^>]*>|\\", "", Path(page).read_text())
+        assert alone in text and "benchmark-sglang vs benchmark-vllm: not resolved" in text, page
+    verdicts = json.loads(Path("comparison/verdict.json").read_text())["arms"]
+    assert [(one["baseline"].partition("-")[0], one["run_pairs"]) for one in verdicts] == [
+        ("verl", 1),
+        ("benchmark", 1),
+    ]
+
+
+def test_no_opposite_is_said_where_both_agree_or_an_engine_is_not_known(files, capsys):
+    training("vllm", 2.5)
+    training("sglang", 2.0)
+    assert "opposite" not in told(capsys, "vllm.json", "sglang.jsonl", "vllm.log", "sglang.log")
+    for engine, seconds in (("vllm", 2.0), ("sglang", 2.5)):
+        training(engine, seconds)
+        log = Path(f"{engine}.log")
+        log.write_text("".join(line for line in log.read_text().splitlines(True) if line.startswith("step:")))
+    said = told(capsys, "sglang.jsonl", "vllm.json", "run-sglang=sglang.log", "run-vllm=vllm.log")
+    assert "opposite" not in said and "run-vllm vs run-sglang: " in said
+    assert "`--names sglang,vllm,sglang-2,vllm-2 --release" in said
 
 
 def test_a_benchmark_that_failed_is_told(files):
