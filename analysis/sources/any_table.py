@@ -92,6 +92,9 @@ def table_of(
     have the step's seconds.
     """
     places, columns, verdicts = _columns(rows, path)
+    if columns.pop(STEPS_LOGGED, None) is not None:
+        text = f"{path}: column {STEPS_LOGGED} is left out: our tables have that name for the steps of a row. Rename it"
+        verdicts.append(Verdict("warning", "name-taken", text))
     counter = counter or _counter(columns)
     steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
     seconds = {name: _in_seconds(name, values) for name, values in columns.items() if name != counter}
@@ -110,7 +113,7 @@ def table_of(
     for at, ((file, line), step, window) in enumerate(zip(places, steps, windows, strict=True)):
         if step < 1 or (is_clock and at == 0):
             continue
-        scalars = {name: values[at] for name, values in columns.items() if name not in (*timed, counter, STEPS_LOGGED)}
+        scalars = {name: values[at] for name, values in columns.items() if name not in (*timed, counter)}
         scalars |= {TIMERS + name: values[at] for name, values in timed.items()}
         scalars = {name: value for name, value in scalars.items() if not math.isnan(value)}
         if window > 1:

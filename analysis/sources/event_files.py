@@ -217,7 +217,7 @@ def read_event_files(path: Path, step_seconds: str | None = None) -> Imported:
     known = [read.written_by] if read.written_by else trainers_by_data(read)
     if len(known) == 1:
         read.written_by = known[0]
-    if step_seconds is not None or not known:
+    if not known or any(step_seconds in record.scalars for record in read.records.values()):
         rows = (row for life in lives for row in life.table())
         found = any_table.table_of(rows, path, step_seconds, _STEP, _CLOCK)
         found.read.verdicts += [verdict for life in lives for verdict in life.verdicts]

@@ -11,6 +11,7 @@ import pytest
 from analysis.imports.formats import format_of, read_source
 from analysis.sources.any_table import COLUMNS_TAKEN, FORMAT
 from common.errors import UserError
+from trainers.logs.record import STEPS_LOGGED
 from workflow.cli import main
 
 STEPS = 30
@@ -110,6 +111,14 @@ def test_a_column_that_only_rises_is_a_clock(tmp_path, start):
     assert taken.endswith("elapsed_s is a clock, and the step's seconds are its differences")
     assert list(found.read.records) == list(range(2, 21)), "when the first one began is not known"
     assert found.read.records[2].scalars["timing_s/elapsed_s"] == pytest.approx(11.0)
+
+
+def test_a_clock_counts_all_steps_since_the_row_before(tmp_path):
+    table = [{"step": 10 * n, "elapsed_s": 120.0 * n + n % 3, "steps_logged": 7} for n in range(1, 21)]
+    found, _ = read(write(tmp_path / "a.csv", table))
+    record = found.read.records[40]
+    assert record.scalars == {"timing_s/elapsed_s": pytest.approx(12.1), STEPS_LOGGED: 10.0}
+    assert [verdict.code for verdict in found.read.verdicts] == [COLUMNS_TAKEN, "name-taken"], "ours, not the table's"
 
 
 def test_of_two_that_may_be_it_none_is_taken_before_one_is_named(tmp_path, capsys, monkeypatch):

@@ -220,6 +220,15 @@ def test_what_would_be_wrong_is_refused(tmp_path, made, message):
         read(tmp_path / "a")
 
 
+def test_a_named_column_counts_in_the_files_that_have_it_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a", own)
+    write(tmp_path / "b", verl)
+    assert main(["compare", "a", "b", "--verdict-only", "--step-seconds", "time/rollout"]) == 0
+    said = capsys.readouterr().out
+    assert "time/rollout is the step's seconds" in said and "b: verl 0.8" in said
+
+
 def test_one_step_is_enough(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
