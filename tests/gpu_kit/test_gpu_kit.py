@@ -18,7 +18,6 @@ from common.files import ROOT, write_json
 from workflow.gpu_kit import stages, target
 from workflow.gpu_kit.pack import planned_stage
 from workflow.gpu_kit.results import stage_lines
-from workflow.gpu_kit.runs import StageRun
 from workflow.gpu_kit.stages import BUNDLES, STAGES, Bundle, Stage, Task
 from workflow.gpu_kit.target import require_python, run_stage
 from workflow.gpu_kit.trees import require_same_tree, tree_hashes
@@ -202,15 +201,6 @@ def test_a_gpu_in_use_or_none_is_said_before_anything_is_installed(
     assert not (tmp_path / "work" / "env").exists()
 
 
-def test_a_stage_without_a_twin_for_a_cpu_says_so(run: Kit, tmp_path: Path) -> None:
-    kit = tmp_path / "kit" / "kit.json"
-    content = json.loads(kit.read_text())
-    del content["stages"]["tiny"]["cpu"]
-    kit.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="stage tiny has no twin for a CPU; --cpu is for no stage of it"):
-        run()
-
-
 def test_the_program_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
     command = ["bash", str(ROOT / "scripts" / "gpu_kit.sh"), "trl", "--kit", str(tmp_path), "--out", str(tmp_path)]
     done = subprocess.run(
@@ -242,21 +232,6 @@ def test_every_stage_is_planned_and_its_wheels_are_in_a_lock(name: str) -> None:
     for bundle in stage.bundles:
         pins = {pin.name for pin in parse_lock(ROOT / "envs" / BUNDLES[bundle].stack / "requirements.lock")}
         assert not set(BUNDLES[bundle].packages) - pins and BUNDLES[bundle].without.keys() <= pins
-
-
-@pytest.mark.full("a training")
-def test_the_first_stage_trains_on_a_cpu(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
-    stage = STAGES["trl"]
-    kit = {"stages": {"trl": planned_stage(stage)}}
-    run = StageRun("trl", stage, kit, tmp_path / "work", stack_python("trl-transformers-cpu"), None)
-    result = {"stage": "trl", "device": None, "versions": {}, "seconds": {}, **run.results()}
-    assert [task["error"] for task in result["tasks"]] == ["", ""]
-    stopped, other = result["tasks"]
-    assert stopped["exit_codes"] == [75, 0] and [step["step"] for step in stopped["steps"]] == list(range(1, 7))
-    assert other["done"]["last_step"] == 6
-    lines = stage_lines(result)
-    assert any("each once, resumed at step" in line for line in lines)
-    assert any(line.startswith("without waiting for the GPU: step ") for line in lines)
 
 
 def test_the_first_step_after_each_start_is_not_compared() -> None:

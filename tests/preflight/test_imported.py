@@ -12,9 +12,9 @@ import yaml
 from workflow.cluster.site import Site
 from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.checks import LaunchContext
-from workflow.preflight.show import preflight_lines, summary_lines
+from workflow.preflight.show import preflight_lines
 
-from .plans import ACTOR, ARTICLE, ROLLOUT, looked_at, planned
+from .plans import ARTICLE, ROLLOUT, looked_at, planned
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "actor_rollout_ref.model"
@@ -205,13 +205,6 @@ def test_the_workload_tells_what_an_import_does_not() -> None:
     assert rows["workload.max_response_length"] == rows["workload.nodes"] == "equal"
 
 
-def test_a_difference_that_the_sources_settings_show_is_told_once() -> None:
-    held = {"vllm": source("vllm"), "sglang": source("sglang")}
-    held["sglang"]["resolved"]["data"]["max_response_length"] = 8192
-    unequal = [one for one in seen_of(bare(), **held).findings if "max_response_length" in one.what]
-    assert [one.code for one in unequal] == ["settings"]
-
-
 def test_an_imported_arm_beside_a_trained_one_is_compared_with_it() -> None:
     raw = copy.deepcopy(ARTICLE)
     raw["arms"]["sglang"]["import"] = "sglang.log"
@@ -371,19 +364,3 @@ def test_what_a_configuration_lacks_is_no_fact() -> None:
     assert "data.truncation ('left' in vllm; unknown in sglang)" in found.what
     shown = {"prefill-limit", "prefix-cache", "sequence-limit", "sleep", "micro-batch-missing"}
     assert not shown & {one.code for one in seen.findings}
-
-
-def test_a_finding_of_some_arms_names_them() -> None:
-    held = {arm: source(arm, version) for arm, version in (("vllm", "0.4.1"), ("sglang", "0.9.1"))}
-    for one in held.values():
-        actor = one["resolved"]["actor_rollout_ref"]["actor"]
-        actor |= {"use_dynamic_bsz": False, "ppo_micro_batch_size": None, "ppo_mini_batch_size": 16}
-        one["resolved"]["actor_rollout_ref"]["rollout"]["log_prob_micro_batch_size"] = 2
-    seen = seen_of(bare(), **held)
-    missing = f"{ACTOR}.ppo_micro_batch_size_per_gpu must be given unless"
-    for lines in (preflight_lines(seen), summary_lines(seen)):
-        told = " ".join(" ".join(lines).split())
-        assert f"vllm: {missing}" in told and f"sglang: {missing}" in told
-    # Where all arms have it, nothing tells them apart.
-    seen = seen_of(bare(), **{arm: held["vllm"] for arm in held})
-    assert f". {missing}" in " ".join(" ".join(preflight_lines(seen)).split())

@@ -81,15 +81,11 @@ def test_a_file_that_no_specification_can_carry(tmp_path: Path, code: Any, words
     ("code", "words"),
     [
         ("import re\ndef scores(completions): ...\n", r"mine.py: .*'score' \(did you mean scores\?\); known: scores$"),
-        ("if True:\n    def other(): score = 1\n", "'score'; known: other$"),
         ("def score(completions:\n", r"mine.py .*SyntaxError: .* \(mine.py, line 1\)"),
         ("def score(): ...\0", "mine.py .*null bytes"),
         ("raise SystemExit('it was run')\nasync def score(): ...\n", None),
         ("try:\n    from not_here import it as score\nexcept ImportError:\n    pass\n", None),
-        ("a, score = 1, lambda completions: []\n", None),
         ("from not_here import *\n", None),
-        ("def __getattr__(name): ...\n", None),
-        ("globals()['sc' + 'ore'] = print\n", None),
     ],
 )
 def test_a_function_that_the_file_lacks_is_refused_before_anything_starts(
@@ -200,7 +196,6 @@ QUIET: list[tuple[str, str, dict[str, Any]]] = [
         "[s.index('7') for s in solution]",
         {"columns": ["solution"], "signature": "trl"},
     ),
-    ("completions, **kwargs", "[len(c) for c in completions]", {"signature": "rolloutbench"}),
     # As texts it scores them, as conversations it does not; or the same as both.
     ("completions, **kwargs", "[len(c.split()) for c in completions]", {}),
     ("completions, **kwargs", "[len(c if isinstance(c, str) else c[0]['content']) for c in completions]", {}),
@@ -236,10 +231,6 @@ TOLD = [
         *("impossible", "reward-file", "a parameter 'level'", "add columns: [level] to workload.data"),
     ),
     (
-        "def score(completions, target, **kwargs): ...\n",
-        *("impossible", "reward-file", "a parameter 'target'", "no target; it has question, answer, level, solution"),
-    ),
-    (
         f"def score(completions, solution, **kwargs): return {REPLIES}\n",
         *(
             "impossible",
@@ -250,15 +241,6 @@ TOLD = [
     ),
     (
         "import not_here\ndef score(completions): ...\n",
-        *("odd", "reward-untried", "imports not_here, which this Python lacks", "nothing"),
-    ),
-    (
-        "def score(completions):\n    import not_here\n",
-        *("odd", "reward-untried", "imports not_here, which this Python lacks", "nothing"),
-    ),
-    (
-        f"{ORM}import importlib.util\nclass score(ORM):\n    def __init__(self):\n"
-        "        assert importlib.util.find_spec('not_here') is not None\n    def __call__(self, completions): ...\n",
         *("odd", "reward-untried", "imports not_here, which this Python lacks", "nothing"),
     ),
     (

@@ -171,17 +171,3 @@ def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> N
     assert head.returncode != 0 and end["kind"] == "killed"
     assert end["rank"].startswith("the server on rank 1 (gpu2) was killed by SIGKILL") and end["rank"] in said
     served.wait(lambda: not served.processes())
-
-
-@pytest.mark.full("a scenario on a real Slurm")
-def test_a_time_limit_stops_the_trainer_and_its_ray(run: SlurmRun) -> None:
-    run.spec["workload"]["steps"] = 20
-    run.spec["env"] = {"STAND_IN_STEP_S": "0.5", "STAND_IN_SAVE": "100"}
-    head = run.start()
-    run.wait_for_step(2)
-    run.cluster.run("scancel", "--signal=USR2", run.job_id())
-    run.wait(lambda: run.attempts()[0])
-    run.release()
-    run.finish(head)
-    run.assert_trained_once()
-    assert os.environ.get("RAY_ADDRESS") is None

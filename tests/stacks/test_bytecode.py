@@ -7,8 +7,6 @@ import py_compile
 import shutil
 import subprocess
 import sys
-import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,23 +135,3 @@ def test_a_copy_of_the_folder_serves_nobody(tmp_path: Path, wheel: Path, cache: 
     assert reuse(copy, tmp_path / "b") == 0
     keep(copy, tmp_path / "a")
     assert reuse(copy, tmp_path / "b") == 1
-
-
-def test_several_at_once_disturb_nobody(tmp_path: Path, wheel: Path, cache: Path) -> None:
-    source = environment(tmp_path / "a", wheel)
-    py_compile.compile(str(source))
-    others = [environment(tmp_path / f"other-{number}", wheel) for number in range(4)]
-
-    def build_as(other: Path) -> str:
-        try:
-            for _ in range(50):
-                keep(cache, tmp_path / "a")
-                reuse(cache, other.parents[3])
-        except Exception:
-            return traceback.format_exc()
-        return ""
-
-    with ThreadPoolExecutor(4) as threads:
-        assert not [said for said in threads.map(build_as, others) if said]
-    for other in others:
-        assert compiled(other).samefile(compiled(source))

@@ -60,22 +60,6 @@ def test_a_shell_takes_the_scripts(shell: str) -> None:
     for name in ("post", "environment", "runscript"):
         done = subprocess.run([shell, "-n"], input=parts[name], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    # What the shell writes to uv.txt is a requirements file, and the last line of it ends there.
-    script = parts["post"]
-    lists = script[script.index("    cat > uv.txt") : script.index("    python3 -m venv first")]
-    cut = subprocess.run(
-        [shell, "-euc", lists.replace("> uv.txt", "").replace("> builder.txt", "")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    written = cut.stdout.splitlines()
-    assert [line for line in written if not line.startswith("    --hash=sha256:")] == [
-        f"{pin.name}=={pin.version} \\"
-        for package in ("uv", *BUILDER)
-        for pin in parse_lock(ENVS / "controller" / "requirements.lock")
-        if pin.name == package
-    ]
 
 
 def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:

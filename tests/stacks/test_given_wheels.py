@@ -71,21 +71,6 @@ def test_it_is_installed_instead_of_compiling(parser: Site, antlr: Path) -> None
     assert again.returncode == 0 and again.stderr == ""
 
 
-def test_the_record_outlives_a_second_check(parser: Site, antlr: Path) -> None:
-    wheel = wheel_of(antlr)
-    given = ["--wheel", str(wheel), "--sha256", sha256(wheel)]
-    assert parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given).returncode == 0
-    (folder,) = parser.built()
-    before = json.loads((folder / "verify.json").read_text())["origin"]
-    with (parser.envs / "tiny" / "verify.py").open("a") as program:
-        program.write("# another text, so that the check runs again\n")
-    assert parser.build().returncode == 0
-    assert json.loads((folder / "verify.json").read_text())["origin"] == before
-    out = parser.root / "again.json"
-    parser.run("verify", "tiny", "--stacks-dir", str(parser.stacks), "--out", str(out))
-    assert json.loads(out.read_text())["origin"] == before
-
-
 OTHERS = {
     f"antlr4_python3_runtime-{VERSION}-py3-none-any.whl": "has sha256",
     "antlr4_python3_runtime-4.9.2-py3-none-any.whl": f"is {NAME} 4.9.2; ",
@@ -105,14 +90,6 @@ def test_what_is_not_the_wheel_is_refused(parser: Site, antlr: Path, tmp_path: P
         refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given)
         assert refused.returncode == 1 and message in refused.stderr, name
         assert len(refused.stderr.splitlines()) == 1 and parser.built() == []
-
-
-def test_each_wheel_has_its_hash(parser: Site, antlr: Path) -> None:
-    refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), "--wheel", str(wheel_of(antlr)))
-    assert refused.returncode == 1 and "give one --sha256 for each --wheel" in refused.stderr
-    missing = ["--wheel", "nowhere/x.whl", "--sha256", "0" * 64]
-    refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *missing)
-    assert refused.returncode == 1 and "nowhere/x.whl is not there" in refused.stderr
 
 
 def test_a_stack_that_is_built_without_it_is_not_said_to_have_it(parser: Site, antlr: Path, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.uv import Uv, configured_uv, pip_settings, redacted, run, uv_environment
+from workflow.stacks.uv import Uv, configured_uv, pip_settings, redacted, uv_environment
 
 DEFAULTS = {
     "index_url": "https://main.invalid/simple",
@@ -119,27 +118,3 @@ def test_pips_own_complaint_is_passed_on(pip_conf: Path) -> None:
     pip_conf.write_text("[global]\ntimeout = soon\n")
     with pytest.raises(UserError, match=r"invalid floating-point value: 'soon'"):
         pip_settings()
-
-
-def test_a_python_without_pip_has_no_settings(tmp_path: Path, pip_conf: Path) -> None:
-    import venv
-
-    venv.create(tmp_path / "bare", with_pip=False)
-    assert pip_settings(str(tmp_path / "bare" / "bin" / "python")) == {}
-    assert pip_settings(sys.executable) != {}
-
-
-def test_of_a_hundred_downloads_the_few_large_ones_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    """As uv prints them where there is no terminal."""
-    names = [f"package-{number}" for number in range(100)]
-    lines = ["Resolved 100 packages in 2s", *(f"Downloading {name} (11.8MiB)" for name in names)]
-    lines += [f"Downloading large-{number} ({190 + number}.5MiB)" for number in range(6)]
-    lines += ["Downloading huge (1.2GiB)", *(f" Downloaded {name}" for name in names), " + package-1==1.0"]
-    lines += ["Prepared 100 packages in 88.1s", "Installed 100 packages in 1s", "warning: a wheel was yanked"]
-    program = "import sys; sys.stderr.write(sys.argv[1])"
-    status, said = run([sys.executable, "-c", program, "\n".join(lines) + "\n"], os.environ, show=True)
-    assert status == 0 and said.splitlines() == lines
-    assert capfd.readouterr().err.splitlines() == [
-        *(f"  Downloading large-{number} ({190 + number}.5MiB)" for number in range(4)),
-        "  warning: a wheel was yanked",
-    ]

@@ -20,23 +20,13 @@ def uv(site: Site, index: Index) -> Uv:
     return Uv(find_uv(), {**site.environ, "UV_DEFAULT_INDEX": index.url}, ())
 
 
-def test_asked_when_no_source_has_it(uv: Uv) -> None:
-    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == ["--torch-backend", "cpu"]
-
-
-def test_asked_when_the_index_has_only_another_build(uv: Uv, index: Index, tmp_path: Path) -> None:
+def test_asked_only_when_no_source_has_it(uv: Uv, index: Index, tmp_path: Path) -> None:
+    asked = ["--torch-backend", "cpu"]
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == asked
     index.add(write_wheel(tmp_path / "wheels", "torch", "9.9"))
-    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == ["--torch-backend", "cpu"]
-
-
-def test_not_asked_when_the_index_has_it(uv: Uv, index: Index, tmp_path: Path) -> None:
-    index.add(write_wheel(tmp_path / "wheels", "torch", "9.9+cpu"))
-    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == []
-
-
-def test_not_asked_when_a_folder_has_it(uv: Uv, tmp_path: Path) -> None:
-    write_wheel(tmp_path / "wheels", "torch", "9.9+cpu")
-    found = Uv(uv.binary, {**uv.environ, "UV_FIND_LINKS": str(tmp_path / "wheels")}, ())
+    assert torch_arguments(uv, TORCH, "cpu", PYTHON) == asked, "of another build"
+    write_wheel(tmp_path / "folder", "torch", "9.9+cpu")
+    found = Uv(uv.binary, {**uv.environ, "UV_FIND_LINKS": str(tmp_path / "folder")}, ())
     assert torch_arguments(found, TORCH, "cpu", PYTHON) == []
 
 

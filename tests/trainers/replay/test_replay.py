@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -272,23 +270,6 @@ def test_a_gpu_that_another_replay_has_is_refused(tmp_path: Path) -> None:
     lock_gpu("GPU-2", tmp_path)
     with pytest.raises(UserError, match="another replay runs on the GPU GPU-1"):
         lock_gpu("GPU-1", tmp_path)
-
-
-def test_an_engine_that_sleeps_is_awake_when_its_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainers.replay.driver import peak_gib
-    from trainers.replay.replicas import Meeting, ReplayRank
-
-    free = [79 * 2**30]
-
-    class Engine:
-        sleeps = True
-
-        def wake(self) -> None:
-            free[0] = 20 * 2**30
-
-    cuda = SimpleNamespace(is_available=lambda: True, mem_get_info=lambda device: (free[0], 80 * 2**30))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
-    assert peak_gib(Engine(), 0, Meeting(ReplayRank(0, 1, 1), {})) == 60.0  # type: ignore[arg-type]
 
 
 def test_an_engine_that_stops_short_is_named_and_no_result(

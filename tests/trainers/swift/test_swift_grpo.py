@@ -11,15 +11,11 @@ from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from analysis.collect import main as collect
-from analysis.report.__main__ import main as report
 from common.dotted import flatten
 from node.dataset import arithmetic_rows
-from trainers.cases import StackPins
 from workflow.cluster.paths import RunPaths
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
@@ -397,18 +393,3 @@ def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives: Callable[[
         (checkpoint,) = (run[1]["folder"].parents[1] / "checkpoints").glob("**/checkpoint-2")
         assert (checkpoint / "pytorch_model_fsdp.bin").exists() == (run is fsdp)
         assert (checkpoint / "model.safetensors").exists()
-
-
-def test_the_report_shows_both(trained: Trained, tmp_path: Path) -> None:
-    runs = [trained.results / "runs" / run for run in ("swift-s0", "trl-s0")]
-    assert collect([str(run) for run in runs]) == 0
-    steps = pq.read_table(runs[0] / "steps.parquet").to_pandas()
-    times = steps[(steps["kind"] == "phase") & (steps["name"] == "step")]
-    assert list(times["step"]) == list(range(1, STEPS + 1))
-    (trained.results / "plan.json").write_text(json.dumps(trained.plan.as_json()))
-    found = preflight(trained.plan, stack_of=lambda stack: StackPins("cpu", {"trl": "1.16.0"}.get(stack[:3], "4.6.0")))
-    (trained.results / "preflight.json").write_text(json.dumps(found.as_json()))
-    arguments = ["--plan", str(trained.results / "plan.json"), "--results", str(trained.results)]
-    assert report([*arguments, "--out", str(tmp_path)]) == 0
-    table = (tmp_path / "tables" / "phases.csv").read_text()
-    assert "swift" in table and "trl" in table, table

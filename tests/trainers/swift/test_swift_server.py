@@ -37,7 +37,6 @@ from .test_swift_vllm import AGREE, LORA, STACK, SYNC, differences, ordered
 pytestmark = pytest.mark.full("servers beside trainings of ms-swift")
 
 STEPS, STOPPED_AT = 4, 2
-TIMES = 2
 OPTIONS = {"vllm_mode": "server", "vllm_enforce_eager": True, "log_rollout_offpolicy_metrics": True}
 RUNS = {
     "server": OPTIONS,
@@ -180,16 +179,6 @@ def ahead(beside: Beside) -> Served:
     """A run whose server generates while it trains."""
     beside.train("ahead", 1)
     return Served(beside.runs["ahead"], read_lines(beside.folder / "ahead.jsonl"), beside.log)
-
-
-def test_it_takes_new_weights_by_swifts_own_client(beside: Beside) -> None:
-    """All is swift's but for NCCL: the server, its endpoints and processes, the client, the buckets."""
-    out = beside.folder / "client.jsonl"
-    beside.run("-m", "tests.trainers.swift.rollout_client", beside.folder / "made" / "model", out)
-    lines = read_lines(out)
-    assert len(lines) == 1 + TIMES and max(line["off"] for line in lines) < AGREE
-    # Of a prompt there are other completions each time.
-    assert all(len(set(line["texts"])) > 1 for line in lines)
 
 
 def test_it_generates_with_the_newest_weights_in_both_lives(served: Served) -> None:

@@ -313,21 +313,6 @@ def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(
 
 
 @pytest.mark.full("a training of TRL")
-def test_vllm_generates_with_the_synced_weights(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
-    probe = Path(__file__).with_name("probe_vllm_sync.py")
-    done = run_warm(stack_python(VLLM), probe, made_inputs.parent / "model", tmp_path, 7)
-    assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "probe.json").read_text())
-    same, stale, synced, stale_again, synced_again = told["differences"]
-    assert max(same, synced, synced_again) < 1e-4  # nats
-    assert min(stale, stale_again) > 0.5  # else the test would not notice a sync that does nothing
-    assert len({tuple(ids) for ids in told["first"]}) == 8  # a prompt's completions differ
-    assert (told["seed"], told["torch_seed"], told["dtype"]) == (7, 7, "float32")
-    assert told["threads"] == 2
-    assert told["threads_can_be_set"]
-
-
-@pytest.mark.full("a training of TRL")
 def test_a_stop_signal_saves_and_asks_to_be_requeued(
     stack_python: Stack, made_inputs: Path, tmp_path: Path, transformers_run: Path
 ) -> None:
