@@ -24,6 +24,8 @@ from workflow.doctor.stack_checks import Gpus
 from workflow.stacks import load_stack
 from workflow.stacks.uv import Uv, find_uv
 
+from .programs import executable
+
 ROOT = Path(__file__).resolve().parents[1]
 FakeProgram = Callable[..., None]
 
@@ -63,8 +65,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProgram:
     def put(name: str, text: str = "", code: int = 0) -> None:
         said = folder / f"{name}.txt"
         said.write_text(text)
-        (folder / name).write_text(f'#!/bin/sh\n/bin/cat "{said}"\nexit {code}\n')
-        (folder / name).chmod(0o755)
+        executable(folder / name, f'/bin/cat "{said}"\nexit {code}')
 
     return put
 

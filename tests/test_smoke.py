@@ -15,14 +15,9 @@ import yaml
 from workflow.cli import main
 from workflow.config.plan import load_plan
 
+from .programs import executable
+
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def executable(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.mark.parametrize(("name", "arm"), [("gpu-smoke", "vllm"), ("gpu-smoke", "sglang"), ("cpu-smoke", "vllm")])

@@ -16,6 +16,8 @@ import psutil
 
 from common.files import write_text
 
+from ..programs import executable
+
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 RAY_TRAINER = Path(__file__).with_name("ray_trainer.py")
@@ -40,9 +42,7 @@ class RunBench:
         self._words: dict[int, int] = {}
         python = folder / "stack" / "env" / "bin" / "python"
         if not python.is_file():  # runs of one folder share it, and read it while the next one is made
-            python.parent.mkdir(parents=True)
-            python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
-            python.chmod(0o755)
+            executable(python, f'exec {sys.executable} {STAND_IN} "$@"')
             write_text(folder / "stack" / "verify.json", "{}")
             self.write_inputs("d1")
         self.write_spec("f" * 64, steps, env or {})

@@ -13,6 +13,8 @@ from common.errors import UserError
 from workflow.cluster.request import local_gpus, require_fit
 from workflow.cluster.training import server_environment, trainer_environment
 
+from ..programs import executable
+
 
 def request(
     gres: str = "", nodes: int = 1, cluster: str = "slurm", ray: bool = True, **workload: int
@@ -120,15 +122,12 @@ def test_a_trainer_has_its_stacks_programs_and_compilers_and_the_arms_word_wins(
     assert "PYTHONHOME" not in env
 
 
-def nvidia_smi(folder: Path, script: str) -> None:
-    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "nvidia-smi").chmod(0o755)
-
-
 def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    nvidia_smi(tmp_path, "printf 'GPU 0: H100 (UUID: GPU-1)\\n  MIG 1g.10gb\\nGPU 1: H100 (UUID: GPU-2)\\n'")
+    executable(
+        tmp_path / "nvidia-smi", "printf 'GPU 0: H100 (UUID: GPU-1)\\n  MIG 1g.10gb\\nGPU 1: H100 (UUID: GPU-2)\\n'"
+    )
     assert local_gpus({})[0] == 2
     assert local_gpus({"CUDA_VISIBLE_DEVICES": "1"}) == (1, "CUDA_VISIBLE_DEVICES is '1'")
     assert local_gpus({"CUDA_VISIBLE_DEVICES": "0,1,2"})[0] == 2
@@ -139,7 +138,7 @@ def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
     mine["spec"]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}
     with pytest.raises(UserError, match="this machine has 1 to use"):
         require_fit(mine)
-    nvidia_smi(tmp_path, "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    executable(tmp_path / "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     with pytest.raises(UserError, match=r"has none to use \(nvidia-smi -L: Failed to initialize NVML: Driver/library"):
         require_fit(request(cluster="local", gpus_per_node=1))
 

@@ -14,7 +14,7 @@ import pytest
 
 from common import retry
 from common.errors import UserError
-from common.files import last_lines, write_text
+from common.files import write_text
 from common.messages import report_errors
 from common.retry import retry_io
 from workflow.cluster import jobstate, scheduler
@@ -235,21 +235,6 @@ def test_what_the_file_system_refuses_is_tried_again_and_said_once(
         retry_io(read, "it", patience_s=0.1)
 
 
-def test_what_takes_longer_than_its_patience_is_tried_again_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a look at many runs on a busy machine."""
-    now_s, tries = [0.0], iter((OSError(errno.EIO, "Input/output error"), None))
-    monkeypatch.setattr(retry.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
-
-    def look() -> str:
-        now_s[0] += 60
-        if error := next(tries):
-            raise error
-        return "content"
-
-    assert retry_io(look, "it", patience_s=30) == "content"
-
-
 def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thread_finds_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,16 +244,6 @@ def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thre
         write_text(tmp_path / "file", "")
     os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
-
-
-def test_the_last_lines_of_a_large_log_take_no_memory(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("wb") as file:
-        file.truncate(2**34)  # 16 GiB, of which nothing is on the disk
-        file.seek(2**34)
-        file.write(b"\nlast but one\nlast\n")
-    assert last_lines(log, 2) == ["last but one", "last"]
-    assert last_lines(tmp_path / "nowhere", 2) == []
 
 
 def test_a_log_that_cannot_be_written_hides_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

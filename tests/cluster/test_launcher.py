@@ -21,6 +21,7 @@ import pytest
 from workflow.cluster.jobstate import Life
 from workflow.cluster.scheduler import START_PATIENCE_S, LocalScheduler
 
+from ..programs import executable
 from .make_runs import MadeRun
 from .run_bench import ROOT, RunBench
 
@@ -275,9 +276,7 @@ def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpu
     bench: Callable[..., RunBench], tmp_path: Path
 ) -> None:
     """The machine's GPUs are there in name only; another Ray's address in the shell is not believed."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'\n")
-    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'")
     head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "RAY_ADDRESS": "192.0.2.77:6379"}
     head_env |= {"CUDA_VISIBLE_DEVICES": "4,6,7"}
     one = bench(env={"NCCL_DEBUG": "INFO"}, head_env=head_env)

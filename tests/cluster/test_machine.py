@@ -13,6 +13,8 @@ from common.errors import UserError
 from workflow.config.entry import require_gpus_here
 from workflow.config.plan import Plan, load_plan
 
+from ..programs import executable
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,8 +35,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program = tmp_path / "bin" / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho NVIDIA-SMI has failed >&2\nexit 9\n")
-    program.chmod(0o755)
+    executable(program, "echo NVIDIA-SMI has failed >&2\nexit 9")
     return planned
 
 

@@ -18,6 +18,7 @@ from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetu
 from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, is_healthy
 from workflow.cluster.torchrun import RanksWorker
 
+from ..programs import executable
 from .run_bench import RunBench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,9 +154,7 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path:
 
 def test_a_run_with_a_server_on_its_own_machine(tmp_path: Path) -> None:
     """Its port is in use in the first life, and the next one goes on; both halves have GPUs and CPUs of their own."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'\n")
-    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'")
     head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "4,6,7"}
     one = RunBench(tmp_path, steps=2, env={"STAND_IN_SERVER": "port_taken"}, head_env=head_env)
     try:

@@ -22,6 +22,7 @@ from workflow.cluster.paths import RunPaths
 from workflow.cluster.slurm import seconds_of
 from workflow.cluster.status import readable_step, show_status, status_lines, take_snapshot
 
+from ..programs import executable
 from .make_runs import INPUTS, MadeRun, answer, write
 
 F = "f" * 64
@@ -33,8 +34,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     for command in ("squeue", "sacct", "scancel"):
-        (bin_folder / command).write_text("#!/bin/sh\necho called >> $0.called; echo down >&2; exit 1\n")
-        (bin_folder / command).chmod(0o755)
+        executable(bin_folder / command, "echo called >> $0.called; echo down >&2; exit 1")
     monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
     folder = tmp_path / "results" / "mine"
     folder.mkdir(parents=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ..patience import run
+from ..programs import executable
 from .run_bench import ROOT, RunBench
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -99,9 +100,7 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path
 def test_two_users_ask_slurm_each_for_their_own_jobs_in_one_results_folder(shared: Path) -> None:
     (shared / "results" / "experiment").mkdir(parents=True)  # as snakemake makes them
     bin_folder = shared / "bin"
-    bin_folder.mkdir()
-    (bin_folder / "squeue").write_text("#!/bin/sh\necho down >&2; exit 1\n")
-    (bin_folder / "squeue").chmod(0o755)
+    executable(bin_folder / "squeue", "echo down >&2; exit 1")
     path = f"{bin_folder}:{os.environ['PATH']}"
     # As a head does, whose umask lets nobody else write.
     code = "os.umask(0o022); run = RunPaths(folder / 'runs' / 'a').slurm; print(ask(run).error, run.stat().st_uid)"

@@ -24,6 +24,7 @@ from workflow.gpu_kit.trees import require_same_tree, tree_hashes
 from workflow.gpu_kit.wheels import pack, trim_wheel, unpack
 from workflow.stacks.lockfile import parse_lock
 
+from ..programs import executable
 from ..stacks.conftest import write_wheel
 
 RUN = {"spec": {"inputs_id": "i", "run_id": "a-s0", "fingerprint": "f", "env": {}}, "module": "tests.gpu_kit.driver"}
@@ -193,8 +194,7 @@ def test_a_gpu_in_use_or_none_is_said_before_anything_is_installed(
     programs = tmp_path / "bin"
     programs.mkdir()
     if answer is not None:
-        (programs / "nvidia-smi").write_text(f'#!/bin/sh\necho "{answer}"\n')
-        (programs / "nvidia-smi").chmod(0o755)
+        executable(programs / "nvidia-smi", f'echo "{answer}"')
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin" if answer is not None else str(programs))
     with pytest.raises(UserError, match=said):
         run(on_cpu=False)

@@ -154,22 +154,6 @@ def test_one_arm_that_is_told_does_not_make_the_other_equal() -> None:
     assert row.verdict == "different" and row.values["sglang"] == "unknown"
 
 
-def test_what_is_said_of_runs_without_settings_is_compared() -> None:
-    one = {"version": "0.4.1", "gpu": "H100-80GB", "nodes": 1, "runs": [{"source": "a"}]}
-    other = {"version": "0.6.0", "gpu": "A100-80GB", "nodes": 1, "runs": [{"source": "b"}]}
-    seen = seen_of(bare(vllm={"import": one}, sglang={"import": other}))
-    rows = {row.setting: row.verdict for row in seen.ledger}
-    assert rows["workload.gpu"] == "different" and rows["workload.nodes"] == "equal"
-    assert rows["workload.batch_size"] == "unverifiable"
-    assert [f.code for f in seen.findings if f.level == "unequal"] == ["trainer-versions", "import-differs"]
-    (row,) = [row for row in seen.ledger if row.setting.startswith("all settings")]
-    assert row.values == {"vllm": "unknown", "sglang": "unknown"}
-    assert "settings of arm vllm" in row.why and "settings of arm sglang" in row.why
-    mixed = seen_of(bare(third={"trainer": "swift", "engine": "vllm", "import": "third.log"}))
-    assert "trainers" in {one.code for one in mixed.findings}
-    assert max(map(len, preflight_lines(mixed))) <= 100
-
-
 @pytest.mark.parametrize(
     ("fact", "values", "shown"),
     [
@@ -203,18 +187,6 @@ def test_the_workload_tells_what_an_import_does_not() -> None:
     assert found.what == "workload.batch_size: 32 in vllm; 16 in sglang"
     rows = {row.setting: row.verdict for row in seen.ledger}
     assert rows["workload.max_response_length"] == rows["workload.nodes"] == "equal"
-
-
-def test_an_imported_arm_beside_a_trained_one_is_compared_with_it() -> None:
-    raw = copy.deepcopy(ARTICLE)
-    raw["arms"]["sglang"]["import"] = "sglang.log"
-    seen = looked_at(planned(raw))
-    assert seen.ledger == looked_at(planned(ARTICLE)).ledger
-    del raw["arms"]["sglang"]["stack"]
-    seen = looked_at(planned(raw))
-    assert "unverifiable" in {row.verdict for row in seen.ledger} and "equal" not in {
-        row.verdict for row in seen.ledger if not row.setting.startswith(("workload.", "GPUs of", "env."))
-    }
 
 
 def test_the_published_experiment_is_called_unequal() -> None:

@@ -19,6 +19,7 @@ import yaml
 
 from ..attempts import EAGER, SGLANG
 from ..patience import ended
+from ..programs import executable
 from ..site_folder import ROOT, STACKS, Site
 from .cluster import Cluster
 
@@ -49,9 +50,7 @@ class SlurmSite(Site):
         (folder / "profile" / "config.yaml").write_text(yaml.safe_dump(profile))
         # Snakemake's own job step drops SLURM_CONF, which a cluster with its configuration in /etc/slurm does not need.
         srun = folder / "bin" / "srun"
-        srun.parent.mkdir()
-        srun.write_text(f'#!/bin/sh\nexport SLURM_CONF={cluster.conf}\nexec /usr/bin/srun "$@"\n')
-        srun.chmod(0o755)
+        executable(srun, f'export SLURM_CONF={cluster.conf}\nexec /usr/bin/srun "$@"')
         env = cluster.env | {"PATH": f"{srun.parent}:{cluster.env['PATH']}", "ROLLOUTBENCH_SLURM_EVERY_S": "3"}
         super().__init__(folder, folder / "profile", env)
 

@@ -93,13 +93,6 @@ def test_a_failing_check_fails_the_build_and_names_the_locks_line(site: Site, ti
     assert tiny.built() == []
 
 
-def test_a_lock_that_does_not_fit_its_requirements_is_not_built(tiny: Site) -> None:
-    (tiny.envs / "tiny" / "requirements.in").write_text("rbt-alpha==1.5\nrbt-beta\n")
-    failed = tiny.build()
-    assert failed.returncode == 1 and "wants rbt-alpha==1.5" in failed.stderr
-    assert "make locks STACK=tiny" in failed.stderr and tiny.built() == []
-
-
 @pytest.mark.full("stacks are built")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, number: signal.Signals) -> None:

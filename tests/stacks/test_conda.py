@@ -20,6 +20,7 @@ from workflow.stacks.conda import installer_library
 from workflow.stacks.uv import configured_uv
 
 from .. import patience
+from ..programs import executable
 from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
 from .conftest import PYTHON, Site
 
@@ -68,9 +69,7 @@ def layered(tiny: Site, channel: Channel, installer: Path, tmp_path: Path) -> Si
 
 def write_program(folder: Path) -> Path:
     """A folder for PATH with a micromamba: `auto` only looks whether it is there, and nobody runs it."""
-    folder.mkdir()
-    (folder / "micromamba").write_text("#!/bin/sh\nexit 9\n")
-    (folder / "micromamba").chmod(0o755)
+    executable(folder / "micromamba", "exit 9")
     return folder
 
 
@@ -203,9 +202,7 @@ def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path)
 
 
 def fake_nvcc(folder: Path, release: str) -> None:
-    folder.mkdir(parents=True)
-    (folder / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.131'\n")
-    (folder / "nvcc").chmod(0o755)
+    executable(folder / "nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.131'")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

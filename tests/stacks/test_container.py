@@ -16,6 +16,7 @@ from workflow.stacks.definition import ENVS, load_stack, lock_id, stack_names
 from workflow.stacks.image import BUILDER, container_definition, wrapper
 from workflow.stacks.lockfile import parse_lock
 
+from ..programs import executable
 from .conftest import Site
 
 SECTION = re.compile(r"^%(\w+)$", re.MULTILINE)
@@ -148,8 +149,7 @@ def test_gpus_are_let_in_for_cuda_only() -> None:
 
 def test_an_image_keeps_its_own_library_path_where_this_machine_has_none(tmp_path: Path) -> None:
     program, script = tmp_path / "apptainer", tmp_path / "python"
-    program.write_text('#!/bin/sh\necho "${APPTAINERENV_LD_LIBRARY_PATH-unset}"\n')
-    program.chmod(0o755)
+    executable(program, 'echo "${APPTAINERENV_LD_LIBRARY_PATH-unset}"')
     script.write_text(wrapper(str(program), Path("/a.sif"), [], gpu=False))
     for given, seen in ({}, "unset"), ({"LD_LIBRARY_PATH": ""}, "unset"), ({"LD_LIBRARY_PATH": "/lib"}, "/lib"):
         assert subprocess.check_output(["/bin/sh", script], env=given, text=True) == f"{seen}\n"

@@ -17,6 +17,7 @@ from workflow.stacks.definition import ENVS
 
 from .. import patience
 from ..attempts import COMPILER
+from ..programs import executable
 from .conftest import Index, Site, write_wheel
 
 pytestmark = pytest.mark.full("checks that compile")
@@ -174,8 +175,7 @@ def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path:
         "c++": "exit 0",
         "g++": "exit 0",
     }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        executable(tmp_path / name, f"{text}")
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     assert needs("--cuda", "12.4", "nvcc", "c++", **path) == {}, "another minor release compiles while a job runs"
     found = needs("--cuda", "13.0", "nvcc", "cc", **path)
@@ -196,9 +196,7 @@ def test_nvcc_is_looked_for_where_torch_and_flashinfer_look(tmp_path: Path) -> N
 
     assert found() == "None"
     for name in ("usual", "path", "home"):
-        (tmp_path / name / "bin").mkdir(parents=True)
-        (tmp_path / name / "bin" / "nvcc").write_text("#!/bin/sh\n")
-        (tmp_path / name / "bin" / "nvcc").chmod(0o755)
+        executable(tmp_path / name / "bin" / "nvcc", "")
     path = {"PATH": str(tmp_path / "path" / "bin")}
     assert found() == f"{tmp_path}/usual/bin/nvcc"
     assert found(**path) == f"{tmp_path}/path/bin/nvcc"

@@ -14,6 +14,7 @@ import pytest
 from workflow.stacks.definition import load_stack
 from workflow.stacks.source_builds import GIB_PER_JOB, build_settings, jobs_at_once
 
+from ..programs import executable
 from .conftest import Index, Site, write_wheel
 
 pytestmark = pytest.mark.full("packages built from their sources")
@@ -77,9 +78,7 @@ def write_sdist(folder: Path, *, backend: str = BACKEND) -> Path:
 
 
 def write_nvcc(root: Path, release: str) -> Path:
-    (root / "bin").mkdir(parents=True)
-    (root / "bin" / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
-    (root / "bin" / "nvcc").chmod(0o755)
+    executable(root / "bin" / "nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
     return root
 
 

@@ -17,6 +17,7 @@ from workflow.stacks.needs import LAYER
 from workflow.stacks.source_builds import build_from_source
 from workflow.stacks.uv import Uv
 
+from ..programs import executable
 from .test_gpu_stacks import versions
 
 PAIRS = [("verl04-vllm", "verl04-sglang"), ("verl09-vllm", "verl09-sglang")]
@@ -126,8 +127,7 @@ def test_a_stack_without_mathematics_headers_in_its_conda_layer_takes_those_of_t
 def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path: Path) -> None:
     name = "verl09-vllm"
     pretended = tmp_path / "uv"
-    pretended.write_text(f"#!/bin/sh\ncat uv.toml >> {tmp_path}/seen\n", encoding="utf-8")
-    pretended.chmod(0o755)
+    executable(pretended, f"cat uv.toml >> {tmp_path}/seen")
     work = tmp_path / "work"
     work.mkdir()
     flash_attn = [pin for pin in check_lock(name) if pin.name == "flash-attn"]

@@ -286,21 +286,6 @@ def test_a_folder_of_somebody_elses_is_not_touched(tiny: Site) -> None:
     assert failed.returncode == 1 and "contains thesis.tex, which is no part of a wheelhouse" in failed.stderr
 
 
-@pytest.mark.full("stacks are built")
-def test_a_disk_that_fills_up_is_told(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:
-    index.add(write_wheel(tmp_path / "made", "rbt-large", "1.0", payload=4 * 2**20))
-    site.write_stack("rbt-large\n")
-    assert site.run("lock", "tiny").returncode == 0
-    failed = site.run("wheelhouse", "tiny", "--out", str(small_disk / "house"))
-    assert failed.returncode == 1 and "Traceback" not in failed.stderr
-    assert f"the disk of {small_disk / 'house'} is full" in failed.stderr
-    # A folder tells its sizes: then nothing is begun.
-    local = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index.folder / "files")}
-    told = site.run("wheelhouse", "tiny", "--out", str(small_disk / "other"), **local)
-    assert told.returncode == 1 and "4 MB are to be downloaded, and" in told.stderr
-    assert not list((small_disk / "other" / "wheels").iterdir())
-
-
 class _Faltering(BaseHTTPRequestHandler):
     """Serves `content`, at most 1000 bytes a time although it promises the rest, and only to who knows the password."""
 

@@ -33,6 +33,8 @@ from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
 
+from ..programs import executable
+
 ROOT = Path(__file__).resolve().parents[2]
 TRL_LOG = ROOT / "tests" / "goldens" / "data" / "formats" / "trl-console-vllm.log"
 
@@ -113,9 +115,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     spec = planned().runs["toy-s0"].spec
     patch.undo()
     python = folder / "stack" / "env" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    executable(python, f'exec {sys.executable} "$@"')
     (folder / "stack" / "verify.json").write_text("{}")
     results = folder / "results" / "toy"
     _write_inputs(folder)

@@ -241,16 +241,10 @@ def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus: dict[
     ("arm", "words", "says"),
     [
         ({"options": {"learning_rate": 1}}, {}, "options.learning_rate of an arm is not free"),
-        ({"options": {"use_vllm": True}}, {}, "options.use_vllm of an arm is not free"),
-        ({"options": {"template": "qwen2_5"}}, {}, "options.template of an arm is not free"),
         ({"options": {"multi_turn_scheduler": "math_tip_trick"}}, {}, "options.max_turns must be a whole number"),
         ({"options": {"max_turns": 2}}, {}, "options.max_turns does nothing without options.multi_turn_scheduler"),
-        ({"options": {"multi_turn_scheduler": {"class": "A"}, "max_turns": 2}}, {}, "must be a scheduler's name in"),
         ({"options": {"gym_env": "math_env"}}, {}, "options.gym_env cannot be used with trainer swift"),
-        ({}, {"num_generations": 1}, "num_generations must be at least 2 with trainer"),
         ({}, {"mini_batch_size": 4}, "mini_batch_size must be null or batch_size (8) with trainer"),
-        ({}, {"test_steps": 2}, "test_steps must be 0 with trainer"),
-        ({"engine": "vllm"}, {}, "arms.swift.stack"),
         ({}, {"nodes": 3}, "batch_size must be a multiple of the 3 processes that trainer swift"),
         ({"options": {"deepspeed": "zero2"}}, {"nodes": 2}, "options.deepspeed cannot be used with trainer swift"),
         (
