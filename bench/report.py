@@ -6,8 +6,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analysis.collect import collect_run
-from analysis.steps import write_steps
 from bench.measure import ROOT, Line, cost_of
 
 RUNS, STEPS = 200, 200
@@ -26,7 +24,6 @@ def report_lines() -> list[Line]:
             seeds=RUNS // 2,
             steps=STEPS,
             extra_scalars=27,
-            collect=lambda run_dir, out: write_steps(collect_run(run_dir), out),
         )
         python, run = sys.executable, results / "runs" / "vllm-s0"
         one = cost_of([python, "-m", "analysis.collect", str(run), "--out", str(results / "one.parquet")])

@@ -244,15 +244,6 @@ def test_a_paste_of_one_step_is_answered_as_one(
     assert "No comparison: " in capsys.readouterr().out
 
 
-def test_an_arm_may_be_named_by_its_engine_and_more(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("vllm2", "vllm_new", "vllm.old", "vllm-eager"):
-        assert main(["compare", f"{name}={VLLM}", f"sglang={SGLANG}", *RELEASE, "--verdict-only"]) == 0
-        assert f"{name}: verl 0.4.1, vllm; 1 run" in capsys.readouterr().out
-
-
 def test_a_copy_or_a_part_of_a_log_is_no_further_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,26 +56,6 @@ def test_two_logs_have_their_right_answer(
     assert ratio is None or value == pytest.approx(ratio, abs=0.02), value
 
 
-def test_two_forms_of_a_table_give_the_same_numbers(compared: Compared) -> None:
-    rows, columns = (compared(f"own-a.{form}", f"own-b.{form}")[0]["ratios"] for form in ("jsonl", "csv"))
-    assert rows == columns
-
-
-def test_a_clock_is_said_to_be_one(compared: Compared) -> None:
-    Path("later.csv").write_text(Path("elapsed.csv").read_text().replace("10.26", "10.25"))
-    verdict, beside = compared("elapsed.csv", "later.csv")
-    assert "elapsed_s is a clock, and the step's seconds are its differences" in beside
-    assert verdict["ratios"][0]["value"][0] == pytest.approx(1.0, abs=1e-3)
-
-
-def test_where_no_column_is_certain_both_are_named_with_the_flag(compared: Compared) -> None:
-    Path("later.csv").write_text(Path("two-clocks.csv").read_text() + "\n")
-    _, said = compared("two-clocks.csv", "later.csv")
-    assert "seconds_a (mean 3.51 s), seconds_b (mean 35.2 s). Name it: --step-seconds seconds_a" in said
-    verdict, _ = compared("two-clocks.csv", "later.csv", "--step-seconds", "seconds_b")
-    assert verdict["ratios"][0]["value"] == [1.0, 1.0]
-
-
 def bars(seconds: float, shown: bool) -> str:
     """A console of supervised fine-tuning, with or without its progress bars."""
     text = ""

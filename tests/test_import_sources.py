@@ -1,7 +1,6 @@
 """What is told of imported runs' sources before any of them is read."""
 
 import gzip
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         (TRL, {}, "is TRL's console log, and arm other says trainer: verl"),
         (VERL, {"facts": {"format": "trl-console"}}, "run.log is verl-console by its content (verl's console log"),
         (VERL, {"facts": {"format": "phases-csv"}}, "and import.format says phases-csv (a CSV"),
-        (VERL, {"facts": {"format": "verl-jsonl"}}, "and import.format says verl-jsonl"),
         (VERL, {"facts": {"format": "wandb-offline"}}, "and import.format says wandb-offline"),
         (
             "banner\n",
@@ -69,15 +67,12 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
         (TRL + VERL, {"facts": {"format": "verl-console"}}),
         (VERL + "noise\n" * 10_000 + "verl==0.4.1\n", {"facts": {"version": None}}),
         (VERL, {"facts": {"version": "0.9.1"}}),
-        (VERL, {"facts": {"version": "v0.6.0"}}),
         # The run's timers tell the release.
         (VERL, {"facts": {"version": None}}),
-        (VERL, {"facts": {"version": "0.2.0"}}),
         (VERL, {"facts": {"version": "main"}}),
         (TABLE, {"trainer": "trl", "facts": {"version": "9.9"}}),
         # Its step time is that of every release.
         (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}),
-        (TRL, {"trainer": "trl", "facts": {"version": "9.9", "mode": "native"}}),
     ],
 )
 def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, arm: Any) -> None:
@@ -87,15 +82,19 @@ def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, ar
 @pytest.mark.parametrize(
     ("names", "facts", "says"),
     [
+        (
+            ["offline-run-20260101_000000-1abc/files/config.yaml"],
+            {},
+            "import it from wandb's server: wandb:entity/project/1abc",
+        ),
+        (["offline-run-20260101_000000-1abc/files/output.log"], {}, "It contains FOLDER/files/output.log: name one of"),
         (["b.log", "a.log", ".c.log"], {}, "It contains FOLDER/a.log, FOLDER/b.log: name"),
         (
             ["checkpoint-20/trainer_state.json", "checkpoint-20/optimizer.pt", "checkpoint-5/trainer_state.json"],
             {},
             "It contains FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
         ),
-        (["one/wandb/debug.log", "two/wandb/debug.log"], {}, "It contains FOLDER/one/wandb, FOLDER/two/wandb"),
         (["notes"], {}, "It contains FOLDER/notes, none of which can be imported. If the run was uploaded"),
-        ([f"{n}.log" for n in range(9)], {}, "FOLDER/5.log and 3 more"),
         ([], {}, "It is empty. If the run was uploaded, import it from wandb's server: wandb:entity/project/id; else"),
         (["wandb/run-2-a/files/output.log"], {}, "It contains FOLDER/wandb/run-2-a/files/output.log: name"),
         (["a.log"], {"format": "verl-console"}, "is a folder, but verl-console is verl's console log"),
@@ -111,6 +110,8 @@ def test_a_folder_is_looked_at_before_anything_runs(
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
+    # A run's own folder of wandb, without its file.
+    folder = next(folder.glob("offline-run-*"), folder)
     if says is None:
         looked_at(tmp_path, {}, runs=[{"source": str(folder)}], facts=facts)
         return
@@ -119,35 +120,9 @@ def test_a_folder_is_looked_at_before_anything_runs(
     assert says.replace("FOLDER", str(folder)) in str(caught.value)
 
 
-def test_all_wrong_runs_are_named_and_long_logs_cost_little(tmp_path: Path) -> None:
+def test_all_wrong_runs_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         looked_at(tmp_path, {f"{n}.log": TRL for n in range(8)})
     assert len(str(caught.value).splitlines()) == 6 and "... and 3 more imported runs" in str(caught.value)
     with pytest.raises(UserError, match=r"\.\.\. and 1 more imported run$"):
         looked_at(tmp_path, {f"{n}.log": TRL for n in range(6)})
-    noise = "INFO 01-01 00:00:00 worker.py:123] loading weights, shard after shard\n" * 40_000
-    before = time.process_time()
-    looked_at(tmp_path, {f"{n}.log": noise + VERL for n in range(10)})
-    assert time.process_time() - before < 2
-
-
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (
-            [],
-            "run-1abc.wandb (wandb sync --clean deletes it after the upload). It is empty. If the run was uploaded",
-        ),
-        (["files/config.yaml"], "import it from wandb's server: wandb:entity/project/1abc; else import the log"),
-        (["files/output.log"], "It contains FOLDER/files/output.log: name one of these"),
-    ],
-)
-def test_a_runs_folder_without_its_file_says_where_the_run_may_be(tmp_path: Path, names: list[str], says: str) -> None:
-    folder = tmp_path / "offline-run-20260101_000000-1abc"
-    folder.mkdir()
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    with pytest.raises(UserError) as caught:
-        looked_at(tmp_path, {}, runs=[{"source": str(folder)}])
-    assert says.replace("FOLDER", str(folder)) in str(caught.value)

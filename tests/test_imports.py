@@ -138,26 +138,17 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
     ("raw", "says"),
     [
         (with_import("wandb:team/1abc"), "must be wandb:entity/project/id"),
-        (with_import("wandb:a/b/c/d"), "must be wandb:entity/project/id"),
-        (with_import("wandb:../../x"), "must be wandb:entity/project/id"),
         (with_import("https://wandb.ai/a/b/runs/c"), "must be a file, a folder or wandb:entity/project/id, no URL"),
         (with_import("https://me:s3cr3t@host/a.log"), "source contains a URL with a password"),
-        (with_import(" "), "must not be empty"),
-        (with_import([]), "arms.vllm.import.runs: must have at least 1 entry"),
         (with_import(3), "arms.vllm.import: must be a file, a folder or wandb:entity/project/id, a list of those"),
-        (with_import([["a"]]), "a list must have one source for each run"),
         (
             with_import({"runs": [{"sorce": "a"}]}),
             "arms.vllm.import.runs.0.sorce is not a known key (did you mean source?)",
         ),
-        (with_import({"run": []}), "arms.vllm.import.run is not a known key (did you mean runs?)"),
         (with_import({"version": 0.9, "runs": [{"source": "a"}]}), "import.version: must be text (got 0.9); quote it"),
-        (with_import({"format": "verl", "runs": [{"source": "a"}]}), "arms.vllm.import.format: must be"),
-        (with_import({"nodes": 0, "runs": [{"source": "a"}]}), "arms.vllm.import.nodes: must be greater"),
         (with_import({"runs": [{"source": "a", "factors": {"x.": 1}}]}), "a factor must be a path"),
         (with_import({"runs": [{"source": "a", "factors": {"api_key": "x"}}]}), "api_key looks like a secret"),
         (with_import(["vllm.log", "./vllm.log"]), "have the same source ('vllm.log' and './vllm.log')"),
-        (with_import({"runs": [{"source": ["a.csv", "./a.csv"]}]}), "have the same source ('a.csv' and './a.csv')"),
         (with_import("./sglang.log"), "arms.vllm.import.runs.0 and arms.sglang.import.runs.0 have the same source"),
         (
             with_import({"runs": [{"source": "a", "seed": 3}, {"source": "b", "seed": 3}]}),
@@ -167,7 +158,6 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
             with_import("a", engine="vlm"),
             "arms.vllm.engine (of trainer verl) must be one of: vllm, sglang, unknown (got 'vlm')",
         ),
-        (with_import("b", trainer="Swift"), "arms.vllm.trainer must be written swift (got 'Swift')"),
         (with_import("b", stack="verl04-sglang"), "is built for trainer verl with engine sglang"),
         (
             with_import({"version": "0.9.1", "runs": [{"source": "b"}]}, stack="verl04-vllm"),
@@ -180,7 +170,7 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         ),
         (
             RAW | {"arms": {"transformers": RAW["arms"]["vllm"] | {"trainer": "openrlhf"}}},
-            "transformers.trainer is openrlhf, which cannot be trained from here (trl, verl, swift and replay can)",
+            "transformers.trainer is openrlhf, which cannot be trained from here (trl, verl, swift, replay and",
         ),
         (
             with_import({"runs": [{"source": "a", "factors": {"temperature": 1}}]}) | {"baseline": "sglang"},

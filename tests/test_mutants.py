@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutations import Mutant, change, mutants_of, sample
+from bench.mutations import Mutant, change, mutants_of
 
 SOURCE = '''"""A module."""
 
@@ -56,15 +56,6 @@ def test_a_fault_is_one_that_a_person_could_have_written(tree: Path) -> None:
     assert becomes & {"LIMIT = 2", "LIMIT = 4"}
     for mutant in found:
         compile(mutant.source(tree), "x.py", "exec")
-
-
-def test_a_sample_stays_when_other_lines_come(tree: Path) -> None:
-    few = sample(tree, ["x.py"], "seed", 3)
-    before = changes(tree, few)
-    (tree / "x.py").write_text(SOURCE.replace("LIMIT = 3", "OTHER = frozenset()\nLIMIT = 3"))
-    again = sample(tree, ["x.py"], "seed", 3)
-    assert len(few) == 3 and changes(tree, again) == before
-    assert changes(tree, sample(tree, ["x.py"], "other seed", 3)) != before
 
 
 def test_the_tests_of_the_nearest_file_come_first_the_quickest_of_them() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from analysis.collect import collect_run
+from analysis.steps import write_steps
 from common.files import fingerprint_of
 
 INPUTS = "step/training_step/prepare_inputs"
@@ -181,9 +183,8 @@ def realistic(
     extra_scalars: int = 0,
     responses: int = 16,
     run_ids: Callable[[int], str] | None = None,
-    collect: Callable[[Path, Path], None],
 ) -> Path:
-    """Noisy runs of `arms` (name -> engine, generation seconds), collected by `collect(run_dir, out)`."""
+    """Noisy runs of `arms` (name -> engine, generation seconds), collected; the plan's path."""
     ids: list[str] = []
     for f, combination in enumerate(factors or [{}]):
         for name, (engine, gen_s) in arms.items():
@@ -203,7 +204,7 @@ def realistic(
                 suffix = f"-f{f}" if factors else ""
                 run_id = run_ids(len(ids)) if run_ids else f"{name}{suffix}-s{seed}"
                 run_dir = write_run(results, run_id, name, seed, [rows], engine=engine, factors=combination)
-                collect(run_dir, run_dir / "steps.parquet")
+                write_steps(collect_run(run_dir), run_dir / "steps.parquet")
                 ids.append(run_id)
     described = {
         name: {"trainer": "trl", "engine": engine, "stack": f"trl-{engine}-cpu", "options": {}}

@@ -4,7 +4,6 @@ import json
 
 import make_results
 
-from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
 
 HOSTILE = '</style><script>console.error("ran")</script><img src="http://127.0.0.1:9/x.png">'
@@ -22,7 +21,6 @@ def write_report(folder):
         steps=6,
         factors=[{"workload.temperature": 0.7}, {"workload.temperature": 1.0}],
         run_ids=lambda n: f"run-{n}",
-        collect=lambda r, out: collect([str(r), "--out", str(out)]),
     )
     for run in ("run-0", "run-4"):
         make_results.write_rows(folder / "runs" / run / "attempts" / "1" / "samples.jsonl", samples())

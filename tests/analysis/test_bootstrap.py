@@ -35,25 +35,6 @@ def test_the_optimal_block_length_is_archs():
             assert optimal_length(series) == pytest.approx(wanted, rel=1e-9, nan_ok=True), (steps, keeps)
 
 
-@pytest.mark.parametrize("steps, block", [(40, 5), (43, 5), (60, 1)])
-def test_blocks_are_drawn_as_arch_draws_them(steps, block):
-    # Here, since it imports all of SciPy: each process of the tests would, to collect them.
-    from arch.bootstrap import CircularBlockBootstrap
-
-    series = autoregressive(np.random.default_rng(1), steps)
-    ours = mean(resampled_sums(of(series), [steps], block, 4000).within).std()
-    bootstrap = CircularBlockBootstrap(block, series, seed=np.random.default_rng(2))
-    theirs = bootstrap.apply(lambda x: np.array([x.mean()]), 4000).std()
-    # A last block that is cut instead of scaled differs by what is cut of it.
-    assert ours == pytest.approx(theirs, rel=0.08)
-
-
-def test_each_resample_holds_as_much_of_a_run_as_the_run_itself():
-    sums = resampled_sums(of(np.arange(17.0)), [17], 4, 100)
-    assert np.allclose(sums.within[:, 0], 17) and sums.whole.tolist() == [17, 136] and sums.without.shape == (0, 2)
-    assert resampled_sums(of(np.arange(9.0)), [4, 5], 2, 10).without[:, 0].tolist() == [5, 4]
-
-
 def test_runs_are_drawn_before_steps():
     """Two runs that differ by 10 and steps that hardly do: half of the resamples mix them, the rest hold one alone."""
     values = np.concatenate([np.zeros(10), np.full(10, 10.0)])
@@ -73,12 +54,6 @@ def test_a_block_leaves_the_blocks_that_a_fit_needs():
 def test_a_run_has_four_blocks_at_the_least():
     """The cube root of five to seven steps is two, of which they hold three; eight steps hold four."""
     assert [block_length([np.ones(steps)] * 3) for steps in (5, 7, 8, 12)] == [1, 1, 2, 2]
-
-
-def test_every_step_is_drawn_as_often_as_any_other():
-    """Blocks go round: the first and the last steps lie in as many of them as the middle ones."""
-    shares = resampled_sums(np.eye(10), [10], 5, 4000).within.mean(axis=0)
-    assert shares == pytest.approx(np.ones(10), abs=0.05)
 
 
 @pytest.mark.parametrize("spent, factor", [(1, 4 / 3), (2, 4 / 2)])
@@ -157,20 +132,6 @@ def test_the_arms_spreads_between_runs_are_added_with_welchs_degrees_of_freedom(
     alone = interval_of(lambda s: side_a(s) + side_b(s), sums, 1, (side_a, side_b))
     assert alone.freedom == pytest.approx(2) and alone.standard_error == pytest.approx(a.std(ddof=1) / 3**0.5)
     assert apart.more_runs(6.0) < Interval(0, 1, apart.standard_error, 2, 3).more_runs(6.0)
-
-
-@pytest.mark.parametrize("runs", [2, 3])
-def test_coverage_when_the_arms_spreads_are_measured_apart(runs):
-    draw, held, widths = np.random.default_rng(6), [], []
-    for _ in range(200):
-        a, b = ((draw.normal(0, 1, runs)[:, None] + draw.normal(0, 1, (runs, 20))).ravel() for _ in "ab")
-        sums = resampled_sums(of_two(a, b), [20] * runs, 2, 100)
-        found = interval_of(lambda s: side_a(s) + side_b(s), sums, 1, (side_a, side_b))
-        paired = interval_of(lambda s: side_a(s) + side_b(s), sums)
-        held.append(found.low <= 0 <= found.high)
-        widths.append((paired.high - paired.low, found.high - found.low))
-    in_pairs, apart = np.mean(widths, axis=0)
-    assert np.mean(held) >= 0.93 and in_pairs > 1.2 * apart
 
 
 def test_what_more_runs_would_do():

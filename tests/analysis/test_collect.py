@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_sources import wandb_row, write_wandb
 
-from analysis.collect import main
+from analysis.collect import collect_run, main
 from analysis.steps import METADATA_KEY, SCHEMA, read_steps
 from trainers.timers.lookup import nearest_tree
 
@@ -161,11 +161,9 @@ def test_a_finished_run_is_collected_whatever_its_trainers_release(tmp_path, ver
 @pytest.mark.parametrize(
     ("trainer", "version", "engine", "mode", "tree"),
     [
-        ("swift", "4.5.1", "vllm", "", "swift 4.6"),
         ("verl", "0.9.0", "vllm", "", "verl 0.9.1"),
         ("verl", "0.9.0", "vllm", "separate_async", "verl 0.9.1 separate_async"),
         ("verl", "0.4.2", "sglang", "", "verl 0.4.1"),
-        ("verl", "0.8.2", "sglang", "", "verl 0.8"),
         ("verl", "0.10.0.dev3", "lmdeploy", "", "verl 0.9.1"),
     ],
 )
@@ -193,3 +191,28 @@ def test_children_that_exceed_their_parent_are_named(tmp_path):
     assert verdict["code"] == "children-exceed-parent" and verdict["level"] == "error"
     assert "r, step 1" in verdict["text"] and "step/training_step" in verdict["text"]
     assert "the step is left out" in verdict["text"]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    rows = [a_row(step) for step in (1, 2, 3)]
+    folders = [make_results.write_run(tmp_path / "r", f"vllm-s{n}", "vllm", n, [rows]) for n in range(3)]
+    (folders[1] / "done.json").unlink()
+    return folders
+
+
+def test_many_runs_have_each_its_own_table_and_one_that_fails_stops_no_other(runs, capfd):
+    assert main([*map(str, runs), "--jobs", "2"]) == 1
+    said = capfd.readouterr()
+    assert "done.json is not there" in said.err and len(said.err.splitlines()) == 1
+    assert said.out.splitlines() == [f"{runs[n]}/steps.parquet: {collect_run(runs[n]).num_rows} rows" for n in (0, 2)]
+    assert not (runs[1] / "steps.parquet").exists()
+    for n in (0, 2):
+        table, metadata = read_steps(runs[n] / "steps.parquet")
+        assert set(table["run_id"].to_pylist()) == {f"vllm-s{n}"} and metadata["timers"] == "trl 1.16"
+
+
+def test_one_file_for_several_runs_is_refused(runs, tmp_path, capfd):
+    with pytest.raises(SystemExit):
+        main([*map(str, runs), "--out", str(tmp_path / "steps.parquet")])
+    assert "--out is for one run" in capfd.readouterr().err

@@ -215,24 +215,6 @@ def test_no_common_steps(tmp_path):
     assert "the seeds are transformers's 0 and vllm's 1: give matching runs the same seed" in told
 
 
-def test_steps_that_lie_apart_are_named(tmp_path):
-    found = pair(tmp_path, [row(step, 1) for step in (1, 2, 3)], [row(step, 1) for step in (1, 2, 3)], warmup_steps=0)
-    steps = found.tables["steps"].assign(
-        step=found.tables["steps"]["step"].where(
-            found.tables["steps"]["arm"] != "vllm", found.tables["steps"]["step"] + 1000
-        )
-    )
-    (told,) = [v for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
-    assert "that both have these are transformers's 1 to 3 and vllm's 1001 to 1003" in told.text
-    steps = found.tables["steps"].assign(
-        factors=found.tables["steps"]["arm"].map(
-            {"vllm": '{"temperature": 0.9}', "transformers": '{"temperature": 1.0}'}
-        )
-    )
-    told = [v.text for v in comparison_table(steps, found.plan)[1] if v.code == "no-common-steps"]
-    assert any(". vllm counts steps only at temperature = 0.9: runs of equal factors are compared" in t for t in told)
-
-
 def test_why_no_step_counts_is_told_where_there_is_no_comparison(tmp_path):
     overrun = [row(step, 1, phases={GEN: 9}) for step in (1, 2, 3)]
     found = pair(tmp_path, overrun, [row(step, 1) for step in (1, 2, 3)], warmup_steps=1)
@@ -253,41 +235,10 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     assert speedups.loc[sync, "arm_mean_s"] == 0.25
 
 
-def test_a_run_without_any_reward_has_no_reward_curve(tmp_path, drawn):
-    arm = [row(1, 1), row(2, 1)]
-    for one in arm:
-        del one["scalars"]["train/reward"]
-    found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
-    assert text(found, "run-without-reward") == "run a logs no reward: it has no reward curve"
-    assert not {"bad-reward", "no-reward"} & codes(found)
-    assert next(v.level for v in found.verdicts if v.code == "run-without-reward") == "note"
-
-
 def test_a_reward_that_is_never_a_number_is_no_reward_that_is_missing(tmp_path, drawn):
     arm = [row(step, 1, scalars={"train/reward": math.nan}) for step in (1, 2)]
     found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
     assert "at 2 steps (first: step 1)" in text(found, "bad-reward") and "run-without-reward" not in codes(found)
-
-
-def test_differences_between_arms_are_warned_of(tmp_path):
-    machine = {"host": "node2", "cpu": "Other CPU", "cpus": 2, "threads": 8, "memory_gib": 23.5, "gpus": []}
-    more = {
-        "hardware": machine,
-        "done_more": {"inputs": {"data_sha256": "0" * 64, "model_sha256": "e" * 64}},
-        "spec_more": {"workload": {"steps": 99}},
-    }
-    runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]], more)}
-    found = content(results(tmp_path, runs))
-    hardware = text(found, "hardware-differs")
-    assert "threads (transformers: 2; vllm: 8)" in hardware and "host" in hardware and "cpus" not in hardware
-    assert "training data" in text(found, "inputs-differ") and "starting model" not in text(found, "inputs-differ")
-    assert "workload.steps" in text(found, "workload-differs")
-
-
-def test_only_what_differs_comes_first_and_own_paths_do_not_count(tmp_path):
-    found = pair(tmp_path, [row(1, 1)], [row(1, 1)])
-    differing = [s.key for s in found.settings["config"] if s.differs]
-    assert differing == ["engine", "stack", "trainer_args.use_vllm"]
 
 
 def test_stack_checks(tmp_path):
@@ -298,16 +249,6 @@ def test_stack_checks(tmp_path):
     assert "torch should be 2.13.0+cpu, is 2.12.0" in text(found, "stack-check-failed")
     assert "trl-transformers-cpu" in text(found, "stack-unverified")
     assert "Stack trl-vllm-cpu (0123456789ab): 0 of 1 checks passed." in html_page(found)
-
-
-def test_undeclared_phase_is_shown(tmp_path, drawn):
-    arm = [row(1, 1, phases={"step/validate": 0.5})]
-    found = pair(tmp_path, [row(1, 1)], arm)
-    shown = found.tables["phases"].set_index("path").loc["step/validate"]
-    assert shown["label"] == "validate (undeclared)" and shown["own_mean_s"] == 0.5
-    assert "step/validate is not declared for trl" in text(found, "undeclared-phase")
-    vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"]
-    assert vllm["own_mean_s"].sum() == pytest.approx(2, abs=1e-12)
 
 
 def test_phase_outside_the_step_is_in_no_sum(tmp_path, drawn):
@@ -377,15 +318,3 @@ def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):
     assert "⇄ By wall clock, which includes the time between steps: 1.40× (per step 1.67×)." in block(found)
     little = ([row(s, seconds, scalars={"between_steps_s": 0.1}) for s in (1, 2, 3)] for seconds in (4, 2))
     assert "wall clock" not in block(pair(tmp_path / "little", *little))
-    # One step without a time between, ten times as long in one arm, says nothing about the time between.
-    many = [[row(s, 4, scalars={"between_steps_s": 0.0}) for s in range(1, 21)] + [row(21, last)] for last in (400, 4)]
-    assert "wall clock" not in block(pair(tmp_path / "unknown", *many))
-    of_one = pair(tmp_path / "one", [row(1, 4, scalars={"between_steps_s": 2.0})], [row(1, 2)])
-    assert "wall clock" not in block(of_one)
-
-
-def test_scalar_with_the_name_of_a_column_is_kept_beside_it(tmp_path):
-    arm = [row(1, 1, scalars={"step": 77.0, "counted": 1.0, "timing": 2.0})]
-    found = pair(tmp_path, [row(1, 1)], arm)
-    assert found.tables["steps"]["step"].tolist() == [1, 1] and found.tables["steps"]["scalar/step"].tolist()[1] == 77.0
-    assert found.tables["comparison"]["paired_steps"].tolist() == [1]

@@ -1,10 +1,14 @@
 """GPU-hours and their price by hand."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from test_comparable import gpu_run
-from test_comparison import results, row
+from test_comparison import content, results, row
 
 from analysis.cost import cost_table
+from analysis.report.sections import cost_block, gate_block
 from analysis.runs import read_plan, read_runs
 from analysis.wide import BAD_TIME, wide_steps
 
@@ -100,3 +104,19 @@ def test_the_cost_of_so_many_steps_is_over_the_steps_that_all_arms_have(tmp_path
     first, second = costs(tmp_path, gpu_run(), gpu_run(), change, report={"to_steps": 10}).to_dict("records")
     assert first["gpu_hours_to_steps"] == second["gpu_hours_to_steps"] == pytest.approx(80)
     assert first["why"] == "the mean step is over the 1 of its 2 counted steps that all arms have" and not second["why"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_path):
+    rows = [row(s, 3.0) for s in (1, 2, 3)]
+    without = [row(s, 2.0) for s in (1, 2)] + [row(3, 2.0, scalars={"train/reward": math.nan})]
+    runs = {"b": ("transformers", 0, [rows], gpu_run()), "a": ("vllm", 0, [without], gpu_run())}
+    found = content(results(tmp_path, runs, report={"price_per_gpu_hour": 2, "currency": "USD"}))
+    gate, cost = gate_block(found), cost_block(found)
+    assert gate.heads[-1] == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
+    assert "USD, of the used" in cost.heads and "what is left out" not in cost.heads
+    torn = replace(
+        found,
+        tables=found.tables | {"cost": found.tables["cost"].assign(why="without 1 step with a wrong time")},
+    )
+    assert cost_block(torn).heads[-1] == "what is left out" and "too few" in cost_block(torn).note

@@ -91,9 +91,3 @@ def test_a_baseline_of_two_roofs_bounds_nothing(tmp_path: Path) -> None:
     table, steps = estimated(*runs)
     assert table.loc["roofline", ["verdict", "why"]].tolist() == ["x", NO_ONE_ROOF]
     assert steps["floor_s"].notna().all() and steps["equal_floor_s"].isna().all()
-
-
-def test_without_the_baselines_floor_it_is_the_baselines_that_is_missing(tmp_path: Path) -> None:
-    a, b = logged(tmp_path, "a", gpu=None), logged(tmp_path, "b")
-    table, _ = estimated(a, b)
-    assert table.loc["roofline", "why"] == "the floor of the baseline is not known"

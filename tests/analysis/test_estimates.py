@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimates.arm import FIT_BIAS, ONE_PAIR, spent_blocks
+from analysis.estimates.arm import FIT_BIAS, ONE_PAIR
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import ESTIMATES, paired
 from analysis.estimates.speedup_table import estimate_table
@@ -114,19 +114,6 @@ def test_what_both_arms_steps_share_is_no_noise_of_their_ratio():
         assert np.ptp(one) == pytest.approx(0, abs=1e-9), name
 
 
-def test_every_coefficient_of_the_fit_costs_a_block():
-    """The mean and each quantity that varies; the other estimates have the mean alone."""
-
-    def spent(**columns):
-        both = {f"{name}_{side}": values for name, values in columns.items() for side in "ab"}
-        pairs = pd.DataFrame({f"{STEP}_a": 1.0, f"{STEP}_b": 1.0, "seed": 0, "step": range(30)} | both)
-        return {name: spent_blocks(name, paired(pairs)) for name in ("raw", "per_token", "standardised")}
-
-    columns = work(6)
-    assert spent(**columns) == {"raw": 1, "per_token": 1, "standardised": 3}
-    assert spent(**columns | {"max_response_length": np.full(30, 8192.0)})["standardised"] == 2
-
-
 def test_no_common_support():
     wa, wb = work(1), work(2, scale=9.0)
     table, _ = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb), **wb))
@@ -191,13 +178,6 @@ def test_what_some_steps_lack_no_estimate_is_made_of(bad, why):
     assert table.loc["roofline", "value"] == pytest.approx(2)
 
 
-def test_one_step_has_no_interval():
-    table, _ = found(arm_rows("a", [878.89]), arm_rows("b", [408.19]))
-    row = table.loc["raw"]
-    assert row["value"] == pytest.approx(2.153, abs=5e-4) and row["verdict"] == "~" and row["scope"] == "one step"
-    assert math.isnan(row["low"]) and row["why"] == "one step has no interval" and math.isnan(row["runs_to_resolve"])
-
-
 def test_verdicts_and_scope():
     draw = np.random.default_rng(8)
 
@@ -226,18 +206,6 @@ def test_one_pair_of_runs_resolves_nothing_and_tells_at_least_how_many_more_it_t
     assert math.isnan(row["minimum_detectable_ratio"]) and table.loc["standardised", "why"] != ONE_PAIR
     small = found(a, b.assign(**{STEP: b[STEP] * 1.48}))[0].loc["raw"]
     assert small["low"] < 1 < small["high"] and small["why"] == ONE_PAIR and small["runs_to_resolve"] > 1
-
-
-def test_steps_are_paired_by_factors_seed_and_step():
-    frames = []
-    for factors, speed in (('{"f": 1}', 2.0), ('{"f": 2}', 4.0)):
-        frames += [
-            arm_rows("a", [4.0, 8.0, 4.0], factors=factors),
-            arm_rows("b", [4 / speed, 8 / speed], factors=factors),
-        ]
-    table, _ = found(*frames)
-    assert table.loc["raw", "value"].tolist() == pytest.approx([2.0, 4.0])
-    assert table.loc["raw", "paired_steps"].tolist() == [2, 2]
 
 
 def test_no_step_in_common():

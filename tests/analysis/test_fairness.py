@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.fairness import fairness_verdicts, reported_settings, settings_table
+from analysis.fairness import fairness_verdicts
 from analysis.runs import PlanRead, Run
 from trainers.timers.lookup import tree_named
 
@@ -41,13 +41,6 @@ def test_what_an_arm_does_not_tell_is_no_difference(imported):
     assert told(run("a", hardware=MACHINE, inputs=DATA, workload=WORK), imported) == []
 
 
-def test_nor_is_what_one_run_of_an_arm_does_not_tell():
-    arm = [run("a", seed, hardware=machine, inputs=DATA) for seed, machine in ((0, MACHINE), (1, {}))]
-    assert told(*arm, run("b", hardware=MACHINE, inputs=DATA)) == []
-    hosts = {s.key: s.values for s in reported_settings(arm, plan("a"), "hardware")}["host"]
-    assert hosts == {"a": "not set, node1"}
-
-
 def test_arms_that_tell_are_compared_and_only_they_are_named():
     other = MACHINE | {"gpus": [], "threads": 8}
     runs = [
@@ -60,12 +53,3 @@ def test_arms_that_tell_are_compared_and_only_they_are_named():
     assert any("threads (a: 2; b: 8)" in text for text in found) and any("; b: [])" in text for text in found)
     assert any("training data (a: abc; b: 123)" in text for text in found)
     assert any("workload.steps (a: 12; b: 99)" in text for text in found)
-
-
-def test_the_table_has_every_setting_under_any_arms_name():
-    runs = [run("differs", hardware=MACHINE), run("setting", hardware=MACHINE | {"threads": 8})]
-    table = settings_table(reported_settings(runs, plan("differs", "setting"), "hardware"), plan("differs", "setting"))
-    assert list(table.columns) == ["setting", "value/differs", "value/setting", "differs"]
-    assert table["setting"].tolist() == list(MACHINE)
-    assert table[table["differs"]].values.tolist() == [["threads", "2", "8", True]]
-    assert list(settings_table([], plan("a")).columns) == ["setting", "value/a", "differs"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
 import math
 import re
 import time
@@ -15,14 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import cascade, waterfall_figure
+from analysis.figures.bars import LINE, cascade, phase_bars, waterfall_figure
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import (
     reward_figures,
 )
-from analysis.figures.panels import log_ticks, seconds_text
+from analysis.figures.panels import seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
-from analysis.figures.sweeps import ranking_figure, sweep_figures, swept
+from analysis.figures.sweeps import sweep_figures
 from analysis.figures.thinning import over_runs
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
@@ -168,18 +166,6 @@ def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
 MANY = [{"workload.temperature": t / 10, "workload.num_generations": n} for t in range(7) for n in range(8)]
 
 
-def test_sweeps_put_numbers_in_order_and_every_value_is_the_tables(figures, tables) -> None:
-    assert swept(list(tables.wide["factors"].unique())) == {
-        "workload.num_generations": ["4", "16", "128"],
-        "workload.temperature": ["0.7", "1.0"],
-    }
-    assert swept([json.dumps({"a": v}) for v in ("b", "a", True)]) == {"a": ["b", "a", "True"]}
-    wanted = tables.estimates[tables.estimates["estimate"] == "raw"]
-    assert {"temperature = 0.7", "temperature = 1.0", "4", "16", "128"} <= set(texts(figures["sweep"]))
-    for row in wanted.itertuples():
-        assert f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]" in figures["sweep"].alt
-
-
 def test_more_lines_than_have_colours_become_a_map_whose_cells_are_the_tables() -> None:
     plan, wide = made.plan_of(["x", "y"]), made.wide_of(["x", "y"], seeds=1, steps=1, factors=MANY)
     estimates = made.estimates_of(wide, plan)
@@ -188,39 +174,6 @@ def test_more_lines_than_have_colours_become_a_map_whose_cells_are_the_tables() 
     wanted = estimates[estimates["estimate"].isin(["raw", "roofline"])]
     cells = [f"{r.value:.2f}" + ("~" if r.verdict == "~" else "") for r in wanted.itertuples()]
     assert sorted(t for t in texts(heat_map) if re.fullmatch(r"\d\.\d\d~?", t)) == sorted(cells)
-
-
-def test_settings_are_ranked_in_a_picture_each_workload_by_itself() -> None:
-    told = ["arms.vllm.options.engine.max_num_seqs", "arms.vllm.options.engine.enforce_eager"]
-    rows = []
-    for batch in (8, 16):
-        for rank, verdict in enumerate(("first", "not resolved", "slower", "not comparable"), 1):
-            factors = {"workload.batch_size": batch, told[0]: rank + batch, told[1]: True}
-            value = math.nan if verdict == "not comparable" else 1 + 0.2 * (rank - 1)
-            ends = [0.95 * value, 1.1 * value] if rank in (2, 3) else [math.nan] * 2
-            rows.append([json.dumps(factors), "vllm", str(batch), rank, 0.5 * rank, value, *ends, verdict])
-    names = ["factors", "arm", "workload", "rank", "step_s", "ratio", "low", "high", "verdict"]
-    ranking = pd.DataFrame(rows, columns=names)
-    ranking["workload"] = [json.dumps({"workload.batch_size": int(w)}) for w in ranking["workload"]]
-    figure = ranking_figure(ranking, made.plan_of(["vllm", "other"]))
-    assert figure is not None and ranking_figure(ranking[:0], made.plan_of(["vllm"])) is None
-    check_svg(figure)
-    shown = texts(figure)
-    for text in ("0.5 s a step", "1.20 [1.14, 1.32] ~", "1.40 [1.33, 1.54]", "× not comparable"):
-        assert shown.count(text) == 2 and text in figure.alt
-    assert {"batch_size = 8", "batch_size = 16"} <= set(shown)
-    seats = [text for text in shown if "max_num_seqs" in text]
-    assert [text.split(". ")[0] for text in seats] == ["1", "2", "3", "4"] * 2
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0.065, 1.75), (0.3, 1.6), (0.1, 2.3), (0.34, 5.86), (0.02, 1.01), (0.97, 1.03)]
-)
-def test_ticks_of_ratios_are_few_have_one_and_leave_room_for_their_labels(low: float, high: float) -> None:
-    ticks = log_ticks(low, high, needs=1.0)
-    gaps = [math.log(b / a) / math.log(high / low) for a, b in itertools.pairwise(ticks)]
-    assert 3 <= len(ticks) <= 8 and 1.0 in ticks and low <= min(ticks) and max(ticks) <= high
-    assert min(gaps) * 400 > 32, "pixels from label to label"
 
 
 def scarce(kind: str) -> made.FigureTables:
@@ -284,17 +237,6 @@ def test_names_are_shown_as_they_are_and_never_run() -> None:
 
 
 @pytest.mark.full("large figures")
-def test_many_arms_have_a_panel_each() -> None:
-    tables = made.tables_of([f"arm {n}" for n in range(10)], seeds=1, steps=4)
-    for figure in tables.drawn():
-        check_svg(figure)
-        if figure.name in ("step-time", "reward", "reward-distribution", "response-length", "stragglers"):
-            assert {f"arm {n}" for n in range(10)} <= set(texts(figure)), figure.name
-        else:
-            assert "first" in figure.caption or "arm 9" in texts(figure), figure.name
-
-
-@pytest.mark.full("large figures")
 def test_a_thousand_runs_make_a_light_page() -> None:
     factors = [{"workload.temperature": t, "workload.num_generations": n} for t in range(5) for n in range(10)]
     tables = made.tables_of(["vllm", "sglang"], seeds=10, steps=100, factors=factors, responses=4)
@@ -352,3 +294,27 @@ def test_failures_of_a_users_reward_are_told() -> None:
     (verdict, *_) = reward_verdicts(wide, [])
     assert (verdict.code, verdict.level) == ("reward-failed", "warning")
     assert "reward brevity failed on 4 completions in 2 steps (first: step 3)" in verdict.text
+
+
+def bars_of(**seconds: float) -> Figure:
+    rows = [{"factors": "", "arm": arm, "category": "generation", "own_mean_s": s} for arm, s in seconds.items()]
+    figure = phase_bars(pd.DataFrame(rows))
+    assert figure is not None
+    return figure
+
+
+@pytest.mark.parametrize("seconds", [0.6876, 0.0123, 878.89, 0.00456])
+def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
+    assert f"{seconds:.3g} s" in texts(bars_of(a=seconds))
+
+
+def test_a_long_name_is_shown_to_its_end() -> None:
+    first, second = (f"verl-vllm-h100-tp4-prefix-caching-on-{one}" for one in "ab")
+    figure = bars_of(**{first: 1.0, second: 2.0, "short": 3.0})
+    shown = "".join(re.findall(r"<tspan[^>]*>([^<]*)</tspan>", figure.svg))
+    assert shown == first + second and f"{first}: generation 1 s" in figure.alt
+    # Each name's middle is as far from its bar's, whatever its lines.
+    names = re.findall(r"translate\(-7,([\d.]+)\)[^>]*>(.*?)</text>", figure.svg)
+    middles = [float(top) + LINE / 2 * name.count("dy=") for top, name in names]
+    bars = [float(top) for top in re.findall(r'translate\(0,([\d.]+)\)" x2="-5"', figure.svg)]
+    assert len({middle - bar for middle, bar in zip(middles, bars, strict=True)}) == 1

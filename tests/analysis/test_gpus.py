@@ -17,15 +17,10 @@ from common.model_facts import facts_of, model_facts
     [
         ("NVIDIA H100 80GB HBM3", "H100-80GB"),
         ("NVIDIA H100 PCIe", "H100-PCIe-80GB"),
-        ("NVIDIA H100 NVL", "H100-NVL-94GB"),
         ("NVIDIA H200", "H200-141GB"),
-        ("NVIDIA H200 NVL", "H200-NVL-141GB"),
         ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
         ("A100-SXM4-80GB", "A100-80GB"),
         ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
-        ("NVIDIA L40S", "L40S-48GB"),
-        ("NVIDIA A10", "A10-24GB"),
-        ("NVIDIA B200", "B200-180GB"),
         (" h100-80gb ", "H100-80GB"),
     ],
 )
@@ -43,14 +38,6 @@ def test_a_name_means_what_it_says(reported: str, known: str) -> None:
 )
 def test_other_names_are_unknown(name: str | None) -> None:
     assert known_name(name) is None and gpu_of(name) is None
-
-
-def test_a_name_without_its_form_is_the_fastest_of_that_name() -> None:
-    """So that a floor holds for the card, too."""
-    for short, card in (("H100-80GB", "H100-PCIe-80GB"), ("A100-80GB", "A100-PCIe-80GB")):
-        assert KNOWN_GPUS[short].bandwidth_tb_s > KNOWN_GPUS[card].bandwidth_tb_s
-        assert KNOWN_GPUS[short].bf16_tflops >= KNOWN_GPUS[card].bf16_tflops
-    assert (KNOWN_GPUS["H100-80GB"].bandwidth_tb_s, KNOWN_GPUS["H100-80GB"].bf16_tflops) == (3.35, 989)
 
 
 def test_a_decode_step_reads_the_output_head_and_no_input_embedding_of_its_own() -> None:
@@ -79,10 +66,8 @@ QWEN = {
     ("more", "full"),
     [
         ({}, True),
-        ({"sliding_window": None}, True),
         ({"sliding_window": 131072, "use_sliding_window": False}, True),
         ({"sliding_window": 4096}, False),
-        ({"sliding_window": 4096, "use_sliding_window": True}, False),
         ({"layer_types": ["full_attention"] * 24, "sliding_window": 4096}, True),
         ({"layer_types": ["full_attention", "sliding_attention"] * 12}, False),
     ],

@@ -3,15 +3,13 @@
 import json
 from pathlib import Path
 
-import make_results
 import pyarrow.parquet as pq
 import pytest
 
 from analysis.imports.__main__ import main
 from analysis.imports.formats import read_source
 from analysis.imports.tree_by_data import tree_by_data
-from analysis.phases import phase_table, phase_verdicts
-from analysis.runs import read_plan, read_run
+from analysis.runs import read_run
 from analysis.steps import ChosenStep, read_steps
 from analysis.tokens import add_known_tokens
 from analysis.wide import BAD_TIME, wide_steps
@@ -20,27 +18,6 @@ from trainers.logs.record import StepRecord
 from trainers.timers.tree import Phase, TimerTree
 from trainers.verl.console import read_verl_console
 
-# The article's Table 1, as it is printed there, and the line of its log for the same step with SGLang.
-TABLE_1 = {
-    "vllm": {
-        "step": "878.89",
-        "gen": "849.20",
-        "update_actor": "19.31",
-        "old_log_prob": "4.57",
-        "ref": "4.62",
-        "reward": "1.18",
-        "reshard": "1.04",
-    },
-    "sglang": {
-        "step": "408.19",
-        "gen": "382.91",
-        "update_actor": "16.26",
-        "old_log_prob": "4.19",
-        "ref": "3.62",
-        "reward": "1.20",
-        "reshard": "2.31",
-    },
-}
 LOG = (
     "step:3 - response_length/mean:17435.688 - response_length/max:31744.000 - prompt_length/mean:301.312 - "
     "timing_s/generate_sequences:380.170 - timing_s/reshard:2.311 - timing_s/gen:382.913 - timing_s/reward:1.198 - "
@@ -87,14 +64,6 @@ def failure(tmp_path, spec, capsys):
     return error
 
 
-def article(tmp_path):
-    rows = [f"phi4-{e},{e},3,timing_s/{name},{s}\n" for e, phases in TABLE_1.items() for name, s in phases.items()]
-    table, log = tmp_path / "phases.csv", tmp_path / "step3.log"
-    table.write_text("run,engine,step,phase,seconds\n" + "".join(rows))
-    log.write_text(LOG)
-    return table, log
-
-
 def write(tmp_path, text, name="run.log"):
     path = tmp_path / name
     path.write_text(text)
@@ -134,28 +103,6 @@ def test_a_long_run_is_written_in_groups_of_rows(tmp_path, monkeypatch):
     assert parts.equals(whole) and metadata == about
     file = tmp_path / "two" / "runs" / "vllm-s0" / "steps.parquet"
     assert [pq.ParquetFile(file).metadata.row_group(n).num_rows for n in range(4)] == [12, 12, 12, 4]
-
-
-def test_the_articles_residuals_with_what_rounding_leaves_open(tmp_path):
-    table, log = article(tmp_path)
-    specs = [spec_of("vllm", [table]), spec_of("sglang", [table, log])]
-    for spec in specs:
-        imported(tmp_path / "res", spec)
-    runs, wide, verdicts = wide_of(tmp_path / "res", *specs)
-    assert wide["counted"].all() and not verdicts and all(run.imported for run in runs)
-    phases = phase_table(wide, ["vllm", "sglang"], [runs[0].tree]).set_index(["arm", "path"])
-    residual = phases.loc[("vllm", "step")]
-    assert residual["own_mean_s"] == pytest.approx(0.01, abs=1e-9)
-    assert residual["own_rounding_s"] == pytest.approx(6 * 0.005), "the step's and its five children's"
-    assert residual["rounding_s"] == 0.005 and phases.loc[("sglang", "step"), "rounding_s"] == 0.0005
-    assert phases.loc[("sglang", "step"), "own_rounding_s"] == pytest.approx(7 * 0.0005)
-
-
-@pytest.mark.parametrize("same_as", ["nobody", "a"])
-def test_a_repetition_of_no_arm_is_an_error(tmp_path, same_as):
-    path = make_results.write_plan(tmp_path, {"a": {"same_as": same_as}, "b": {}}, [], 0)
-    with pytest.raises(Exception, match="same_as"):
-        read_plan(path)
 
 
 def test_a_missing_version_is_read_from_the_source_or_from_its_timers(tmp_path):
@@ -273,17 +220,6 @@ def test_children_may_exceed_their_parent_by_what_rounding_hid(tmp_path, off, fo
     _, wide, _ = wide_of(tmp_path / "res", spec)
     assert (wide["left_out"] == "").all() == (not found)
     assert wide["rounding/step/gen"].tolist() == [0.0005] * 2
-
-
-def test_after_a_restart_the_first_step_does_not_count(tmp_path):
-    text = verl_lines([PLAIN] * 4) + verl_lines([{**PLAIN, "gen": 9.0, "step": 10.0}] * 3, first=3)
-    spec = spec_of("vllm", [write(tmp_path, text)])
-    frame, metadata, _ = imported(tmp_path / "res", spec)
-    assert codes(metadata) == ["duplicate-step"]
-    steps = frame[frame["name"] == "step"].set_index("step")
-    assert steps["value"].tolist() == [9, 9, 10, 10, 10] and steps["overlap"].tolist() == [0, 0, 1, 1, 0]
-    _, wide, _ = wide_of(tmp_path / "res", spec)
-    assert wide.set_index("step")["left_out"].to_dict() == {1: "", 2: "", 3: "first step after a resume", 4: "", 5: ""}
 
 
 def test_a_restart_between_two_sources_is_one_as_within_a_log(tmp_path):
@@ -456,18 +392,6 @@ def test_a_loop_without_timers_of_its_own_is_told_by_how_old_its_responses_are_o
     assert metadata["timers"] == "verl 0.9.1" and not metadata["verdicts"]
 
 
-def test_trl_alone_has_its_step_time_and_profiling_points(tmp_path):
-    row = {"loss": 0.0, "reward": 0.25, "step_time": 3.25, "completions/mean_length": 100.0, "learning_rate": 1e-06}
-    log = write(tmp_path, f"{row}\n{row | {'step_time': 3.5}}\n")
-    spec = spec_of("vllm", [log], trainer="trl", version="1.16.0", batch_size=8)
-    frame, metadata, _ = imported(tmp_path / "res", spec)
-    assert metadata["timers"] == "trl 1.16 native" and codes(metadata) == ["step-by-place"]
-    assert frame[frame["kind"] == "phase"]["value"].tolist() == [3.25, 3.5]
-    assert frame[frame["name"] == "response_tokens"]["value"].tolist() == [800, 800]
-    _, wide, _ = wide_of(tmp_path / "res", spec)
-    assert wide["reward"].tolist() == [0.25, 0.25] and wide["mean_response_length"].tolist() == [100, 100]
-
-
 def test_swifts_console_of_texts_without_step_times_is_read(tmp_path):
     """As ms-swift prints them with transformers 5: every number a text, the average since the start alone."""
     speeds = {1: ("161.3", "2m 41s"), 2: ("98.25", "3m 16s"), 3: ("77.12", "3m 51s")}
@@ -515,27 +439,3 @@ def test_what_a_log_prints_of_keys_and_tokens_goes_nowhere(tmp_path):
     assert end["resolved"]["trainer"] == {"wandb_api_key": "(not shown)", "note": "pushed with (not shown)"}
     files = [f for f in (tmp_path / "res").rglob("*") if f.is_file()]
     assert len(files) == 3 and not any(b"sk-0123456789" in f.read_bytes() for f in files)
-
-
-def test_arms_whose_trees_differ_stand_in_one_table(tmp_path):
-    old = spec_of("vllm", [write(tmp_path, verl_lines([{**PLAIN, "reshard": 1.0}] * 2), "old.log")])
-    new = spec_of(
-        "sglang",
-        [write(tmp_path, verl_lines([{**PLAIN, "gen": 7.5, "update_weights": 0.5}] * 2), "new.log")],
-        version="0.8.0",
-    )
-    free = spec_of(
-        "free", [write(tmp_path, verl_lines([PLAIN] * 2))], engine="vllm", version="0.9.1", mode="fully_async"
-    )
-    for spec in (old, new, free):
-        imported(tmp_path / "res", spec)
-    runs, wide, verdicts = wide_of(tmp_path / "res", old, new, free)
-    assert wide["counted"].all() and not verdicts
-    phases = phase_table(wide, ["vllm", "sglang", "free"], [run.tree for run in runs])
-    found = phases.groupby("arm")["path"].apply(list)
-    assert found["free"] == ["step"] and "step/gen/reshard" in found["vllm"]
-    assert "step/update_weights" in found["sglang"]
-    said = " ".join(v.text for v in phase_verdicts(phases))
-    assert "Reshard (step/gen/reshard) is timed in vllm, not in sglang, free: no ratio for it" in said
-    for arm, rows in phases.groupby("arm"):
-        assert rows["own_mean_s"].sum() == pytest.approx(9.0), arm

@@ -41,14 +41,11 @@ def test_a_table_of_another_engine_alone_is_refused(tmp_path):
     ("config", "trainer", "engine", "says"),
     [
         ({"actor_rollout_ref.rollout.name": "sglang_async"}, "verl", "vllm", "engine: vllm"),
-        ({"actor_rollout_ref": {"rollout": {"name": "sglang_async"}}}, "verl", "sglang", None),
         ({"actor_rollout_ref": {"rollout": {"name": "${x}"}}}, "verl", "vllm", None),
         ({"actor_rollout_ref": {}}, "trl", "vllm", "trainer: trl"),
-        ({"use_vllm": True}, "trl", "vllm", None),
         ({"use_vllm": True}, "swift", "transformers", "engine: transformers"),
         ({"use_vllm": False}, "trl", "vllm", "engine: vllm"),
         ({"use_vllm": False}, "verl", "vllm", "trainer: verl"),
-        ({}, "verl", "vllm", None),
     ],
 )
 def test_what_wandbs_configuration_says(config, trainer, engine, says):

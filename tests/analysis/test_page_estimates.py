@@ -4,19 +4,16 @@ import json
 
 import make_results
 import pytest
-from chromium import eventually
 
-from analysis.collect import collect_run
 from analysis.report.content import read_content
 from analysis.report.page import html_page
-from analysis.steps import write_steps
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain") / "case"
     arms = {"transformers-as-the-baseline": ("transformers", 3.2), "vllm": ("vllm", 0.9)}
-    make_results.realistic(folder, arms, seeds=2, steps=5, collect=lambda run, out: write_steps(collect_run(run), out))
+    make_results.realistic(folder, arms, seeds=2, steps=5)
     return folder
 
 
@@ -58,21 +55,3 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
         "(vllm is the same as transformers-as-the-baseline). "
         f"The noise: 95% of the step time ratios of two such runs are between {low:.3g} and {high:.3g}."
     )
-
-
-def test_a_table_that_goes_on_says_so_and_paper_shows_the_reasons(page, report, tmp_path):
-    page.open(report / "report.html", 500)
-    cues = page.js(
-        "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth)"
-        ".map(s => [getComputedStyle(s).backgroundAttachment, s.tabIndex])"
-    )
-    assert cues and all(cue == ["local, local, scroll, scroll", 0] for cue in cues)
-    reasons = "[...document.querySelectorAll('.findings > .unequal dl, [data-verdict=different] th p')]"
-    seen = f"{reasons}.map(e => e.checkVisibility({{contentVisibilityAuto: true}}))"
-    assert page.js(seen) and not any(page.js(seen))
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        eventually(page, lambda: page.js(seen), all)
-        assert not page.js("document.querySelector('.notes li').checkVisibility()")
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -4,7 +4,6 @@ import make_results
 import pytest
 from page_results import JAPANESE
 
-from analysis.collect import main as collect
 from analysis.report.__main__ import main
 from analysis.report.page import east_asian, language_of
 
@@ -45,14 +44,7 @@ def test_japanese_is_drawn_in_a_japanese_font_and_chinese_in_a_chinese_one(page,
     folder = tmp_path / "quick"
     arms = {"基准": ("transformers", 3.2), "vllm": ("vllm", 0.9)}
     ids = iter(("base", "arm"))
-    make_results.realistic(
-        folder,
-        arms,
-        seeds=1,
-        steps=3,
-        run_ids=lambda n: next(ids),
-        collect=lambda r, out: collect([str(r), "--out", str(out)]),
-    )
+    make_results.realistic(folder, arms, seeds=1, steps=3, run_ids=lambda n: next(ids))
     plan = folder / "plan.json"
     plan.write_text(plan.read_text().replace("Made-up timings for a test.", CHINESE))
     assert main(["--plan", str(plan), "--results", str(folder), "--out", str(folder)]) == 0

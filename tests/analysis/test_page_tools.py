@@ -2,18 +2,13 @@
 
 import io
 import json
-import math
 import struct
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 from chromium import eventually
 from page_results import HOSTILE
-
-from analysis.report.answer import ArmAnswer
-from analysis.verdict.arm_verdict import ArmVerdict, Ratio
 
 ENTER, CONTROL = "\ue007", "\ue009"
 TABLES = ("estimates", "phases", "comparison", "ledger", "samples", "overview")
@@ -52,22 +47,6 @@ def test_a_long_word_in_any_text_does_not_widen_the_page(page, report):
     assert page.js("document.documentElement.scrollWidth") <= 360
 
 
-@pytest.mark.parametrize(
-    ("value", "interval", "wanted"),
-    [
-        ((2.0, 2.0), (1.0, 4.0), (50.0, 73.0, 73.0, 96.0)),
-        ((0.5, 1.0), (math.nan, math.nan), (4.0, 4.0, 50.0, 50.0)),
-        ((1.0, 1.0), (math.nan, math.nan), (50.0,) * 4),
-    ],
-)
-def test_the_scale_beside_a_verdict_has_equal_ratios_equally_far_from_1(value, interval, wanted):
-    ratio = Ratio("per step", ("raw",), ("",), value, interval, ())
-    one = ArmAnswer(ArmVerdict("a", "b", "~", "", (ratio,), 1, 1, "", (), ()), (), "")
-    assert one.scale == pytest.approx(wanted)
-    wider = replace(one, reach=2 * max(map(abs, one.ends)))
-    assert [50 + 2 * (place - 50) for place in wider.scale] == pytest.approx(wanted, abs=0.05), "one scale for all arms"
-
-
 def test_the_contents_list_has_every_section_and_sections_fold_without_a_script(page, report):
     page.run_scripts(False)
     try:
@@ -85,21 +64,6 @@ def test_the_contents_list_has_every_section_and_sections_fold_without_a_script(
         assert page.js("document.querySelectorAll('.tools').length") == 0
     finally:
         page.run_scripts(True)
-
-
-def test_all_sections_fold_at_once_and_a_link_unfolds_its_own(opened):
-    button = opened.find(".contents > button")
-    assert button.text == "Fold all sections"
-    button.click()
-    shown = "[...document.querySelectorAll('details.part')].filter(d => d.open).map(d => d.firstElementChild.id)"
-    assert opened.js(shown) == []
-    eventually(opened, lambda: button.text, lambda text: text == "Unfold all sections")
-    opened.js("location.hash = '#phases'")
-    eventually(opened, lambda: opened.js(shown), lambda open_: open_ == ["phases"])
-    button.click()
-    assert opened.js(shown) == []
-    button.click()
-    assert len(opened.js(shown)) >= 8
 
 
 def test_every_number_of_a_table_has_its_address(opened, report):

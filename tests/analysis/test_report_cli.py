@@ -7,8 +7,6 @@ import make_results
 import pandas as pd
 import pytest
 
-from analysis.collect import main as collect
-from analysis.figures.thinning import MAX_POINTS, binned
 from analysis.report.__main__ import main
 from analysis.report.addresses import row_addresses
 from analysis.report.markdown import escaped, table
@@ -20,7 +18,7 @@ from common.verdicts import ReportFile
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "quick"
     arms = {"transformers": ("transformers", 3.2), "vllm": ("vllm", 0.9)}
-    make_results.realistic(folder, arms, seeds=2, steps=6, collect=lambda r, out: collect([str(r), "--out", str(out)]))
+    make_results.realistic(folder, arms, seeds=2, steps=6)
     return folder
 
 
@@ -82,10 +80,7 @@ def test_an_address_is_of_the_rows_key_alone_and_of_no_two_rows():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"arms": {}}, "arms must be an object of at least one arm"),
-        ({"runs": [1]}, "runs must be list of text (got [1])"),
         ({"fingerprints": {}}, "fingerprints must name every run's (got {})"),
-        ({"warmup_steps": -1}, "warmup_steps must be a whole number from 0 (got -1)"),
         ({"baseline": "sglang"}, "the baseline must be one of the arms transformers, vllm (got 'sglang')"),
     ],
 )
@@ -100,18 +95,3 @@ def test_bad_plan_is_an_error_for_people(results, tmp_path, capsys, change, said
 def test_markdown_escapes_what_it_is_given():
     assert escaped("a|b <i>*x*") == "a\\|b \\<i\\>\\*x\\*"
     assert table(["h", "n"], [["a|b", "1"]]) == "| h | n |\n| --- | ---: |\n| a\\|b | 1 |\n"
-
-
-def wide(runs, steps, counted_from=1):
-    rows = [
-        {"arm": "a", "run_id": f"r{r}", "step": s, "counted": s >= counted_from, "x": float(r)}
-        for r in range(runs)
-        for s in range(1, steps + 1)
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_long_runs_are_binned_for_the_figures_only():
-    frame = binned(wide(1, 1000))
-    assert frame["step"].nunique() <= MAX_POINTS and frame["step"].iloc[0] == 2.5
-    assert binned(wide(1, 300))["step"].tolist() == list(range(1, 301))

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis.roofline.decode import Array, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
-from common.gpus import KNOWN_GPUS, gpu_of
+from common.gpus import gpu_of
 from common.model_facts import facts_of, model_facts
 
 PHI = model_facts("microsoft/Phi-4-reasoning-plus")
@@ -76,13 +76,6 @@ def test_one_replica_decodes_the_longest_and_reads_the_keys_of_all() -> None:
     assert floor.floor_s[0] == pytest.approx(8 + 1.7525)
 
 
-def test_arithmetic_binds_where_very_many_run_at_once() -> None:
-    assert PHI is not None and H100 is not None
-    roof = roof_of(H100, PHI, 2, tensor_parallel=2, replicas=1, group=1)
-    floor = decode_floor_s(roof, lengths([20] * 4000, prompt=0))
-    assert floor.floor_s[0] == floor.compute_s[0] > floor.weight_s[0] + floor.kv_s[0]
-
-
 def test_more_gpus_than_key_heads_read_copies() -> None:
     assert PHI is not None and H100 is not None
     ten, twenty = (roof_of(H100, PHI, 2, tensor_parallel=t, replicas=1) for t in (10, 20))
@@ -110,12 +103,6 @@ def test_scalars_that_cannot_be_give_no_floor(completions: float, mean: float, l
     roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
     floor = decode_floor_s(roof, scalars(completions, mean, longest, 10))
     assert np.isnan(floor.floor_s[0])
-
-
-@pytest.mark.parametrize("values", [[], [10, 0], [10, -1], [10.0, math.nan]])
-def test_lengths_that_cannot_be_give_no_floor(values: list[int]) -> None:
-    roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
-    assert np.isnan(decode_floor_s(roof, lengths(values, 10)).floor_s[0])
 
 
 def test_the_least_work_that_scalars_allow_by_hand() -> None:
@@ -163,29 +150,6 @@ def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof: Roof, valu
     assert decode_floor_s(roof, known).floor_s[0] <= from_lengths * (1 + 1e-9)
 
 
-@given(ROOFS, LENGTHS, st.integers(0, 50), st.data())
-@settings(max_examples=150)
-def test_longer_responses_never_lower_the_floor(
-    roof: Roof, values: list[int], prompt: int, data: st.DataObject
-) -> None:
-    which = data.draw(st.integers(0, len(values) - 1))
-    longer = [*values[:which], values[which] + data.draw(st.integers(1, 100)), *values[which + 1 :]]
-    before, after = (decode_floor_s(roof, lengths(v, prompt)).floor_s[0] for v in (values, longer))
-    assert before <= after * (1 + 1e-12)
-
-
-@given(st.sampled_from(sorted(KNOWN_GPUS)), LENGTHS, st.integers(1, 16), st.integers(1, 8))
-@settings(max_examples=100)
-def test_a_faster_memory_never_raises_the_floor(gpu: str, values: list[int], parallel: int, replicas: int) -> None:
-    assert PHI is not None
-    slow = KNOWN_GPUS[gpu]
-    fast = replace(slow, bandwidth_tb_s=2 * slow.bandwidth_tb_s)
-    work = lengths(values, 10)
-    roofs = [roof_of(g, PHI, 2, tensor_parallel=parallel, replicas=replicas) for g in (slow, fast)]
-    before, after = (decode_floor_s(roof, work).floor_s[0] for roof in roofs)
-    assert after <= before
-
-
 def simulated_s(roof: Roof, replicas: list[list[int]], prompts: int) -> float:
     """A step of replicas that decode their responses in order, `concurrency` at once, with no time lost anywhere."""
     slowest = 0.0
@@ -217,18 +181,3 @@ def test_no_assignment_of_responses_to_replicas_beats_the_floor(
     for value in values:
         dealt[data.draw(st.integers(0, roof.replicas - 1))].append(value)
     assert decode_floor_s(roof, lengths(values, prompt)).floor_s[0] <= simulated_s(roof, dealt, prompt) * (1 + 1e-9)
-
-
-@given(ROOFS, st.lists(st.integers(1, 80), min_size=1, max_size=8), st.integers(1, 50))
-@settings(max_examples=100)
-def test_a_group_that_reads_its_prompt_once_does_not_beat_the_floor(roof: Roof, values: list[int], prompt: int) -> None:
-    """All responses are of one prompt, run at once on one replica, and its keys are read once in each iteration."""
-    roof = replace(roof, replicas=1, concurrency=math.inf, group=len(values))
-    seconds = 0.0
-    for iteration in range(1, max(values)):
-        running = [value for value in values if value > iteration]
-        own = len(running) * iteration
-        read_s = roof.weight_read_s + (prompt + own) * roof.position_read_s
-        attended = own + len(running) * prompt
-        seconds += max(read_s, len(running) * roof.token_compute_s + attended * roof.position_compute_s)
-    assert decode_floor_s(roof, lengths(values, prompt)).floor_s[0] <= seconds * (1 + 1e-9) + 1e-15

@@ -157,15 +157,6 @@ def test_the_files_stand_any_text(tmp_path: Path) -> None:
     )
 
 
-def test_a_long_completion_is_shown_in_part(tmp_path: Path) -> None:
-    found = content(tmp_path, {"a-s0": [[line(0, "y" * 5_000 + "z" * 5_000)]]})
-    block = samples_block(found)
-    assert block is not None
-    shown = block.prompts[0].arms["a"][0]
-    assert shown is not None and shown.text == "y" * 600 + " … " + "z" * 300
-    assert shown.facts.endswith("cut off · accuracy 1 · mine none · 10,000 characters, without the middle")
-
-
 def test_a_step_after_samples_does_not_count(tmp_path: Path) -> None:
     rows = [
         metrics_row(s, {"step": 1.0}, scalars={"outside_step_s/samples": 2.0} if s in (1, 3) else {})

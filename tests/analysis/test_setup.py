@@ -83,13 +83,6 @@ def test_a_trained_verl_run_tells_all() -> None:
     assert setup.facts is not None and setup.unknown == () and setup.assumed == ()
 
 
-@pytest.mark.parametrize(
-    ("width", "names"), [(4, ("float32", "fp32", "float")), (2, ("bfloat16", "bf16", "float16", "fp16", "half"))]
-)
-def test_a_number_is_as_wide_as_its_name_says(width: int, names: tuple[str, ...]) -> None:
-    assert [trained({f"{ROLLOUT}.dtype": name}).number_bytes for name in names] == [width] * len(names)
-
-
 def test_the_drivers_word_wins_over_the_gpu_that_was_meant() -> None:
     assert trained(gpus=[{"name": "NVIDIA H100 PCIe"}] * 8).gpu == "H100-PCIe-80GB"
     other = trained(gpus=[{"name": "NVIDIA H20"}] * 8)
@@ -126,11 +119,6 @@ def test_what_the_roofline_does_not_hold_for_is_said(settings: dict[str, Any], w
     assert any(word in text for text in trained(settings).unknown)
 
 
-def test_settings_within_settings_are_seen() -> None:
-    nested = {f"{ROLLOUT}.engine_kwargs": {"vllm": {"speculative_config": {"method": "ngram"}}}}
-    assert any("several tokens" in text for text in trained(nested).unknown)
-
-
 @pytest.mark.parametrize(
     ("model", "word"),
     [
@@ -155,12 +143,6 @@ def test_the_prepared_models_own_file_tells_its_sizes(tmp_path: Path, path: str)
     setup = setup_of(trained_run(tmp_path, [400, 600], steps=1))
     assert setup.unknown == () and setup.facts is not None
     assert setup.facts.layers == 36 and setup.facts.source == str(folder / "config.json")
-
-
-@pytest.mark.parametrize("tree", [VERL_0_9_1_COLOCATE_ASYNC, *VERL_0_9_1_OVERLAPPING])
-def test_a_loop_that_overlaps_has_no_floor(tree: TimerTree) -> None:
-    pool = {f"{place}.{key}": value for place in ("rollout", ROLLOUT) for key, value in POOL.items()}
-    assert len(trained(pool, tree=tree).unknown) == 1
 
 
 def test_a_cap_counts_only_where_the_engine_was_given_it() -> None:

@@ -56,16 +56,6 @@ def wandb_file(tmp_path_factory):
     return write_wandb(tmp_path / "attempts" / "1", logged, tmp_path)
 
 
-def test_metrics_keep_every_digit(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    make_results.write_rows(path, rows())
-    read = read_metrics_jsonl(path, "here")
-    assert list(read.records) == [1, 2, 3] and not read.verdicts
-    assert read.records[2].phases["step/training_step/prepare_inputs/generate"] == 1 / 3
-    assert read.records[2].line == 2
-    assert read.records[2].samples == {"response_length": [10, 20, 30, 40]}
-
-
 def test_truncated_last_line_is_ignored(tmp_path):
     path = tmp_path / "metrics.jsonl"
     make_results.write_rows(path, rows())

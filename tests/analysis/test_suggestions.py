@@ -62,16 +62,6 @@ def test_the_article(tmp_path: Path) -> None:
     assert "25.0%" in told["sglang", "truncated share"].text
 
 
-def test_one_finding_of_several_arms_is_one_suggestion(tmp_path: Path) -> None:
-    both = Finding(
-        "unequal", "cuda-launch-blocking", ("vllm", "sglang"), "CUDA_LAUNCH_BLOCKING=1", "", "", "take it out"
-    )
-    told = suggestions(*tables(*article(tmp_path)), Preflight((both,), (), ()))
-    (one,) = [s for s in told if s.quantity == "generation with blocking launches"]
-    assert one.arm == "vllm" and one.value == pytest.approx(848.16)
-    assert one.text.count("take it out") == 1 and "sglang: generation takes 380.60 s" in one.text
-
-
 def test_every_value_stands_in_the_table_that_is_named(tmp_path: Path) -> None:
     slow = {"timing_s/generate_sequences": 320.0, "timing_s/reshard": 60.0}
     slow |= {"timing_s/update_actor": 150.0, "timing_s/step": 600.0}

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from common.errors import UserError
-from trainers.timers.exclusive import exclusive_s, overruns, parents
+from trainers.timers.exclusive import exclusive_s, overruns
 from trainers.timers.lookup import declared_trees, mode_of, releases_like, tree_for
 from trainers.timers.tree import CATEGORIES
 
@@ -24,10 +24,6 @@ def test_own_times_sum_to_the_step(seed):
     for path in random_.sample([p for p in phases if p != "step"], 5):
         del phases[path]
     assert sum(exclusive_s(phases).values()) == pytest.approx(phases["step"], abs=1e-9)
-
-
-def test_nearest_timed_ancestor_is_the_parent():
-    assert parents(["step", "step/a/b/c", "other/x"]) == {"step": None, "step/a/b/c": "step", "other/x": None}
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ import random
 
 import make_results
 import pytest
-from test_sources import write_wandb
 
 from analysis.collect import main
 from analysis.report.content import read_content
 from analysis.steps import read_steps
 from analysis.tokens import token_sums
 from trainers.timers.flat import nest_timers, timer_places
-from trainers.timers.lookup import mode_of, tree_for
+from trainers.timers.lookup import tree_for
 
 # The article's step 3 with SGLang, as its log prints it.
 ARTICLE = {
@@ -157,23 +156,6 @@ def test_legacy_counts_are_never_seconds_and_the_slowest_sample_is_the_part_of_g
     assert units["response_length/mean"] == "tokens" and units["critic/score/mean"] == "1"
 
 
-@pytest.mark.parametrize("mode", ["separate_async", "one_step_off", "fully_async"])
-def test_overlapping_loops_have_a_step_and_no_parts(mode):
-    tree = tree_for("verl", "0.9.1", "vllm", mode)
-    found = nest_timers(timers(LEGACY | {"ref": 3.0}) | {"fully_async/count": 4.0}, tree)
-    assert found.phases == {"step": 30.0} and not found.undeclared and tree.overlap
-    assert found.scalars["overlapping_s/gen"] == 20.0 and found.scalars["overlapping_s/ref"] == 3.0
-    assert tree.unit_beside("overlapping_s/gen") == "s" and tree.unit_beside("agent_loop/num_preempted/max") == "1"
-    assert found.scalars["agent_loop/slowest/response_length"] == 31744.0
-
-
-def test_modes():
-    assert mode_of("trl", "1.16.0", {}, {}) == "" and mode_of("verl", "0.4.1", {}, {}) == ""
-    given = {"trainer_args": {"overrides": ["+trainer.x=1", "trainer.v1.trainer_mode='colocate_async'"]}}
-    assert mode_of("verl", "0.9.1", given, {"resolved": {"trainer": "?"}}) == "colocate_async"
-    assert mode_of("verl", "0.9.1", given, {"resolved": {"trainer": {"trainer.v1.trainer_mode": "sync"}}}) == ""
-
-
 def noisy_steps(inside, seconds, seed=0, residual=0.01, noise=0.005, steps=20):
     """Steps whose every 4th has the timers in `seconds`; those in `inside` are part of the step."""
     random_ = random.Random(seed)
@@ -200,30 +182,6 @@ def test_the_residual_tells_where_testing_and_saving_lie(version, inside):
         assert ("as declared" if as_declared else "overrides the declared place") in verdict.text
 
 
-def test_each_place_is_told_apart_by_the_steps_that_have_it_alone():
-    # Alone at step 4, 12, ... ; at 8, 16 both: equally long, so that together they could not be told apart.
-    tree = tree_for("verl", "0.9.1", "vllm")
-    made = noisy_steps(("testing",), {"testing": 2.0}) + noisy_steps(
-        ("testing",), {"testing": 2.0, "save_checkpoint": 2.0}, seed=1
-    )
-    places, _ = timer_places(made, tree, "r")
-    assert places == {"testing": "step/testing", "save_checkpoint": "save_checkpoint"}
-
-
-def test_where_the_numbers_do_not_tell_the_declared_place_stands():
-    tree = tree_for("verl", "0.9.1", "vllm")
-    places, (verdict,) = timer_places(noisy_steps((), {"testing": 0.1}, noise=1.0), tree, "r")
-    assert places == {"testing": "testing"}
-    assert verdict.level == "note" and "do not show whether testing lies inside the step" in verdict.text
-    both = noisy_steps(("testing",), {"testing": 2.0, "save_checkpoint": 2.0})
-    for step in both:
-        if "timing_s/testing" in step:
-            step["timing_s/save_checkpoint"] = step["timing_s/testing"]
-    places, verdicts = timer_places(both, tree, "r")
-    assert places == {"testing": "testing", "save_checkpoint": "step/save_checkpoint"}
-    assert all("do not show" in v.text for v in verdicts)
-
-
 def test_an_undeclared_timer_is_named_and_in_no_sum(tmp_path):
     row = verl_row(3, ARTICLE | {"get_batch_rollout_with_filtering": 33.5})
     rows = [verl_row(1, ARTICLE), verl_row(2, ARTICLE), row]
@@ -244,33 +202,6 @@ def test_lines_of_a_validation_only_are_no_training_steps(tmp_path):
     assert sorted(set(frame["step"])) == [1, 2, 3] and not metadata["verdicts"]
     assert frame.groupby("step")["attempt"].first().to_dict() == {1: 1, 2: 1, 3: 2}
     assert frame.groupby("step")["resumed"].first().to_dict() == {1: False, 2: False, 3: True}
-
-
-def test_a_timer_that_is_no_number_leaves_its_step_out_and_decides_nothing(tmp_path):
-    rows = [verl_row(s, ARTICLE | ({"testing": None} if s == 2 else {})) for s in (1, 2)]
-    rows[0]["scalars"]["timing_s/ref"] = None
-    frame, metadata = collected(write_run(tmp_path, [rows]))
-    assert math.isnan(values(frame, 1)["step/ref"]) and not of(metadata, "timer-place")
-
-
-def log_rows(rows):
-    """What verl's Tracking gives wandb for these lines: their scalars, under verl's own step."""
-    ours = ("prompt_tokens", "response_tokens")
-    return [{k: v for k, v in row["scalars"].items() if k not in ours} for row in rows]
-
-
-def test_wandb_alone_gives_the_same_steps_and_exact_tokens(tmp_path):
-    rows = [verl_row(s, ARTICLE, lengths=(10 + s, 20, 30, 41)) for s in (1, 2, 3)]
-    run_dir = write_run(tmp_path / "x", [rows])
-    frame, _ = collected(run_dir)
-    write_wandb(run_dir / "attempts" / "1", [{"val-core/acc": 0.5}, *log_rows(rows)], tmp_path)
-    collected(run_dir)
-    (run_dir / "attempts" / "1" / "metrics.jsonl").unlink()
-    mirror, metadata = collected(run_dir)
-    assert [v["code"] for v in metadata["verdicts"]] == ["from-wandb"]
-    for step in (1, 2, 3):
-        assert values(mirror, step) == values(frame, step), "every number, the tokens from their means"
-    assert mirror["source_file"].str.startswith("attempts/1/wandb/").all()
 
 
 def test_tokens_only_where_means_give_whole_numbers():

@@ -40,15 +40,12 @@ def read(tmp_path, text):
         (bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         # A file of stdout with that of stderr behind it; bars switched off.
         (rows(EVERY_5) + SUMMARY + PLAN.format(200) + bars(200, 200), EVERY_5),
-        (PLAN.format(200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         # Ended early: the bar tells how far it came, whatever was planned.
         (PLAN.format(200) + bars(43, 200) + rows(range(5, 44, 5)) + SUMMARY, range(5, 44, 5)),
         # Killed, and each step has a row.
         (PLAN.format(200) + bars(40, 200) + rows(range(1, 41)), range(1, 41)),
-        (PLAN.format(2000) + bars(2000, 2000) + rows(range(10, 2001, 10), 2000) + SUMMARY, range(10, 2001, 10)),
         # Beside a bar of other work that has no name.
         (PLAN.format(200) + bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
-        (bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         # An evaluation of as many batches had only begun.
         (PLAN.format(200) + bars(200, 200) + bars(0, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         (
@@ -91,10 +88,8 @@ def test_a_first_step_that_is_logged_besides(tmp_path):
         bars(200, 200) + rows(range(105, 201, 5)) + SUMMARY,
         # Rows are missing; or more than one logging_steps makes one row.
         PLAN.format(200) + bars(200, 200) + rows(range(5, 96, 5)) + SUMMARY,
-        PLAN.format(200) + bars(200, 200) + rows([150]) + SUMMARY,
         # A bar of other work alone.
         bars(400, 400, "01:00") + rows(range(1, 41)) + SUMMARY,
-        bars(400, 400, "01:00") + rows(range(1, 41)),
         # Two plans.
         PLAN.format(200) + PLAN.format(400) + bars(200, 200) + rows(EVERY_5) + SUMMARY,
         # Killed with rows still in the buffer of stdout: steps 1 to 8 at logging_steps 1 look like every fifth of 43.
@@ -102,7 +97,6 @@ def test_a_first_step_that_is_logged_besides(tmp_path):
         *(PLAN.format(200) + bars(done, 200) + rows(range(1, n + 1)) for done, n in KILLED),
         # The last rows alone, with epochs that are too small to tell.
         *(bars(200, 200) + rows(range(161, 201), of) + SUMMARY for of in (1_000_000, 20_000, 8_000)),
-        PLAN.format(99_999_999_999) + rows(range(1, 41)) + SUMMARY,
     ],
 )
 def test_what_does_not_tell_the_steps_leaves_the_rows_their_places(tmp_path, text):

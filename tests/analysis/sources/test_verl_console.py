@@ -69,14 +69,6 @@ def test_a_line_in_full_carries_no_rounding(tmp_path):
     assert math.isnan(record.scalars["c"])
 
 
-def test_texts_are_left_out_and_not_a_number_is_kept(tmp_path):
-    text = line(1, STEP) + " - a:nan - b:inf - c:-inf - d:None - e:null - f:cosine - g:1.000\n"
-    record = read(tmp_path, text).read.records[1]
-    assert math.isnan(record.scalars["a"]) and record.scalars["b"] == math.inf and record.scalars["c"] == -math.inf
-    assert not {"d", "e", "f"} & set(record.scalars) and record.scalars["g"] == 1.0
-    assert "a" not in record.rounding
-
-
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -91,14 +83,6 @@ def test_texts_are_left_out_and_not_a_number_is_kept(tmp_path):
 def test_prefixes_colours_and_bars_on_the_line(tmp_path, prefix, suffix):
     found = read(tmp_path, f"{prefix}{line(3, STEP)}{suffix}\n{prefix}\n")
     assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()} and not found.read.verdicts
-
-
-def test_validation_is_no_step(tmp_path):
-    validation = {"val-core/openai/gsm8k/reward/mean@1": 0.5}
-    text = "\n".join([line(0, validation), line(1, STEP), line(1, validation), line(2, STEP), ""])
-    found = read(tmp_path, text)
-    assert list(found.read.records) == [1, 2] and not found.read.verdicts
-    assert [r.resumed for r in found.read.records.values()] == [False, False]
 
 
 @pytest.mark.parametrize("at", [30, 60, 73, 74, 75, 120, 150])
@@ -261,20 +245,6 @@ def test_steps_with_fewer_or_more_numbers_are_steps(tmp_path):
     assert list(found.read.records) == [1, 2, 3, 4] and not found.read.verdicts
 
 
-def test_a_last_line_of_which_a_kill_left_the_beginning_is_a_step(tmp_path):
-    many = {f"critic/number_{n}/mean": 0.5 for n in range(40)} | STEP
-    found = read(tmp_path, "".join(line(s, many) + "\n" for s in (1, 2, 3)) + line(4, many)[:90])
-    assert list(found.read.records) == [1, 2, 3, 4] and codes(found) == ["value-cut-off", "timings-missing"]
-
-
-def test_another_run_with_fewer_numbers_is_no_response(tmp_path):
-    many = STEP | {f"critic/number_{n}/mean": 0.5 for n in range(40)}
-    few = STEP | {f"actor/number_{n}": 0.5 for n in range(8)}
-    text = "".join(line(s, many) + "\n" for s in range(1, 9)) + line(1, few) + "\n"
-    with pytest.raises(UserError, match="holds several runs"):
-        read(tmp_path, text)
-
-
 def test_a_line_of_its_own_that_a_second_process_prints_for_a_step_does_not_replace_it(tmp_path):
     """verl's fully_async trainer prints the rollouter's few numbers under the step's number."""
     text = "".join(f"{line(s, STEP)}\nstep:{s} - fully_async/rollouter/idle_ratio:0.250\n" for s in (1, 2, 3))
@@ -307,12 +277,6 @@ def test_two_jobs_that_print_at_once_are_refused_with_the_commands_that_part_the
     for part, pid in (("my run-1.log", 111), ("my run-2.log", 222)):
         records = read_verl_console(tmp_path / part).read.records
         assert all(r.scalars["timing_s/step"] == 400.0 + s + pid for s, r in records.items()) and len(records) > 2
-
-
-def test_a_restart_has_an_actor_of_its_own(tmp_path):
-    found = read(tmp_path, "".join([*by(111, 1, 2, 3), *by(222, 3, 4), *by(333, 4, 5)]))
-    assert [r.scalars["timing_s/step"] for r in found.read.records.values()] == [512, 513, 625, 737, 738]
-    assert codes(found) == ["duplicate-step"]
 
 
 def config(name):
@@ -383,36 +347,10 @@ CONFIGURATION = {
     "template": "one line of a prompt that is long, \\n and wrapped\nand another one of them, with 'quotes' in it",
     "trainer": {"use_v1": True, "v1": {"trainer_mode": "separate_async"}, "experiment_name": "x"},
 }
-STRAY = st.sampled_from(
-    [
-        "  filter: 100%|##########| 64/64 [00:00<00:00, 900.00 examples/s]",
-        "  return fn(*args, **kwargs)",
-        "[2025-11-26 10:00:00,123] WARNING utils.py:20 'x' is deprecated",
-        "/usr/lib/x.py:12: FutureWarning: `resume_download` is deprecated",
-        "{'loss': 0.1, 'reward': 0.5}",
-        "[1, 2, 3]",
-        "",
-    ]
-)
 
 
 def printed(lines, prefix=""):
     return "".join(f"{prefix}{part}\n" for part in [*lines, line(1, STEP)])
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    stray=st.lists(st.tuples(st.integers(1, 21), STRAY), max_size=4),
-    behind=st.sets(st.integers(0, 21)),
-    prefix=st.sampled_from(["", "(TaskRunnerV1 pid=103) "]),
-)
-def test_text_of_others_within_the_configuration_is_skipped(tmp_path, stray, behind, prefix):
-    lines = pprint.pformat(CONFIGURATION, width=60).splitlines()
-    lines = [part + (" WARNING: slow" if at in behind else "") for at, part in enumerate(lines)]
-    for at, text in sorted(stray, reverse=True, key=lambda one: one[0]):
-        lines.insert(at, text)
-    found = read(tmp_path, printed(lines, prefix))
-    assert found.config == CONFIGURATION and not found.read.verdicts
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -439,38 +377,3 @@ def test_windows_line_ends_and_stray_bytes(tmp_path):
     assert list(found.read.records) == [1] and not found.read.verdicts
     with pytest.raises(UserError, match=r"is UTF-16 text.*iconv -f UTF-16 -t UTF-8 \S+/run.log > \S+/run-utf8.log"):
         read(tmp_path, line(1, STEP).encode("utf-16"))
-
-
-SECONDS = st.floats(0.0, 1e5, allow_nan=False).map(lambda v: round(v, 6))
-NOISE = st.sampled_from(
-    ["", "INFO 06-01 12:00:00 vllm ready", f"{GREY}(WorkerDict pid=8){OFF} loading: 3/4", BAR, f"{BAR}\r{BAR}", "{'a'"]
-)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    steps=st.lists(st.tuples(SECONDS, SECONDS, st.floats(-1e3, 1e3), NOISE, NOISE, NOISE), min_size=1, max_size=5),
-    rounded=st.booleans(),
-    prefix=st.sampled_from(["", "(TaskRunner pid=1) ", f"{GREY}(main_task pid=1, ip=10.0.0.2){OFF} "]),
-    carriage=st.booleans(),
-    first=st.integers(1, 400),
-)
-def test_a_printed_run_reads_back(tmp_path, steps, rounded, prefix, carriage, first):
-    """Whatever stands around them, the printed numbers come back: in full, or to half of their last digit."""
-    text, wanted = "", {}
-    for step, (gen, rest, score, before, on_line, after) in enumerate(steps, start=first):
-        values = {"critic/score/mean": score, "response_length/max": 31744.0, "timing_s/gen": gen}
-        values["timing_s/step"] = gen + rest
-        wanted[step] = values
-        bar = f"{on_line}\r" if carriage and on_line else ""
-        text += f"{before}\n{bar}{prefix}{line(step, values, rounded)}\n{after}\n"
-    found = read(tmp_path, text)
-    assert list(found.read.records) == list(wanted) and not found.read.verdicts
-    for step, values in wanted.items():
-        record = found.read.records[step]
-        assert record.scalars.keys() == values.keys()
-        for name, value in values.items():
-            if rounded:
-                assert abs(record.scalars[name] - value) <= record.rounding[name] * (1 + 1e-6)
-            else:
-                assert record.scalars[name] == value and not record.rounding

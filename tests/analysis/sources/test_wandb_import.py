@@ -234,14 +234,6 @@ def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
     assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.repeated
 
 
-def test_a_history_that_began_anew(tmp_path):
-    """The attempts of a run on the server are one history."""
-    read = steps_of(rows_of(verl_steps(range(1, 11), 10.0) + verl_steps(range(1, 5), 50.0), tmp_path), "log")
-    assert {s: r.scalars["timing_s/step"] for s, r in read.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
-    assert codes(read) == ["began-anew"] and not read.repeated
-    assert [s for s, r in read.records.items() if r.resumed] == [1]
-
-
 def test_ms_swifts_calls_in_rows_of_several_steps_are_the_last_steps(tmp_path):
     key = TIMER + "generate"
     listed = [logged(step, **{key: 5.0, TIMER + "compute_loss": 1.0}) for step in (1, 5, 10, 15)]
