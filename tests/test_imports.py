@@ -269,7 +269,6 @@ def test_which_arm_repeats_another_is_in_the_plans_fingerprint() -> None:
         (repeated(**{"import": "a.log"}), "vllm is trained, so this arm is too"),
         (repeated(same_as="vlm"), "arms.again.same_as must be another arm: transformers, vllm (got 'vlm') (did you"),
         (repeated(same_as="again"), "must be another arm"),
-        (repeated(same_as=3), "must be another arm"),
         (repeated() | {"sweep": {"arms.again.options.x": [1]}}, "arm again repeats vllm; vary arms.vllm"),
         (
             RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
@@ -290,14 +289,6 @@ def test_the_price_is_the_reports_and_no_runs() -> None:
     assert plan.as_json()["report"] == report
     assert without.as_json()["report"] == {"price_per_gpu_hour": None, "currency": "USD", "to_steps": None}
     assert plan.runs == without.runs and plan.fingerprint != without.fingerprint
-    for wrong, says in (
-        ({"currency": "euro"}, "report.currency"),
-        ({"price_per_gpu_hour": 0}, "report.price_per_gpu_hour: must be greater than 0"),
-        ({"price_per_gpu": 1}, "report.price_per_gpu is not a known key (did you mean price_per_gpu_hour?)"),
-    ):
-        with pytest.raises(UserError) as caught:
-            planned(RAW, report=wrong)
-        assert says in str(caught.value)
 
 
 @pytest.fixture

@@ -260,6 +260,7 @@ def test_a_ratio_within_the_noise_of_equal_arms_is_not_resolved():
         and repeated["verdict"] == "+"
     )
     assert [v.code for v in verdicts] == ["equal-arms-differ"]
+    assert ours["minimum_detectable_ratio"] >= repeated["high"] > ours["value"]
 
 
 def test_the_rest_of_the_step_that_the_roofline_scales_is_told():
@@ -371,7 +372,7 @@ def test_the_fit_of_one_run_does_not_lose_its_interval_by_chance(steps):
     assert has == 20
 
 
-def test_the_least_ratio_that_could_be_told_knows_the_rounding_and_the_noise_of_equals():
+def test_the_least_ratio_that_could_be_told_knows_the_rounding():
     draw = np.random.default_rng(9)
 
     def runs(arm, speed, **more):
@@ -384,7 +385,3 @@ def test_the_least_ratio_that_could_be_told_knows_the_rounding_and_the_noise_of_
     # Half a second of ten, in both arms.
     assert 1 < least["fine"] < 1.02 and least["cut"] > 1.05 * 1.05
     assert least["cut"] > rounded.loc["raw", "value"] and rounded.loc["raw", "verdict"] == "~"
-    frames = [*runs("a", 1.0), *runs("b", 1.05), *runs("again", 1.1)]
-    among = found(*frames, arms=("a", "b", "again"), again="a")[0]
-    ours, repeated = (among[among["arm"] == arm].loc["raw"] for arm in ("b", "again"))
-    assert ours["minimum_detectable_ratio"] >= repeated["high"] > ours["value"]

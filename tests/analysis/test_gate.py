@@ -77,13 +77,6 @@ def test_a_reward_that_is_no_number_in_many_steps_of_one_arm_does_not_pass(side,
     ].text
 
 
-def test_a_reward_that_is_never_a_number_does_not_pass():
-    draw = np.random.default_rng(5)
-    table, verdicts = gate(noisy(draw, 0.5), lambda s: {"reward": np.full(40, math.nan)})
-    assert table.loc["reward", "verdict"] == "unknown" and table.loc["reward", "arm_missing"] == 40
-    assert [v.code for v in verdicts] == ["gate-numbers-missing"]
-
-
 def test_what_neither_arm_logs_in_a_step_is_missing_in_none():
     draw = np.random.default_rng(6)
     every = np.where(np.arange(40) % 2, math.nan, 0.0)

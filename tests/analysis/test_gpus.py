@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,13 +73,3 @@ QWEN = {
 def test_a_sliding_window_is_told(more: dict[str, Any], full: bool) -> None:
     facts = facts_of(QWEN | more, "here")
     assert facts is not None and facts.full_attention is full
-
-
-def test_a_hub_id_is_no_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "Qwen" / "Qwen2.5-0.5B"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(QWEN | {"num_hidden_layers": 1}))
-    monkeypatch.chdir(tmp_path)
-    known, read = model_facts("Qwen/Qwen2.5-0.5B"), model_facts("./Qwen/Qwen2.5-0.5B")
-    assert known is not None and known.layers == 24
-    assert read is not None and read.layers == 1

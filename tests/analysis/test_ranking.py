@@ -79,19 +79,6 @@ def test_steps_that_not_all_settings_have_do_not_count():
     assert found["tokens_per_s"].tolist() == pytest.approx([160 / 2, 160 / 3, 160 / 4], rel=0.03)
 
 
-def test_tokens_of_steps_that_do_not_tell_them_are_no_zeros():
-    untold = setting("vllm", 2.0, **{EAGER: False})
-    untold.loc[untold["step"] > 5, "response_tokens"] = math.nan
-    never = setting("sglang", 4.0).assign(response_tokens=math.nan)
-    found = ranked(untold, setting("vllm", 3.0, **{EAGER: True}), never)
-    assert found["tokens_per_s"].tolist() == pytest.approx([80, 160 / 3, math.nan], rel=0.03, nan_ok=True)
-
-
-def test_one_pair_of_runs_resolves_nothing():
-    found = ranked(*(setting("vllm", s, seeds=1, **{EAGER: s}) for s in (1.0, 2.0, 3.0)))
-    assert found["verdict"].tolist() == [FIRST, UNRESOLVED, UNRESOLVED] and found["why"].iloc[1]
-
-
 def test_other_completions_are_not_ranked_and_other_workloads_are_ranked_apart():
     words = {"workload.batch_size": 8}
     found = ranked(

@@ -48,8 +48,3 @@ def test_trainers_that_name_a_reward_differently_are_one_reward() -> None:
     table = rewards_table(wide, [])
     assert table[["arm", "reward", "change"]].to_numpy().tolist() == [["a", "accuracy", 0.5], ["b", "accuracy", 0.75]]
     assert table["weight"].isna().all(), "no specification tells it"
-
-
-@pytest.mark.parametrize("workload", [{}, {"rewards": None}, {"rewards": "accuracy"}, {"rewards": ["accuracy"]}])
-def test_imported_runs_need_tell_no_weight(workload: dict[str, Any]) -> None:
-    assert rewards_table(rows(0, 0.5), [run(workload)])["weight"].isna().all()

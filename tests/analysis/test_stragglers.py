@@ -8,13 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.roofline.work import with_work
 from analysis.runs import PlanRead, Run
-from analysis.stragglers import lengths_by_step, straggler_table
+from analysis.stragglers import straggler_table
 from analysis.wide import wide_steps
 
 
@@ -59,21 +57,3 @@ def test_ratios_are_of_sums(tmp_path: Path) -> None:
     assert found["efficiency"] == pytest.approx(2 * alone["floor_s"] / 900)
     assert found["generation_share"] == pytest.approx(900 / (323 + 623))
     assert found["steps"] == 4 and found["floor_steps"] == 4
-
-
-def test_the_straggler_ratio_is_of_sums(tmp_path: Path) -> None:
-    """Longest 300 and 1100, means 200 and 600: 1400 / 800. The mean of the runs' ratios would be 1.667."""
-    one, two = trained(tmp_path, [100, 300], "vllm-s0"), trained(tmp_path, [100, 1100], "vllm-s1")
-    found = table(one, two).loc["vllm"]
-    assert found["straggler_ratio"] == pytest.approx(1400 / 800)
-    assert found["length_bubble"] == pytest.approx(1 - 800 / 1400)
-
-
-@given(st.lists(st.integers(1, 60), min_size=10, max_size=40))
-@settings(max_examples=60)
-def test_the_tail_is_what_counting_iteration_by_iteration_gives(lengths: list[int]) -> None:
-    frame = pd.DataFrame({"run_id": "r", "step": 1, "value": [float(length) for length in lengths]})
-    found = lengths_by_step(frame).iloc[0]
-    running = [sum(length - 1 >= j for length in lengths) for j in range(1, max(lengths))]
-    assert found["iterations"] == len(running)
-    assert found["tail"] == sum(10 * r <= len(lengths) for r in running)

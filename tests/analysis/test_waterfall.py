@@ -76,13 +76,6 @@ def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
     assert set(table["steps"]) == {2} and set(table["floor_steps"]) == {1}
 
 
-def test_a_negative_residual_is_shown(tmp_path: Path) -> None:
-    run = an_import(tmp_path, steps_to(article_row(**{"timing_s/step": 408.18})))
-    found = of(waterfall(run), "sglang")
-    assert found["residual"] == pytest.approx(-0.003, abs=1e-9)
-    assert math.fsum(found.values()) == 408.18
-
-
 def test_a_loop_that_overlaps_has_no_parts() -> None:
     frame = pd.DataFrame(
         {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "step": [1, 2], "counted": True}

@@ -71,14 +71,6 @@ def test_the_steps_of_the_whole_training_tell_those_of_its_rows(tmp_path, text, 
     assert codes == ["step-by-total"] + ["logging-window"] * (steps[1] - steps[0] > 1)
 
 
-def test_a_first_step_that_is_logged_besides(tmp_path):
-    """logging_first_step, as many of TRL's recipes have it."""
-    steps = [1, *EVERY_5]
-    found = read(tmp_path, PLAN.format(200) + bars(200, 200) + rows(steps) + SUMMARY)
-    assert list(found.records) == steps
-    assert [r.scalars.get(STEPS_LOGGED, 1.0) for r in found.records.values()] == [1.0, 4.0, *[5.0] * 39]
-
-
 @pytest.mark.parametrize(
     "text",
     [
