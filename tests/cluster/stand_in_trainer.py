@@ -8,6 +8,9 @@ process that sheds its parents and its environment). STAND_IN_STEP_S is a step's
 there are between checkpoints, STAND_IN_SAVE_S how long one takes. STAND_IN_WAIT is a step after which the first attempt
 waits for a file `go` in the run's folder, or for a stop. In the run's folder `journal` holds one line per step, `saves`
 one per checkpoint.
+
+With the argument `--script` it is what a user's script starts: it prints its steps as verl does, and writes neither
+metrics.jsonl nor done.json.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from pathlib import Path
 
 order = json.loads(Path(sys.argv[-1]).read_text())
 spec = json.loads(Path(order["spec"]).read_text())
-inputs = json.loads(Path(order["inputs"]).read_text())
+in_script = "--script" in sys.argv
+inputs = {} if in_script else json.loads(Path(order["inputs"]).read_text())
 attempt_dir, checkpoints = Path(order["attempt_dir"]), Path(order["checkpoint_dir"])
 run = attempt_dir.parents[1]
 fault = os.environ.get("STAND_IN", "")
@@ -80,8 +84,11 @@ for step in range(first, spec["workload"]["steps"] + 1):
     with (run / "journal").open("a") as journal:
         journal.write(f"{order['attempt']} {step} {os.getpid()}\n")
     row = {"step": step, "time": time.time(), "phases": {"step": 0.05}, "scalars": {}}
-    with (attempt_dir / "metrics.jsonl").open("a") as metrics:
-        metrics.write(json.dumps(row) + "\n")
+    if in_script:
+        print(f"step:{step} - actor/pg_loss:0.1 - timing_s/gen:0.03 - timing_s/step:{0.05 + step / 1000}", flush=True)
+    else:
+        with (attempt_dir / "metrics.jsonl").open("a") as metrics:
+            metrics.write(json.dumps(row) + "\n")
     if step % int(os.environ.get("STAND_IN_SAVE", "1")) == 0 or stop:
         save(step)
     if step == wait_after and order["attempt"] == 1:
@@ -101,6 +108,8 @@ for step in range(first, spec["workload"]["steps"] + 1):
         raise RuntimeError("the loss is not a number")
     if stop:
         sys.exit(75)
+if in_script:
+    sys.exit(0)
 done = {
     "run_id": spec["run_id"],
     "fingerprint": spec["fingerprint"],

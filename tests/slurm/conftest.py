@@ -55,7 +55,8 @@ def run(cluster: Cluster, make_cluster: MakeCluster, tmp_path: Path) -> Iterator
     made: list[SlurmRun] = []
 
     def make(**kwargs: Any) -> SlurmRun:
-        made.append(SlurmRun(kwargs.pop("on", cluster), kwargs.pop("folder", tmp_path), **kwargs))
+        kind = kwargs.pop("kind", SlurmRun)
+        made.append(kind(kwargs.pop("on", cluster), kwargs.pop("folder", tmp_path), **kwargs))
         return made[-1]
 
     yield make

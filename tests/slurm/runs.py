@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..cluster.run_bench import RunBench
+from trainers.registry import trainer_named
+from trainers.workload import TrainedArm
+from workflow.launch_scripts.words import script_facts
+
+from ..cluster.run_bench import STAND_IN, RunBench
 from .cluster import Cluster
 
 # Slurm is asked every other second, not every half-minute.
@@ -93,6 +98,39 @@ class SlurmRun(RunBench):
         said = self.ended(head)
         assert head.returncode == 0, said
         return said
+
+
+class SlurmScript(SlurmRun):
+    """A run of a user's script, which starts the stand-in and continues from its checkpoint by itself."""
+
+    setup = ""
+    """Lines of the script before the training."""
+
+    def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
+        """The specification; it names the steps, which a real one does not, for the tests to compare with."""
+        script = self.folder / "scripts" / f"{self.run_id}.sh"
+        script.parent.mkdir(exist_ok=True)
+        attempt = f"{self.run}/attempts/$ROLLOUTBENCH_ATTEMPT/attempt.json"
+        script.write_text(f"#!/bin/bash\n{self.setup}{sys.executable} {STAND_IN} --script engine=vllm {attempt}\n")
+        options = {"script": str(script), "words": ["engine=sglang"], "resume": "script"}
+        arm = TrainedArm(trainer="command", engine="sglang", options=options)
+        driver = trainer_named("command").driver
+        assert driver is not None and driver.own_work is not None
+        args = driver.own_work(arm)
+        self.spec = {
+            **{"run_id": self.run_id, "trainer": "command", "fingerprint": fingerprint, "env": env or {}, "arm": "arm"},
+            **{"engine": "sglang", "stack": "", "seed": 0, "factors": {}, "options": options, "spread": "own"},
+            "job_module": "trainers.command.driver",
+            "trainer_args": args | script_facts(args, script, {}),
+            "workload": {"nodes": 1, "gpus_per_node": 0, "steps": steps},
+        }
+
+    def command(self) -> list[str]:
+        """The launcher's command, without a stack and inputs."""
+        command = super().command()
+        for option in ("--inputs", "--stack"):
+            del command[command.index(option) + 1]
+        return command
 
 
 def build_faults(folder: Path) -> Path:

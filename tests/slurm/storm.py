@@ -22,7 +22,7 @@ from workflow.cluster.jobstate import SILENT_S
 
 from ..cluster.run_bench import ROOT
 from .cluster import Cluster
-from .runs import ALIVE, SlurmRun
+from .runs import ALIVE, SlurmRun, SlurmScript
 from .strikes import Strikes
 
 STEPS = 150
@@ -121,7 +121,9 @@ class Storm(Strikes):
 
     def _begin_run(self) -> None:
         name = f"arm{len(self.runs)}-s0"
-        self.runs[name] = SlurmRun(
+        # Every fourth is a user's script.
+        kind = SlurmScript if len(self.runs) % 4 == 3 else SlurmRun
+        self.runs[name] = kind(
             self.cluster, self.folder, OPTIONS, self.head_env, steps=STEPS, env=dict(TRAINS), run_id=name
         )
 

@@ -127,7 +127,7 @@ def prepared(spec: Mapping[str, Any], folder: Path) -> tuple[list[str], Path, di
     copy = folder / script.name
     _write_private(copy, retry_io(_kept(spec, run_folder).read_bytes, _FILES))
     command = [*_container(settings, [cwd, folder]), "bash", str(copy), *settings["arguments"]]
-    return command, cwd, _environment(os.environ, spec, script)
+    return command, cwd, _environment(os.environ, spec, script, folder.name)
 
 
 def _script(settings: Mapping[str, Any], run_folder: Path) -> Path:
@@ -162,7 +162,7 @@ def _container(settings: Mapping[str, Any], folders: list[Path]) -> list[str]:
     return ["srun", "--overlap", "--nodes=1", "--ntasks=1", *image, f"--container-workdir={folders[0]}"]
 
 
-def _environment(ours: Mapping[str, str], spec: Mapping[str, Any], script: Path) -> dict[str, str]:
+def _environment(ours: Mapping[str, str], spec: Mapping[str, Any], script: Path, attempt: str) -> dict[str, str]:
     """The script's environment: the user's, without the controller's programs, and with those of the arm first."""
     settings, controller = spec["trainer_args"], str(Path(sys.executable).parent)
     env = {name: value for name, value in ours.items() if not _OF_STEP.match(name)}
@@ -183,7 +183,7 @@ def _environment(ours: Mapping[str, str], spec: Mapping[str, Any], script: Path)
         env |= {"SLURM_NTASKS_PER_NODE": str(tasks), "SLURM_NTASKS": str(tasks * int(nodes))}
         env["SLURM_CPUS_PER_TASK"] = str(max(1, int(env.get("SLURM_CPUS_PER_TASK", "1")) // tasks))
         env["SLURM_SUBMIT_DIR"] = str(script.parent)
-    names = {"RUN": spec["run_id"], "ARM": spec["arm"], "SEED": str(spec["seed"])}
+    names = {"RUN": spec["run_id"], "ARM": spec["arm"], "SEED": str(spec["seed"]), "ATTEMPT": attempt}
     own = {f"ROLLOUTBENCH_{name}": value for name, value in names.items()}
     env |= settings["environment"]
     return {**env, "PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", SCRIPT_PATH: str(script), **own}
