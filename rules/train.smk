@@ -57,7 +57,7 @@ rule train:
             PLAN.runs[wildcards.run_id].spec, sort_keys=True
         ),
     shell:
-        "python -m workflow.cluster.launcher {params.folder:q}"
+        "python -m workflow.head.launcher {params.folder:q}"
         " --spec {params.spec:q} --inputs {input.inputs:q} --stack {input.stack:q}"
         " --cpus={resources.cpus_per_task} --log {log:q} --cluster={resources.submit_to:q}"
         " --partition={resources.slurm_partition:q} --account={resources.slurm_account:q} --qos={resources.qos:q}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
 from trainers.timers.lookup import declared_trees
-from workflow.commands import COMMANDS, EXIT_CODES
+from workflow.commands.table import COMMANDS, EXIT_CODES
 from workflow.preflight.checks.variables import VARIABLES
 from workflow.stacks.definition import ENVS, load_stack
 

@@ -16,8 +16,8 @@ import yaml
 from tests.patience import run as run_patiently
 from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
 from workflow.cli import main
-from workflow.cluster.site import read_site
 from workflow.config.plan import load_plan
+from workflow.slurm.site import read_site
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """#!/bin/bash

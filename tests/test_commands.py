@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from workflow.cli import ACTIONS, main
-from workflow.commands import COMMANDS, EXIT_CODES, SHELLS, parser
+from workflow.commands.table import COMMANDS, EXIT_CODES, SHELLS, parser
 
 from .importing import ROOT
 from .late_signals import late_signals

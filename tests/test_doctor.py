@@ -16,11 +16,11 @@ import pytest
 
 from common.errors import UserError
 from workflow.cli import main
-from workflow.cluster.site import Site, read_site
 from workflow.doctor import DoctorCheck, Outcome, machine_checks, passed, slurm_checks, stack_checks
 from workflow.doctor.diagnosis import lines_of, run_checks
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.doctor.stack_checks import Gpus
+from workflow.slurm.site import Site, read_site
 from workflow.stacks import load_stack
 from workflow.stacks.uv import Uv, find_uv
 

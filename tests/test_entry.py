@@ -108,7 +108,7 @@ def test_the_files_are_those_that_snakemake_reads(argv: list[str], files: list[s
     assert snakemake_options(argv).configfile == [Path(file) for file in files]
 
 
-LAUNCHER = ("-m", "workflow.cluster.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s", "--cpus", "1")
+LAUNCHER = ("-m", "workflow.head.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s", "--cpus", "1")
 CTRL_C_AT = """
 import os, signal, sys
 
@@ -124,7 +124,7 @@ sys.meta_path.insert(0, Finder)
 @pytest.mark.parametrize(
     ("words", "loads"),
     [
-        (LAUNCHER, "workflow.cluster.scheduler"),
+        (LAUNCHER, "workflow.head.watch"),
         (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "common.retry"),
         (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "workflow.config.model"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "workflow.config.model"),

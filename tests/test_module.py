@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from common.files import read_json
-from workflow.cluster.locks import lock_experiment
+from workflow.runs.locks import lock_experiment
 
 from .importing import ROOT, snakemake_of
 

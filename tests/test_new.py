@@ -14,10 +14,10 @@ import yaml
 
 from node.built_in_rewards import BUILT_IN
 from workflow.cli import main
-from workflow.cluster.site import read_site
+from workflow.commands.new import QUESTIONS, answers
 from workflow.config.plan import load_plan
-from workflow.new_experiment import QUESTIONS, answers
 from workflow.preflight import preflight
+from workflow.slurm.site import read_site
 from workflow.stacks import load_stack, stack_names
 
 STACKS = [load_stack(name) for name in stack_names()]

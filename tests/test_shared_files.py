@@ -27,10 +27,7 @@ ROOT = Path(__file__).parents[1]
 # All that runs on a node between an attempt's start and its end.
 DURING_A_TRAINING = (
     *("node/*.py", "engines/**/*.py", "trainers/*/driver/*.py"),
-    *(
-        f"workflow/cluster/{name}.py"
-        for name in ("job", "training", "ray", "torchrun", "server", "rendezvous", "stopping")
-    ),
+    *(f"workflow/job/{name}.py" for name in ("job", "training", "ray", "torchrun", "server", "rendezvous", "stopping")),
 )
 METHODS = {
     *("exists", "is_file", "is_dir", "is_symlink", "stat", "lstat", "iterdir", "glob", "rglob", "touch", "unlink"),
@@ -56,11 +53,11 @@ EXCEPTIONS = {
     "node/hardware.py:process_tree": "/proc of this node",
     "trainers/verl/driver/composed.py:_config_folder": "verl's own files, read like its modules before training begins",
     "trainers/verl/driver/keys.py:fields": "the same",
-    "workflow/cluster/stopping.py:dump_stacks": "its caller goes on without the stacks",
+    "workflow/job/stopping.py:dump_stacks": "its caller goes on without the stacks",
     "engines/sglang/colocate.py:_remove_files": "/dev/shm and the temporary folder of this node",
-    "workflow/cluster/ray.py:__init__": "the temporary folder of this node",
-    "workflow/cluster/ray.py:_new_folder": "the same",
-    "workflow/cluster/ray.py:_find_address": "the same",
+    "workflow/job/ray.py:__init__": "the temporary folder of this node",
+    "workflow/job/ray.py:_new_folder": "the same",
+    "workflow/job/ray.py:_find_address": "the same",
 }
 # A thread that waits once, for a process or a task, and reads no file.
 THREADS = {

@@ -1,4 +1,4 @@
-"""Runs a command of the `rolloutbench` program; `workflow/commands.py` describes the commands.
+"""Runs a command of the `rolloutbench` program; `workflow/commands/table.py` describes the commands.
 
 Every result is a Snakemake target, and some commands only serve rules. A command's modules are imported when it runs,
 so help and completion answer at once.
@@ -21,18 +21,18 @@ from common.errors import UserError
 from common.files import ROOT, is_checkout, read_json, write_json, write_text, write_text_at
 from common.messages import report_errors, unknown_name
 from common.retry import READ_PATIENCE_S, retry_io
-from workflow.commands import completion, parser
+from workflow.commands.table import completion, parser
 from workflow.start import loading
 
 if TYPE_CHECKING:
-    from workflow.cluster.experiment import Experiment
     from workflow.config.plan import Plan
+    from workflow.runs.experiment import Experiment
 
 CONFIG = Path("config.yaml")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; an exit code of `workflow.commands.EXIT_CODES`."""
+    """The command line; an exit code of `workflow.commands.table.EXIT_CODES`."""
     try:
         program = parser()
         args = program.parse_args(argv)
@@ -87,7 +87,7 @@ def _only(args: argparse.Namespace) -> None:
 
 
 def _print_plan(args: argparse.Namespace) -> None:
-    from workflow.cluster.estimate import plan_lines
+    from workflow.commands.plan import plan_lines
     from workflow.config.entry import require_readable, require_sources
 
     _require_pace(args.seconds_per_step)
@@ -124,7 +124,7 @@ def _require_pace(seconds_per_step: float | None) -> None:
 
 
 def _status(args: argparse.Namespace) -> None:
-    from workflow.cluster.status import EVERY_S, show_status, watch
+    from workflow.commands.status import EVERY_S, show_status, watch
 
     if args.every is not None and not 0 < args.every < float("inf"):
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
@@ -136,7 +136,7 @@ def _status(args: argparse.Namespace) -> None:
 
 
 def _cancel(args: argparse.Namespace) -> None:
-    from workflow.cluster.cancel import cancel
+    from workflow.commands.cancel import cancel
 
     given: list[str] = args.words
     first = Path(given[0] if given else "")
@@ -148,7 +148,7 @@ def _cancel(args: argparse.Namespace) -> None:
 
 def _experiment(config: Path | None, name: str | None) -> Callable[[], Experiment]:
     """A function that reads the experiment's current files; a configuration is read once, now."""
-    from workflow.cluster.experiment import named_experiment, planned_experiment
+    from workflow.runs.experiment import named_experiment, planned_experiment
 
     if name is None:
         plan = _plan(config)
@@ -159,13 +159,13 @@ def _experiment(config: Path | None, name: str | None) -> Callable[[], Experimen
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from workflow.compare import compare
+    from workflow.commands.compare import compare
 
     compare(args)
 
 
 def _ab(args: argparse.Namespace) -> None:
-    from workflow.ab import ab
+    from workflow.commands.ab import ab
 
     ab(args)
 
@@ -179,11 +179,11 @@ def _doctor(args: argparse.Namespace) -> None:
 
 def _new(args: argparse.Namespace) -> None:
     if args.from_ is not None:
-        from workflow.from_script import new_from_script
+        from workflow.commands.new_from_script import new_from_script
 
         new_from_script(args)
         return
-    from workflow.new_experiment import new_experiment
+    from workflow.commands.new import new_experiment
 
     new_experiment(args)
 
@@ -258,14 +258,14 @@ def _prepare_inputs(args: argparse.Namespace) -> None:
 
 # Command -> its function, and the modules that are slow to load.
 ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
-    "compare": (_compare, "workflow.compare"),
-    "ab": (_ab, "workflow.ab"),
-    "new": (_new, "workflow.new_experiment"),
+    "compare": (_compare, "workflow.commands.compare"),
+    "ab": (_ab, "workflow.commands.ab"),
+    "new": (_new, "workflow.commands.new"),
     "doctor": (_doctor, "workflow.doctor.diagnosis"),
     "preflight": (_preflight, "workflow.preflight.command"),
-    "plan": (_print_plan, "workflow.cluster.estimate workflow.config.entry"),
-    "status": (_status, "workflow.cluster.status workflow.config.plan"),
-    "cancel": (_cancel, "workflow.cluster.cancel workflow.config.plan"),
+    "plan": (_print_plan, "workflow.commands.plan workflow.config.entry"),
+    "status": (_status, "workflow.commands.status workflow.config.plan"),
+    "cancel": (_cancel, "workflow.commands.cancel workflow.config.plan"),
     "verdict": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),
     "headline": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),
     "only": (_only, "workflow.config.plan"),

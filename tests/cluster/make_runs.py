@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_bytes
-from workflow.cluster.paths import RunPaths
+from workflow.runs.paths import RunPaths
 
 INPUTS = {"data_sha256": "d", "model_sha256": "m"}
 

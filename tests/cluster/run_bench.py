@@ -78,7 +78,7 @@ class RunBench:
         write_text(self.folder / "inputs.json", json.dumps(value))
 
     def command(self) -> list[str]:
-        command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run)]
+        command = [sys.executable, "-m", "workflow.head.launcher", str(self.run)]
         command += ["--spec", json.dumps(self.spec)]
         command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
         return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log"), *self.options]
@@ -180,7 +180,7 @@ class RunBench:
         alive = []
         for process in psutil.process_iter(["cmdline"]):
             words = " ".join(process.info["cmdline"] or ())
-            if str(self.run) in words and "workflow.cluster.launcher" not in words:
+            if str(self.run) in words and "workflow.head.launcher" not in words:
                 alive.append(process)
         return alive
 

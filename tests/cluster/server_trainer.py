@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from workflow.cluster.server import is_healthy
+from workflow.job.server import is_healthy
 
 SEEN = (
     "ROLLOUTBENCH_SERVER",

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from common.files import user_name
-from workflow.cluster import slurm
-from workflow.cluster import slurm_answer as subject
-from workflow.cluster.history import end_from_slurm, kind_of_state
-from workflow.cluster.slurm import EndedJob, SlurmError
-from workflow.cluster.slurm_answer import Answer, ask, read, request_details
+from workflow.runs.history import end_from_slurm, kind_of_state
+from workflow.slurm import answer as subject
+from workflow.slurm import commands as slurm
+from workflow.slurm.answer import Answer, ask, read, request_details
+from workflow.slurm.commands import EndedJob, SlurmError
 
 from ..patience import ended
 from .make_runs import MadeRun, write
@@ -123,7 +123,7 @@ def test_a_command_that_fails_or_hangs_is_an_error(
 def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
     calls = fake("squeue", f"sleep 0.3; {squeue(line())}")
     program = (
-        "import sys, time; from pathlib import Path; from workflow.cluster.slurm_answer import ask\n"
+        "import sys, time; from pathlib import Path; from workflow.slurm.answer import ask\n"
         "end = time.monotonic() + 4\n"
         "while time.monotonic() < end: last = ask(Path(sys.argv[1]), max_age_s=3000); time.sleep(0.1)\n"
         "print(list(last.jobs))"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.cluster import cancel as canceller
-from workflow.cluster import submissions
-from workflow.cluster.cancel import cancel
-from workflow.cluster.experiment import ExpectedRun, Experiment
-from workflow.cluster.slurm_answer import read
-from workflow.cluster.state import run_states
-from workflow.cluster.status import show_status
+from workflow.commands.cancel import cancel
+from workflow.commands.status import show_status
+from workflow.commands.table import cancel as canceller
+from workflow.runs import jobs as submissions
+from workflow.runs.experiment import ExpectedRun, Experiment
+from workflow.runs.run_state import run_states
+from workflow.slurm.answer import read
 
 from .make_runs import MadeRun, answer
 from .run_bench import RunBench

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.request import local_gpus, require_fit
-from workflow.cluster.training import server_environment, trainer_environment
+from workflow.head.train_rule import local_gpus, require_fit
+from workflow.job.training import server_environment, trainer_environment
 
 from ..programs import executable
 

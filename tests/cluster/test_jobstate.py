@@ -17,8 +17,10 @@ from common.errors import UserError
 from common.files import write_text
 from common.messages import report_errors
 from common.retry import retry_io
-from workflow.cluster import jobstate, scheduler
-from workflow.cluster.jobstate import (
+from workflow.head import watch as scheduler
+from workflow.head.watch import LocalScheduler, SlurmScheduler
+from workflow.runs import job_state as jobstate
+from workflow.runs.job_state import (
     Evidence,
     HeartbeatWatch,
     JobVerdict,
@@ -26,11 +28,10 @@ from workflow.cluster.jobstate import (
     Pulse,
     job_state,
 )
-from workflow.cluster.paths import JobPaths, RunPaths
-from workflow.cluster.scheduler import LocalScheduler, SlurmScheduler
-from workflow.cluster.slurm import EndedJob, QueueJob
-from workflow.cluster.slurm_answer import Answer
-from workflow.cluster.submissions import Submission, belongs_to, identity, make_identity
+from workflow.runs.jobs import Submission, belongs_to, identity, make_identity
+from workflow.runs.paths import JobPaths, RunPaths
+from workflow.slurm.answer import Answer
+from workflow.slurm.commands import EndedJob, QueueJob
 
 from .make_runs import MadeRun
 from .run_bench import ROOT

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster.jobstate import Life
-from workflow.cluster.scheduler import START_PATIENCE_S, LocalScheduler
+from workflow.head.watch import START_PATIENCE_S, LocalScheduler
+from workflow.runs.job_state import Life
 
 from ..programs import executable
 from .make_runs import MadeRun

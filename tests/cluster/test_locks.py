@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workflow.cluster.locks import holder_note, try_lock
+from workflow.runs.locks import holder_note, try_lock
 
 from ..patience import ended
 
 HOLD = """
 import sys
-from workflow.cluster.locks import lock_experiment
+from workflow.runs.locks import lock_experiment
 lock = lock_experiment(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

@@ -15,8 +15,8 @@ import pytest
 from node.over_ranks import RankStep
 from trainers.replay.driver import _line as replays_line
 from trainers.verl.driver.hooks import step_line as verls_line
-from workflow.cluster.progress import MOST_PARTS, JobReporter, Progress, StepReader, without_new_step
-from workflow.cluster.stopping import Watchdog
+from workflow.job.stopping import Watchdog
+from workflow.runs.progress import MOST_PARTS, JobReporter, Progress, StepReader, without_new_step
 
 from .make_runs import MadeRun
 from .run_bench import ROOT, RunBench

@@ -20,12 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from workflow.cluster import ray as subject
-from workflow.cluster import rendezvous
-from workflow.cluster.place import Place, expand_hosts, source_ip
-from workflow.cluster.processes import LIFE_VARIABLE, end_processes_of
-from workflow.cluster.ray import RayHead
-from workflow.cluster.rendezvous import RendezvousError, TaskSetup
+from workflow.job import ray as subject
+from workflow.job import rendezvous
+from workflow.job.place import Place, expand_hosts, source_ip
+from workflow.job.processes import LIFE_VARIABLE, end_processes_of
+from workflow.job.ray import RayHead
+from workflow.job.rendezvous import RendezvousError, TaskSetup
 
 from ..patience import run
 
@@ -38,9 +38,9 @@ SLURM = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]", "SLURM_CPUS_
 TASK = """
 import json, os, select, sys, time
 from pathlib import Path
-from workflow.cluster.place import Place
-from workflow.cluster.rendezvous import RendezvousError, TaskSetup
-from workflow.cluster.ray import RayHead, RayWorker
+from workflow.job.place import Place
+from workflow.job.rendezvous import RendezvousError, TaskSetup
+from workflow.job.ray import RayHead, RayWorker
 told = json.loads(sys.argv[1])
 folder = Path(told.pop("folder"))
 python = Path(told.pop("python", sys.executable))

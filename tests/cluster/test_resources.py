@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.request import require_requests
-from workflow.cluster.resources import (
+from workflow.head.train_rule import require_requests
+from workflow.slurm.request import (
     KEYS,
     RequestError,
     gpus_of_gres,
@@ -20,7 +20,7 @@ from workflow.cluster.resources import (
     read_request,
     sbatch_options,
 )
-from workflow.cluster.site import Site
+from workflow.slurm.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h", "mem_mb": "1500000"}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from workflow.cluster.place import Place
-from workflow.cluster.rendezvous import NoServerError, RendezvousError, TaskSetup
-from workflow.cluster.server import ServerHead, ServerSetup, ServerWorker, is_healthy
-from workflow.cluster.torchrun import RanksWorker
+from workflow.job.place import Place
+from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup
+from workflow.job.server import ServerHead, ServerSetup, ServerWorker, is_healthy
+from workflow.job.torchrun import RanksWorker
 
 from ..programs import executable
 from .run_bench import RunBench

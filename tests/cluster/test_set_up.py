@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster.history import explain
-from workflow.cluster.paths import JobPaths
-from workflow.cluster.submit import slurm_parameters
+from workflow.head.submit import slurm_parameters
+from workflow.runs.history import explain
+from workflow.runs.paths import JobPaths
 
 from ..patience import ended
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.resources import gpus_of_gres
-from workflow.cluster.site import Site, default_gres, read_site
+from workflow.slurm.request import gpus_of_gres
+from workflow.slurm.site import Site, default_gres, read_site
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"nodes": 1, "gpus_per_node": 0}

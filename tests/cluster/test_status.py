@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.cluster import slurm_answer, status
-from workflow.cluster.experiment import ExpectedRun, Experiment, named_experiment
-from workflow.cluster.history import RETRIED, explain
-from workflow.cluster.launcher import Launcher
-from workflow.cluster.locks import lock_experiment, try_lock
-from workflow.cluster.paths import RunPaths
-from workflow.cluster.slurm import seconds_of
-from workflow.cluster.status import readable_step, show_status, status_lines, take_snapshot
+from workflow.commands.status import readable_step, show_status, status_lines, take_snapshot
+from workflow.commands.table import status
+from workflow.head.launcher import Launcher
+from workflow.runs.experiment import ExpectedRun, Experiment, named_experiment
+from workflow.runs.history import RETRIED, explain
+from workflow.runs.locks import lock_experiment, try_lock
+from workflow.runs.paths import RunPaths
+from workflow.slurm import answer as slurm_answer
+from workflow.slurm.commands import seconds_of
 
 from ..programs import executable
 from .make_runs import INPUTS, MadeRun, answer, write

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from workflow.cluster import slurm
-from workflow.cluster.paths import JobPaths, RunPaths
-from workflow.cluster.slurm import SlurmError
-from workflow.cluster.stopping import StopRequests
-from workflow.cluster.training import Training
+from workflow.job.stopping import StopRequests
+from workflow.job.training import Training
+from workflow.runs.paths import JobPaths, RunPaths
+from workflow.slurm import commands as slurm
+from workflow.slurm.commands import SlurmError
 
 RUNNING = {"JobState": "RUNNING", "Restarts": "0", "NodeList": "n1"}
 LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 1}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster import rendezvous
-from workflow.cluster.place import Place
-from workflow.cluster.rendezvous import TaskSetup
-from workflow.cluster.torchrun import RanksHead, RanksWorker
+from workflow.job import rendezvous
+from workflow.job.place import Place
+from workflow.job.rendezvous import TaskSetup
+from workflow.job.torchrun import RanksHead, RanksWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 

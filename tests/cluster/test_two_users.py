@@ -26,12 +26,12 @@ GROUP, OTHER = 20000, 20001
 AS_THE_OTHER = f"""
 import os, sys
 from pathlib import Path
-import workflow.cluster.launcher, workflow.cluster.status, encodings.idna, tempfile, multiprocessing
-from workflow.cluster.slurm_answer import ask
-from workflow.cluster.cancel import cancel
-from workflow.cluster.experiment import Experiment, ExpectedRun
-from workflow.cluster.paths import RunPaths
-from workflow.cluster.status import show_status
+import workflow.head.launcher, workflow.commands.status, encodings.idna, tempfile, multiprocessing
+from workflow.slurm.answer import ask
+from workflow.commands.cancel import cancel
+from workflow.runs.experiment import Experiment, ExpectedRun
+from workflow.runs.paths import RunPaths
+from workflow.commands.status import show_status
 from common.messages import report_errors
 os.setgroups([])
 os.setgid({GROUP})
@@ -77,7 +77,7 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path
     try:
         head = one.start()
         one.wait_for_step(2)
-        start = "sys.exit(workflow.cluster.launcher.main(sys.argv[2:]))"
+        start = "sys.exit(workflow.head.launcher.main(sys.argv[2:]))"
         refused = other(shared, start, *one.command()[3:])
         assert refused.returncode == 1
         assert "belongs to root" in refused.stderr and len(refused.stderr.splitlines()) == 1, refused.stderr

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from workflow.cluster.locks import try_lock
+from workflow.runs.locks import try_lock
 
 from ..late_signals import late_signals
 from ..slurm.runs import build_faults

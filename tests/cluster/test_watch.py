@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from workflow.cluster.experiment import ExpectedRun, Experiment
-from workflow.cluster.locks import try_lock
-from workflow.cluster.state import RunState
-from workflow.cluster.status import Snapshot, row_of, table_of, take_snapshot
+from workflow.commands.status import Snapshot, row_of, table_of, take_snapshot
+from workflow.runs.experiment import ExpectedRun, Experiment
+from workflow.runs.locks import try_lock
+from workflow.runs.run_state import RunState
 
 from ..late_signals import late_signals
 from ..patience import Patience, ended

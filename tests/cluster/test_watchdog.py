@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workflow.cluster.history import memory_error, oom_kills
-from workflow.cluster.progress import Progress, last_step
-from workflow.cluster.stopping import Watchdog, dump_stacks
+from workflow.job.stopping import Watchdog, dump_stacks
+from workflow.runs.history import memory_error, oom_kills
+from workflow.runs.progress import Progress, last_step
 
 
 def write_step(metrics: Path, step: int, seconds: float) -> None:

@@ -14,9 +14,9 @@ from common.findings import Finding
 from engines import engine_named
 from trainers.swift import checks as swift_checks
 from trainers.trl.checks import REFUSALS, RefusedOption
-from workflow.cluster.site import Site
 from workflow.preflight.checks import LaunchContext, variables_of
 from workflow.preflight.checks.variables import VARIABLES
+from workflow.slurm.site import Site
 
 from . import plans
 from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, planned

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from workflow.cluster.site import Site
 from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.checks import LaunchContext
 from workflow.preflight.show import preflight_lines
+from workflow.slurm.site import Site
 
 from .plans import ARTICLE, ROLLOUT, looked_at, planned
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from workflow.cluster.jobstate import SILENT_S
+from workflow.runs.job_state import SILENT_S
 
 from ..cluster.run_bench import ROOT
 from .cluster import Cluster
@@ -36,8 +36,8 @@ LOOK = """
 import json, sys
 from pathlib import Path
 from common.retry import READ_PATIENCE_S, retry_io
-from workflow.cluster.experiment import Experiment, ExpectedRun
-from workflow.cluster.state import run_states
+from workflow.runs.experiment import Experiment, ExpectedRun
+from workflow.runs.run_state import run_states
 folder, *runs = sys.argv[1:]
 wanted = [ExpectedRun(run, "f" * 64, 150) for run in runs]
 experiment = Experiment("experiment", Path(folder), wanted)
@@ -47,8 +47,8 @@ print(json.dumps({state.run_id: state.state for state in states}))
 CANCEL = """
 import sys
 from pathlib import Path
-from workflow.cluster.cancel import cancel
-from workflow.cluster.experiment import Experiment, ExpectedRun
+from workflow.commands.cancel import cancel
+from workflow.runs.experiment import Experiment, ExpectedRun
 print(cancel(Experiment("experiment", Path(sys.argv[1]), [ExpectedRun(sys.argv[2], "f" * 64)]), [sys.argv[2]]))
 """
 Truth = tuple[str, frozenset[int]]

@@ -166,7 +166,7 @@ def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_l
         head = one.start()
         one.wait_for_step(3)
         code = (
-            "import sys, time; from workflow.cluster import slurm; began = time.process_time()\n"
+            "import sys, time; from workflow.slurm import commands as slurm; began = time.process_time()\n"
             "jobs = slurm.queue()\n"
             "print(len(jobs), sum(job.name == sys.argv[1] for job in jobs.values()), time.process_time() - began)"
         )

@@ -17,8 +17,8 @@ import psutil
 import pytest
 import yaml
 
-from workflow.cluster.paths import RunPaths
-from workflow.cluster.slurm_answer import read
+from workflow.runs.paths import RunPaths
+from workflow.slurm.answer import read
 
 from ..cluster.make_runs import MadeRun, write
 from ..cluster.run_bench import ROOT
@@ -39,10 +39,10 @@ def rolloutbench(one: SlurmRun, code: str) -> str:
     """What a line of Python prints about the run's `experiment`, on a machine of the cluster's."""
     lines = (
         "import sys; from pathlib import Path",
-        "from workflow.cluster.cancel import cancel",
-        "from workflow.cluster.experiment import Experiment, ExpectedRun",
-        "from workflow.cluster.state import run_states",
-        "from workflow.cluster.status import status_lines, take_snapshot",
+        "from workflow.commands.cancel import cancel",
+        "from workflow.runs.experiment import Experiment, ExpectedRun",
+        "from workflow.runs.run_state import run_states",
+        "from workflow.commands.status import status_lines, take_snapshot",
         "experiment = Experiment('experiment', Path(sys.argv[1]), [ExpectedRun('arm-s0', sys.argv[2])])",
         code,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow.cluster.locks import try_lock
+from workflow.runs.locks import try_lock
 
 from .runs import MakeCluster, MakeRun, SlurmRun, fake
 from .test_hostile import rolloutbench

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from workflow.cluster.training import trainer_environment
+from workflow.job.training import trainer_environment
 from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack, stack_names
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 

@@ -120,7 +120,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     results = folder / "results" / "toy"
     _write_inputs(folder)
     run = results / "runs" / "toy-s0"
-    command = [sys.executable, "-m", "workflow.cluster.launcher", str(run), "--spec", json.dumps(spec)]
+    command = [sys.executable, "-m", "workflow.head.launcher", str(run), "--spec", json.dumps(spec)]
     command += ["--inputs", str(folder / "inputs.json"), "--stack", str(folder / "stack" / "verify.json")]
     command += ["--cpus", "1", "--log", str(run / "launcher.log")]
     done = run_patiently(command, 300, cwd=ROOT)

@@ -36,7 +36,7 @@ CONSOLE, LOGS, ENDED = "console.log", "read", "ended"
 """In an attempt's folder: what the script printed, the log files that it wrote, and a file that marks exit code 0."""
 SCRIPT_PATH = "ROLLOUTBENCH_SCRIPT"
 """The variable with the script's own path, which its copy has in place of `$0`."""
-_LIFE = "ROLLOUTBENCH_LIFE"  # marks all processes of this life (workflow/cluster/processes.py)
+_LIFE = "ROLLOUTBENCH_LIFE"  # marks all processes of this life (workflow/job/processes.py)
 _FILES = "the run's files"
 _POLL_S, _LOGS_EVERY_S = 0.2, 60.0
 _TAIL_LINES = 15

@@ -28,12 +28,12 @@ from common.messages import did_you_mean, exit_on_user_error, join_first
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
-from workflow.cluster.request import local_gpus, require_requests
-from workflow.cluster.site import read_site, site_of, unknown_profile
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan, PlannedRun
 from workflow.config.reading import read_yaml
+from workflow.head.train_rule import local_gpus, require_requests
 from workflow.preflight import require_possible
+from workflow.slurm.site import read_site, site_of, unknown_profile
 from workflow.start import loading
 
 _SHOWN_SOURCES, _SHOWN_FILES = 5, 8

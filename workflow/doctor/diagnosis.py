@@ -13,14 +13,14 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.messages import colour_wanted
-from workflow.cluster.estimate import default_profile
-from workflow.cluster.site import Site, read_site
+from workflow.commands.plan import default_profile
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning
 from workflow.doctor.machine_checks import file_checks, machine_checks, token_checks
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
+from workflow.slurm.site import Site, read_site
 from workflow.stacks import load_stack, stack_names
 
 PATIENCE_S = 40.0  # limit for all checks together: they run in parallel

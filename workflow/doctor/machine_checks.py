@@ -23,9 +23,9 @@ from typing import Any
 import psutil
 
 from common.files import ROOT, is_checkout, write_text
-from workflow.cluster.locks import try_lock
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, on_node, passed, warning
 from workflow.doctor.slurm_checks import SlurmSite
+from workflow.runs.locks import try_lock
 from workflow.stacks import Stack, built_dir
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
 

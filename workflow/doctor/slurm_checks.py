@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from common.files import user_name
-from workflow.cluster import slurm
-from workflow.cluster.request import request_errors
-from workflow.cluster.resources import Request, gpus_of_gres
-from workflow.cluster.site import Site
-from workflow.cluster.slurm import SlurmError, seconds_of
-from workflow.cluster.trial import refusals
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
+from workflow.head.train_rule import request_errors
 from workflow.preflight.checks import exported
+from workflow.slurm import commands as slurm
+from workflow.slurm.commands import SlurmError, seconds_of
+from workflow.slurm.request import Request, gpus_of_gres
+from workflow.slurm.site import Site
+from workflow.slurm.trial import refusals
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 _LEAST_KILL_WAIT_S = 30  # Slurm's own default

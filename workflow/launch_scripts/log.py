@@ -27,9 +27,9 @@ from common.messages import report_errors
 from engines import UNKNOWN
 from node.records import write_json
 from trainers.command.driver import CONSOLE, LOGS
-from workflow.cluster.history import is_order_for, read_object
-from workflow.cluster.paths import RunPaths
-from workflow.compared_arms import ComparedArm, detect
+from workflow.commands.compared_arms import ComparedArm, detect
+from workflow.runs.history import is_order_for, read_object
+from workflow.runs.paths import RunPaths
 
 _NOT_GIVEN = ("format", "version", "gpu", "tensor_parallel", "model", "batch_size", "max_response_length")
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from trainers.launching import Left
-from workflow.cluster.resources import TEXTS, RequestError, megabytes_of, minutes_of, ours
+from workflow.slurm.request import TEXTS, RequestError, megabytes_of, minutes_of, ours
 
 _SHORT = {
     **{"p": "partition", "A": "account", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "q": "qos"},

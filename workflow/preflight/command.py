@@ -14,17 +14,17 @@ from common.findings import Finding
 from common.messages import print_message
 from common.verdicts import count_of
 from trainers.registry import trainer_named
-from workflow.cluster.estimate import default_profile, estimates_of
-from workflow.cluster.request import request_errors
-from workflow.cluster.site import Site, read_site
-from workflow.cluster.slurm import SlurmError, limited
-from workflow.cluster.trial import refusals
+from workflow.commands.plan import default_profile, estimates_of
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
+from workflow.head.train_rule import request_errors
 from workflow.preflight import preflight, write_preflight
 from workflow.preflight.cases import settings_requests
 from workflow.preflight.checks import LaunchContext, variables_of
 from workflow.preflight.show import preflight_lines, summary_lines
+from workflow.slurm.commands import SlurmError, limited
+from workflow.slurm.site import Site, read_site
+from workflow.slurm.trial import refusals
 from workflow.stacks.environment import run_in_stack
 
 _SLURM_S = 20.0  # for all questions to Slurm together

@@ -248,7 +248,8 @@ def test_a_configuration_imports_a_folder_and_its_format_is_checked(tmp_path):
 
 
 def test_commands_that_read_no_event_file_do_not_load_its_reader():
-    code = "import sys, workflow.cli, workflow.compare, workflow.config.entry; print('tensorboard' in sys.modules)"
+    modules = "workflow.cli, workflow.commands.compare, workflow.config.entry"
+    code = f"import sys, {modules}; print('tensorboard' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 

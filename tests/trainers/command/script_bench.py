@@ -64,7 +64,7 @@ class ScriptBench(RunBench):
 
     def command(self) -> list[str]:
         """The launcher's command, without a stack and inputs."""
-        command = [sys.executable, "-m", "workflow.cluster.launcher", str(self.run), "--spec", json.dumps(self.spec)]
+        command = [sys.executable, "-m", "workflow.head.launcher", str(self.run), "--spec", json.dumps(self.spec)]
         return [*command, "--inputs", "--stack", "--cpus", "2", "--log", str(self.run / "launcher.log"), *self.options]
 
     def go(self) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from analysis.runs import read_run
 from common.errors import UserError
-from workflow.cluster.paths import RunPaths
 from workflow.launch_scripts.log import collect
+from workflow.runs.paths import RunPaths
 
 from .script_bench import CONSOLES, ScriptBench
 

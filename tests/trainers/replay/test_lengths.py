@@ -17,7 +17,7 @@ from common.errors import UserError
 from common.files import file_sha256
 from trainers.replay.driver import _lengths
 from trainers.replay.lengths import check_lengths, draw_lengths, idle_share, step_lengths
-from workflow.cluster.paths import RunPaths
+from workflow.runs.paths import RunPaths
 
 
 @settings(max_examples=200)

@@ -16,11 +16,11 @@ import yaml
 
 from common.dotted import flatten
 from node.dataset import arithmetic_rows
-from workflow.cluster.paths import RunPaths
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_id
+from workflow.runs.paths import RunPaths
 
 from ... import patience
 from ...attempts import DATA, ROOT, TRANSFORMERS, prepared, read_lines, run_warm

@@ -22,12 +22,12 @@ import yaml
 from node.hardware import free_port
 from node.ranks import SHARE
 from trainers.timers.lookup import mode_of, tree_for
-from workflow.cluster.paths import RunPaths
-from workflow.cluster.place import Place
-from workflow.cluster.rendezvous import TaskSetup
-from workflow.cluster.server import ServerHead, ServerSetup, is_healthy
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
+from workflow.job.place import Place
+from workflow.job.rendezvous import TaskSetup
+from workflow.job.server import ServerHead, ServerSetup, is_healthy
+from workflow.runs.paths import RunPaths
 
 from ... import patience
 from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job, warm

@@ -14,9 +14,9 @@ import yaml
 
 from common.files import inputs_sha256
 from node.dataset import arithmetic_rows
-from workflow.cluster.paths import RunPaths
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
+from workflow.runs.paths import RunPaths
 
 from ...attempts import DATA, EAGER, ROOT, TRANSFORMERS, VLLM, prepared, read_lines, run_warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_clock, check_tree

@@ -14,9 +14,9 @@ import pytest
 from node.checkpoints import is_complete
 from node.phase_clock import PhaseClock
 from trainers.trl.driver.timers import TrlTimers
-from workflow.cluster.place import Place
-from workflow.cluster.rendezvous import TaskSetup
-from workflow.cluster.server import ServerHead, ServerSetup, is_healthy
+from workflow.job.place import Place
+from workflow.job.rendezvous import TaskSetup
+from workflow.job.server import ServerHead, ServerSetup, is_healthy
 
 from ... import patience
 from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt

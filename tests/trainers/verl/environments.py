@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from workflow.cluster.locks import try_lock
+from workflow.runs.locks import try_lock
 from workflow.stacks import bytecode
 from workflow.stacks.uv import Uv, configured_uv, torch_arguments
 

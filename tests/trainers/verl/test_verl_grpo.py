@@ -17,10 +17,10 @@ import pytest
 from trainers.protocol import StackFacts
 from trainers.verl import settings as verl
 from trainers.workload import Workload
-from workflow.cluster.place import Place
-from workflow.cluster.ray import RayHead
-from workflow.cluster.rendezvous import TaskSetup
 from workflow.config.model import Arm
+from workflow.job.place import Place
+from workflow.job.ray import RayHead
+from workflow.job.rendezvous import TaskSetup
 
 from ... import patience
 from ...attempts import read_lines

@@ -44,7 +44,7 @@ _COLLECTIVE_TIMEOUT_S = 18_000_000
 """How long a process waits for the others; as in ms-swift.
 
 After transformers' half-hour torch would end a training whose processes wait for one's generation or reward. A hang is
-found by the launcher, which knows the usual step time (workflow/cluster/stopping.py).
+found by the launcher, which knows the usual step time (workflow/job/stopping.py).
 """
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.findings import Finding, Level
 from trainers.cases import Case
-from workflow.cluster.site import Site
+from workflow.slurm.site import Site
 
 _EXPORT = re.compile(
     r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE

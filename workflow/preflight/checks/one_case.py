@@ -9,10 +9,10 @@ from common.model_facts import ModelFacts, model_facts
 from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
 from trainers.timers.lookup import nearest_tree, releases
-from workflow.cluster.progress import readable_duration
-from workflow.cluster.site import Site
 from workflow.config.plan import Plan
 from workflow.preflight.checks import LaunchContext, finding_of
+from workflow.runs.progress import readable_duration
+from workflow.slurm.site import Site
 
 
 def _model(case: Case) -> ModelFacts | None:

@@ -1,0 +1,318 @@
+"""Writes the experiment of `rolloutbench ab`: a user's script, run as it is, once for each value of what varies."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.errors import UserError
+from common.files import ROOT, is_checkout, write_text_at
+from common.verdicts import count_of
+from engines import UNKNOWN, engines
+from trainers.command.driver import environment_of
+from trainers.launching import Left
+from trainers.section import NAME_PATTERN
+from workflow.commands.new import filled_profile, name_of
+from workflow.config.plan import load_plan
+from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
+from workflow.launch_scripts.shell import Command, Script, read_script
+from workflow.launch_scripts.words import Changes, changes_of, read_text, training_command
+from workflow.slurm.request import gpus_of_gres
+
+MARK = "# Written by rolloutbench ab; "
+_VARY = "--vary "
+_ACTIVATES = re.compile(
+    r"(conda|mamba|micromamba|pyenv) (activate|shell)\b|(source|\.) \S*activate\b|module load \S*(python|conda)"
+)
+_KEPT_FILES = re.compile(
+    r"[+-]*([\w.]*\.)?(default_local_dir|output_dir|save_path|ckpt_path|checkpoint_dir|save_dir|save)"
+)
+
+
+_FILE = re.compile(r"(?!/|~|-)[\w./-]+\.(py|sh|ya?ml|jsonl?|parquet)")
+# Of #SBATCH lines: without an effect on a run.
+_NAMES_ONLY = ("job-name", "output", "error", "open-mode", "requeue", "no-requeue", "ntasks", "ntasks-per-node")
+
+
+@dataclass
+class AbArm:
+    """What one arm has of its own."""
+
+    engine: str
+    words: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
+
+
+def ab(args: argparse.Namespace) -> None:
+    """Run `rolloutbench ab`: write the configuration and on Slurm a profile; say what each arm changes, and doubts."""
+    text = read_text(args.script)
+    if args.seeds < 1:
+        raise UserError(f"--seeds must be 1 or more (got {args.seeds})")
+    script = read_script(text, args.arguments)
+    _require_one_job(args.script, script)
+    arms = _arms(args, text)
+    options = [(line, *pair) for line, words in sbatch_lines(text) for pair in options_of(words)[0]]
+    request, left = request_of(options)
+    has_slurm = shutil.which("sbatch") is not None
+    on_slurm = bool(args.partition or (has_slurm and request.get("slurm_partition")))
+    if args.image and not on_slurm:
+        raise UserError("--image is for srun --container-image (pyxis); it needs Slurm: give --partition")
+    file: Path = args.save or Path(f"{args.script.stem}-ab.yaml")
+    shared = {"script": str(args.script), "arguments": args.arguments, **_shared(args, script)}
+    if on_slurm:
+        shared |= _places(args, request, {name: value for _, name, value in options})
+    raw = {
+        "experiment": name_of(file),
+        "baseline": next(iter(arms)),
+        "arms": {
+            name: {"trainer": "command", "engine": arm.engine, "options": {**shared, "words": arm.words, **arm.options}}
+            for name, arm in arms.items()
+        },
+        "seeds": list(range(args.seeds)),
+    }
+    raw = json.loads(json.dumps(raw))  # without shared lists, which YAML would write as references
+    plan = load_plan(raw)
+    # Elsewhere than in the checkout its rules are named.
+    rules = Path("workflow", "Snakefile")
+    there = [] if rules.is_file() else ["-s", str(ROOT / rules)]
+    profile = Path("profiles", name_of(file)) if on_slurm else Path(ROOT if there else "", "profiles", "local")
+    use = shlex.join(["snakemake", *there, "--profile", str(profile), "--configfile", str(file)])
+    writes = {file: yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}
+    if on_slurm:
+        writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))
+    _write(writes, f"{MARK}{use}\n")
+    sentences: dict[str, list[str]] = {}
+    for name, arm in arms.items():
+        for sentence in arm.changes.sentences:
+            sentences.setdefault(sentence, []).append(name)
+    print("\n".join(f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()))
+    doubts = [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]
+    doubts += _requests_left_out(left) if on_slurm else []
+    if has_slurm and not on_slurm:
+        doubts.append("the runs start on this machine, as no #SBATCH line names a partition; --partition NAME submits")
+    if on_slurm and not shared.get("gpus_per_node"):
+        doubts.append("no GPU is requested: no #SBATCH line of the script asks for one; --gpus 8 does")
+    print("\n".join(f"? {doubt}" for doubt in doubts))
+    print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
+    if not args.start:
+        print(f"start: {use}" + ("" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"))
+        return
+    sys.stdout.flush()
+    os.execv(Path(sys.executable).with_name("snakemake"), shlex.split(use))
+
+
+def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
+    """The arms by name, with their changes of the script; `UserError` where values are missing or do not fit."""
+    columns: dict[str, list[str]] = {}
+    for given in args.vary or ():
+        name, equals, values = given.partition("=") if not given.startswith("-") else _flag(given)
+        if not equals:
+            raise UserError(f"--vary {given}: write KEY=A,B, such as actor_rollout_ref.rollout.name=vllm,sglang")
+        columns[_VARY + name] = _values(_VARY + name, values)
+    columns |= {f"--{key}": _values(f"--{key}", given) for key in ("python", "image") if (given := getattr(args, key))}
+    if not columns:
+        raise UserError("nothing varies: give --vary KEY=A,B, --python A,B or --image A,B")
+    count = max(map(len, columns.values()))
+    for flag, values in columns.items():
+        if count == 1:
+            raise UserError(f"{flag} has one value ({values[0]}); give two or more, separated by commas")
+        if len(values) != count and (len(values) > 1 or flag.startswith(_VARY)):
+            raise UserError(f"{flag} has {count_of(len(values), 'value')}, and another flag {count}: one for each arm")
+    rows = [{flag: values[at % len(values)] for flag, values in columns.items()} for at in range(count)]
+    arms = {}
+    for name, row in zip(_names(args.names, rows), rows, strict=True):
+        words = [f"{flag.removeprefix(_VARY)}={value}" for flag, value in row.items() if flag.startswith(_VARY)]
+        arm = AbArm(next((one for value in row.values() if (one := _engine(value))), UNKNOWN), words + (args.set or []))
+        if "--python" in row:
+            arm.options |= _environment(row["--python"])
+        if "--image" in row:
+            arm.options["image"] = row["--image"]
+        try:
+            arm.changes = changes_of(text, arm.words, args.arguments)
+        except UserError as error:
+            raise UserError(f"{name}: {error} (nothing was written)") from None
+        arms[name] = arm
+    return arms
+
+
+def _flag(given: str) -> tuple[str, str, str]:
+    """`--flag=A,B` or `--flag A,B`, as the script may have it."""
+    name, separator, values = re.sub(r"^(-+[\w.-]+)\s+", r"\1=", given).partition("=")
+    return name, separator, values
+
+
+def _values(flag: str, text: str) -> list[str]:
+    """Values separated by commas; a value with a comma stands in double quotes."""
+    found = next(csv.reader([text]), [])
+    if not found or "" in found:
+        raise UserError(f"{flag} has an empty value (got {text!r})")
+    return found
+
+
+def _names(given: str | None, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The arms' names: as given, else by the first flag whose values differ."""
+    if given is not None:
+        names = given.split(",")
+        if len(set(names)) != len(rows) or any(not re.fullmatch(NAME_PATTERN, name) for name in names):
+            raise UserError(f"--names must name the {len(rows)} arms in order, in letters and digits (got {given!r})")
+        return names
+    for flag in rows[0]:
+        # An environment has its folder's name, not that of its interpreter.
+        texts = [re.sub(r"(/bin/[^/]+)?/*$", "", row[flag]).rpartition("/")[2] for row in rows]
+        names = [re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:40] for text in texts]
+        if len(set(names)) == len(names) and all(re.fullmatch(NAME_PATTERN, name) for name in names):
+            return names
+    return [f"arm{number}" for number in range(1, len(rows) + 1)]
+
+
+def _engine(value: str) -> str:
+    return next((one.name for one in engines() if value.lower() in (one.name, *one.aliases)), "")
+
+
+def _environment(python: str) -> dict[str, str]:
+    path, prefix = Path(python).expanduser(), environment_of(python)
+    if not path.exists() or not (prefix / "bin").is_dir():
+        raise UserError(f"--python {python} is no environment: give its interpreter (env/bin/python) or its folder")
+    found = sorted(one.name for one in prefix.glob("lib/python3*/site-packages/*.dist-info"))
+    return {"python": str(path.absolute()), "packages": hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]}
+
+
+def _shared(args: argparse.Namespace, script: Script) -> dict[str, Any]:
+    """The options that all arms share, without those that are as by default."""
+    found: dict[str, Any] = {}
+    if read := args.read or _redirected(training_command(script)):
+        found["read"] = list(read)
+    if args.resume != "restart":
+        found["resume"] = args.resume
+    if args.cwd:
+        found["cwd"] = str(args.cwd)
+    return found
+
+
+def _places(args: argparse.Namespace, request: Mapping[str, str], options: Mapping[str, str]) -> dict[str, int]:
+    """Nodes, GPUs and tasks of a run, from the flags, else from the script."""
+    nodes = _number("--nodes", args.nodes, _number("--nodes", request.get("nodes"), 1))
+    each = _number("--ntasks", options.get("ntasks"), nodes) // nodes
+    found = {
+        "nodes": nodes,
+        "gpus_per_node": _number("--gpus", args.gpus, gpus_of_gres(request.get("gres", ""))),
+        "tasks_per_node": _number("--ntasks-per-node", options.get("ntasks-per-node"), each),
+    }
+    return {key: value for key, value in found.items() if value > (key != "gpus_per_node")}
+
+
+def _number(flag: str, text: str | None, default: int) -> int:
+    if text is not None and not text.isdigit():
+        raise UserError(f"{flag} must be a whole number (got {text!r})")
+    return default if text is None else int(text)
+
+
+def _train_keys(args: argparse.Namespace, request: Mapping[str, str], shared: Mapping[str, Any]) -> dict[str, str]:
+    """A profile's keys of `train`: what the script requests, else the partition's defaults."""
+    gpus = shared.get("gpus_per_node", 0)
+    keys = {"slurm_partition": "", "cpus_per_task": str(16 * gpus or 4), "mem_mb": "0", "runtime": "0"}
+    # The script loads its modules itself, and rarely needs long for its end.
+    keys |= {"setup": "", "stop_grace_s": "120", **request}
+    if args.gpus is not None or not request.get("gres"):
+        keys["gres"] = f"gpu:{gpus}" if gpus else ""
+    if args.partition:
+        keys["slurm_partition"] = args.partition
+    return {key: value for key, value in keys.items() if key != "nodes"}
+
+
+def _write(writes: Mapping[Path, str], mark: str) -> None:
+    """Write files that this command may have written before, and no others."""
+    for file in writes:
+        if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+            raise UserError(f"{file} exists and was not written by this command; give --save FILE.yaml")
+    for file, text in writes.items():
+        write_text_at(file, mark + text, "give another file with --save")
+        print(f"wrote {file}")
+
+
+def _require_one_job(file: Path, script: Script) -> None:
+    for command in script.commands:
+        words = [word.text for word in command.words]
+        if words and words[0].rpartition("/")[2] in ("sbatch", "salloc"):
+            inner = next((word for word in words[1:] if not word.startswith("-")), "what it submits, as a script")
+            raise UserError(
+                f"{file}, line {command.line}: the script submits itself ({' '.join(words)[:60]}), and rolloutbench "
+                f"submits each run; give {inner} instead"
+            )
+
+
+def _doubts(args: argparse.Namespace, script: Script, text: str, words: Sequence[str]) -> Iterator[str]:
+    """What may not be as the user expects, and the remedy."""
+    for one in script.commands if args.python else ():
+        if _ACTIVATES.match(line := " ".join(word.text for word in one.words)):
+            yield f"line {one.line}: `{line[:60]}` comes after --python and wins; remove it there, or omit --python"
+    if (command := training_command(script)) is not None:
+        yield from _doubts_of_training(args, command, script, text, words)
+    if args.seeds > 1 and not any("{seed}" in word for word in words):
+        yield "a seed is a repetition: only `--set KEY={seed}`, or ROLLOUTBENCH_SEED in the script, gives it its number"
+    if args.resume == "restart":
+        yield "a time limit or a preemption starts a run over; --resume script if it continues from its own checkpoint"
+
+
+def _requests_left_out(left: Sequence[Left]) -> Iterator[str]:
+    """Options of `#SBATCH` lines that a run does not have, without those that only name a job and its output."""
+    for one in left:
+        option = one.what.removeprefix("--").partition("=")[0]
+        if option == "signal":
+            yield f"line {one.line}: {one.what}: the script gets SIGTERM, stop_grace_s of the profile before its end"
+        elif option not in _NAMES_ONLY:
+            yield f"line {one.line}: {one.what}: {one.why}{f'; {one.do}' * bool(one.do)}"
+
+
+def _not_there(args: argparse.Namespace, command: Command, script: Script) -> Iterator[str]:
+    """Files of the training that are not where the script starts; unknown where it changes its folder."""
+    start = args.cwd or args.script.parent
+    if any(one.words and one.words[0].text in ("cd", "pushd") for one in script.commands):
+        return
+    for word in command.words:
+        value = word.text.rpartition("=")[2]
+        if _FILE.fullmatch(value) and not word.unknown and not (start / value).exists():
+            do = f"--cwd {Path.cwd()} has it" if Path(value).exists() else "--cwd sets another folder"
+            yield f"line {word.line}: there is no {value} in {start}, where the script starts; {do}"
+
+
+def _doubts_of_training(
+    args: argparse.Namespace, command: Command, script: Script, text: str, words: Sequence[str]
+) -> Iterator[str]:
+    where, source = f"line {command.line}", text.encode()
+    if loops := [one for one in command.context if one.startswith(("for ", "while"))]:
+        yield f"{where}: the training is in a loop ({loops[0]}), and each run goes through all of it"
+    behind = source[command.end :].partition(b"\n")[0] if command.end >= 0 else b""
+    waits = any(one.words and one.words[0].text == "wait" for one in script.commands)
+    if re.search(rb"(?<![&>])&\s*$", behind) and not waits:
+        yield f"{where}: the training runs in the background and no `wait` follows: the run would end at once"
+    yield from _not_there(args, command, script)
+    if not args.read and (files := _redirected(command)):
+        yield f"{where}: its output goes to {files[0]}, which is read instead of the console"
+    for word in command.words:
+        name, equals, value = word.text.partition("=")
+        if _KEPT_FILES.fullmatch(name) and not any(one.startswith(name) and "{" in one for one in words):
+            yield (
+                f"line {word.line}: {word.text[:60]} is one folder for all runs: a run may resume from another's "
+                f"checkpoint; --set={name}={value if equals else 'out'}/{{run}} gives each its own"
+            )
+
+
+def _redirected(command: Command | None) -> list[str]:
+    """The file that gets all of the training's output: then the console has nothing."""
+    found = [re.fullmatch(r"[1&]?>>?\s*([\w./-]+)", one) for one in (command.redirects if command else ())]
+    return [match[1] for match in found if match is not None and match[1] != "/dev/null"]

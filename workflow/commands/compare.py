@@ -1,0 +1,260 @@
+"""Compares logs in one command: detects their trainers and engines, and makes the report without Snakemake."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from analysis.imports.import_run import CACHE, write_import
+from analysis.imports.tree_by_data import BY_DATA
+from analysis.sources.any_table import COLUMNS_TAKEN
+from common.errors import UserError
+from common.files import write_json, write_text_at
+from common.messages import unknown_name
+from common.verdicts import count_of
+from engines import UNKNOWN, engines
+from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
+from trainers.registry import trainer_named, trainers
+from trainers.timers.own import MODE
+from workflow.commands.compared_arms import (
+    ComparedArm,
+    arms_of,
+    detect,
+    download_all,
+    has_one_step,
+    name_arms,
+    require_release,
+)
+from workflow.config.plan import Plan, load_plan
+from workflow.preflight import write_preflight
+
+if TYPE_CHECKING:
+    from analysis.report.content import Content
+    from analysis.runs import Run
+
+READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS)
+"""What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
+MARK = "compared"
+"""Marks a folder that this command may overwrite; it never writes into an experiment's results."""
+SAVED = "# Written by rolloutbench compare; "
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Run `rolloutbench compare`: print the verdict, then write the report."""
+    arms = arms_of(args.sources, args.names)
+    _require_values(args)
+    download_all([source for arm in arms for source in arm.sources])
+    for arm in arms:
+        detect(arm, args.trainer, args.release, args.step_seconds)
+    require_release(arms, args.release)
+    name_arms(arms)
+    raw = _configuration(arms, args)
+    plan = load_plan(raw)
+    _require_free(args)
+    if args.save:
+        text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
+        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
+    if args.verdict_only:
+        with tempfile.TemporaryDirectory() as folder:
+            _compare(plan, Path(folder), args, arms)
+        return
+    folder = args.report
+    existed = folder.exists()
+    mark = "Written by rolloutbench compare, which may write this folder again.\n"
+    write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
+    try:
+        content = _compare(plan, folder, args, arms)
+    except UserError:
+        if not existed:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Loading Altair takes seconds: print the verdict first.
+    from analysis.report.__main__ import write_report
+
+    write_report(content, folder)
+    _say(f"report: {folder / 'report.html'}", args)
+    if args.open:
+        webbrowser.open((folder / "report.html").resolve().as_uri())
+
+
+def _require_values(args: argparse.Namespace) -> None:
+    """`UserError` for an impossible value of a flag, before any log is read."""
+    modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees if tree.mode)
+    if args.mode and args.mode not in ("sync", *modes):
+        raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
+    if args.warmup is not None and args.warmup < 0:
+        raise UserError(f"--warmup must be 0 or more (got {args.warmup})")
+
+
+def _require_free(args: argparse.Namespace) -> None:
+    """`UserError` if an output file or folder holds something that this command did not write."""
+    save, folder = args.save, args.report
+    if save and save.exists() and not _begins_with(save, SAVED):
+        raise UserError(f"{save} exists and was not written by this command; give another file with --save")
+    if args.verdict_only or (folder / MARK).is_file() or not folder.exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise UserError(f"{folder} exists and holds no report of this command; give another folder with --report")
+
+
+def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]) -> Content:
+    """Import every run and print the verdict; returns the report's content."""
+    from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
+
+    content = import_content(plan, folder)
+    from analysis.runs import LEFT_OUT
+
+    left_out = [verdict.text for verdict in content.verdicts if verdict.code in LEFT_OUT]
+    taken = [verdict.text.partition(": ")[2] for verdict in content.verdicts if verdict.code in READ_AS]
+    codes = {code for trainer in trainers() for code in trainer.told}
+    told = [f"{verdict.text}." for verdict in content.verdicts if verdict.code in codes and verdict.level != "note"]
+    for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
+        _say(line, args)
+    as_markdown = verdict_markdown(content.every_verdict) or escaped(content.no_comparison)
+    add_to_job_summary(as_markdown)
+    if args.json:
+        print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
+    elif args.markdown:
+        print(as_markdown)
+    elif content.every_verdict:
+        print_verdict(content.every_verdict)
+    else:
+        print(content.no_comparison)
+    sys.stdout.flush()
+    for line in _not_in_logs(arms, content):
+        _say(line, args)
+    return content
+
+
+def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
+    """What these logs do not name, after the answer: how it was read, and the flags that would add it."""
+    lacking, flags, gains = [], [], []
+    if guessed := [arm for arm in arms if arm.trainer_unknown and arm.trainer != UNKNOWN]:
+        lacking.append(f"trainer (read as {guessed[0].trainer})")
+        flags.append(f"--trainer {guessed[0].trainer}")
+    if any(arm.engine == UNKNOWN for arm in arms):
+        lacking.append("engine")
+        flags.append(f"--names {','.join(_example_names(arms))}")
+        gains.append("the engines' settings and floors")
+    # Of a log with the step's seconds alone, every release says the same.
+    phases = {run.arm: run.steps.loc[run.steps["kind"] == "phase", "name"].nunique() for run in content.runs}
+    divided = {run.arm: run for run in content.runs if phases[run.arm] > 1}
+    if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
+        lacking.append("release")
+        flags.append(f"--release {unnamed[0].tree.series}")
+        gains.append("the release's defaults")
+    by_data = [verdict.text for verdict in content.verdicts if verdict.code == BY_DATA]
+    if not lacking:
+        return [f"{text}." for text in by_data[:1]]
+    how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
+    adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
+    return [f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."]
+
+
+def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
+    """A name for each arm: its own if its engine is known, else the engine in its file's name, else any engine."""
+    names: list[str] = []
+    for arm in arms:
+        name = arm.name
+        if arm.engine == UNKNOWN:
+            of_trainer = trainer_named(arm.trainer).engines
+            known = [one.name for one in engines() if one.name in of_trainer or not of_trainer]
+            words = re.split(r"[^a-z]+", f"{arm.name} {arm.sources[0]}".lower())
+            named = [one for one in known if one in words] or [one for one in known if one not in names] or known
+            name = named[0]
+        same = sum(one.partition("-")[0] == name for one in names)
+        names.append(f"{name}-{same + 1}" if name in names else name)
+    return names
+
+
+def import_content(plan: Plan, folder: Path) -> Content:
+    """Import a plan's runs into a folder with the workflow's layout, and read the report's content from it."""
+    write_json(folder / "plan.json", plan.as_json())
+    for run_id, run in plan.imports.items():
+        write_import(run.spec, folder / "runs" / run_id / "steps.parquet", CACHE)
+    imported = [folder / "runs" / run_id / "imported.json" for run_id in plan.imports]
+    write_preflight(plan, [], folder / "preflight.json", imported)
+    from analysis.report.content import read_content
+
+    return read_content(folder / "plan.json", folder, None, None)
+
+
+def _say(line: str, args: argparse.Namespace) -> None:
+    """Print a line beside the verdict: on stderr if a program reads the verdict."""
+    print(line, file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
+
+
+def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
+    """A line per arm: its timer tree, engine, runs and steps."""
+    lines = []
+    for name in plan.config.arms:
+        own = [run for run in runs if run.arm == name]
+        if own:
+            steps = sum(run.steps["step"].nunique() for run in own)
+            trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
+            engine = plan.config.arms[name].engine
+            engine = "engine not in its log" if engine == UNKNOWN else engine
+            shown = trainer_named(plan.config.arms[name].trainer).shown
+            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if shown else 'step')}"
+            lines.append(f"{name}: {trees}, {engine}; {rows}")
+            if numbers := [text for scalar, unit in shown.items() if (text := _range(own, scalar, *unit))]:
+                lines.append(f"  {', '.join(numbers)}")
+    return lines
+
+
+def _source_of(run: Run) -> str:
+    """What a run was read from: its timer tree, a table, or a benchmark's format."""
+    if trainer_named(run.tree.trainer).shown:
+        return str(run.done["sources"][0]["format"])
+    return "a table" if run.tree.mode == MODE else run.tree.name
+
+
+def _range(runs: Sequence[Run], scalar: str, unit: str, scale: float) -> str:
+    """A scalar of these runs with its unit, from its lowest to its highest; empty without it."""
+    rows = (run.steps[(run.steps["kind"] == "scalar") & (run.steps["name"] == scalar)] for run in runs)
+    values = [scale * value for own in rows for value in own["value"]]
+    ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []
+    return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
+
+
+def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:
+    """The configuration for the workflow."""
+    trained = [arm for arm in arms if trainer_named(arm.trainer).trains]
+    given = {"mode": args.mode, "step_seconds": args.step_seconds}
+    return {
+        "experiment": (args.save or args.report).stem,
+        # The tables and figures are of the baseline's kind, and a training has more of them.
+        "baseline": (trained if len(trained) > 1 else arms)[0].name,
+        "warmup_steps": (0 if has_one_step(arms, args) else 1) if args.warmup is None else args.warmup,
+        "arms": {
+            arm.name: {
+                "trainer": arm.trainer,
+                "engine": arm.engine,
+                "import": {
+                    **({"version": arm.release} if arm.release else {}),
+                    **{key: value for key, value in given.items() if value},
+                    "runs": arm.sources,
+                },
+            }
+            for arm in arms
+        },
+    }
+
+
+def _begins_with(file: Path, text: str) -> bool:
+    try:
+        return file.read_text(encoding="utf-8").startswith(text)
+    except (OSError, UnicodeDecodeError):
+        return False

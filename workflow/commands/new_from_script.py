@@ -1,0 +1,336 @@
+"""Writes an experiment from a launch script (`rolloutbench new --from run.sh`), and lists what it does not have of it.
+
+The script is read and never run. The experiment's own arm is planned and its settings are compared with the script's,
+key by key: every difference is in the list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import textwrap
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.errors import UserError
+from common.files import ROOT, write_text_at
+from common.messages import join_first, short_repr, unknown_name
+from common.verdicts import count_of
+from node.built_in_rewards import ROW
+from node.hub import DATA_SUFFIXES, source_kind
+from node.own_reward_signatures import ARGUMENTS
+from trainers.launching import Left
+from trainers.workload import Workload
+from workflow.commands.new import columns_in, filled_profile, name_of, print_next, require_free, usual_columns
+from workflow.config.plan import Plan, plan_runs, stack_facts
+from workflow.config.reading import parse_config
+from workflow.launch_scripts.launch import LaunchScript, read_launch_script
+from workflow.stacks import Stack, load_stack, stack_names
+from workflow.stacks.found import record
+
+HEADER = """\
+# Written by rolloutbench new --from {script}. docs/configuration.md describes every key. After a change:
+#   rolloutbench preflight {file}
+"""
+_COMMENTS = {
+    "baseline": "The arm that all others are compared with: the script's own.",
+    "workload": "The work, equal for all arms.",
+    "shared": "The trainer's own settings, equal for all arms.",
+    "seeds": "One run per arm and seed. Two pairs of runs or more give an interval.",
+    "warmup_steps": "Steps to skip at the start of each run.",
+}
+_NO_COMMIT = "write-the-commit-here"
+_HUB_S = 5.0
+
+
+def new_from_script(args: argparse.Namespace) -> None:
+    """Write the experiment, its profile and its setup script; print what has no place in them."""
+    script: Path = args.from_
+    file: Path = args.file or Path(f"{script.stem}.yaml")
+    name = name_of(file)
+    folder = Path("profiles") / name
+    read = read_launch_script(script, int(args.nodes or 0), int(args.gpus or 0))
+    if args.partition:
+        read.request["slurm_partition"] = args.partition
+    stacks = _stacks(read, args)
+    raw = _experiment(read, stacks, name, script, args)
+    plan = _planned(raw, stacks, read)
+    raw["arms"] = {arm: raw["arms"][arm] for arm in plan.config.arms}
+    read.left += differences(read, plan)
+    writes = {file: _configuration(raw, file, script)}
+    if read.request:
+        setup = folder / "setup.sh"
+        # A profile's paths are seen from the checkout.
+        seen = setup if Path.cwd() == ROOT else setup.absolute()
+        writes[folder / "config.yaml"] = filled_profile({**read.request, "setup": str(seen)})
+        writes[setup] = _setup_script(read, script)
+    require_free(*writes)
+    for path, text in writes.items():
+        write_text_at(path, text, "give another file")
+        print(f"wrote {path}")
+    steps = count_of(int(raw["workload"]["steps"]), "step")
+    print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {steps} each")
+    _print_left(read.left)
+    print_next(file, folder if read.request else None, int(raw["workload"]["gpus_per_node"]))
+
+
+def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
+    """A stack for each engine, the script's own first; a `UserError` if its own or a wanted one has none."""
+    trainer, launched = read.trainer, read.launched
+    on_gpus = bool(launched.workload["gpus_per_node"])
+    if args.stack_python is not None:
+        return _found_stacks(read, args)
+    known = [one for one in map(load_stack, stack_names()) if one.trainer == trainer.name]
+    known = [one for one in known if (one.cuda is not None) == on_gpus]
+    # The script's release, else the newest; of equals the one whose name says nothing more.
+    known.sort(key=lambda one: (one.trainer_version != launched.release, _newest_first(one), len(one.name)))
+    of_engine: dict[str, Stack] = {}
+    for one in known:
+        of_engine.setdefault(one.engine, one)
+    wanted = args.engines.split(",") if args.engines else [*read.engines, *trainer.engines]
+    for engine in dict.fromkeys([launched.engine, *(wanted if args.engines else [])]):
+        if engine not in of_engine:
+            error = unknown_name("engine", engine, of_engine)
+            raise UserError(f"--engines: {error} (stacks of {trainer.label or trainer.name} here)")
+    release = of_engine[launched.engine].trainer_version
+    # Arms with another engine have the same release of the trainer.
+    return {
+        engine: of_engine[engine]
+        for engine in dict.fromkeys([launched.engine, *wanted])
+        if engine in of_engine and (args.engines or of_engine[engine].trainer_version == release)
+    }
+
+
+def _found_stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
+    """The environments of --stack-python, recorded as they are: one for all engines, or one for each."""
+    engines = args.engines.split(",") if args.engines else [read.launched.engine]
+    pythons = args.stack_python.split(",")
+    if len(pythons) not in (1, len(engines)):
+        raise UserError(
+            f"--stack-python names {len(pythons)} environments for {count_of(len(engines), 'engine')} "
+            f"({', '.join(engines)}); give one, or one for each of --engines in its order (nothing was written)"
+        )
+    # The script's own arm comes first; without its engine there is none to compare the settings with.
+    pairs = dict(zip(engines, pythons * len(engines), strict=False))
+    if read.launched.engine not in pairs:
+        raise UserError(f"--engines must have {read.launched.engine}, the script's own engine (got {args.engines})")
+    name = name_of(args.file or args.from_)
+    return {
+        engine: record(f"{name}-{engine}", Path(pairs[engine]).expanduser(), trainer=read.trainer.name, engine=engine)
+        for engine in dict.fromkeys([read.launched.engine, *engines])
+    }
+
+
+def _newest_first(stack: Stack) -> list[int]:
+    return [-int(part) for part in re.findall(r"\d+", stack.trainer_version)]
+
+
+def _experiment(
+    read: LaunchScript, stacks: Mapping[str, Stack], name: str, script: Path, args: argparse.Namespace
+) -> dict[str, Any]:
+    launched = read.launched
+    workload = {key: value for key, value in launched.workload.items() if value is not None}
+    if args.steps:
+        workload["steps"] = int(args.steps)
+    for key in ("model", "data"):
+        if (given := getattr(args, key)) is not None:
+            source, at, revision = given.rpartition("@")
+            source, revision = (source, revision) if at and source_kind(given) == "hub" else (given, "")
+            workload[key] = {**workload[key], "source": source} | ({"revision": revision} if revision else {})
+        _require_source(workload[key], key, read, script)
+    for reward in workload["rewards"]:
+        if "source" in reward:
+            reward["source"] = _located(reward["source"], f"reward {reward['function']}", read, script)
+    _columns(workload)
+    if all(stack.accelerator == "cpu" for stack in stacks.values()):
+        workload |= {"gpus_per_node": 0, "dtype": "float32"}
+        read.left.append(Left(0, "dtype", "float32 and no GPU: the environment's torch is the build for CPUs"))
+    arms = {
+        engine: {"trainer": read.trainer.name, "engine": engine, "stack": stack.name}
+        | ({"options": launched.engine_options[engine]} if engine in launched.engine_options else {})
+        for engine, stack in stacks.items()
+    }
+    shared = {key: value for key, value in (("options", launched.options), ("env", read.env)) if value}
+    return {
+        "experiment": name,
+        "baseline": launched.engine,
+        "arms": arms,
+        "workload": _in_order(workload),
+        **({"shared": {read.trainer.name: shared}} if shared else {}),
+        "seeds": [0, 1],
+        "warmup_steps": min(2, workload["steps"] - 1),
+    }
+
+
+def _columns(workload: Mapping[str, Any]) -> None:
+    """The data's columns, as far as a file here shows them: the prompt's, the answer's, and those that rewards take."""
+    data = workload["data"]
+    known = columns_in(data["source"])
+    if not known:
+        return
+    if "prompt_column" not in data:
+        data["prompt_column"], data["answer_column"] = usual_columns(known)
+    taken = {name for reward in workload["rewards"] for name in _parameters(reward)}
+    # verl's functions take what else a row has in this mapping.
+    more = [name for name in known if name in taken and name not in (data["prompt_column"], data["answer_column"])]
+    if more := [name for name in more if name not in (*ARGUMENTS, *ROW)]:
+        data["columns"] = more
+
+
+def _parameters(reward: Mapping[str, Any]) -> set[str]:
+    """The parameters of all functions in a reward's file; none if it cannot be read here."""
+    path = Path(reward.get("source", "")).expanduser()
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (SyntaxError, ValueError, OSError):
+        tree = None
+    return {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} if tree else set()
+
+
+def _in_order(workload: Mapping[str, Any]) -> dict[str, Any]:
+    first = ("model", "data", "rewards", "steps", "batch_size", "num_generations", "mini_batch_size")
+    return {key: workload[key] for key in dict.fromkeys((*first, *workload)) if key in workload}
+
+
+def _require_source(section: dict[str, Any], what: str, read: LaunchScript, script: Path) -> None:
+    """A path from where the script has it, or a hub's id with a commit; a doubt in the list, where there is one."""
+    source = section["source"]
+    if not source or source == "None":
+        raise UserError(f"{script} names no {what}; give it: --{what} SOURCE (nothing was written)")
+    if what == "data" and source_kind(source) == "local" and not source.endswith(DATA_SUFFIXES):
+        kinds = ", ".join(DATA_SUFFIXES)
+        raise UserError(
+            f"{script}: its data {source!r} is no {kinds} file; give one: --data FILE (nothing was written)"
+        )
+    if what == "data" and not str(section.get("test_source", "x.json")).endswith(DATA_SUFFIXES):
+        read.left.append(Left(0, section.pop("test_source"), "no file for validation: the training's rows are used"))
+    if source_kind(source) == "local":
+        section["source"] = _located(source, what, read, script)
+    elif source_kind(source) == "hub" and not section.get("revision"):
+        commit = _newest_commit(source, what)
+        section["revision"] = commit or _NO_COMMIT
+        if commit:
+            read.left.append(Left(0, source, f"pinned to its newest commit, {commit[:12]}"))
+        else:
+            why = "an experiment needs the commit of a hub's id, so that it cannot change under a result"
+            address = f"https://huggingface.co/{'datasets/' * (what == 'data')}{source}"
+            read.left.append(Left(0, source, why, f"write it into {what}.revision: git ls-remote {address}"))
+
+
+def _located(source: str, what: str, read: LaunchScript, script: Path) -> str:
+    """A path as it is found from here; one that exists nowhere stays, and the list says so."""
+    path = Path(source).expanduser()
+    folders = [one.words[-1].text for one in read.script.commands if one.words and one.words[0].text == "cd"]
+    for folder in ("", *folders, str(script.parent)):
+        if (Path(folder).expanduser() / path).exists():
+            return str(Path(folder).expanduser() / path) if folder else source
+    read.left.append(Left(0, source, f"{what}: no such path on this machine; it was kept", "correct it if it is wrong"))
+    return source
+
+
+def _newest_commit(source: str, what: str) -> str | None:
+    """The commit of a hub's main branch; None without the hub."""
+    if os.environ.get("HF_HUB_OFFLINE") == "1":
+        return None
+    host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    kind = "datasets" if what == "data" else "models"
+    try:
+        with urllib.request.urlopen(f"{host}/api/{kind}/{source}/revision/main", timeout=_HUB_S) as answer:
+            commit = json.load(answer)["sha"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return commit if re.fullmatch(r"[0-9a-f]{40}", str(commit)) else None
+
+
+def _planned(raw: dict[str, Any], stacks: Mapping[str, Stack], read: LaunchScript) -> Plan:
+    """The plan of the arms that can be planned; a `UserError` if the script's own cannot."""
+    here = [one for one in raw["workload"]["rewards"] if Path(one.get("source", "")).expanduser().exists()]
+    checked = {**raw, "workload": {**raw["workload"], "rewards": here or [{"name": "accuracy"}]}}
+    for engine in stacks:
+        if engine != raw["baseline"]:
+            try:
+                _plan({**checked, "arms": {name: raw["arms"][name] for name in (raw["baseline"], engine)}})
+            except UserError as error:
+                why = f"no arm with this engine: {' '.join(str(error).split())}"
+                read.left.append(Left(0, engine, why))
+                checked["arms"] = {name: arm for name, arm in checked["arms"].items() if name != engine}
+    try:
+        return _plan(checked)
+    except UserError as error:
+        raise UserError(
+            f"{' '.join(str(error).split())} (nothing was written; `rolloutbench ab` runs a script as it is)"
+        ) from None
+
+
+def _plan(raw: Mapping[str, Any]) -> Plan:
+    return plan_runs(parse_config(raw), stack_facts)
+
+
+def differences(read: LaunchScript, plan: Plan) -> list[Left]:
+    """Settings of the script that the experiment's own arm has otherwise, except those that the list names already."""
+    launch, trainer = read.trainer.launch, read.trainer
+    assert launch is not None
+    run = next(run for run in plan.runs.values() if run.spec["arm"] == plan.config.baseline)
+    args = run.spec["trainer_args"]
+    theirs = launch.settings(read.words, read.around, str(args.get("version", "")))
+    ours = trainer.settings(args, None).values
+    named = {name for one in read.left for name in re.findall(r"[\w.]+", one.what)}
+    found = []
+    for key in dict.fromkeys((*theirs, *read.launched.owners)):
+        value = theirs.get(key)
+        last = key.rpartition(".")[2]
+        if launch.places(key) or named & {key, last} or key in trainer.bookkeeping or launch.by_words(key):
+            continue
+        if _plain(ours.get(key)) != _plain(value):
+            line = next((word.line for word in read.words if key in word.text), 0)
+            owner = read.launched.owners.get(key, "")
+            decides = f"workload.{owner}" if owner in Workload.model_fields else owner or "for all arms alike"
+            has = f"the experiment has {short_repr(ours.get(key))} ({decides})"
+            found.append(Left(line, f"{key}={short_repr(value)}", has))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A setting's value for comparing: 1.0 is 1, and a list of one item is the item."""
+    if isinstance(value, list | tuple):
+        return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _configuration(raw: Mapping[str, Any], file: Path, script: Path) -> str:
+    text = HEADER.format(script=script, file=file)
+    for key, value in raw.items():
+        comment = f"# {_COMMENTS[key]}\n" if key in _COMMENTS else ""
+        text += comment + yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def _setup_script(read: LaunchScript, script: Path) -> str:
+    lines = "\n".join(read.setup)
+    return (
+        f"# From {script}. Sourced in every training job, on its first node, before the trainer starts.\n"
+        "# A command that fails here ends the job; where that is no harm, add `|| true`.\n"
+        + (f"{lines}\n" if lines else "")
+    )
+
+
+def _print_left(left: Iterable[Left]) -> None:
+    """The list: the script's lines in order, then what the script does not say; equal reasons once."""
+    groups: dict[tuple[str, str], list[Left]] = {}
+    for one in sorted(dict.fromkeys(left), key=lambda one: one.line or 10**9):
+        groups.setdefault((one.why, one.do), []).append(one)
+    if groups:
+        print("not in the experiment, or otherwise in it:")
+    for (why, do), members in groups.items():
+        lines = join_first([str(line) for line in dict.fromkeys(one.line for one in members if one.line)], 4)
+        place = f"line{'s' * (',' in lines)} {lines}: " if lines else ""
+        text = f"{place}{', '.join(one.what for one in members)}: {why}" + (f"; {do}" if do else "")
+        shown = textwrap.fill(text, 110, break_long_words=False, break_on_hyphens=False, subsequent_indent="    ")
+        print(f"  {shown}")

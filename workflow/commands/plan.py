@@ -1,0 +1,264 @@
+"""Estimates what snakemake would do if it started now, and the cost of that; prints it for `rolloutbench plan`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.messages import join_first, table_lines
+from common.model_facts import model_facts
+from workflow.commands.status import readable_step
+from workflow.config.plan import Plan, PlannedRun
+from workflow.head.train_rule import require_requests
+from workflow.runs.experiment import is_imported, planned_experiment
+from workflow.runs.history import steps_of
+from workflow.runs.jobs import SlurmReport
+from workflow.runs.paths import RunPaths
+from workflow.runs.progress import readable_duration
+from workflow.runs.run_state import RunState, run_states
+from workflow.slurm.request import gpus_of_gres
+from workflow.slurm.site import Site, read_site
+from workflow.stacks.verification import stack_notes
+
+_CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
+_HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
+_NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
+_ACTIONS = ("skip", "attach", "resume", "submit", "attach?")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds per step; `source`: own (this run), arm (`runs` of its arm), given (by the user), or unknown."""
+
+    step_s: float | None
+    source: str
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The remaining cost of a run."""
+
+    run: PlannedRun
+    action: str  # skip, attach, resume, submit, or `attach?`: a job may exist, but Slurm does not answer
+    action_text: str
+    gpus: int | None
+    pace: Pace
+    steps_left: int | None  # None: unknown
+
+    @property
+    def time_s(self) -> float | None:
+        if self.steps_left == 0:
+            return 0.0
+        return None if self.pace.step_s is None or self.steps_left is None else self.steps_left * self.pace.step_s
+
+    @property
+    def gpu_hours(self) -> float | None:
+        if self.steps_left == 0 or self.gpus == 0:
+            return 0.0
+        return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
+
+
+def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], SlurmReport]:
+    """An estimate of each run, in the plan's order, and Slurm's report on the existing jobs."""
+    experiment = planned_experiment(plan)
+    states, report = run_states(experiment)
+    runs = list(plan.runs.values())
+    estimates = []
+    for run, state, pace in zip(runs, states, _paces(runs, states, given_step_s), strict=True):
+        saved = 0
+        if state.attempt is not None:
+            saved = _saved_step(experiment.run(run.run_id), run.fingerprint, state.step)
+        estimates.append(_estimate(run, state, saved, pace, site))
+    return estimates, report
+
+
+def default_profile(plan: Plan | None = None) -> Path | None:
+    """The folder of the Slurm profile, if it exists; None for an experiment without GPUs."""
+    on_gpus = plan is None or any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
+    return next((folder for folder in (Path("slurm"), Path("profiles/slurm")) if on_gpus and folder.is_dir()), None)
+
+
+def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
+    """Each run's pace: its own, else its arm's with the same factors, else its arm's, else the given one."""
+    measured: dict[str, list[RunState]] = defaultdict(list)
+    for run, state in zip(runs, states, strict=True):
+        if state.step_s is not None:
+            measured[run.spec["arm"]].append(state)
+            measured[_point(run)].append(state)
+    given = Pace(given_step_s, "given" if given_step_s is not None else "unknown")
+    medians = {}
+    for key, found in measured.items():
+        median = statistics.median(state.step_s for state in found if state.step_s is not None)
+        medians[key] = Pace(median, "arm", tuple(state.run_id for state in found))
+    return [
+        Pace(state.step_s, "own")
+        if state.step_s is not None
+        else medians.get(_point(run)) or medians.get(run.spec["arm"], given)
+        for run, state in zip(runs, states, strict=True)
+    ]
+
+
+def _point(run: PlannedRun) -> str:
+    return json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True)
+
+
+def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:
+    steps, gpus = steps_of(run.spec), site.gpus(run.spec["workload"])
+
+    def left(done: int) -> int | None:
+        return None if steps is None else steps - done
+
+    if state.state == "finished":
+        return Estimate(run, "skip", "skip: finished", gpus, pace, 0)
+    name = state.job.label if state.job else ""
+    if state.live and not state.other:
+        if state.job and state.job.on_slurm:  # the job keeps the GPUs that it asked for
+            asked = state.job.order.get("site") or {}
+            gpus = gpus_of_gres(str(asked.get("gres") or "")) * int(asked.get("nodes") or 1)
+        if state.state == "unknown":
+            return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, left(state.step))
+        return Estimate(run, "attach", f"attach: {name}, {state.state}", gpus, pace, left(state.step))
+    after = f" after {name} of another configuration" if state.live else ""
+    if saved:
+        return Estimate(run, "resume", f"resume after step {saved}{after}", gpus, pace, left(saved))
+    return Estimate(run, "submit", f"submit{after}", gpus, pace, steps)
+
+
+def _saved_step(run: RunPaths, fingerprint: str, last_step: int) -> int:
+    """The step of the newest checkpoint; the last finished step if no checkpoint's name contains its step."""
+    names = [path.name for path in run.folder.glob(f"checkpoints/{fingerprint[:12]}-*/*")]
+    steps = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    return max(steps, default=last_step if names else 0)
+
+
+def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> list[str]:
+    """All lines of `rolloutbench plan`."""
+    profile = profile or default_profile(plan)
+    site = read_site(profile) if profile else Site()
+    estimates, report = estimates_of(plan, site, given_step_s)
+    require_requests(site, [one.run.spec for one in estimates if one.action in ("resume", "submit")])
+    experiment = planned_experiment(plan)
+    done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
+    imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
+    table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
+    totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS) if estimates else []
+    notes = [
+        *_model_notes(estimates),
+        *_site_notes(site, estimates),
+        *_pace_notes(estimates),
+        *_walltime_notes(estimates, site),
+    ]
+    if report.unavailable:
+        notes.append(f"{report.unavailable}: the state of its jobs is unknown; snakemake asks again before it submits")
+    counts = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
+    runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in counts if n or not imported)
+    count = f"{runs} of experiment {plan.config.experiment}"
+    return [*table, "", count, *totals, *(f"- {note}" for note in [*notes, *stack_notes(experiment.stacks)])]
+
+
+def _row(estimate: Estimate) -> tuple[str, ...]:
+    spec, pace = estimate.run.spec, estimate.pace
+    step_s = "?" if pace.step_s is None else ("" if pace.source == "own" else "~") + readable_step(pace.step_s)
+    return (
+        estimate.run.run_id,
+        *(str(spec[key] or "-") for key in ("trainer", "engine", "stack")),
+        str(steps_of(spec) or "?"),
+        "?" if estimate.gpus is None else str(estimate.gpus),
+        step_s,
+        _time([estimate]),
+        _gpu_hours([estimate]),
+        estimate.action_text,
+    )
+
+
+def _import_row(run: PlannedRun, done: bool) -> tuple[str, ...]:
+    sources = run.spec["import"]["sources"]
+    action = f"{'skip: imported' if done else 'import'} from {join_first(sources, 1)}"
+    return (run.run_id, run.spec["trainer"], run.spec["engine"], run.stack or "-", "", "", "", "", "", action)
+
+
+def _totals(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
+    """Runs and cost of each action; without GPUs also the total time, since runs on one machine run in sequence."""
+    parts = {action: [estimate for estimate in estimates if estimate.action == action] for action in _ACTIONS}
+    parts = {action: part for action, part in parts.items() if part}
+    if len(parts) > 1:
+        parts["in all"] = list(estimates)
+    on_gpus = any(estimate.gpus != 0 for estimate in estimates)
+    return [(name, str(len(part)), "" if on_gpus else _time(part), _gpu_hours(part)) for name, part in parts.items()]
+
+
+def _time(estimates: Iterable[Estimate]) -> str:
+    """The time of the runs in sequence; empty if none trains."""
+    times = [estimate.time_s for estimate in estimates if estimate.steps_left != 0]
+    return _sum(times, readable_duration) if times else ""
+
+
+def _gpu_hours(estimates: Iterable[Estimate]) -> str:
+    hours = [estimate.gpu_hours for estimate in estimates if estimate.steps_left != 0 and estimate.gpus != 0]
+    return _sum(hours, lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.1f}") if hours else ""
+
+
+def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "?"
+    return ("> " if len(known) < len(values) else "") + readable(sum(known))
+
+
+def _model_notes(estimates: Iterable[Estimate]) -> list[str]:
+    """The two certain sizes of each trained model: its weights, and the cache that an engine needs per token."""
+    workloads = (estimate.run.spec["workload"] for estimate in estimates)
+    models = dict.fromkeys((str(one["model"]["source"]), str(one["dtype"])) for one in workloads)
+    notes = []
+    for source, dtype in models:
+        facts, width = model_facts(source), 4 if dtype == "float32" else 2
+        if facts is not None and facts.parameters is not None:
+            weights, token = facts.parameters * width / 2**30, facts.kv_numbers * width / 2**10
+            notes.append(f"{source} in {dtype}: {weights:.3g} GiB of weights, {token:.4g} KiB of cache per token")
+    return notes
+
+
+def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
+    gpus = [estimate.gpus for estimate in estimates]
+    if site.profile is not None:
+        unread = ", whose gres or nodes contain no plain number" if None in gpus else ""
+        return [f"GPUs and walltime: as {site.profile} asks for each run{unread}; an existing job keeps its own"]
+    return ["walltime: unknown without a profile; name one with --profile profiles/slurm"] if any(gpus) else []
+
+
+def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:
+    left = [estimate for estimate in estimates if estimate.steps_left != 0]
+    arms: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for estimate in left:
+        if estimate.pace.source == "arm":
+            arms[estimate.pace.runs].append(estimate.run.run_id)
+    notes = [
+        f"~ of {join_first(runs, 3)}: the median s/step of {join_first(measured, 3)}" for measured, runs in arms.items()
+    ]
+    if any(estimate.pace.source == "given" for estimate in left):
+        notes.append("~ of the others: from --seconds-per-step" if notes else "~ from --seconds-per-step")
+    if unknown := [estimate.run.run_id for estimate in left if estimate.pace.source == "unknown"]:
+        notes.append(f"s/step of {join_first(unknown, 3)}: not measured yet; give your own with --seconds-per-step X")
+    if notes:
+        notes.append("time counts only the steps; loading and compiling are extra")
+    return notes
+
+
+def _walltime_notes(estimates: Sequence[Estimate], site: Site) -> list[str]:
+    lives: dict[int, list[Estimate]] = defaultdict(list)
+    for estimate in estimates:
+        if site.life_s and estimate.time_s and estimate.time_s > site.life_s:
+            lives[math.ceil(estimate.time_s / site.life_s)].append(estimate)
+    walltime, notes = readable_duration(site.runtime_min * 60), []
+    for count, part in sorted(lives.items()):
+        runs = join_first([estimate.run.run_id for estimate in part], 3)
+        longest = readable_duration(max(estimate.time_s or 0.0 for estimate in part))
+        notes.append(f"walltime {walltime} is too short for {runs}: {longest} in about {count} lives from checkpoints")
+    return notes

@@ -1,0 +1,300 @@
+"""Prints or watches an experiment's state: a table with a row per run, and notes below it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.messages import can_redraw, table_lines
+from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
+from workflow.runs.experiment import Experiment, is_imported, unplanned
+from workflow.runs.history import explain, read_object
+from workflow.runs.jobs import SlurmReport, clock
+from workflow.runs.locks import holder_note
+from workflow.runs.progress import part_of, readable_duration
+from workflow.runs.run_state import RunState, run_states
+from workflow.slurm import commands as slurm
+from workflow.slurm.reasons import explain_wait
+from workflow.stacks.verification import stack_notes
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
+NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")
+ORDER = (
+    *("finished", "running", "starting", "ending", "suspended", "waiting", "requeued"),
+    *("stopped", "failed", "cancelled", "not submitted", "unknown"),
+)
+EVERY_S = 2.0
+LIMIT_S = 45.0
+"""For one `status`, whatever does not answer."""
+_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "unknown": "red", "waiting": "yellow"}
+_CELL_LABELS = {"node": "on", "note": ""}
+# The table's header, the line on the hidden runs, and the last line with the time.
+_OTHER_LINES = 4
+_GAP = 2
+# A narrow terminal drops these columns, in this order; notes then follow below the table.
+_OPTIONAL_COLUMNS = ("note", "node", "attempt", "job", "limit in", "s/step")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An experiment's state at one moment."""
+
+    time: str
+    states: list[RunState]
+    rows: list[tuple[str, ...]]  # a row per state, then one per imported run
+    notes: list[str]
+
+    @property
+    def finished(self) -> bool:
+        return all(state.state == "finished" for state in self.states)
+
+
+def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
+    """Print an experiment's status; with `every_s` repeatedly, until every run is finished or Ctrl-C."""
+    try:
+        for number, snapshot in enumerate(_snapshots(find, every_s)):
+            if number:
+                print()
+            if every_s is not None:
+                print(time.strftime("%Y-%m-%d %H:%M:%S"))
+            print("\n".join(status_lines(snapshot)), flush=True)
+    except KeyboardInterrupt:
+        print()
+
+
+def watch(find: Callable[[], Experiment], every_s: float) -> None:
+    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
+    show = _show_table if can_redraw(sys.stdout) else _show_changes
+    try:
+        show(_snapshots(find, every_s), every_s)
+    except KeyboardInterrupt:
+        print()
+
+
+def _snapshots(find: Callable[[], Experiment], every_s: float | None) -> Iterator[Snapshot]:
+    """Snapshots until every run is finished; a single one without `every_s`.
+
+    Waits while the file system refuses reads: unreadable files must not count as missing.
+    """
+    # A person waits for a single snapshot: files and Slurm share one limit, and the files have its last seconds.
+    limit_s, patience_s = (LIMIT_S, READ_PATIENCE_S) if every_s is None else (float("inf"), PATIENCE_S)
+    while True:
+        deadline = time.monotonic() + limit_s
+        with slurm.limited(limit_s * 0.9):
+            snapshot = retry_io(lambda: take_snapshot(find()), "the results", patience_s, False, deadline)
+        yield snapshot
+        if every_s is None or snapshot.finished:
+            return
+        interruptible_sleep(every_s)
+
+
+def status_lines(snapshot: Snapshot) -> list[str]:
+    return [*table_lines(HEADER, snapshot.rows, NUMBERS), *snapshot.notes]
+
+
+def take_snapshot(experiment: Experiment) -> Snapshot:
+    states, report = run_states(experiment)
+    now = time.strftime("%H:%M:%S")
+    rows = [row_of(state) for state in states]
+    for run in experiment.imports:
+        state, note = ("imported", "") if is_imported(experiment, run) else ("to import", "snakemake reads it")
+        rows.append((run.run_id, state, *("" for _ in HEADER[3:]), note))
+    return Snapshot(now, states, rows, _notes(experiment, states, report))
+
+
+def _notes(experiment: Experiment, states: Sequence[RunState], report: SlurmReport) -> list[str]:
+    """The lines below the table: failures, remarks, the number of runs in each state, and what manages them."""
+    failures: list[str] = []
+    for state in states:
+        if state.state == "failed":
+            failures.append(f"{state.run_id}: {explain(state.end)}")
+            failures += [f"  log: {state.log}"] if state.log else []
+    lines: list[str] = []
+    for part in (failures, _remarks(experiment, states, report), [_count(experiment, states)]):
+        lines += ["", *part] if part else []
+    return lines + _manager_lines(experiment.folder, states)
+
+
+def _manager_lines(folder: Path, states: Sequence[RunState]) -> list[str]:
+    """Whether a snakemake or a launcher manages the experiment; if none does, what to do."""
+    unfinished = [state for state in states if state.state != "finished"]
+    if not unfinished:
+        return []
+    if (holder := holder_note(folder / ".head.lock")) is not None:
+        return [f"snakemake is running: {holder}"]
+    if launchers := sum(state.launcher for state in states):
+        several = launchers > 1
+        return [f"{launchers} launcher{'s' * several} {'are' if several else 'is'} running, without a snakemake"]
+    if not any(state.job for state in states) and not (folder / ".head.lock").exists():
+        return ["no run was started yet"]
+    without = sum(not state.live for state in unfinished)
+    message = "no snakemake is running" + _elsewhere(folder)
+    if without:
+        s = "s" * (without > 1)
+        return [f"{message}: start the same command again to continue ({without} unfinished run{s} without a job)"]
+    return [f"{message}; the jobs continue without it. Start the same command again to attach to them"]
+
+
+def _elsewhere(folder: Path) -> str:
+    """The host of the last snakemake, if it is another one: some file systems do not share locks between hosts."""
+    try:
+        note = (folder / ".head.lock").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+    host = note.rpartition(" on ")[2]
+    return f", as far as {socket.gethostname()} can see (the last one: {note})" if host != socket.gethostname() else ""
+
+
+def row_of(state: RunState) -> tuple[str, ...]:
+    begins = f", from {clock(state.start)}" if state.start and state.start > time.time() else ""
+    return (
+        state.run_id,
+        state.label,
+        state.job_id,
+        state.node,
+        "" if state.attempt is None else str(state.attempt),
+        ""
+        if state.steps is None and not state.step
+        else f"{state.step}/{state.steps or (state.step if state.state == 'finished' else '?')}",
+        "" if state.step_s is None else readable_step(state.step_s),
+        "" if state.left_s is None or state.state == "failed" else readable_duration(state.left_s),
+        "" if state.walltime_left_s is None else readable_duration(state.walltime_left_s),
+        state.note or ("" if state.reason in ("", "None") else state.reason + begins),
+    )
+
+
+def _count(experiment: Experiment, states: Sequence[RunState]) -> str:
+    count = len(experiment.imports)
+    imported = f"{count} imported run{'s' * (count != 1)}"
+    if not states:
+        return f"{imported} of {experiment.name}; none is trained"
+    trained = f"{summary(states)} of {len(states)} run{'s' * (len(states) != 1)} of {experiment.name}"
+    return f"{trained}, and {imported}" if count else trained
+
+
+def readable_step(seconds: float) -> str:
+    """A step's time with three digits or more: `0.05`, `4.08`, `408`."""
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.2f}"
+
+
+def _remarks(experiment: Experiment, states: Sequence[RunState], report: SlurmReport) -> list[str]:
+    reasons = dict.fromkeys(state.reason for state in states)
+    lines = [f"{reason}: {text}" for reason in reasons if (text := explain_wait(reason))]
+    if report.unavailable:
+        error = f" ({report.answer.error})" if report.answer.error else ""
+        lines.append(f"{report.unavailable}{error}: the table shows only what the files contain")
+    extra, _ = run_states(unplanned(experiment))
+    lines += [
+        f"{state.run_id}, which is not in this plan, also has a job: {state.state} {state.job_id}"
+        for state in extra
+        if state.live
+    ]
+    lines += stack_notes(experiment.stacks)
+    cancel = read_object(experiment.cancelled)
+    if "by" in cancel:
+        when = clock(float(cancel.get("time", 0)))
+        lines.append(f"cancelled by {cancel['by']} at {when}: nothing is submitted until snakemake is started again")
+    return lines
+
+
+def summary(states: Sequence[RunState]) -> str:
+    counts = Counter(state.state for state in states)
+    present = sorted(counts, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return ", ".join(f"{counts[name]} {name}" for name in present)
+
+
+def _show_table(snapshots: Iterator[Snapshot], every_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    # Drawn only after each snapshot: no refresh thread is needed.
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        for snapshot in snapshots:
+            live.update(table_of(snapshot, every_s, console.width, console.height), refresh=True)
+
+
+def table_of(snapshot: Snapshot, every_s: float, width: int, height: int) -> Group:
+    """The live table: unfinished runs first, as many as fit into the terminal, and the notes below it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    order = {state.run_id: ORDER.index(state.state) for state in snapshot.states}
+    # Finished runs come last.
+    rows = sorted(snapshot.rows, key=lambda row: order.get(row[0], len(ORDER)) or len(ORDER))
+    columns = _columns_for(rows, width)
+    below = [line for note in _notes_of(snapshot, columns) for line in textwrap.wrap(note, width)]
+    shown = rows[: max(1, height - len(below) - _OTHER_LINES)]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    for number in columns:
+        name = HEADER[number]
+        # Only the run's name may be cut.
+        least = None if number == 0 else _width(rows, number)
+        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True, min_width=least)
+    for row in shown:
+        colour = _COLOURS.get(row[1].partition(":")[0].split(" by ")[0], "")
+        table.add_row(*(Text(row[number], style=colour if number == 1 else "") for number in columns))
+    more = [state for state in snapshot.states if state.run_id not in {row[0] for row in shown}]
+    lines = [f"and {len(rows) - len(shown)} more: {summary(more)}"] if len(shown) < len(rows) else []
+    end = "all runs are finished" if snapshot.finished else f"every {every_s:g} s; Ctrl-C ends the watch, not the runs"
+    lines += [*below, f"as of {snapshot.time}; {end}"]
+    return Group(table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+
+
+def _width(rows: Sequence[Sequence[str]], number: int) -> int:
+    return max(len(HEADER[number]), *(len(row[number]) for row in rows))
+
+
+def _columns_for(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns with content that fit into the terminal."""
+    columns = [number for number in range(len(HEADER)) if any(row[number] for row in rows)]
+    for name in _OPTIONAL_COLUMNS:
+        if sum(_width(rows, number) + _GAP for number in columns) - _GAP > width and HEADER.index(name) in columns:
+            columns.remove(HEADER.index(name))
+    return columns
+
+
+def _notes_of(snapshot: Snapshot, columns: Sequence[int]) -> list[str]:
+    """The notes below the table, with the rows' own notes if their column is dropped."""
+    note = HEADER.index("note")
+    of_rows = [f"{row[0]}: {row[note]}" for row in snapshot.rows if row[note] and note not in columns]
+    return [*of_rows, *filter(None, snapshot.notes)]
+
+
+def _show_changes(snapshots: Iterator[Snapshot], every_s: float) -> None:
+    before: Snapshot | None = None
+    for now in snapshots:
+        for line in changes(before, now):
+            print(f"{now.time} {line}", flush=True)
+        before = now
+
+
+def changes(before: Snapshot | None, now: Snapshot) -> Iterator[str]:
+    """A line for each run with a new state, job, node, attempt or part of its steps; then the new notes."""
+    old_signs = {} if before is None else dict(zip((row[0] for row in before.rows), _signs(before), strict=True))
+    for row, sign in zip(now.rows, _signs(now), strict=True):
+        if old_signs.get(row[0]) != sign:
+            cells = zip(HEADER[2:], row[2:], strict=True)
+            facts = [f"{_CELL_LABELS.get(name, name)} {cell}".lstrip() for name, cell in cells if cell]
+            yield f"{row[0]}: {', '.join([row[1], *facts])}"
+    known = set() if before is None else set(before.notes)
+    yield from (note for note in now.notes if note and note not in known)
+
+
+def _signs(snapshot: Snapshot) -> Sequence[tuple[object, ...]]:
+    """The values of each row whose change is reported: not the seconds, and not every step."""
+    parts = [part_of(state.step, state.steps or 0) for state in snapshot.states]
+    parts += [0] * (len(snapshot.rows) - len(parts))
+    return [(*row[1:5], part) for row, part in zip(snapshot.rows, parts, strict=True)]

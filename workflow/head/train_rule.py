@@ -1,0 +1,214 @@
+"""Reads the `train` rule's command line, and checks that a run gets the nodes, CPUs and GPUs that it needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.files import inputs_sha256, read_json
+from common.retry import retry_io
+from trainers import Spread
+from workflow.job.place import visible_gpus
+from workflow.slurm.request import LIMITS, TEXTS, RequestError, gpus_of_gres, read_request
+from workflow.slurm.site import Site
+
+_PATIENCE_S = 60.0
+_SHOWN = 5
+_OTHERS = ("setup", "slurm_extra", "nodes", "mem_mb", "runtime", "stop_grace_s")
+
+
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_folder", type=Path)
+    parser.add_argument(
+        "--spec", type=json.loads, required=True, help="the run's specification: the content of spec.json"
+    )
+    for name, what in (("--inputs", "inputs.json"), ("--stack", "the stack's verify.json")):
+        parser.add_argument(name, type=Path, nargs="?", help=f"{what}; without a value for a run that has none")
+    parser.add_argument("--cpus", type=int, required=True, help="CPUs of each task, and threads of the trainer")
+    parser.add_argument("--log", type=Path, help="also write the error message to this file")
+    parser.add_argument("--cluster", default="local", help="where submitit submits to: local or slurm")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--restarts", type=int, default=5, help="attempts without a new step before the run fails")
+    limits.add_argument("--stop-grace-s", type=int, default=120, help="seconds for a last step and its checkpoint")
+    limits.add_argument("--hang-factor", type=float, default=10.0, help="times the median step; 0: no watchdog")
+    limits.add_argument("--hang-min-s", type=float, default=600.0)
+    limits.add_argument("--first-step-s", type=float, default=7200.0, help="limit until an attempt's first step")
+    site = parser.add_argument_group("site (Slurm)")
+    for key, flag in {**TEXTS, "setup": "setup", "slurm_extra": "slurm-extra"}.items():
+        site.add_argument(f"--{flag}", dest=key, default="")
+    site.add_argument("--nodes", default="1")
+    site.add_argument("--mem-mb", default="", help="per node; default: the partition's")
+    site.add_argument("--runtime", default="0", help="the walltime of one job")
+    return parser
+
+
+def request_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The request for a submission, from the command line; a `UserError` if the profile's settings are invalid."""
+    run_id = args.spec["run_id"]
+    if args.cluster not in ("local", "slurm"):
+        raise UserError(
+            f"{run_id}: training cannot be submitted through Snakemake's executor {args.cluster!r}; use "
+            "--profile profiles/local (this machine) or --profile slurm (nothing was submitted)"
+        )
+    given = {key: str(getattr(args, key)) for key in (*TEXTS, *_OTHERS)} | {"cpus_per_task": str(args.cpus)}
+    request = read_request(given, on_slurm=args.cluster == "slurm")
+    if request.errors:
+        raise UserError(f"{run_id}: {request.errors[0]}")
+    if args.stack is None:
+        inputs, prepared, python = "", dict[str, str](), Path(sys.executable)
+    else:
+        inputs, prepared, python = *_inputs(args), args.stack.resolve().parent / "env" / "bin" / "python"
+    return {
+        "spec": args.spec,
+        "inputs": str(inputs),
+        "inputs_sha256": prepared,
+        "python": str(python),
+        "cpus": args.cpus,
+        "cluster": args.cluster,
+        "limits": {name: getattr(args, name) for name in LIMITS},
+        "site": dict(request.site),
+    }
+
+
+def _inputs(args: argparse.Namespace) -> tuple[str, dict[str, str]]:
+    """The path of inputs.json, and its hashes."""
+    inputs = args.inputs.resolve()
+    try:
+        content = retry_io(lambda: read_json(inputs), "the inputs", for_others=False)
+        prepared = inputs_sha256(content)
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{inputs} is damaged ({error!r}); delete it and start snakemake again") from None
+    _require_a_step(args.spec, content["data"].get("rows"))
+    return str(inputs), prepared
+
+
+def _require_a_step(spec: Mapping[str, Any], rows: int | None) -> None:
+    """`UserError` if the data has fewer prompts than a step: trainers drop an incomplete step, and would train none."""
+    batch, group = spec["workload"].get("batch_size", 0), spec["workload"].get("num_generations", 1)
+    if rows is not None and rows < batch // group:
+        raise UserError(
+            f"{spec['run_id']}: a step needs {batch // group} prompts (workload.batch_size {batch} completions / "
+            f"num_generations {group}), but the data has {rows}; give more rows, or reduce batch_size (nothing was "
+            "submitted)"
+        )
+
+
+def require_fit(request: Mapping[str, Any]) -> str:
+    """Raise a `UserError` if a run would lack nodes, CPUs or GPUs; a note on idle GPUs, or an empty string."""
+    spec, site = request["spec"], request["site"]
+    nodes, gpus = int(spec["workload"].get("nodes", 1)), int(spec["workload"].get("gpus_per_node", 0))
+    spread = Spread.from_spec(spec)
+    if nodes > 1 and spread is Spread.ALONE:
+        raise RequestError(f"trainer {spec['trainer']} trains on one node (got workload.nodes: {nodes})", "set it to 1")
+    # A server on the trainer's node has its share of the CPUs, on a CPU as well.
+    wanted = max(gpus, 1 + (nodes == 1 and "server" in spec))
+    if spread in (Spread.TORCHRUN, Spread.SERVER) and int(request["cpus"]) < wanted:
+        each = f"a process for each GPU, {gpus} on each node" if gpus else "a process"
+        if not gpus and "server" in spec:
+            each += " and a server beside it"
+        raise RequestError(
+            f"{spec['trainer']} starts {each}, but the profile gives {request['cpus']} CPUs",
+            f"set cpus_per_task under set-resources: train: in the profile to at least {wanted}",
+        )
+    cpus, least = int(request["cpus"]) * nodes, int(spec.get("least_cpus", 1))
+    if cpus < least:
+        raise RequestError(
+            f"{spec['trainer']} reserves {least} CPUs with these settings and would wait forever: the profile "
+            f"gives {cpus}" + f", {request['cpus']} on each node" * (nodes > 1),
+            "raise cpus_per_task under set-resources: train: (on one machine set-threads: train) in the profile",
+        )
+    if request["cluster"] == "slurm":
+        return _require_slurm(nodes, gpus, site["nodes"], str(site["gres"]))
+    if nodes > 1:
+        raise RequestError(
+            f"the experiment needs {nodes} nodes (workload.nodes), but this is one machine", "use --profile slurm"
+        )
+    found, source = local_gpus({**os.environ, **spec["env"]}) if gpus else (0, "")
+    if found < gpus:
+        raise RequestError(
+            f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} (workload.gpus_per_node), but this machine has "
+            f"{found or 'none'} to use ({source})",
+            "use --profile slurm, or a machine with enough GPUs",
+        )
+    return ""
+
+
+def _require_slurm(nodes: int, gpus: int, asked_nodes: int | None, gres: str) -> str:
+    if asked_nodes not in (nodes, None):
+        raise RequestError(
+            f"the experiment needs {nodes} node{'s' * (nodes > 1)} per run (workload.nodes), but the profile requests "
+            f"{asked_nodes} from Slurm",
+            "remove `nodes` from set-resources: train: in the profile, or change one of the two",
+        )
+    asked = gpus_of_gres(gres)
+    if asked < gpus:
+        raise RequestError(
+            f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} per node (workload.gpus_per_node), but the profile "
+            f"requests {asked or 'none'} from Slurm (gres: {gres!r}{'' if asked or not gres else ' names no gpu'})",
+            "correct or remove gres under set-resources: train: in the profile"
+            + f"; a type of GPU is written gpu:{gres}" * bool(re.fullmatch(r"\w+:\d+", gres) and not asked),
+        )
+    if gpus and asked > gpus:
+        return f"requests {asked} GPUs per node from Slurm (gres: {gres!r}) and uses {gpus} (workload.gpus_per_node)"
+    return ""
+
+
+def request_errors(site: Site, specs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """What makes a profile's request impossible, and the remedy -> the arms that it concerns.
+
+    A profile without Slurm is only read: its runs have what this machine has.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        request = site.request(spec["workload"])
+        errors = list(request.errors)
+        if site.on_slurm and None not in (request.cpus, request.gpus):
+            order = {"spec": spec, "cluster": "slurm", "cpus": request.cpus, "site": request.site}
+            try:
+                require_fit(order)
+            except RequestError as error:
+                errors.append(error)
+        for each in errors:
+            arms = found.setdefault((each.what, each.remedy), [])
+            arms += [spec["arm"]] * (spec["arm"] not in arms)
+    return found
+
+
+def require_requests(site: Site, specs: Sequence[Mapping[str, Any]]) -> None:
+    """`UserError` with everything that makes the requests of these runs impossible; it names the arms if not all."""
+    every = {spec["arm"] for spec in specs}
+    lines = []
+    for error, arms in request_errors(site, specs).items():
+        lines.append(f"{', '.join(arms)}: {RequestError(*error)}" if every - {*arms} else str(RequestError(*error)))
+    if lines:
+        raise UserError("\n".join(lines[:_SHOWN]))
+
+
+def local_gpus(env: Mapping[str, str]) -> tuple[int, str]:
+    """The number of NVIDIA GPUs that a program with this environment can use on this machine, and the source."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False
+        )
+        found = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+        # With a broken driver no GPU can be used.
+        output = " ".join((listed.stderr or listed.stdout).split()) if listed.returncode else f"it lists {found}"
+        source = f"nvidia-smi -L: {output}"
+    except subprocess.TimeoutExpired:
+        found, source = 0, f"nvidia-smi -L did not answer within {_PATIENCE_S:.0f} s"
+    except OSError:
+        found = len(list(Path("/dev").glob("nvidia[0-9]*")))
+        source = f"no nvidia-smi, and {found or 'no'} /dev/nvidia*"
+    visible = visible_gpus(env)
+    if visible is None or visible >= found:
+        return found, source
+    return visible, f"CUDA_VISIBLE_DEVICES is {env['CUDA_VISIBLE_DEVICES']!r}"

@@ -1,0 +1,261 @@
+"""Starts a job's trainer on its nodes (a Ray cluster, or a process per GPU) and the engine's server beside it.
+
+The server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
+stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
+signals do not end it: the trainer's last step needs it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from common.files import tail
+from node.engine_server import MEET, URL
+from node.hardware import free_port
+from node.ranks import SHARE, describe_exit
+from trainers import Spread
+from workflow.job.place import own_ip
+from workflow.job.processes import end_session, start_in_session
+from workflow.job.ray import RayHead, RayWorker
+from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
+from workflow.job.torchrun import RanksHead, RanksWorker
+from workflow.job.training import server_environment, server_gpus_beside, trainer_command
+from workflow.runs.paths import AttemptPaths
+
+_HEALTH_TIMEOUT_S = 5.0
+_REASON = re.compile(r"^(?:.*\s)?(?:error: (?P<ours>.+)|(?P<own>[\w.]*(?:Error|Exception): .+))$", re.MULTILINE)
+_PORT_TAKEN = re.compile(r"address already in use", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """How a server is started."""
+
+    spec: Mapping[str, Any]  # from the specification: `module`, `gpus`, `patience_s` (limit until its first answer)
+    environment: Mapping[str, str]
+    log: Path
+
+
+class EngineServer:
+    """The server on this node: `start` it, ask `died` once a second, `close` it."""
+
+    def __init__(self, setup: ServerSetup, task: TaskSetup, variables: Mapping[str, str] | None = None) -> None:
+        self._setup, self._task, self._variables = setup, task, variables or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self.url = ""
+
+    def start(self, attempt: Path) -> None:
+        """Start it for an attempt at a free port; on loopback if the job has one node."""
+        setup, place = self._setup, self._task.place
+        host, port = own_ip(place) if place.nodes > 1 else "127.0.0.1", free_port()
+        self.url = f"http://{host}:{port}"
+        with suppress(OSError):
+            self._log_start = setup.log.stat().st_size
+        order = str(AttemptPaths(attempt).order)
+        self._process = start_in_session(
+            [str(self._task.python), "-m", setup.spec["module"], order, "--host", host, "--port", str(port)],
+            cwd=self._task.cwd,
+            env={**setup.environment, **self._variables},
+            token=self._task.token,
+            log=setup.log,
+            ignore_sigterm=True,
+        )
+
+    def died(self) -> tuple[str, int] | None:
+        """A sentence on its end, and its exit code; None while it lives."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return None
+        name, output = f"the server on {self._task.place.name(self._task.place.rank)}", self._output()
+        if self.port_taken():
+            return f"{name} found its port in use ({self.url}; see {self._setup.log})", code
+        found = list(_REASON.finditer(output))
+        reason = (found[-1]["ours"] or found[-1]["own"]).strip()[:300] if found else ""
+        colon = f": {reason}" if reason else ""
+        return f"{name} {describe_exit(code)}{colon} (see {self._setup.log})", code
+
+    def port_taken(self) -> bool:
+        """Whether it ended because another program had its port."""
+        ended = self._process is not None and self._process.poll() is not None
+        return ended and bool(_PORT_TAKEN.search(self._output()))
+
+    def close(self) -> None:
+        end_session(self._process, self._task.token)
+
+    def _output(self) -> str:
+        return tail(self._setup.log, self._log_start)
+
+
+class ServerHead(RanksHead):
+    """Rank 0's part beside a server, on its own node or on the last one; the trainer has the nodes before that.
+
+    On one node the trainer and the server have their share of the CPUs.
+    """
+
+    def __init__(self, setup: TaskSetup, each: int, server: ServerSetup) -> None:
+        super().__init__(setup, each, nodes=max(1, setup.place.nodes - 1))
+        self._server = server
+        width = max(1, int(server.spec["gpus"]))
+        parts = each + width
+        one_node = setup.place.nodes == 1
+        self._variables = {SHARE: f"0,{each},{parts}"} if one_node else {}
+        self._own = EngineServer(server, setup, {SHARE: f"{each},{width},{parts}"}) if one_node else None
+        self._url = ""
+
+    def start(self, attempt: Path) -> None:
+        """Publish the rendezvous address, and start a server of this node."""
+        super().start(attempt)
+        if self._own:
+            with self._reporting_failure("The server"):
+                self._own.start(attempt)
+
+    def wait_for_nodes(self) -> None:
+        """Return when all nodes have joined and the server answers; a `NoServerError` if it does not."""
+        try:
+            super().wait_for_nodes()
+            self._url = self._own.url if self._own else str(self._peers[-1].read()["url"])
+            self._wait_for_answer()
+        except RendezvousError:
+            if (died := self._server_died()) is not None:
+                raise NoServerError(died[0], again=self._port_taken()) from None
+            raise
+
+    def _wait_for_answer(self) -> None:
+        patience_s, self._deadline = float(self._server.spec["patience_s"]), float("inf")
+        until = time.monotonic() + patience_s
+        while not is_healthy(self._url):
+            if (problem := self.poll()) is not None:
+                raise RendezvousError(problem)
+            if time.monotonic() > until:
+                raise NoServerError(
+                    f"the server at {self._url} did not answer within {patience_s:.0f} s (see {self._server.log})"
+                )
+            self._pause("")
+
+    def environment(self) -> dict[str, str]:
+        """The server's URL, outside any proxy, and the address at which trainer and engine exchange weights."""
+        host = str(urlsplit(self._url).hostname)
+        ip = self.address.rpartition(":")[0]
+        proxies = {
+            name: ",".join(filter(None, (self._setup.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
+        }
+        meet = f"{ip}:{free_port()}"
+        return {**super().environment(), **proxies, URL: self._url, MEET: meet, **self._variables}
+
+    def poll(self) -> str | None:
+        if (died := self._server_died()) is not None:
+            return died[0]
+        return super().poll()
+
+    def culprit(self, code: int) -> tuple[str, int | None]:
+        """The server if it died, since the trainer then lost its connection; else as without a server."""
+        return self._server_died() or super().culprit(code)
+
+    def close(self) -> None:
+        super().close()
+        if self._own:
+            self._own.close()
+
+    def _server_died(self) -> tuple[str, int] | None:
+        if self._own:
+            return self._own.died()
+        status = self._peers[-1].read()
+        failed = status.get("state") == "failed" and "code" in status
+        return (str(status["error"]), int(status["code"])) if failed else None
+
+    def _port_taken(self) -> bool:
+        if self._own:
+            return self._own.port_taken()
+        return self._peers[-1].read().get("port") == "taken"
+
+
+class ServerWorker(WorkerTask):
+    """The part of the last node, whose GPUs the server has."""
+
+    def __init__(self, setup: TaskSetup, server: ServerSetup) -> None:
+        super().__init__(setup)
+        self._server = EngineServer(server, setup)
+
+    def join(self) -> None:
+        with self._reporting_failure("The server"):
+            self._server.start(Path(self._await_head()["attempt"]))
+        self._status.set("joined", url=self._server.url)
+
+    def _failure(self) -> dict[str, str] | None:
+        if (died := self._server.died()) is None:
+            return None
+        return {"error": died[0], "code": str(died[1]), "port": "taken" if self._server.port_taken() else "its own"}
+
+    def close(self) -> None:
+        self._status.set("ended")
+        self._server.close()
+
+
+def is_healthy(url: str) -> bool:
+    """Whether a server answers GET /health with 200, without any proxy."""
+    at = urlsplit(url)
+    connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=_HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+Head = RayHead | RanksHead  # starts and watches a trainer that spreads, on the job's first node
+
+
+@contextmanager
+def started_nodes(order: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPaths) -> Iterator[Head]:
+    """Rank 0's part in an attempt, once all nodes of the job take part.
+
+    A `RendezvousError` if they do not all join, a `NoServerError` if a server does not answer.
+    """
+    spread = Spread.from_spec(order)
+    if spread is Spread.RAY:
+        with RayHead(setup) as ray:
+            ray.start()
+            ray.wait_for_nodes()
+            yield ray
+        return
+    each = _processes_per_node(order)
+    with ServerHead(setup, each, _server(order, setup)) if spread is Spread.SERVER else RanksHead(setup, each) as head:
+        head.start(attempt.folder)
+        head.wait_for_nodes()
+        yield head
+
+
+def worker_task(order: dict[str, Any], setup: TaskSetup) -> WorkerTask:
+    """The part of a node that is not the first."""
+    spread = Spread.from_spec(order)
+    if spread is Spread.RAY:
+        return RayWorker(setup)
+    nodes = setup.place.nodes - (spread is Spread.SERVER)
+    if setup.place.rank == nodes:
+        return ServerWorker(setup, _server(order, setup))
+    each = _processes_per_node(order)
+    return RanksWorker(setup, each, lambda attempt: trainer_command(order, AttemptPaths(attempt)), nodes)
+
+
+def _processes_per_node(order: Mapping[str, Any]) -> int:
+    """The trainer's processes on each node: one per GPU, and one on a CPU."""
+    gpus = int(order["spec"]["workload"].get("gpus_per_node", 0))
+    return max(1, gpus - server_gpus_beside(order))
+
+
+def _server(order: Mapping[str, Any], setup: TaskSetup) -> ServerSetup:
+    environment = server_environment(order, os.environ)
+    return ServerSetup(order["spec"]["server"], environment, setup.folder / f"server-{setup.place.nodes - 1}.log")

@@ -1,0 +1,102 @@
+"""Lists an experiment's runs and their fingerprints, from a configuration or from its plan.json."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.contracts import PlanFile, read_file
+from common.errors import UserError
+from common.files import inputs_sha256
+from common.messages import unknown_name
+from workflow.config.plan import Plan
+from workflow.runs.history import read_object, steps_of
+from workflow.runs.paths import RunPaths
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRun:
+    """A run as a plan declares it; None is unknown."""
+
+    run_id: str
+    fingerprint: str
+    steps: int | None = None
+    inputs_sha256: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment: its folder, and its runs in the plan's order."""
+
+    name: str
+    folder: Path
+    runs: list[ExpectedRun]  # the trained runs
+    imports: list[ExpectedRun] = field(default_factory=list)  # the runs that are imported from their logs elsewhere
+    stacks: tuple[str, ...] = ()  # the stacks of the trained arms
+
+    def run(self, run_id: str) -> RunPaths:
+        return RunPaths(self.folder / "runs" / run_id)
+
+    @property
+    def cancelled(self) -> Path:
+        return self.run("any").cancelled
+
+
+def planned_experiment(plan: Plan) -> Experiment:
+    """The experiment of a configuration."""
+    inputs = {
+        inputs_id: _prepared(Path(plan.folder) / "inputs" / inputs_id / "inputs.json") for inputs_id in plan.inputs
+    }
+    runs = [
+        # A run without inputs has no hashes of them.
+        ExpectedRun(run.run_id, run.fingerprint, steps_of(run.spec), inputs[run.inputs_id] if run.inputs_id else {})
+        for run in plan.runs.values()
+    ]
+    imports = [ExpectedRun(run.run_id, run.fingerprint) for run in plan.imports.values()]
+    stacks = tuple(dict.fromkeys(run.stack for run in plan.runs.values() if run.stack))
+    return Experiment(plan.config.experiment, Path(plan.folder), runs, imports, stacks)
+
+
+def named_experiment(name: str) -> Experiment:
+    """The experiment of a name, from its plan.json."""
+    folder = Path("results") / name
+    if not (folder / "plan.json").is_file():
+        known = sorted(file.parent.name for file in Path("results").glob("*/plan.json"))
+        raise UserError(unknown_name("experiment", name, known) + "; an experiment has a results/NAME/plan.json")
+    plan = read_file(PlanFile, folder / "plan.json", "snakemake")
+    try:
+        fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
+        expected = [ExpectedRun(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
+        runs = [run for run in expected if run.run_id not in imported]
+        stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan.get("arms", {}).values() if arm.get("stack")))
+        return Experiment(name, folder, runs, [run for run in expected if run.run_id in imported], stacks)
+    except (KeyError, TypeError):
+        raise UserError(f"{folder / 'plan.json'} is damaged or too old; start snakemake to rewrite it") from None
+
+
+def unplanned(experiment: Experiment) -> Experiment:
+    """The experiment's runs that have a folder and are not in the plan: those of an earlier plan."""
+    names = run_folders(experiment.folder) - {run.run_id for run in (*experiment.runs, *experiment.imports)}
+    return Experiment(experiment.name, experiment.folder, [ExpectedRun(name, "") for name in sorted(names)])
+
+
+def run_folders(experiment: Path) -> set[str]:
+    try:
+        return {entry.name for entry in os.scandir(experiment / "runs") if entry.is_dir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def is_imported(experiment: Experiment, run: ExpectedRun) -> bool:
+    """Whether a run was imported as the plan declares it."""
+    file = experiment.run(run.run_id).folder / "imported.json"
+    return read_object(file).get("fingerprint") == run.fingerprint
+
+
+def _prepared(inputs: Path) -> dict[str, str] | None:
+    """The hashes of the prepared data and model; None until they are prepared."""
+    try:
+        return inputs_sha256(read_object(inputs))
+    except (KeyError, TypeError):
+        return None

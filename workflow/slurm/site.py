@@ -1,0 +1,172 @@
+"""Reads a profile: the resources that each training run requests from Slurm."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.errors import UserError
+from common.files import ROOT
+from common.messages import did_you_mean
+from workflow.slurm.request import STOP_GRACE_S, TEXTS, Request, is_computed, misread_time, read_request
+
+_THREADS = "2"  # as rules/train.smk has it
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A profile's settings; missing ones come from the experiment or from Slurm."""
+
+    train: Mapping[str, str] = field(default_factory=dict)  # the resources of a training run, as strings
+    profile: Path | None = None
+    on_slurm: bool = False
+    light: Mapping[str, str] = field(default_factory=dict)  # the resources of the rules that do not train
+    slots: int = 0  # runs that are submitted at once; 0: not set
+    threads: str = _THREADS
+    limited: tuple[str, ...] = ()  # the names of all resources that Snakemake limits
+    stack: Mapping[str, str] = field(default_factory=dict)  # what building a stack requests besides the light resources
+
+    def request(self, workload: Mapping[str, Any] | None = None) -> Request:
+        """The request of a run, as rules/train.smk completes it from the run's workload."""
+        given = {"cpus_per_task": self.threads}
+        if workload is not None:
+            given |= {"gres": default_gres(workload), "nodes": str(workload.get("nodes", 1))}
+        return read_request(given | dict(self.train), self.limited, self.on_slurm)
+
+    def gpus(self, workload: Mapping[str, Any]) -> int | None:
+        """The GPUs of a run on all its nodes; None if the profile's gres or nodes contain no plain number."""
+        request = self.request(workload)
+        return None if request.gpus is None or request.nodes is None else request.gpus * request.nodes
+
+    @property
+    def light_partition(self) -> str:
+        return self.light.get("slurm_partition", "")
+
+    @property
+    def runtime_min(self) -> int:
+        """The walltime of one job; 0: unknown."""
+        return self.request().runtime_min or 0
+
+    @property
+    def stop_grace_s(self) -> int:
+        """A job is asked to stop this long before its walltime ends."""
+        return self.request().stop_grace_s or STOP_GRACE_S
+
+    @property
+    def life_s(self) -> float:
+        """The maximum training time of one life of a job; 0: no known limit."""
+        return max(0.0, self.runtime_min * 60 - self.stop_grace_s)
+
+
+def site_of(workflow: Any) -> Site:
+    """The settings that Snakemake has from its profile and its command line; `workflow` is Snakemake's object.
+
+    Values that it would misread are replaced: Slurm's times, sizes with units, and text that is also Python.
+    """
+    settings = workflow.resource_settings
+    train, threads = (one.get("train") for one in (settings.overwrite_resources, settings.overwrite_threads))
+    texts = {name: plain_text(getattr(value, "raw", value)) for name, value in (train or {}).items()}
+    on_slurm = "slurm_partition" in texts or getattr(workflow.executor_plugin, "name", "") == "slurm"
+    site = Site(
+        texts, None, on_slurm, threads=str(getattr(threads, "raw", threads) or _THREADS), limited=(*settings.resources,)
+    )
+    request = site.request()
+    read = {"runtime": request.runtime_min, "mem_mb": request.site["mem_mb"], "nodes": request.nodes}
+    plain = (*TEXTS, "setup", "slurm_extra")
+    read |= {key: text for key, text in texts.items() if key in plain and not is_computed(text)}
+    for name in texts.keys() & read.keys():
+        if read[name] is not None:
+            train[name] = read[name]
+    return site
+
+
+def read_site(profile: Path) -> Site:
+    """A profile's settings, from its folder or its file; a `UserError` if there is no such profile."""
+    file = (
+        profile
+        if profile.is_file()
+        else next((profile / name for name in _file_names(profile) if (profile / name).is_file()), None)
+    )
+    if file is None:
+        raise UserError(unknown_profile(str(profile)))
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file} must contain a mapping (got {type(content).__name__})")
+    rules = content.get("set-resources")
+    train = _resources(rules.get("train") if isinstance(rules, Mapping) else rules, "train:")
+    limited = _resources(content.get("resources"))
+    slots, threads = limited.get("train_slots", ""), _resources(content.get("set-threads")).get("train", _THREADS)
+    raw = _as_written(text, "set-resources", "train", "runtime")
+    if ":" in raw and train["runtime"].isdigit():  # YAML reads 20:00:00 without quotes as a number
+        raise UserError(f"{file}: {misread_time(raw, train['runtime'])}")
+    return Site(
+        train,
+        profile,
+        content.get("executor") == "slurm",
+        _resources(content.get("default-resources")),
+        int(slots) if slots.isdigit() else 0,
+        threads,
+        (*limited,),
+        _resources(rules.get("stack") if isinstance(rules, Mapping) else rules, "stack:"),
+    )
+
+
+def unknown_profile(name: str) -> str:
+    """The error for a missing profile, with the known ones: those of this folder, or those of rolloutbench."""
+    for folder in (Path("profiles"), ROOT / "profiles"):
+        known = sorted(
+            str(path) for path in folder.glob("*") if any((path / file).is_file() for file in _file_names(path))
+        )
+        if known:
+            break
+    near = did_you_mean(name, known)
+    return f"no such profile: {name} (a profile is a folder with a config.yaml){near}; known: {', '.join(known)}"
+
+
+def default_gres(workload: Mapping[str, Any]) -> str:
+    """The gres if the profile sets none: the experiment's GPUs per node, of any kind."""
+    return f"gpu:{workload['gpus_per_node']}" if workload["gpus_per_node"] else ""
+
+
+def _file_names(profile: Path) -> list[str]:
+    """The names of a profile's file; Snakemake prefers one for its own version."""
+    versioned = [file.name for pattern in ("profile.v*+.yaml", "config.v*+.yaml") for file in profile.glob(pattern)]
+    return [*sorted(versioned, reverse=True), "profile.yaml", "config.yaml"]
+
+
+def _resources(raw: Any, prefix: str = "") -> dict[str, str]:
+    """Resources from a mapping or from a list such as `train:gres=gpu:8`; of a list only items with the prefix."""
+    if isinstance(raw, Mapping):
+        pairs = list(raw.items())
+    else:
+        items = [raw] if isinstance(raw, str) else raw or []
+        pairs = [item.removeprefix(prefix).partition("=")[::2] for item in map(str, items) if item.startswith(prefix)]
+    return {str(key): plain_text(value) for key, value in pairs}
+
+
+def plain_text(value: Any) -> str:
+    """A resource's text without the second pair of quotes that Snakemake, which evaluates it, needs."""
+    text = os.path.expandvars(str(value).strip())  # as Snakemake does
+    try:
+        read = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return read if isinstance(read, str) else "" if read is None else text
+
+
+def _as_written(text: str, *keys: str) -> str:
+    """A scalar of a YAML text as it is written."""
+    found = yaml.load(text, yaml.BaseLoader)
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""
