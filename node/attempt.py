@@ -244,7 +244,8 @@ def _verified(attempt: Mapping[str, Any]) -> Path | None:
 def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str], name: str) -> None:
     program = Path(__file__).parents[1] / "envs" / stack / "verify.py"
     python, verified, changed = sys.executable, _verified(attempt), ""
-    if verified is not None and (lock := verified.with_name("requirements.lock")).is_file():  # recorded as found
+    lock = verified and verified.with_name("requirements.lock")
+    if verified and lock and retry_io(lambda: exists(lock), _STACK):  # recorded as found
         program, python = program.parents[1] / "found" / "verify.py", str(verified.parent / "env" / "bin" / "python")
         options = [*options, "--built", str(verified), "--lock", str(lock)]
         options += ["--origin", str(verified.parent / "env" / "origin.json")]
