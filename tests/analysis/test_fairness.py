@@ -5,6 +5,7 @@ import pytest
 
 from analysis.fairness import fairness_verdicts
 from analysis.runs import PlanRead, Run
+from trainers.reward_settings import without_code
 from trainers.timers.lookup import tree_named
 
 GPU = [{"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.6}]
@@ -53,3 +54,13 @@ def test_arms_that_tell_are_compared_and_only_they_are_named():
     assert any("threads (a: 2; b: 8)" in text for text in found) and any("; b: [])" in text for text in found)
     assert any("training data (a: abc; b: 123)" in text for text in found)
     assert any("workload.steps (a: 12; b: 99)" in text for text in found)
+
+
+def test_a_users_reward_shows_its_hash_and_not_its_text():
+    own = {"source": "mine.py", "function": "f", "sha256": "ab", "code": "def f(completions): ..."}
+    shown = without_code({"steps": 2, "rewards": [{"name": "format"}, own]})
+    assert shown == {
+        "steps": 2,
+        "rewards": [{"name": "format"}, {"source": "mine.py", "function": "f", "sha256": "ab"}],
+    }
+    assert without_code({"steps": 2}) == {"steps": 2}

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import LINE, cascade, phase_bars, waterfall_figure
+from analysis.figures.bars import cascade, phase_bars, waterfall_figure
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import (
     reward_figures,
@@ -306,15 +306,3 @@ def bars_of(**seconds: float) -> Figure:
 @pytest.mark.parametrize("seconds", [0.6876, 0.0123, 878.89, 0.00456])
 def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
     assert f"{seconds:.3g} s" in texts(bars_of(a=seconds))
-
-
-def test_a_long_name_is_shown_to_its_end() -> None:
-    first, second = (f"verl-vllm-h100-tp4-prefix-caching-on-{one}" for one in "ab")
-    figure = bars_of(**{first: 1.0, second: 2.0, "short": 3.0})
-    shown = "".join(re.findall(r"<tspan[^>]*>([^<]*)</tspan>", figure.svg))
-    assert shown == first + second and f"{first}: generation 1 s" in figure.alt
-    # Each name's middle is as far from its bar's, whatever its lines.
-    names = re.findall(r"translate\(-7,([\d.]+)\)[^>]*>(.*?)</text>", figure.svg)
-    middles = [float(top) + LINE / 2 * name.count("dy=") for top, name in names]
-    bars = [float(top) for top in re.findall(r'translate\(0,([\d.]+)\)" x2="-5"', figure.svg)]
-    assert len({middle - bar for middle, bar in zip(middles, bars, strict=True)}) == 1

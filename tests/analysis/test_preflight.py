@@ -140,7 +140,6 @@ def test_another_place_can_be_named(folder, tmp_path, drawn):
         ({"ledger": [{"setting": "x"}]}, "lacks 'verdict'"),
         ({"ledger": [ledger_row("x", "alike")]}, "verdict must be one of different, unverifiable, equivalent, equal"),
         ({"findings": [FINDING | {"level": "bad"}]}, "level must be one of impossible, unequal, odd (got 'bad')"),
-        ({"findings": [1]}, "is damaged"),
         ({"findings": None}, "is damaged"),
     ],
 )

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 
@@ -11,7 +10,7 @@ import pytest
 
 from analysis.sources.wandb_about import HIDDEN, git_in, hardware_in
 from analysis.sources.wandb_import import joined_attempts, read_wandb_offline_folder
-from analysis.sources.wandb_offline import inspect_command, records
+from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
 from tests.patience import run
@@ -125,17 +124,6 @@ def test_a_run_killed_before_wandb_wrote(folder, tmp_path, size):
     (tmp_path / "run-a.wandb").write_bytes(whole.read_bytes()[:size])
     with pytest.raises(UserError, match="has no record"):
         read_wandb_offline_folder(tmp_path)
-
-
-def test_the_wheels_program_prints_what_wandbs_command_line_does(folder):
-    """The command line is what is documented; it starts that program."""
-    path = next((folder / "two").glob("wandb/offline-run-*/run-b.wandb"))
-    assert "wandb-core" in inspect_command()[0], "else every file costs a second"
-    documented = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
-    ours = subprocess.run([*inspect_command(), str(path)], capture_output=True, check=True).stdout
-    env = os.environ | {"WANDB_ERROR_REPORTING": "false"}
-    assert ours == subprocess.run(documented, capture_output=True, check=True, env=env).stdout
-    assert ours.count(b"\n") > 5
 
 
 def rows_of(listed, tmp_path):
