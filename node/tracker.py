@@ -8,6 +8,7 @@ it, since metrics.jsonl has every step. A stack without wandb trains without it.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 
 def has_wandb() -> bool:
     """Whether this stack has wandb; an environment as found may lack it."""
-    return importlib.util.find_spec("wandb") is not None
+    return "wandb" in sys.modules or importlib.util.find_spec("wandb") is not None
 
 
 class Tracker:

@@ -21,7 +21,7 @@ from workflow.doctor.machine_checks import file_checks, machine_checks, token_ch
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
 from workflow.slurm.site import Site, read_site
-from workflow.stacks import load_stack, stack_names
+from workflow.stacks import found_names, load_stack, stack_names
 
 PATIENCE_S = 40.0  # limit for all checks together: they run in parallel
 _COLOURS = {"passed": "\x1b[32m", "warning": "\x1b[33m", "failed": "\x1b[31m"}
@@ -47,7 +47,7 @@ def doctor(config: Path | None, profile: Path | None, across_nodes: bool, as_jso
 
 def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = False) -> list[DoctorCheck]:
     """The checks of this machine, for an experiment or for none."""
-    names, runs = stack_names(), []
+    names, runs = [*stack_names(), *found_names()], []
     if config is not None:
         # The data may be elsewhere: only the machine is checked.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))

@@ -27,7 +27,7 @@ from common.files import write_text
 from common.messages import join_first, unknown_name
 from engines import Engine, engine_named, engines
 from trainers.protocol import Trainer
-from trainers.registry import trainers
+from trainers.registry import trainer_named, trainers
 from trainers.replay import RELEASE
 from workflow.stacks import staging
 from workflow.stacks.conda import check_conda_lock
@@ -61,7 +61,7 @@ _PYTHON = """\
 # variable PYTHONPYCACHEPREFIX, which is for its children.
 python={python}
 if [ ! -x "$python" ]; then
-  echo "error: the environment of stack {name} is gone: $python; restore it, or record another one" >&2
+  echo "error: stack {name}: $python is not on $(uname -n); restore that environment, or record another one" >&2
   exit 2
 fi
 exec "$python" -X pycache_prefix={cache} "$@"
@@ -183,11 +183,13 @@ def _read(python: Path) -> dict[str, Any]:
         raise UserError(f"--python: {path} is Python {present.release}; the driver needs {OLDEST_PYTHON} or later")
     asked = [one.distribution for one in trainers()] + [package for one in engines() for package in one.packages]
     command = [str(present.path), "-I", "-B", str(_PROGRAM), *map(canonicalize_name, asked)]
+    done = None
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        raise UserError(f"--python: what {path} has cannot be read: {done.stderr.strip()[-300:]}") from None
+        last = done.stderr.strip()[-300:] if done else "no answer"
+        raise UserError(f"--python: what {path} has cannot be read: {last}") from None
     if found["unreadable"]:
         raise UserError(f"--python: the packages in {found['unreadable'][0]} cannot be read; ask its owner for access")
     return {**found, "release": present.release}
@@ -200,24 +202,26 @@ def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
     if given is not None and not driven[given].trains:
         return driven[given]  # no package of its own
     names = {name: [one.distribution] for name, one in driven.items() if one.trains}
+    if given is not None:
+        if given not in _installed(found, names, every=True):
+            raise UserError(f"--trainer: {found['prefix']} has no {driven[given].distribution}")
+        return driven[given]
     there = _installed(found, names)
-    if given is not None and given not in there:
-        raise UserError(f"--trainer: {found['prefix']} has no {driven[given].distribution}")
-    if given is None and len(there) != 1:
+    if len(there) != 1:
         has = f"has several trainers: {_versions(there)}" if there else f"has no trainer ({', '.join(names)})"
         only = next(name for name, one in driven.items() if not one.trains)
         hint = f"name one with --trainer; {only} runs an engine alone"
         if found["of_user"] and not there:
             hint += f"; packages in {found['of_user']} (pip install --user) and PYTHONPATH do not count"
         raise UserError(f"{found['prefix']} {has}; {hint}")
-    return driven[given or next(iter(there))]
+    return driven[next(iter(there))]
 
 
 def _engine(found: Mapping[str, Any], trainer: Trainer, given: str | None) -> Engine:
     names = {one: list(engine_named(one).packages) for one in trainer.engines}
     if given is not None and given not in names:
         raise UserError(f"--engine: {unknown_name(f'engine of {trainer.name}', given, names)}")
-    every = {name: version for name, version in _installed(found, names, every=True).items()}
+    every = _installed(found, names, every=True)
     if given is not None:
         if given not in every:
             raise UserError(f"--engine: {found['prefix']} has no {' or '.join(names[given])}")
@@ -274,13 +278,14 @@ def _changes(stack: Stack, found: Mapping[str, Any]) -> list[str]:
     conda = stack.found_conda.read_text(encoding="utf-8").splitlines()[1:] if stack.found_conda.is_file() else []
     for packages, lines in ((then, conda), (now, found["conda"])):
         packages |= {f"conda's {line.rpartition('/')[2].rsplit('-', 2)[0]}": line.partition("#")[0] for line in lines}
+    first = {"Python", "torch", trainer_named(stack.trainer).distribution, *engine_named(stack.engine).packages}
     return [
         f"{name} {now[name]} now, was {then[name]}"
         if name in now and name in then
         else f"{name} {now[name]}, which was not there"
         if name in now
         else f"no {name}, was {then[name]}"
-        for name in sorted({*then, *now})
+        for name in sorted({*then, *now}, key=lambda name: (name not in first, name))
         if then.get(name) != now.get(name)
     ]
 
@@ -288,10 +293,9 @@ def _changes(stack: Stack, found: Mapping[str, Any]) -> list[str]:
 def _origin(stack: Stack) -> dict[str, Any]:
     lines = _recorded_lines(stack)
     sources = {name: rest.partition("  # ")[2] for name, rest in lines.items() if "  # " in rest}
+    versions = {name: rest.partition("  # ")[0] for name, rest in lines.items()}
     # Packages whose metadata is damaged have no usable line.
-    accepted = {
-        name: rest for name, rest in lines.items() if not _PIN.fullmatch(f"{name}=={rest.partition('  # ')[0]}")
-    }
+    accepted = {name: version for name, version in versions.items() if not _PIN.fullmatch(f"{name}=={version}")}
     return {
         "state": FOUND,
         "python": str(stack.found_python),
