@@ -92,27 +92,6 @@ print(json.dumps({
 }))
 """
 
-STAND_IN = """
-import socket, sys, time
-from pathlib import Path
-if sys.argv[1] == "-I":
-    sys.exit(1)
-fail = Path(__file__).with_name("fail")
-if fail.exists() and (left := fail.read_text()):
-    fail.write_text(left[1:])
-    sys.exit(7)
-told = dict(word.partition("=")[::2] for word in sys.argv)
-if "--head" in told:
-    server = socket.socket()
-    server.bind((told["--node-ip-address"], 0))
-    server.listen()
-    Path(told["--temp-dir"]).mkdir()
-    address = "%s:%d" % server.getsockname()
-    Path(told["--temp-dir"], "ray_current_cluster").write_text(address)
-print("Ray runtime started.", flush=True)
-time.sleep(600)
-"""
-
 
 class Task:
     """A running task of a job."""
@@ -303,39 +282,6 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
     assert folder.exists()
     subject.PrivateFolder({"TMPDIR": str(base)}).remove()
     assert not folder.exists()
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path) -> Path:
-    """A Python that acts like `ray start` where Ray itself is not the matter; it fails once per line of `fail`."""
-    script = tmp_path / "python"
-    script.write_text(f"#!{sys.executable}\n{STAND_IN}")
-    script.chmod(0o755)
-    return script
-
-
-def test_a_taken_port_is_no_end_but_a_ray_that_never_starts_is(
-    tmp_path: Path, stand_in: Path, start: Callable[..., Task]
-) -> None:
-    (tmp_path / "fail").write_text("x" * 2)
-    head = start(tmp_path / "0", 0, python=str(stand_in))
-    head.hear("up")
-    (tmp_path / "fail").write_text("x" * 2)
-    assert start(tmp_path / "0", 1, python=str(stand_in)).hear("ready")
-    assert head.hear("ready")
-
-    (tmp_path / "fail").write_text("x" * 3)
-    head, worker = (start(tmp_path / "1", rank, python=str(stand_in)) for rank in (0, 1))
-    said = head.hear("error")
-    assert said == f"Ray ended on rank 0 (nowhere1) (exit 7; see {tmp_path / 'ray-1-0.log'})"
-    assert worker.hear("error") == said
-
-    head = start(tmp_path / "2", 0, python=str(stand_in))
-    head.hear("up")
-    (tmp_path / "fail").write_text("x" * 3)
-    said = start(tmp_path / "2", 1, python=str(stand_in)).hear("error")
-    assert said == f"Ray ended on rank 1 (nowhere2) (exit 7; see {tmp_path / 'ray-2-1.log'})"
-    assert head.hear("error") == said
 
 
 def setup_of(folder: Path, rank: int, python: Path, **more: Any) -> TaskSetup:

@@ -123,14 +123,6 @@ def test_gpus_are_the_experiments_or_nothing_is_submitted(run: MakeRun) -> None:
     ("script", "says"),
     [
         (
-            "module load cuda/99\necho on it goes\n",
-            ["with exit code 127, ", "| {setup}: line 1: module: command not found"],
-        ),
-        (
-            "module() { echo 'no such module' >&2; return 1; }\nmodule load cuda/99\ntrue\n",
-            ["code 1,", "| no such module"],
-        ),
-        (
             "echo the last\nfalse\n",
             ["with exit code 1, before the trainer was started", "| the last", "| line 2: false:"],
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PYTHON, Index, Site, write_wheel
+from .conftest import Index, Site, write_wheel
 
 pytestmark = pytest.mark.full("locks resolved anew")
 
@@ -64,40 +64,3 @@ def test_overrides_leave_a_package_out(tiny: Site) -> None:
     assert "rbt-beta" not in (tiny.envs / "tiny" / "requirements.lock").read_text()
     built = tiny.build()
     assert built.returncode == 0, built.stderr
-
-
-@pytest.mark.parametrize(
-    ("new", "message"), [("1", None), ("broken", "has no sha256"), (None, "conda-lock's output:\n  no such package")]
-)
-def test_a_new_conda_lock_replaces_the_old_only_when_it_fits(
-    tiny: Site, tmp_path: Path, new: str | None, message: str | None
-) -> None:
-    folder = tiny.envs / "tiny"
-    (folder / "environment.yml").write_text(f'dependencies: ["python {PYTHON}.*"]\n')
-    (folder / "conda-lock.yml").write_text(conda_lock("0"))
-    text = conda_lock("0").replace("sha256", "sha1") if new == "broken" else conda_lock(new or "")
-    (tmp_path / "new.yml").write_text(text)
-    # conda-lock's part: it is asked for the right thing, and leaves a file or says what is wrong.
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    answer = f'cp "{tmp_path}/new.yml" "$9"' if new else "echo no such package >&2; exit 1"
-    (programs / "conda-lock").write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\n{answer}\n')
-    (programs / "micromamba").write_text("#!/bin/sh\n")
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    tiny.environ["PATH"] = f"{programs}:/usr/bin:/bin"
-    done = tiny.run("lock", "tiny")
-    wanted = f"--conda {programs}/micromamba --lockfile .conda-lock.new.yml"
-    assert (tmp_path / "asked").read_text() == f"lock --file environment.yml --platform linux-64 {wanted}\n"
-    assert done.returncode == (0 if message is None else 1), done.stderr
-    assert message is None or message in done.stderr
-    assert (folder / "conda-lock.yml").read_text() == conda_lock("1" if message is None else "0")
-    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
-
-
-def conda_lock(build: str) -> str:
-    return (
-        f"version: 1\npackage:\n- name: python\n  version: {PYTHON}.7\n  manager: conda\n  platform: linux-64\n"
-        f"  dependencies: {{}}\n  url: https://conda.anaconda.org/x/linux-64/python-{PYTHON}.7-{build}.conda\n"
-        f"  hash: {{sha256: {'a' * 64}}}\n"
-    )

@@ -6,14 +6,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from node.checkpoints import is_complete
-from node.phase_clock import PhaseClock
-from trainers.trl.driver.timers import TrlTimers
 from workflow.job.place import Place
 from workflow.job.rendezvous import TaskSetup
 from workflow.job.server import ServerHead, ServerSetup, is_healthy
@@ -67,26 +64,6 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
         assert head.poll() is None
         patience.until(lambda: is_healthy(head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
-
-
-def test_processes_that_wait_for_rank_0_wait_in_its_phases() -> None:
-    """One process talks with the server: means over all would be wrong, were the others' waits elsewhere."""
-    done: list[str] = []
-    everyone = SimpleNamespace(wait_for_everyone=lambda: done.append(clock.path))
-    generation = SimpleNamespace(
-        accelerator=everyone,
-        sync_weights=lambda: done.append("sync"),
-        generate=lambda **given: done.append(f"{clock.path}, timed by {given['profiler']}"),
-    )
-    clock = PhaseClock(iter(range(100)).__next__)
-    timers = TrlTimers(clock)
-    timers._time_server(generation)
-    timers._time(generation, "sync_weights", "sync_weights")
-    with clock.phase("prepare_inputs"):
-        generation.sync_weights()
-        generation.generate(profiler="TRL's own, of rank 0 alone")
-    assert done == ["sync", "prepare_inputs/sync_weights", "prepare_inputs/generate, timed by None"]
-    assert set(clock.take()[1]) == {"prepare_inputs", "prepare_inputs/sync_weights", "prepare_inputs/generate"}
 
 
 def test_it_trains_with_the_synced_weights(served: dict[str, Any]) -> None:
