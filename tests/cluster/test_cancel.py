@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
+from workflow.commands import cancel as canceller
 from workflow.commands.cancel import cancel
 from workflow.commands.status import show_status
-from workflow.commands.table import cancel as canceller
 from workflow.runs import jobs as submissions
 from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.run_state import run_states

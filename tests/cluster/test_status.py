@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
+from workflow.commands import status
 from workflow.commands.status import readable_step, show_status, status_lines, take_snapshot
-from workflow.commands.table import status
 from workflow.head.launcher import Launcher
 from workflow.runs.experiment import ExpectedRun, Experiment, named_experiment
 from workflow.runs.history import RETRIED, explain

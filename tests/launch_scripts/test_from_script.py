@@ -23,7 +23,7 @@ from tests.trainers.composed import composed_by
 from tests.trainers.verl.tiers import SECOND
 from trainers.verl.driver.composed import flat
 from workflow.cli import main
-from workflow.commands.table import new_from_script as from_script
+from workflow.commands import new_from_script as from_script
 from workflow.config.plan import Plan, load_plan
 from workflow.launch_scripts.launch import LaunchScript, read_launch_script
 from workflow.slurm.site import read_site
