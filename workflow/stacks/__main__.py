@@ -16,7 +16,6 @@ from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
 from workflow.stacks.distfiles import Target
-from workflow.stacks.found import doubts, make_ready, record
 from workflow.stacks.lockfile import check_lock, env_names, refresh_conda_lock, refresh_lock
 from workflow.stacks.needs import missing_needs
 from workflow.stacks.register import register
@@ -124,6 +123,8 @@ def _register(given: argparse.Namespace) -> None:
 
 
 def _found(given: argparse.Namespace) -> None:
+    from workflow.stacks.found import doubts, make_ready, record  # asks the trainers, which a builder lacks
+
     stack = record(given.name, given.python, trainer=given.trainer, engine=given.engine)
     stack.log(
         f"{stack.trainer} {stack.trainer_version} with {stack.engine}, Python {stack.python}, "
