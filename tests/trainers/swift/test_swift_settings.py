@@ -50,12 +50,6 @@ def test_the_words_are_translated() -> None:
     assert args_of({"options": {"adam_beta2": 0.95}})["adam_beta2"] == 0.95
 
 
-def test_several_processes_have_equal_shares_of_the_batch() -> None:
-    args = args_of(nodes=2)
-    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 1)
-    assert args["generation_batch_size"] == 8 and "generation_batch_size" not in args_of()
-
-
 ASYNC = {"use_vllm": True, "vllm_mode": "server", "async_generate": True}
 CUDA = StackFacts("swift", "vllm", "cuda", "4.6.0", "0" * 12)
 
