@@ -129,18 +129,6 @@ def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> Non
     assert missing.returncode == 1 and "none.sif does not exist" in missing.stderr
 
 
-@pytest.mark.full("stacks are built")
-def test_an_image_does_not_replace_what_was_built(tiny: Site, image: Path) -> None:
-    assert tiny.build().returncode == 0
-    before = (tiny.built()[0] / "verify.json").read_text()
-    adopt = ("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
-    refused = tiny.run(*adopt)
-    assert refused.returncode == 1 and "tiny already exists, built" in refused.stderr
-    assert "remove that folder first" in refused.stderr and (tiny.built()[0] / "verify.json").read_text() == before
-    shutil.rmtree(tiny.built()[0])
-    assert tiny.run(*adopt).returncode == 0 and tiny.run(*adopt).returncode == 0
-
-
 def test_gpus_are_let_in_for_cuda_only() -> None:
     text = wrapper("/usr/bin/apptainer", Path("/images/a b.sif"), [Path("/shared")], gpu=True)
     assert "exec /usr/bin/apptainer exec --nv --bind=/shared '/images/a b.sif' /opt/stack/bin/python \"$@\"\n" in text
