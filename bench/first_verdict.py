@@ -37,7 +37,7 @@ def first_verdict_lines() -> list[Line]:
     what = f"two consoles of {STEPS} steps"
     on_wandb = f"two runs on wandb of {STEPS} steps x {METRICS} metrics"
     return [
-        Line(f"{what}: seconds to the verdict", verdict[0], 3, "s", plain[0]),
+        Line(f"{what}: seconds to the verdict", verdict[0], 2, "s", plain[0]),
         Line(f"{what}: CPU to the verdict", verdict[1], None, "s", plain[1]),
         Line(f"{what}: with the report", whole[0], None, "s", plain[0]),
         Line(f"{what}: lines printed", whole[2], 20, "", plain[2]),

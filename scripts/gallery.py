@@ -17,7 +17,7 @@ from common.errors import UserError
 from common.files import ROOT, write_text
 from common.messages import report_errors, unknown_name
 from workflow.cli import require_report
-from workflow.commands.compare import import_content
+from workflow.commands.compare import import_runs, imported_content
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 
@@ -54,7 +54,10 @@ def _content(name: str, plan: Plan) -> Content:
         folder = require_report(plan, Path(ENTRIES[name][0]))
         return read_content(folder / "plan.json", folder, None, None)
     with tempfile.TemporaryDirectory() as temporary:
-        return import_content(plan, Path(temporary))
+        import_runs(plan, Path(temporary))
+        content = imported_content(plan, Path(temporary))
+        assert content.tables, "made while the folder is there"
+        return content
 
 
 def page_with(name: str, page: str, verdict: str) -> str:

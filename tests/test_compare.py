@@ -234,8 +234,10 @@ def test_a_paste_of_one_step_is_answered_as_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    printed_before = "a line of its start\n" * 20_000
     for name, seconds in (("a", 878.89), ("b", 408.19)):
-        Path(f"{name}.log").write_text(f"step:3 - timing_s/gen:{seconds - 30:.3f} - timing_s/step:{seconds:.3f}\n")
+        step = f"step:3 - timing_s/gen:{seconds - 30:.3f} - timing_s/step:{seconds:.3f}\n"
+        Path(f"{name}.log").write_text(printed_before + step)
     assert main(["compare", "a.log", "b.log", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "b vs a: not resolved, one step only. Per step 2.15× (no confidence interval)." in said

@@ -45,12 +45,14 @@ _WITHOUT_TIMES = ("timings-missing", BARS_TOO_COARSE)
 HIGHEST_STEP = 2**31 - 1
 
 
-def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[Iterator[pa.Table], ImportedFile]:
+def import_run(
+    spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE, read_before: dict[str, Imported] | None = None
+) -> tuple[Iterator[pa.Table], ImportedFile]:
     """An imported run's tidy table, in parts, and its imported.json (both: docs/files.md).
 
-    `spec` is its spec.json, with `import` in it; downloads from wandb are kept in `cache`. `UserError` when a source is
-    missing or not a log, holds several runs, or disagrees with another source, or when the trainer's version or its
-    timers are unknown.
+    `spec` is its spec.json, with `import` in it; downloads from wandb are kept in `cache`. `read_before` are
+    sources that were read before, and are taken out of it. `UserError` when a source is missing or not a log, holds
+    several runs, or disagrees with another source, or when the trainer's version or its timers are unknown.
     """
     run_id, facts = _text(spec, "run_id"), spec.get("import")
     if not isinstance(facts, Mapping) or not facts.get("sources"):
@@ -58,7 +60,8 @@ def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> t
     names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
     sources = [str(source) for source in facts["sources"]]
     before = _file_states(sources)
-    parts = [read_source(source, facts.get("format"), names, cache, facts.get("step_seconds")) for source in sources]
+    known, form, step_seconds = read_before or {}, facts.get("format"), facts.get("step_seconds")
+    parts = [known.pop(one) if one in known else read_source(one, form, names, cache, step_seconds) for one in sources]
     for part in parts:
         _require_possible_steps(part.read, run_id)
         part.read.verdicts += drop_foreign_windows(part, run_id)
@@ -278,11 +281,16 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
     }
 
 
-def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
-    """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows."""
+def write_import(
+    spec: Mapping[str, Any], out: Path, cache: Path = CACHE, read_before: dict[str, Imported] | None = None
+) -> int:
+    """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows.
+
+    `read_before`: as for `import_run`.
+    """
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError(SPEC_CHANGED)
-    tables, imported = import_run(spec, out.parent, cache)
+    tables, imported = import_run(spec, out.parent, cache, read_before)
     for name, content in (("spec.json", dict(spec)), ("imported.json", imported)):
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
         write_bytes(out.parent / name, (text + "\n").encode())

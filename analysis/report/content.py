@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.cost import cost_table
-from analysis.estimates.comparable import comparable
+from analysis.estimates.comparable import Comparable, comparable
 from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repetition_of
@@ -23,7 +23,7 @@ from analysis.installed import environment_table, mixed_origin_verdicts, origin_
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.provenance import runs_table
 from analysis.reward_change import rewards_table
-from analysis.roofline.floors import floors_of
+from analysis.roofline.floors import Floors, floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.run_checks import (
@@ -54,24 +54,55 @@ OVER_STEPS = ("paired-steps", "step-time", "response-length", "stragglers", "rew
 
 
 @dataclass(frozen=True)
+class Rest:
+    """What a report has besides its answer."""
+
+    tables: dict[str, pd.DataFrame]
+    lengths: pd.DataFrame
+    settings: dict[str, list[Setting]]
+    verdicts: list[Verdict]
+
+
+@dataclass(frozen=True)
 class Content:
     """The report's parts; tables keep full precision (the function that makes a table documents its columns)."""
 
     plan: PlanRead
     runs: list[Run]
     trees: list[TimerTree]
-    tables: dict[str, pd.DataFrame]
-    """Every table that the report writes, by its name in tables/."""
-    lengths: pd.DataFrame
-    """The counted steps' samples of response_length."""
-    settings: dict[str, list[Setting]]
-    """By part: config (requested and resolved), hardware and versions (as the jobs reported them)."""
     arm_verdicts: list[ArmVerdict]
     """Each rival against the baseline."""
     other_verdicts: list[ArmVerdict]
     """The arms whose steps are of another kind than the baseline's, each against the first of its kind."""
-    verdicts: list[Verdict]
+    read_verdicts: list[Verdict]
+    """The verdicts about reading the runs and choosing their steps."""
     preflight: Preflight | None
+    make_rest: Callable[[], Rest]
+
+    @cached_property
+    def _rest(self) -> Rest:
+        # The answer needs none of it, and comes first.
+        return self.make_rest()
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table that the report writes, by its name in tables/."""
+        return self._rest.tables
+
+    @property
+    def lengths(self) -> pd.DataFrame:
+        """The counted steps' samples of response_length."""
+        return self._rest.lengths
+
+    @property
+    def settings(self) -> dict[str, list[Setting]]:
+        """By part: config (requested and resolved), hardware and versions (as the jobs reported them)."""
+        return self._rest.settings
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """All verdicts about the data, the most serious first."""
+        return self._rest.verdicts
 
     @cached_property
     def figures(self) -> list[Figure]:
@@ -135,16 +166,44 @@ def read_content(
     wide = with_work(wide, runs, floors, plan.baseline)
     runs = [r for r in runs if r.run_id in set(wide["run_id"])]
     trees = list(dict.fromkeys(r.tree for r in runs))
-    of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
-    phases = phase_table(wide, list(plan.arms), trees, of_arm)
     divisible, refusals = comparable(runs, plan, wide)
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
+    busy = busy_terms(runs, wide)
+    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy)
+    others = [one for other in plan.of_other_kinds() for one in _verdicts_of(other, runs, wide, before, busy)]
+    every = with_engines_alone([*arm_verdicts, *others], plan)
+    arm_verdicts, others = every[: len(arm_verdicts)], every[len(arm_verdicts) :]
+    read = [*verdicts, *more]
+
+    def rest() -> Rest:
+        tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
+        answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan)]
+        return _rest(plan, runs, trees, tables, divisible, floors, before, results, answered)
+
+    return Content(plan, runs, trees, arm_verdicts, others, read, before, rest)
+
+
+def _rest(
+    plan: PlanRead,
+    runs: list[Run],
+    trees: list[TimerTree],
+    answered: dict[str, pd.DataFrame],
+    divisible: Comparable,
+    floors: Floors,
+    before: Preflight | None,
+    results: Path,
+    verdicts: list[Verdict],
+) -> Rest:
+    """All tables and verdicts, from those of the answer."""
+    wide = answered["steps"]
+    of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
+    phases = phase_table(wide, list(plan.arms), trees, of_arm)
     lengths = samples(runs, "response_length", wide)
     completions, without = read_samples(runs, results)
-    verdicts += [*more, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *phase_verdicts(phases)]
-    verdicts += [*without, *work_verdicts(wide, runs, floors), *_run_verdicts(runs, plan, wide, lengths)]
+    verdicts = [*verdicts, *phase_verdicts(phases), *without, *work_verdicts(wide, runs, floors)]
+    verdicts += _run_verdicts(runs, plan, wide, lengths)
     settings = {
         "config": config_settings(runs, plan),
         "hardware": reported_settings(runs, plan, "hardware"),
@@ -154,25 +213,20 @@ def read_content(
         "steps": wide,
         "phases": phases,
         "sums": sums_table(phases, wide, trees),
-        "estimates": estimates,
+        "estimates": answered["estimates"],
         "noise": noise_table(wide, plan, divisible),
-        "comparison": comparison,
+        "comparison": answered["comparison"],
         "waterfall": waterfall_table(wide, category_table(phases, "step")),
         "stragglers": straggler_table(wide, runs, plan, lengths),
-        "gate": gate,
+        "gate": answered["gate"],
         "samples": completions,
         "phase_speedups": phase_speedups(wide, plan, trees, divisible.refused),
         "settings": settings_table([one for some in settings.values() for one in some], plan),
-        "explained": explained_table(wide, runs, plan, divisible, estimates),
+        "explained": explained_table(wide, runs, plan, divisible, answered["estimates"]),
     }
     found = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
     tables["suggestions"] = pd.DataFrame(found, columns=[field.name for field in fields(Suggestion)])
-    busy = busy_terms(runs, wide)
-    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy)
-    others = [one for other in plan.of_other_kinds() for one in _verdicts_of(other, runs, wide, before, busy)]
-    every = with_engines_alone([*arm_verdicts, *others], plan)
-    arm_verdicts, others = every[: len(arm_verdicts)], every[len(arm_verdicts) :]
-    return Content(plan, runs, trees, tables, lengths, settings, arm_verdicts, others, worst_first(verdicts), before)
+    return Rest(tables, lengths, settings, worst_first(verdicts))
 
 
 def _verdicts_of(

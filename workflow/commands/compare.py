@@ -12,36 +12,28 @@ import tempfile
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from analysis.imports.import_run import CACHE, write_import
 from analysis.imports.tree_by_data import BY_DATA
+from analysis.report.content import Content, read_content
+from analysis.runs import LEFT_OUT, Run
 from analysis.sources.any_table import COLUMNS_TAKEN
+from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 from common.errors import UserError
-from common.files import write_json, write_text_at
+from common.files import read_json, write_json, write_text_at
 from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import UNKNOWN, engines
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
+from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
-from workflow.commands.compared_arms import (
-    ComparedArm,
-    arms_of,
-    detect,
-    download_all,
-    has_one_step,
-    name_arms,
-    require_release,
-)
+from workflow.commands.compared_arms import ComparedArm, arms_of, detect, download_all, name_arms, require_release
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
-
-if TYPE_CHECKING:
-    from analysis.report.content import Content
-    from analysis.runs import Run
 
 READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS)
 """What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
@@ -59,23 +51,17 @@ def compare(args: argparse.Namespace) -> None:
         detect(arm, args.trainer, args.release, args.step_seconds)
     require_release(arms, args.release)
     name_arms(arms)
-    raw = _configuration(arms, args)
-    plan = load_plan(raw)
     _require_free(args)
-    if args.save:
-        text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
-        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
     if args.verdict_only:
         with tempfile.TemporaryDirectory() as folder:
-            _compare(plan, Path(folder), args, arms)
+            _compare(Path(folder), args, arms)
         return
     folder = args.report
     existed = folder.exists()
     mark = "Written by rolloutbench compare, which may write this folder again.\n"
     write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
     try:
-        content = _compare(plan, folder, args, arms)
+        content = _compare(folder, args, arms)
     except UserError:
         if not existed:
             shutil.rmtree(folder, ignore_errors=True)
@@ -109,17 +95,25 @@ def _require_free(args: argparse.Namespace) -> None:
         raise UserError(f"{folder} exists and holds no report of this command; give another folder with --report")
 
 
-def _compare(plan: Plan, folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]) -> Content:
-    """Import every run and print the verdict; returns the report's content."""
-    from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
-
-    content = import_content(plan, folder)
-    from analysis.runs import LEFT_OUT
-
-    left_out = [verdict.text for verdict in content.verdicts if verdict.code in LEFT_OUT]
-    taken = [verdict.text.partition(": ")[2] for verdict in content.verdicts if verdict.code in READ_AS]
+def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]) -> Content:
+    """Import every run, save the configuration and print the verdict; returns the report's content."""
+    raw = _configuration(arms, args)
+    plan = load_plan(raw)
+    import_runs(plan, folder, {source: read for arm in arms for source, read in arm.read_sources().items()})
+    if args.warmup is None and _has_one_step(plan, folder):
+        # Leaving it out as a warm-up would leave nothing to compare.
+        raw["warmup_steps"] = 0
+        plan = load_plan(raw)
+    if args.save:
+        text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
+        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
+    content = imported_content(plan, folder)
+    read = list(dict.fromkeys(content.read_verdicts))
+    left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
+    taken = [verdict.text.partition(": ")[2] for verdict in read if verdict.code in READ_AS]
     codes = {code for trainer in trainers() for code in trainer.told}
-    told = [f"{verdict.text}." for verdict in content.verdicts if verdict.code in codes and verdict.level != "note"]
+    told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
     for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
         _say(line, args)
     as_markdown = verdict_markdown(content.every_verdict) or escaped(content.no_comparison)
@@ -155,7 +149,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         lacking.append("release")
         flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
-    by_data = [verdict.text for verdict in content.verdicts if verdict.code == BY_DATA]
+    by_data = [verdict.text for verdict in content.read_verdicts if verdict.code == BY_DATA]
     if not lacking:
         return [f"{text}." for text in by_data[:1]]
     how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
@@ -179,16 +173,28 @@ def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
     return names
 
 
-def import_content(plan: Plan, folder: Path) -> Content:
-    """Import a plan's runs into a folder with the workflow's layout, and read the report's content from it."""
-    write_json(folder / "plan.json", plan.as_json())
+def import_runs(plan: Plan, folder: Path, read: dict[str, Imported] | None = None) -> None:
+    """Import a plan's runs into a folder with the workflow's layout; `read` are sources that were read before."""
     for run_id, run in plan.imports.items():
-        write_import(run.spec, folder / "runs" / run_id / "steps.parquet", CACHE)
-    imported = [folder / "runs" / run_id / "imported.json" for run_id in plan.imports]
-    write_preflight(plan, [], folder / "preflight.json", imported)
-    from analysis.report.content import read_content
+        write_import(run.spec, folder / "runs" / run_id / "steps.parquet", CACHE, read)
 
+
+def imported_content(plan: Plan, folder: Path) -> Content:
+    """The content of a report on a plan whose runs are imported into a folder."""
+    write_json(folder / "plan.json", plan.as_json())
+    write_preflight(plan, [], folder / "preflight.json", _imported_files(plan, folder))
     return read_content(folder / "plan.json", folder, None, None)
+
+
+def _imported_files(plan: Plan, folder: Path) -> list[Path]:
+    return [folder / "runs" / run_id / "imported.json" for run_id in plan.imports]
+
+
+def _has_one_step(plan: Plan, folder: Path) -> bool:
+    """Whether a run that warms up has only one step."""
+    found = map(read_json, _imported_files(plan, folder))
+    trainers_of = (trainer_named(str(run.spec["trainer"])) for run in plan.imports.values())
+    return any(trainer.step_of == "step" and one["steps"] == 1 for trainer, one in zip(trainers_of, found, strict=True))
 
 
 def _say(line: str, args: argparse.Namespace) -> None:
@@ -237,7 +243,7 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
         "experiment": (args.save or args.report).stem,
         # The tables and figures are of the baseline's kind, and a training has more of them.
         "baseline": (trained if len(trained) > 1 else arms)[0].name,
-        "warmup_steps": (0 if has_one_step(arms, args) else 1) if args.warmup is None else args.warmup,
+        "warmup_steps": 1 if args.warmup is None else args.warmup,
         "arms": {
             arm.name: {
                 "trainer": arm.trainer,

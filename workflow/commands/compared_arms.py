@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +25,6 @@ from trainers.section import NAME_PATTERN
 from trainers.timers.tree import release_of
 
 _DOWNLOADS = 4
-# A log of one step is shorter.
-_SHORT_BYTES = 64_000
 _USE = "rolloutbench compare A.log B.log"
 
 
@@ -47,6 +44,10 @@ class ComparedArm:
     release_unknown: bool = False
     """Whether neither its sources nor a flag name its release."""
     inspected: list[Imported] = field(default_factory=list)
+
+    def read_sources(self) -> dict[str, Imported]:
+        """The sources whose steps were read to find out what they are."""
+        return {name: one for name, one in zip(self.sources, self.inspected, strict=True) if one.read.records}
 
 
 def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
@@ -212,15 +213,3 @@ def _file_name(arm: ComparedArm, parts: int) -> str:
         path = path.parent
     text = "-".join([*path.parent.parts[len(path.parent.parts) - parts + 1 :], path.stem])
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[-40:]
-
-
-def has_one_step(arms: Sequence[ComparedArm], args: argparse.Namespace) -> bool:
-    """Whether a short log has only one step: leaving it out as a warm-up would leave nothing to compare."""
-    for arm in (arm for arm in arms if trainer_named(arm.trainer).step_of == "step"):
-        for source, inspected in zip(arm.sources, arm.inspected, strict=True):
-            records = inspected.read.records
-            if not records and Path(source).is_file() and Path(source).stat().st_size <= _SHORT_BYTES:
-                records = read_source(source, None, (arm.name, arm.engine), CACHE, args.step_seconds).read.records
-            if len(records) == 1:
-                return True
-    return False
