@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,6 @@ from typing import Any
 from bench.gate import Gate, cpu_s
 from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
-from node.hardware import process_tree
 from node.ranks import die_with_parent
 from trainers.replay import driver
 
@@ -130,26 +128,23 @@ def vllm(model: Path, settings: dict[str, Any], threads: int, released: bool) ->
 @contextlib.contextmanager
 def sglang(model: Path, settings: dict[str, Any], threads: int, released: bool) -> Iterator[Prepared]:
     """`sglang.benchmark.offline_throughput`, on prompts that are tokens."""
-    from engines.sglang import colocate
-
-    os.environ.update(colocate._VARIABLES)
-    longest = settings["max_prompt_length"] + settings["max_response_length"]
-    room = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
-    words = {"model_path": str(model), "dtype": settings["dtype"], "random_seed": settings["seed"]}
-    made = colocate._engine_class()(
-        **{**colocate.CPU_SETTINGS, **words, **room, **settings["engine"]}, log_level="error", skip_tokenizer_init=True
-    )
     from sglang.benchmark.datasets import DatasetRow
     from sglang.benchmark.offline_throughput import throughput_test_once
 
-    class OnTokens:
-        """The engine, whose benchmark calls prompts what are tokens here."""
+    from engines.sglang.client import Sglang
 
-        get_server_info = made.get_server_info
+    longest = settings["max_prompt_length"] + settings["max_response_length"]
+    room = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
+    server = Sglang(model, settings["dtype"], settings["seed"], {**room, **settings["engine"]}, Path(os.devnull))
+
+    class OnTokens:
+        """The server, whose benchmark calls prompts what are tokens here."""
 
         def generate(self, prompt: Any, **more: Any) -> Any:
-            answers = made.generate(input_ids=prompt, **more)
-            return [{"meta_info": one["meta_info"]} for one in answers]
+            return server._ask("generate", input_ids=prompt, **more)
+
+        def get_server_info(self) -> Any:
+            return {"internal_states": [{"last_gen_throughput": 0.0}]}
 
     sampling = {"temperature": settings["temperature"], "top_p": settings["top_p"]}
 
@@ -158,15 +153,11 @@ def sglang(model: Path, settings: dict[str, Any], threads: int, released: bool) 
             DatasetRow(prompt=ids, prompt_len=len(ids), output_len=length)
             for ids, length in zip(prompts, lengths, strict=True)
         ]
-        made.flush_cache()
+        server._ask("flush_cache")
         return lambda: float(throughput_test_once("engine", OnTokens(), rows, True, sampling, False)["total_latency"])
 
-    try:
-        yield prepared
-    finally:
-        for pid in process_tree()[1:]:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    yield prepared
+    server.close()
 
 
 @contextlib.contextmanager

@@ -31,10 +31,11 @@ class Engine:
 
 
 class ReplayEngine(Protocol):
-    """An engine without a trainer; `engines.<name>.replay.build(model, policy, settings, threads)` returns one.
+    """An engine without a trainer; `engines.<name>.replay.build(model, policy, settings, threads, log)` returns one.
 
-    `model` is the policy's folder, `policy` its transformers model, `settings` those of trainers/replay. With
-    `STARTS_ITS_SHARDS` one process builds a tensor parallel engine, otherwise each process builds its shard.
+    `model` is the policy's folder, `policy` its transformers model, `settings` those of trainers/replay, `log` the file
+    of an engine's server. With `STARTS_ITS_SHARDS` one process builds a tensor parallel engine, otherwise each process
+    builds its shard.
     """
 
     sleeps: bool

@@ -54,7 +54,7 @@ EXCEPTIONS = {
     "trainers/verl/driver/composed.py:_config_folder": "verl's own files, read like its modules before training begins",
     "trainers/verl/driver/keys.py:fields": "the same",
     "workflow/job/stopping.py:dump_stacks": "its caller goes on without the stacks",
-    "engines/sglang/colocate.py:_remove_files": "/dev/shm and the temporary folder of this node",
+    "engines/sglang/server.py:_watch": "/proc and /dev/shm of this node",
     "workflow/job/ray.py:__init__": "the temporary folder of this node",
     "workflow/job/ray.py:_new_folder": "the same",
     "workflow/job/ray.py:_find_address": "the same",
@@ -62,8 +62,6 @@ EXCEPTIONS = {
 # A thread that waits once, for a process or a task, and reads no file.
 THREADS = {
     "common/retry.py:keep_watching",
-    "engines/sglang/colocate.py:_start",
-    "engines/sglang/gpu.py:__init__",
     "trainers/swift/driver/serve.py:main",
     "trainers/swift/driver/serve.py:submit",
     "trainers/verl/driver/in_ray.py:_wait",

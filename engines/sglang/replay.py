@@ -1,15 +1,13 @@
-"""Replays completions of given lengths with SGLang: on a CPU as in trainer trl, on a GPU as released."""
+"""Replays completions of given lengths with SGLang's server, as in trainer trl."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.errors import UserError
-
-if TYPE_CHECKING:
-    from engines.sglang.colocate import Sglang
+from engines.sglang.client import Sglang
 
 STARTS_ITS_SHARDS = True
 """The first process of a tensor parallel engine starts it on the GPUs of all, as in verl."""
@@ -27,31 +25,22 @@ class SglangReplay:
 
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
         sampling = {"temperature": 0.0} if greedy else self._sampling
-        return self._engine.tokens(prompts, [{**sampling, "max_new_tokens": n, "ignore_eos": True} for n in lengths])
+        each = [{**sampling, "max_new_tokens": n, "ignore_eos": True} for n in lengths]
+        return self._engine.generate(prompts, each, log_probs=False)[0]
 
 
-def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> SglangReplay:
+def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> SglangReplay:
     """Build the engine; `UserError` for settings that the workload decides, and for settings that SGLang rejects."""
     import torch
 
-    for name in settings["engine"]:
+    own = settings["engine"]
+    for name in own:
         if name in _WORKLOAD_SETTINGS:
             raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
-    longest = settings["max_prompt_length"] + settings["max_response_length"]
-    own = settings["engine"]
-    engine: Sglang
-    try:
-        if torch.cuda.is_available():
-            from engines.sglang.gpu import SglangOnGpu
-
-            shards = {"tp_size": int(settings.get("tensor_parallel", 1))}
-            engine = SglangOnGpu(model, settings["dtype"], settings["seed"], {**shards, **own})
-        else:
-            from engines.sglang.colocate import Sglang
-
-            # As in trainer trl: cache for twice the sequences of a step, so that none waits.
-            cache = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
-            engine = Sglang(model, settings["dtype"], settings["seed"], {**cache, **own})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"SGLang rejects the settings (options.engine): {str(error).splitlines()[0]}") from error
-    return SglangReplay(engine, settings)
+    if torch.cuda.is_available():
+        given = {"tp_size": int(settings.get("tensor_parallel", 1))}
+    else:
+        # As in trainer trl: cache for twice the sequences of a step, so that none waits.
+        longest = settings["max_prompt_length"] + settings["max_response_length"]
+        given = {"max_total_tokens": 2 * settings["prompts"] * settings["num_generations"] * longest}
+    return SglangReplay(Sglang(model, settings["dtype"], settings["seed"], {**given, **own}, log), settings)

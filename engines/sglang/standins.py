@@ -1,7 +1,8 @@
-"""Replaces packages that SGLang imports and this stack lacks: CUDA's `sgl_kernel`, and torchvision.
+"""Replaces packages that SGLang imports and this stack lacks: CUDA's `sgl_kernel`, torchvision, and jsonschema.
 
-SGLang 0.5.23 also imports both on a CPU. For text it calls only one of their functions, which assigns cache slots; all
-other names raise when called. The real torchvision needs CUDA's torch.
+SGLang 0.5.23 also imports them on a CPU. For text it calls only one of their functions, which assigns cache slots; all
+other names raise when called. The real torchvision needs CUDA's torch. Only its server's chats need jsonschema: the
+stack's lock would be another one with it, and all finished runs with SGLang would be trained again.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def install() -> None:
     if importlib.util.find_spec("sgl_kernel") is None:
         kernels = _module("sgl_kernel", _OF_CUDA_KERNELS)
         kernels.assign_req_to_token_pool_cpu = assign_slots  # type: ignore[attr-defined]
+    if importlib.util.find_spec("jsonschema") is None:
+        _module("jsonschema", ("Draft202012Validator", "SchemaError"))
     if importlib.util.find_spec("torchvision") is None:
         # transformers checks for torchvision, and must not find the stand-in.
         processors = importlib.import_module("transformers.models.auto.image_processing_auto")
@@ -48,7 +51,7 @@ def install() -> None:
 
 def installed() -> dict[str, str]:
     """The installed stand-ins, by the name of the replaced package."""
-    return {name: VERSION for name in ("sgl_kernel", "torchvision") if _is_ours(sys.modules.get(name))}
+    return {name: VERSION for name in ("sgl_kernel", "torchvision", "jsonschema") if _is_ours(sys.modules.get(name))}
 
 
 def assign_slots(rows: Any, table: Any, starts: Any, ends: Any, slots: Any, width: int) -> None:

@@ -75,5 +75,5 @@ class TransformersReplay:
         """Nothing to do: it has no processes."""
 
 
-def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> TransformersReplay:
+def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> TransformersReplay:
     return TransformersReplay(policy, settings)

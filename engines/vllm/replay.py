@@ -57,7 +57,7 @@ class VllmReplay:
         self._llm.llm_engine.engine_core.shutdown()
 
 
-def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int) -> VllmReplay:
+def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> VllmReplay:
     """Build the engine; `UserError` for settings that the workload decides, and for settings that vLLM rejects."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     with importing():

@@ -26,7 +26,7 @@ def greedy_tokens_agree() -> Any:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from engines.sglang.colocate import Sglang
+    from engines.sglang.client import Sglang
 
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -44,7 +44,7 @@ def greedy_tokens_agree() -> Any:
     model = Qwen2ForCausalLM(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        engine = Sglang(Path(folder), "float32", 0, {"max_total_tokens": 1024})
+        engine = Sglang(Path(folder), "float32", 0, {"max_total_tokens": 1024}, Path(folder) / "server.log")
         try:
             before = _equal(engine, model)
             with torch.no_grad():
@@ -92,7 +92,7 @@ def stand_in_called() -> Any:
 STANDS_IN = "rolloutbench's stand-in"
 SGLANG = [
     Probe("sglang's version", "sglang", pin("sglang"), sglang_version),
-    Probe("stand-ins", "sglang", {"sgl_kernel": STANDS_IN, "torchvision": STANDS_IN}, stand_ins),
+    Probe("stand-ins", "sglang", dict.fromkeys(("sgl_kernel", "torchvision", "jsonschema"), STANDS_IN), stand_ins),
     Probe("a stand-in that is called raises", "sglang", "SGLang calls sgl_kernel.merge_state_v2", stand_in_called),
     Probe("sglang's greedy tokens are transformers'", "sglang", [True] * 2 * len(_PROMPTS), greedy_tokens_agree),
 ]

@@ -13,9 +13,9 @@ ENVS = Path(__file__).resolve().parents[1]
 # What is checked of TRL on a GPU, whatever its engine (stack.yaml: verify_code).
 TRL = runpy.run_path(str(ENVS / "trl-transformers" / "verify.py"))["PROBES"]
 
-# What our driver says to SGLang (engines/sglang/gpu.py), beside an arm's own options.
+# What our driver says to SGLang (engines/sglang/client.py), beside an arm's own options.
 ARGUMENTS = ["model_path", "dtype", "random_seed", "skip_tokenizer_init", "log_level"]
-ARGUMENTS += ["mem_fraction_static", "enable_memory_saver", "dist_init_addr"]
+ARGUMENTS += ["mem_fraction_static", "enable_memory_saver", "dist_init_addr", "host", "port", "api_key"]
 
 PROBES = [
     *TRL,

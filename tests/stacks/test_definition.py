@@ -99,14 +99,14 @@ def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path: Path, mo
         shutil.copytree(ENVS / name, tmp_path / "envs" / name)
     shutil.copytree(ENVS.parent / "engines" / "sglang", tmp_path / "engines" / "sglang")
     envs, found = tmp_path / "envs", []
-    for file in ("", "replay.py", "colocate.py", "standins.py", "processes.py"):
+    for file in ("", "replay.py", "client.py", "standins.py", "server.py"):
         if file:
             (tmp_path / "engines" / "sglang" / file).write_text("changed")
         found.append([verify_id(load_stack(name, envs)) for name in ("trl-sglang-cpu", "trl-vllm-cpu")])
     of_sglang, of_vllm = zip(*found, strict=True)
     assert len(set(of_vllm)) == 1 and of_sglang[0] == of_sglang[1] and len(set(of_sglang)) == 4
-    (tmp_path / "engines" / "sglang" / "colocate.py").unlink()
-    with pytest.raises(UserError, match=r"verify_code: no such file: engines/sglang/colocate\.py"):
+    (tmp_path / "engines" / "sglang" / "client.py").unlink()
+    with pytest.raises(UserError, match=r"verify_code: no such file: engines/sglang/client\.py"):
         load_stack("trl-sglang-cpu", envs)
 
 

@@ -96,7 +96,8 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
             if not makes_weights(settings["engine"]):
                 policy = _policy(job.inputs, settings, generates=in_trainer)
             began = time.perf_counter()
-            engine = module.build(job.inputs.model, policy, place.settings(settings), len(job.affinity))
+            log = job.folder / f"server-{place.rank}.log"
+            engine = module.build(job.inputs.model, policy, place.settings(settings), len(job.affinity), log)
             closing.callback(engine.close)
             measured["start_s"] = time.perf_counter() - began
         stop.install()

@@ -134,8 +134,10 @@ def test_one_engine_of_two_processes_writes_what_the_model_writes(
 
 DIES = """
 import os, signal, sys
+from pathlib import Path
 from engines.sglang import replay as engine
 from node.attempt import exit_code
+from node.hardware import process_tree
 from trainers.replay import driver
 build = engine.build
 def doomed(*given):
@@ -144,7 +146,8 @@ def doomed(*given):
     def kill(prompts, lengths, greedy=False):
         steps.append(greedy)
         if steps.count(False) == 2:
-            os.kill(made._engine._processes()[0].pid, signal.SIGKILL)
+            pids = [one for one in process_tree() if Path(f"/proc/{one}/cmdline").read_text().startswith("sglang::")]
+            os.kill(pids[0], signal.SIGKILL)
         return generate(prompts, lengths, greedy)
     made.generate = kill
     return made
@@ -164,6 +167,7 @@ def test_a_scheduler_that_dies_in_a_step_is_named(stack_python: Stack, made_inpu
     told = patience.run(command, 300, cwd=ROOT, env=environment)
     said = told.stderr + told.stdout
     assert told.returncode == 1
-    assert "the engine failed in step 2: EngineEnded: SGLang's scheduler ended with SIGKILL" in said, said
+    assert "the engine failed in step 2: EngineEnded: SGLang's server ended with exit code 1" in said, said
+    assert "error: a process of SGLang's server was killed by SIGKILL" in said, said
     assert len(read_lines(attempt.parent / "metrics.jsonl")) == 1 and not (attempt.parent / "done.json").exists()
     assert not left_over(str(tmp_path)), "an orphan"

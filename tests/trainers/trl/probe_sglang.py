@@ -2,21 +2,28 @@
 
 `probe_sglang.py ATTEMPT OUT [STALE]`: writes to OUT one JSON line a step: whether SGLang's greedy tokens are those of
 transformers on the trainer's weights, and the largest difference of SGLang's and TRL's log-probs of what it drew.
-At the step STALE the sync is left out. A last line says what came of killing SGLang's scheduler after the last step.
+At the step STALE the sync is left out. A last line says what came of a request without the run's secret, and of
+killing SGLang's scheduler after the last step.
 """
 
 import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
-from engines.sglang.colocate import EngineEnded, Sglang
+from engines.sglang.client import EngineEnded, Sglang
 from node.attempt import exit_code
+from node.hardware import process_tree
 from trainers.trl.driver import rollout, train
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True}
+
+
+def scheduler() -> int:
+    """SGLang's process with the weights."""
+    (found,) = (pid for pid in process_tree() if Path(f"/proc/{pid}/cmdline").read_text().startswith("sglang::sched"))
+    return found
 
 
 def looked_at(out: Path, stale: int) -> None:
@@ -24,7 +31,6 @@ def looked_at(out: Path, stale: int) -> None:
 
     def call(self, prompts, trainer):
         import torch
-        from sglang.srt.managers.load_snapshot import shm_path_for
         from trl.trainer.utils import pad
 
         step = trainer.state.global_step
@@ -61,7 +67,9 @@ def looked_at(out: Path, stale: int) -> None:
         line = {"step": step, "greedy": drawn == told, "gap": gap, "seed": self.engine.settings()["random_seed"]}
         line["first"] = made["completion_ids"][0]
         line["repeated"] = before[0] == before[1]
-        line["file"] = shm_path_for(self.engine._engine.port_args.instance_id)
+        line["shared"] = [
+            text for text in Path(f"/proc/{scheduler()}/maps").read_text().split("\n") if "sglang_" in text
+        ]
         with out.open("a") as file:
             file.write(json.dumps(line) + "\n")
         return made
@@ -74,15 +82,20 @@ def killed(out: Path) -> None:
     close = Sglang.close
 
     def kill_and_close(self):
-        print("killing the scheduler", flush=True)
-        said = "nothing"
+        said = {}
+        secret, self._secret = self._secret, "another"
         try:
-            os.kill(self._processes()[0].pid, signal.SIGKILL)
-            time.sleep(600)
+            self.generate([[1]], GREEDY)
+        except RuntimeError as error:
+            said["stranger"] = str(error)
+        self._secret = secret
+        os.kill(scheduler(), signal.SIGKILL)
+        try:
+            self.generate([[1]], GREEDY)
         except EngineEnded as error:
-            said = str(error)
+            said["killed"] = str(error)
         with out.open("a") as file:
-            file.write(json.dumps({"killed": said}) + "\n")
+            file.write(json.dumps(said) + "\n")
         close(self)
 
     Sglang.close = kill_and_close

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from engines.sglang.colocate import Sglang
-from engines.sglang.gpu import SglangOnGpu
+from engines.sglang.client import Sglang
 
 
 def sampling(args: Any, stop: int | None) -> dict[str, Any]:
@@ -64,8 +63,10 @@ class Rollout:
         return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": log_probs}
 
 
-def sglang_rollout(args: Any, settings: Mapping[str, Any], model: Path, dtype: str, resumed_from: int) -> Rollout:
-    """SGLang, started with the run's seed, its settings and the workload's number format.
+def sglang_rollout(
+    args: Any, settings: Mapping[str, Any], model: Path, dtype: str, resumed_from: int, log: Path
+) -> Rollout:
+    """SGLang's server, started with the run's seed, its settings and the workload's number format.
 
     A resumed run gets another seed, because SGLang cannot continue its random stream.
     """
@@ -73,5 +74,4 @@ def sglang_rollout(args: Any, settings: Mapping[str, Any], model: Path, dtype: s
 
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of rollout_func at each start
     parameters = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
-    start = Sglang if args.use_cpu else SglangOnGpu
-    return Rollout(start(model, dtype, args.seed + 1000 * resumed_from, settings), parameters)
+    return Rollout(Sglang(model, dtype, args.seed + 1000 * resumed_from, settings, log), parameters)

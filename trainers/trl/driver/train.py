@@ -96,13 +96,14 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     require_devices("trl", args)
     dtype = number_format(args.bf16, args.fp16)
     job.inputs.require_unchanged()
-    # SGLang's processes start before TRL's trainer and end with this block.
+    # SGLang's server starts before TRL's trainer, as the memory that is then free is its own, and ends with this block.
     with ExitStack() as closing:
         own_engine = None
         if trainer_args.get(options.SWITCH):
             newest = newest_checkpoint(Path(attempt["checkpoint_dir"]))
             resumed_from = newest.step if newest else 0
-            own_engine = rollout.sglang_rollout(args, sglang, job.inputs.model, dtype, resumed_from)
+            log = job.folder / "server.log"
+            own_engine = rollout.sglang_rollout(args, sglang, job.inputs.model, dtype, resumed_from, log)
             closing.callback(own_engine.engine.close)
         with _engine_corrections(args, dtype, len(job.affinity), job.folder):
             lora = options.peft_config(trainer_args)
