@@ -106,12 +106,12 @@ def test_doubts_name_the_line_and_the_remedy(ab: Ab) -> None:
         "line 3: its output goes to log.txt, which is read instead of the console",
         "line 3: the training runs in the background and no `wait` follows",
         "line 3: there is no train.py in .",
-        "--set=--output_dir=out/{run} gives each its own",
+        "--set 'output_dir=out/{run}' gives each its own",
     ):
         assert told in said
     options = yaml.safe_load(Path("run-ab.yaml").read_text())["arms"]["vllm"]["options"]
     assert (options["read"], len(options["packages"])) == (["log.txt"], 12)
-    code, said = ab("--vary", "engine=vllm,sglang", "--set=--output_dir=out/{run}", "--set", "SEED={seed}")
+    code, said = ab("--vary", "engine=vllm,sglang", "--set", "output_dir=out/{run}", "--set", "SEED={seed}")
     assert "gives each its own" not in said and "a seed is a repetition" not in said
 
 

@@ -305,10 +305,11 @@ def _doubts_of_training(
         yield f"{where}: its output goes to {files[0]}, which is read instead of the console"
     for word in command.words:
         name, equals, value = word.text.partition("=")
-        if _KEPT_FILES.fullmatch(name) and not any(one.startswith(name) and "{" in one for one in words):
+        plain = name.lstrip("+-")
+        if _KEPT_FILES.fullmatch(name) and not any(one.lstrip("+-").startswith(plain) and "{" in one for one in words):
             yield (
                 f"line {word.line}: {word.text[:60]} is one folder for all runs: a run may resume from another's "
-                f"checkpoint; --set={name}={value if equals else 'out'}/{{run}} gives each its own"
+                f"checkpoint; --set '{plain}={value if equals else 'out'}/{{run}}' gives each its own"
             )
 
 

@@ -214,7 +214,8 @@ def _sum(values: Sequence[float | None], readable: Callable[[float], str]) -> st
 
 def _model_notes(estimates: Iterable[Estimate]) -> list[str]:
     """The two certain sizes of each trained model: its weights, and the cache that an engine needs per token."""
-    workloads = (estimate.run.spec["workload"] for estimate in estimates)
+    # A script has its own model.
+    workloads = (estimate.run.spec["workload"] for estimate in estimates if estimate.run.stack)
     models = dict.fromkeys((str(one["model"]["source"]), str(one["dtype"])) for one in workloads)
     notes = []
     for source, dtype in models:

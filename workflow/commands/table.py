@@ -76,7 +76,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--vary": {
         "action": "append",
         "metavar": "KEY=A,B",
-        "help": "a word of the training: key=A,B, --flag=A,B or NAME=A,B",
+        "help": "a word of the training: a key, a flag without its dashes, a variable",
     },
     "--set": {
         "action": "append",
@@ -138,7 +138,7 @@ COMMANDS: dict[str, Command] = {
         "Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
         (
             ("ab run.sh --vary actor_rollout_ref.rollout.name=vllm,sglang", "two engines"),
-            ("ab run.sh --vary=--vllm_mode=colocate,server --seeds 3", "a flag of the training"),
+            ("ab run.sh --vary vllm_mode=colocate,server --seeds 3", "a flag of the training, without its dashes"),
             ("ab run.sh --vary ENGINE=vllm,sglang --python ~/envs/vllm,~/envs/sglang", "each in its environment"),
             ("ab run.sh --vary ENGINE=vllm,sglang --set 'OUT=ckpt/{run}' --start", "also starts the runs"),
         ),

@@ -68,7 +68,9 @@ def _sources(run: RunPaths, spec: SpecFile, number: int) -> list[Path]:
         )
     ]
     if settings["read"]:
-        found = [file for life in lives for file in sorted((life.folder / LOGS).rglob("*")) if file.is_file()]
+        files = [file for life in lives for file in sorted((life.folder / LOGS).rglob("*")) if file.is_file()]
+        # A run may have several event files, which are read together.
+        found = list(dict.fromkeys(file.parent if "tfevents" in file.name else file for file in files))
         if not found:
             raise UserError(f"the script wrote no file that options.read names ({', '.join(settings['read'])})")
         return found

@@ -14,6 +14,12 @@ import pytest
 
 from analysis.runs import read_run
 from common.errors import UserError
+from common.files import fingerprint_of
+from tests.analysis.sources.test_event_files import STEPS
+from tests.analysis.sources.test_event_files import verl as verl_events
+from tests.analysis.sources.test_event_files import write as write_events
+from trainers.command.driver import keep, prepared
+from workflow.cli import main
 from workflow.launch_scripts.log import collect
 from workflow.runs.paths import RunPaths
 
@@ -198,6 +204,62 @@ def test_a_log_elsewhere_is_kept_for_each_run(bench: Callable[..., ScriptBench])
     (kept,) = [path for path in (one.run / "attempts" / "1" / "read").rglob("*") if path.is_file()]
     assert kept.read_text() == CONSOLES["verl"]()
     assert one.done()["steps"] == 6
+
+
+def test_event_files_are_read_where_the_script_writes_them(bench: Callable[..., ScriptBench]) -> None:
+    one = bench('#!/bin/bash\nmkdir -p runs/now\ncp "$BENCH"/events.* runs/now/\n', read=["runs"])
+    write_events(one.folder, verl_events)
+    assert one.launch().returncode == 0, one.state()
+    assert one.done()["steps"] == len(STEPS)
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    assert one.read("imported.json")["read_as"]["trainer"] == "verl"
+
+
+def test_a_word_that_the_log_contradicts_is_a_warning(bench: Callable[..., ScriptBench]) -> None:
+    """The script says another engine on its command line than the arm, as where a later word wins."""
+    word = "actor_rollout_ref.rollout.name"
+    printed = f"+ python3 -m verl.trainer.main_ppo {word}=vllm trainer.n_gpus_per_node=8\n"
+    one = bench(console=printed + CONSOLES["verl"](), words=[f"{word}=sglang"])
+    one.spec["engine"] = "sglang"
+    one.spec["fingerprint"] = fingerprint_of(one.spec)
+    assert one.launch().returncode == 0, one.state()
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    run, verdicts = read_run(one.folder / "results" / "experiment", "a-s0", None)
+    told = [verdict.text for verdict in verdicts if verdict.code == "word-without-effect"]
+    assert run.spec["engine"] == "vllm" and len(told) == 2
+    assert "the arm says engine sglang, its log says vllm" in told[0]
+    assert f"the arm says {word}=sglang, and its log says vllm: the word had no effect" in told[1]
+
+
+def test_an_image_is_started_by_srun(bench: Callable[..., ScriptBench], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = bench(image="registry/verl:1")
+    (attempt := one.run / "attempts" / "1").mkdir(parents=True)
+    keep(one.spec, one.run)
+    with pytest.raises(UserError, match="use a Slurm profile"):
+        prepared(one.spec, attempt)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    command, cwd, _ = prepared(one.spec, attempt)
+    assert command[:4] == ["srun", "--overlap", "--nodes=1", "--ntasks=1"]
+    mounts = f"--container-mounts={cwd}:{cwd},{attempt}:{attempt}"
+    assert command[4:] == [
+        *("--container-image=registry/verl:1", mounts, f"--container-workdir={cwd}", "bash"),
+        str(attempt / "run.sh"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["plan", "preflight", "status", "doctor"])
+def test_commands_understand_such_an_arm(
+    bench: Callable[..., ScriptBench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    one = bench()
+    monkeypatch.chdir(one.folder)
+    arm = {"trainer": "command", "engine": "vllm", "options": {"script": str(one.script)}}
+    raw = {"experiment": "mine", "baseline": "a", "arms": {"a": arm, "b": arm | {"env": {"X": "1"}}}}
+    Path("mine.yaml").write_text(json.dumps(raw))
+    code = main([command, "mine.yaml"])
+    out = capsys.readouterr()
+    assert code == 0 or command == "doctor", out.err
+    assert command == "doctor" or "a-s0" in out.out or "impossible: nothing" in out.out
 
 
 @pytest.mark.parametrize(

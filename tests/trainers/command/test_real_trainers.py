@@ -1,0 +1,93 @@
+"""TRL's and ms-swift's own console programs, unedited, in a script that runs in their stacks' environments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from analysis.runs import read_run
+from tests.attempts import TRANSFORMERS
+from workflow.launch_scripts.log import collect
+from workflow.runs.paths import RunPaths
+
+from .script_bench import ScriptBench
+
+TRL = """#!/bin/bash
+set -euo pipefail
+export HF_HUB_OFFLINE=1
+trl grpo --config grpo.yaml --temperature 0.9 --output_dir out
+"""
+TRL_YAML = """model_name_or_path: model
+dataset_name: data
+reward_funcs: [think_format_reward]
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 1
+num_generations: 4
+max_completion_length: 8
+max_steps: 3
+logging_steps: 1
+save_strategy: "no"
+report_to: none
+use_cpu: true
+bf16: false
+gradient_checkpointing: false
+"""
+SWIFT = """#!/bin/bash
+set -euo pipefail
+swift rlhf \\
+    --rlhf_type grpo \\
+    --model model --model_type qwen2 --template qwen2_5 --use_hf true --tuner_type full --check_model false \\
+    --dataset data/train.jsonl --reward_funcs format \\
+    --per_device_train_batch_size 4 --gradient_accumulation_steps 1 \\
+    --num_generations 4 --max_completion_length 8 --temperature 0.9 --max_steps 3 \\
+    --logging_steps 1 --save_strategy no --report_to none \\
+    --torch_dtype float32 --bf16 false --gradient_checkpointing false --output_dir out
+"""
+
+
+@pytest.fixture
+def project(made_inputs: Path, tmp_path: Path) -> Iterator[Callable[[str], ScriptBench]]:
+    """Makes a run of a script beside the tiny model and some sums."""
+    made: list[ScriptBench] = []
+
+    def make(script: str) -> ScriptBench:
+        made.append(ScriptBench(tmp_path, script, head_env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}))
+        folder = made[0].script.parent
+        model = json.loads(made_inputs.read_text())["model"]["path"]
+        (folder / "model").symlink_to(made_inputs.parent / model)
+        (folder / "data").mkdir()
+        sums = [(a, b) for a in range(8) for b in range(4)]
+        key = "messages" if "swift" in script else "prompt"
+        rows = [{key: [{"role": "user", "content": f"{a} + {b}?"}], "solution": str(a + b)} for a, b in sums]
+        (folder / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "grpo.yaml").write_text(TRL_YAML)
+        return made[0]
+
+    yield make
+    made[0].end()
+
+
+@pytest.mark.full("a training by trl's and one by ms-swift's own program: minutes")
+@pytest.mark.parametrize(
+    ("trainer", "stack", "script"), [("trl", TRANSFORMERS, TRL), ("swift", "swift-transformers-cpu", SWIFT)]
+)
+def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(
+    project: Callable[[str], ScriptBench], stack_python: Callable[[str], Path], trainer: str, stack: str, script: str
+) -> None:
+    one = project(script)
+    one.spec = one.plan(python=str(stack_python(stack)), words=["temperature=1.0"]).runs["a-s0"].spec
+    head = one.start()
+    said = one.ended(head, silence_s=300)
+    assert head.returncode == 0, said
+    assert "--temperature 1.0" in (one.run / "attempts" / "1" / "run.sh").read_text()
+    assert one.script.read_text() == script and not one.calls(), "the stand-ins are not on its PATH first"
+    done = one.done()
+    assert (done["first_step"], done["last_step"], done["steps"]) == (1, 3, 3)
+    assert {"torch", "transformers"} <= done["versions"].keys()
+    assert collect(RunPaths(one.run), one.run / "steps.parquet")
+    run, verdicts = read_run(one.folder / "results" / "experiment", "a-s0", None)
+    assert run.spec["trainer"] == trainer and not [one for one in verdicts if one.level == "error"], verdicts
+    assert len(set(run.steps["step"])) == 3
