@@ -162,6 +162,7 @@ def test_one_command_leads_from_a_script_to_a_verdict(tmp_path: Path) -> None:
     assert calls == [
         f"-m verl.trainer.main_ppo algorithm.adv_estimator=grpo rollout.name={engine}" for engine in ("vllm", "sglang")
     ]
+    assert "are not hashed" in (results / "report.html").read_text()
     published = [file for file in results.rglob("*") if file.suffix in (".html", ".json", ".md", ".csv", ".parquet")]
     assert not [file for file in published if b"0123456789abcdef01234567" in file.read_bytes()]
     again = subprocess.run(

@@ -54,6 +54,9 @@ def ran(text: str, words: Sequence[str], tmp_path: Path) -> str:
         ("run() { show t a.name=$1; }\nrun vllm\n", "a.name=sglang", "<t><a.name=sglang>"),
         ("# a.name=v\nshow t aa.name=1 a.name=v x.a.name=2\n", "a.name=s", "<t><aa.name=1><a.name=s><x.a.name=2>"),
         ("if true; then\n show t a.name=vllm\nelse\n show t a.name=hf\nfi\n", "a.name=sglang", "<t><a.name=sglang>"),
+        ("ARGS='a.name=vllm'\nshow t $ARGS\n", "a.name=sglang", "<t><a.name=sglang>"),
+        ("show t a.name=[1,2] 'a.x={b:1}'\n", "a.name=[3,4]", "<t><a.name=[3,4]><a.x={b:1}>"),
+        ("show t a.x={b:1,c:2}\n", "a.x={b: 3}", "<t><a.x={b: 3}>"),
         ("show é a.name=vllm ü\n", "a.name=sglang", "<é><a.name=sglang><ü>"),
         ("show $(dirname ${BASH_SOURCE[0]:-x}) a.name=vllm\n", "a.name=$(rm -rf /)", "<><a.name=$(rm -rf /)>"),
     ],
@@ -107,6 +110,7 @@ def test_an_argument_of_the_script_selects_the_training() -> None:
     [
         ("echo nothing\n", "a.name=x", "no command in it looks like the training"),
         ("ARGS='a.name=vllm b=1'\npython train.py $ARGS\n", "a.name=two words", "line 1: a.name is part of a longer"),
+        ("ARGS='a.name=vllm'\npython train.py $ARGS\n", "a.name=two words", "cannot be quoted"),
         ("python train.py\n", "name", "write key=value"),
         ("docker run x bash -c \"python train.py \\\"\\$X\\\" a=1\"\n", "b.c=1", "cannot be added to the quoted"),
     ],

@@ -124,9 +124,11 @@ def prepared(spec: Mapping[str, Any], folder: Path) -> tuple[list[str], Path, di
     cwd = _from_start(settings["cwd"], run_folder) if settings["cwd"] else script.parent
     if not cwd.is_dir():
         raise UserError(f"options.cwd: no such folder: {cwd}")
-    copy = folder / script.name
-    _write_private(copy, retry_io(_kept(spec, run_folder).read_bytes, _FILES))
-    command = [*_container(settings, [cwd, folder]), "bash", str(copy), *settings["arguments"]]
+    copy, text = folder / script.name, retry_io(_kept(spec, run_folder).read_bytes, _FILES)
+    _write_private(copy, text)
+    flags = re.match(rb"#!.*sh[ \t]+(-.+)", text)  # of `#!/bin/bash -l`
+    shell = ["bash", *(flags[1].decode().split() if flags is not None else [])]
+    command = [*_container(settings, [cwd, folder]), *shell, str(copy), *settings["arguments"]]
     return command, cwd, _environment(os.environ, spec, script, folder.name)
 
 

@@ -34,16 +34,10 @@ _TRAINS = re.compile(r"main_ppo|grpo|rlhf|\brl\b|ppo|train|slime|openrlhf|areal|
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLAIN = re.compile(r"[\w.,:/@%+=\[\]{}-]*")
 # Of a word inside a longer text: up to a blank or the end of the text.
-_VALUE = r"""(?:'[^'\s]*'|\\?"[^"\s]*"|[^\s"'\\])*"""
+_VALUE = re.compile(rb"""(?:'[^'\s]*'|\\?"[^"\s]*"|[^\s"'\\])*""")
 _TEXTS = ("string", "raw_string", "heredoc_body", "ansi_c_string")
 _WORDS = (
-    "word",
-    "concatenation",
-    "variable_assignment",
-    "variable_name",
-    "command_name",
-    "string",
-    "raw_string",
+    *("word", "concatenation", "variable_assignment", "variable_name", "command_name", "string", "raw_string"),
     "number",
 )
 
@@ -120,11 +114,9 @@ def _lines(numbers: Sequence[int]) -> str:
 
 def _also_used(text: str, name: str, places: Sequence[Place]) -> Iterator[str]:
     """Variables that gave a replaced word its value, and that other lines use, too."""
-    for variable in dict.fromkeys(
-        found for place in places for found in re.findall(r"\$\{?([A-Za-z_]\w*)", place.text)
-    ):
-        uses = re.compile(rf"\$\{{?{variable}\b")
-        lines = [at for at, line in enumerate(text.splitlines(), 1) if uses.search(line)]
+    variables = [found for place in places for found in re.findall(r"\$\{?([A-Za-z_]\w*)", place.text)]
+    for variable in dict.fromkeys(variables):
+        lines = [at for at, line in enumerate(text.splitlines(), 1) if re.search(rf"\$\{{?{variable}\b", line)]
         if others := [line for line in lines if line not in [place.line for place in places]]:
             yield f"{name} was ${variable}, which stays in {_lines(others)}; --vary {variable}=... changes all"
 
@@ -204,41 +196,34 @@ def places_of(script: Script, root: Node, name: str, command: Command | None) ->
 
 
 def _places(source: bytes, root: Node, form: str) -> Iterator[Place]:
-    flag = form.startswith("-")
-    pattern = (
-        rf"(?<![\w.+$/{{-])(?P<name>{form})(?P<separator>=|(?:[ \t]|\\\n)+)"
-        if flag
-        else rf"(?<![\w.+$/{{-])(?P<name>{form})(?P<separator>=)"
-    )
-    for match in re.finditer(pattern.encode(), source):
-        start = match.start()
+    blank = r"|(?:[ \t]|\\\n)+" if form.startswith("-") else ""
+    for match in re.finditer(rf"(?<![\w.+$/{{-])({form})(={blank})".encode(), source):
+        start, end = match.span()
         node = root.descendant_for_byte_range(start, start + 1)
-        holder = node
-        while holder is not None and holder.type not in (*_TEXTS, "comment"):
-            holder = holder.parent
-        if node is None or (holder is not None and holder.type == "comment"):
+        text = node
+        while text is not None and text.type not in (*_TEXTS, "comment"):
+            text = text.parent
+        if node is None or (text is not None and text.type == "comment"):
             continue
-        name, equals = match["name"].decode(), match["separator"] == b"="
+        name, separator = match[1].decode(), "=" if match[2] == b"=" else " "
         line = source.count(b"\n", 0, start) + 1
-        if holder is not None and (
-            holder.start_byte + 1 != start or re.search(rb"\s", source[start : holder.end_byte])
-        ):
-            limit = holder.end_byte - (holder.type != "heredoc_body")
-            value = re.compile(_VALUE.encode()).match(source, match.end(), limit)
-            end = value.end() if value is not None else match.end()
-            yield Place(start, end, line, source[start:end].decode(), name, "=" if equals else " ", True)
+        if text is not None and (text.start_byte + 1 != start or re.search(rb"\s", source[start : text.end_byte])):
+            limit = text.end_byte - (text.type != "heredoc_body")
+            value = _VALUE.match(source, end, limit)
+            end = value.end() if value is not None else end
+            yield Place(start, end, line, source[start:end].decode(), name, separator, in_text=True)
             continue
-        word = _word_at(holder or node)
-        end = word.end_byte
-        if not equals:
-            following = root.descendant_for_byte_range(match.end(), match.end() + 1)
-            value_node = _word_at(following) if following is not None else None
-            taken = value_node is not None and value_node.type in _WORDS and value_node.start_byte == match.end()
-            if taken and value_node is not None and not re.match(rb"-\D", source[match.end() : match.end() + 2]):
-                end = value_node.end_byte
-        yield Place(
-            word.start_byte, end, line, source[word.start_byte : end].decode(), name, "=" if equals else " ", False
-        )
+        word = _word_at(text or node)
+        start = word.start_byte
+        following = root.descendant_for_byte_range(end, end + 1) if separator == " " else None
+        value_node = _word_at(following) if following is not None else None
+        # The next word is the flag's value, if it is no flag itself.
+        if value_node is None or value_node.type not in _WORDS or re.match(rb"-\D", source[end : end + 2]):
+            value_node = word
+        end = value_node.end_byte
+        # Of `ARGS="--flag=value"` the variable is split into words later, where no quotes count.
+        in_text = word.parent is not None and word.parent.type == "variable_assignment"
+        yield Place(start, end, line, source[start:end].decode(), name, separator, in_text)
 
 
 def _word_at(node: Node) -> Node:
@@ -308,10 +293,7 @@ def _own_path(root: Node) -> list[Edit]:
         text = (node.text or b"").decode(errors="replace")
         if node.type == "simple_expansion" and text in ("$0", "$BASH_SOURCE"):
             edits.append(Edit(node.start_byte, node.end_byte, f"${{{SCRIPT_PATH}}}"))
-        elif (
-            node.parent is not None
-            and node.parent.type == "expansion"
-            and text in ("0", "BASH_SOURCE", "BASH_SOURCE[0]")
-        ):
+        above = node.parent.type if node.parent is not None else ""
+        if above == "expansion" and text in ("0", "BASH_SOURCE", "BASH_SOURCE[0]"):
             edits.append(Edit(node.start_byte, node.end_byte, SCRIPT_PATH))
     return edits

@@ -85,35 +85,43 @@ FORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_starts_without_an_edit(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body, name = FORMS[form]
-    text = f"#!/bin/bash\n{body}"
+def start(text: str, words: list[str], folder: Path, patch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+    """Run a script's copy as the driver does, with these words."""
     for one, does in PROGRAMS.items():
-        program(tmp_path / "bin" / one, does)
-    script = program(tmp_path / "project" / "scripts" / "run.sh", text)
+        program(folder / "bin" / one, does)
+    script = program(folder / "project" / "scripts" / "run.sh", text)
     (script.parent / "model.sh").write_text("MODEL_ARGS='--model m'\n")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setenv("BENCH", str(tmp_path))
+    patch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+    patch.setenv("BENCH", str(folder))
     for variable in [name for name in os.environ if name.startswith("SLURM_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(script.parent))
-
-    arm = {"trainer": "command", "engine": "sglang", "options": {"script": str(script), "words": [f"{name}=sglang"]}}
+        patch.delenv(variable)
+    patch.setenv("SLURM_SUBMIT_DIR", str(script.parent))
+    arm = {"trainer": "command", "engine": "sglang", "options": {"script": str(script), "words": words}}
     (run,) = load_plan({"experiment": "e", "baseline": "a", "arms": {"a": arm}}).runs.values()
-    run_folder = tmp_path / "results" / "e" / "runs" / run.run_id
+    run_folder = folder / "results" / "e" / "runs" / run.run_id
     attempt = run_folder / "attempts" / "1"
     attempt.mkdir(parents=True)
     keep(run.spec, run_folder)
     command, cwd, environment = prepared(run.spec, attempt)
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert script.read_text() == text
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_starts_without_an_edit(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, name = FORMS[form]
+    done = start(f"#!/bin/bash\n{body}", [f"{name}=sglang"], tmp_path, monkeypatch)
     assert done.returncode == 0, done.stderr
     called = (tmp_path / "calls").read_text().splitlines()
     trained = [call for call in called if not call.startswith(("srun", "uv", "ray", "docker", "apptainer"))]
-    assert trained and all("sglang" in call and "vllm" not in call.replace("vllm_mode", "").replace("use_vllm", "")
-                           for call in trained), called  # fmt: skip
-    assert script.read_text() == text
+    said = [call.replace("vllm_mode", "").replace("use_vllm", "") for call in trained]
+    assert said and all("sglang" in call and "vllm" not in call for call in said), called
 
 
 def test_there_are_twenty() -> None:
     assert len(FORMS) == 20
+
+
+def test_the_first_lines_options_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start("#!/bin/bash -e\nfalse\npython3 train.py\n", [], tmp_path, monkeypatch).returncode == 1
+    assert not (tmp_path / "calls").exists()
