@@ -9,18 +9,12 @@ from collections.abc import Mapping
 from common.errors import UserError
 from common.messages import did_you_mean
 from engines import UNKNOWN
-from trainers.areal.trainer import AREAL
 from trainers.benchmark.trainer import BATCH, REQUEST
 from trainers.command.trainer import COMMAND
-from trainers.nemo_rl.trainer import NEMO_RL
-from trainers.openrlhf.trainer import OPENRLHF
-from trainers.prime_rl.trainer import PRIME_RL
+from trainers.imported.trainers import IMPORTED
 from trainers.protocol import Driver, StackFacts, Trainer
 from trainers.replay.trainer import REPLAY
-from trainers.roll.trainer import ROLL
 from trainers.section import NAME_PATTERN
-from trainers.skyrl.trainer import SKYRL
-from trainers.slime.trainer import SLIME
 from trainers.swift.trainer import SWIFT
 from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
@@ -39,7 +33,7 @@ __all__ = [
 ]
 
 _DRIVEN = (TRL, VERL, SWIFT, REPLAY, COMMAND)
-_IMPORTED = (NEMO_RL, OPENRLHF, SKYRL, SLIME, AREAL, ROLL, PRIME_RL, REQUEST, BATCH)
+_IMPORTED = (*IMPORTED, REQUEST, BATCH)
 _TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
 
 

@@ -33,7 +33,7 @@ def test_declared_trees_are_whole():
     ("version", "engine"), [("1.17.0", "vllm"), ("1.1", "vllm"), ("1.160.0", "vllm"), ("1.16.0", "lmdeploy")]
 )
 def test_unknown_version_or_engine_says_how_to_declare(version, engine):
-    with pytest.raises(UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*trainers/trl/"):
+    with pytest.raises(UserError, match=r"no timer tree.*trl 1\.16? .*with transformers/vllm.*trainers/"):
         tree_for("trl", version, engine)
 
 

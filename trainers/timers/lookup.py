@@ -50,12 +50,11 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
                 f"{', '.join(releases(trainer))})"
             )
     _require_engine(trainer, version, engine)
-    folder = trainer.replace("-", "_")
     raise UserError(
         f"no timer tree is declared for trainer {trainer} {version}{f' in mode {mode}' if mode else ''} with engine "
         f"{engine} (declared: {_near(trainer, version, engine, mode)}). "
-        "Nesting is not guessed: read where that version starts and stops its timers, add a TimerTree in "
-        f"trainers/{folder}/, list it in that folder's trainer.py, and collect again (docs/timers.md shows how)"
+        "Nesting is not guessed: read where that version starts and stops its timers, declare its tree in trainers/ "
+        "and collect again (docs/timers.md shows how)"
     )
 
 
