@@ -108,12 +108,12 @@ def test_imports_of_benches_and_scripts_exist():
 
 
 # Lines of all rooms. A change that needs more raises it in its own commit, with the reason; fewer lower it.
-MOST_LINES = 57_000
+MOST_LINES = 55_900
 
 
 def test_the_rooms_do_not_grow_unnoticed():
     lines = sum(len(file.read_text().splitlines()) for floor in FLOORS for file in files_of(floor))
-    assert MOST_LINES - 5_000 < lines <= MOST_LINES
+    assert MOST_LINES - 500 < lines <= MOST_LINES
 
 
 # A name of a trainer, an engine or a release; the last two may come.
