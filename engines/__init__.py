@@ -6,17 +6,12 @@ from engines.sglang import SGLANG
 from engines.transformers import TRANSFORMERS
 from engines.vllm import VLLM
 
-__all__ = ["UNKNOWN", "Engine", "engine_named", "engines", "register"]
+__all__ = ["UNKNOWN", "Engine", "engine_named", "engines"]
 
 UNKNOWN = "unknown"
 """The engine of an imported run whose log does not name it."""
 
 _ENGINES: dict[str, Engine] = {engine.name: engine for engine in (VLLM, SGLANG, LMDEPLOY, TRANSFORMERS)}
-
-
-def register(engine: Engine) -> None:
-    """Add an engine, or replace the one with its name."""
-    _ENGINES[engine.name] = engine
 
 
 def engines() -> tuple[Engine, ...]:

@@ -26,7 +26,6 @@ __all__ = [
     "Trainer",
     "brings_work",
     "driver_of",
-    "register",
     "require_importable",
     "trainer_named",
     "trainers",
@@ -35,11 +34,6 @@ __all__ = [
 _DRIVEN = (TRL, VERL, SWIFT, REPLAY, COMMAND)
 _IMPORTED = (*IMPORTED, REQUEST, BATCH)
 _TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
-
-
-def register(trainer: Trainer) -> None:
-    """Add a trainer, or replace the one of that name."""
-    _TRAINERS[trainer.name] = trainer
 
 
 def trainers() -> tuple[Trainer, ...]:

@@ -63,10 +63,8 @@ EXPERIMENT: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are there as long as a test lasts."""
-    monkeypatch.setattr(registry, "_TRAINERS", dict(registry._TRAINERS))
-    monkeypatch.setattr(engines, "_ENGINES", dict(engines._ENGINES))
-    registry.register(TOY)
-    engines.register(ABACUS)
+    monkeypatch.setitem(registry._TRAINERS, TOY.name, TOY)
+    monkeypatch.setitem(engines._ENGINES, ABACUS.name, ABACUS)
 
 
 def planned(**options: Any) -> Plan:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from common.errors import UserError
+from common.files import file_sha256
 
 _DATE = (2000, 1, 1, 0, 0, 0)
 
@@ -111,7 +112,7 @@ def unpack(parts: Sequence[dict[str, Any]], kit: Path, out: Path) -> list[Path]:
             raise UserError(f"{path} is missing: carry it here")
         if (size := path.stat().st_size) != part["bytes"]:
             raise UserError(f"{path} has {size:,} bytes, not {part['bytes']:,}: it was cut short; carry it again")
-        if _sha256(path) != part["sha256"]:
+        if file_sha256(path) != part["sha256"]:
             raise UserError(f"{path} is damaged (another sha256 than in kit.json): carry it again")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=out) as joined:
@@ -122,8 +123,3 @@ def unpack(parts: Sequence[dict[str, Any]], kit: Path, out: Path) -> list[Path]:
         with tarfile.open(fileobj=joined, mode="r:xz") as archive:
             archive.extractall(out, filter="data")
     return sorted(out.glob("*.whl"))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

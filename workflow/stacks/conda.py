@@ -49,7 +49,6 @@ class CondaPackage:
     version: str
     build: str
     url: str
-    md5: str | None
     sha256: str
     line: int
     needs: tuple[str, ...] = ()
@@ -151,15 +150,15 @@ def _clause_fits(clause: str, version: str) -> bool:
 
 
 def explicit_packages(path: Path) -> list[CondaPackage]:
-    """The packages of a file as `conda list --explicit --md5` writes it; none without the file."""
+    """The packages of a file as `conda list --explicit` writes it; none without the file."""
     found = []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         if line and not line.startswith(("#", "@")):
-            url, _, md5 = line.partition("#")
+            url = line.partition("#")[0]
             stem = re.sub(r"\.(conda|tar\.bz2)$", "", PurePosixPath(url).name)
             name, version, build = stem.rsplit("-", 2)
-            found.append(CondaPackage(name, version, build, url, md5 or None, "", number))
+            found.append(CondaPackage(name, version, build, url, "", number))
     return found
 
 
@@ -182,7 +181,7 @@ def _package(item: dict[str, Any], line: int) -> CondaPackage:
     # The file name contains the build; older locks have no key `build`.
     build = filename.removeprefix(stem).removesuffix(suffix)
     needs = tuple(str(need) for need in item.get("dependencies") or {})
-    return CondaPackage(name, version, build, url, hashes.get("md5"), hashes["sha256"], line, needs)
+    return CondaPackage(name, version, build, url, hashes["sha256"], line, needs)
 
 
 def _requirements(path: Path) -> list[tuple[str, str, str | None, str]]:

@@ -54,10 +54,8 @@ V9_0_0 = replace(
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is there as long as a test lasts."""
-    monkeypatch.setattr(of_verl, "_RELEASES", dict(of_verl._RELEASES))
-    monkeypatch.setattr(registry, "_TRAINERS", dict(registry._TRAINERS))
-    of_verl.register(V9_0_0)
-    registry.register(verl())
+    monkeypatch.setitem(of_verl._RELEASES, V9_0_0.version, V9_0_0)
+    monkeypatch.setitem(registry._TRAINERS, "verl", verl())
 
 
 def _preflighted(**words: Any) -> Any:

@@ -4,14 +4,9 @@ from trainers.verl.releases.release import Release
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
 
-__all__ = ["Release", "register", "release_named", "releases"]
+__all__ = ["Release", "release_named", "releases"]
 
 _RELEASES: dict[str, Release] = {one.version: one for one in (V0_4_1, V0_9_1)}
-
-
-def register(release: Release) -> None:
-    """Add a release, or replace the one of that version; then call `trainers.verl.trainer.verl` again."""
-    _RELEASES[release.version] = release
 
 
 def releases() -> tuple[Release, ...]:
