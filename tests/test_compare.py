@@ -123,10 +123,13 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
     ("given", "said"),
     [
         ((str(VLLM), *RELEASE), "compare needs two runs or more (got 1)"),
-        ((f"vllm={VLLM}", f"sglang={VLLM}", *RELEASE), "are the same run"),
+        ((f"vllm={VLLM}", f"sglang={VLLM}", *RELEASE), "is given twice; give the logs of two runs"),
         ((f"vllm={VLLM}", "sglang=nowhere.log", *RELEASE), "nowhere.log does not exist"),
         ((f"vllm={VLLM}", f"sglang={ROOT / 'LICENSE'}", *RELEASE), "no training step of any known format"),
-        ((str(VLLM), str(SGLANG), "--names", "vllm", *RELEASE), "--names must name the 2 arms in order (got 'vllm')"),
+        (
+            (str(VLLM), str(SGLANG), "--names", "vllm", *RELEASE),
+            "--names must name the 2 arms in order, such as --names vllm,sglang (got 'vllm')",
+        ),
         ((f"vllm={VLLM}", f"vllm={SGLANG}", *RELEASE), "two arms have the same name (vllm, vllm)"),
         ((f"vllm={VLLM}", f"vllm-b={LOGS}", *RELEASE), "; give one, or several separated by commas (seeds of one arm)"),
         (
@@ -278,3 +281,71 @@ def test_what_another_has_written_is_left_as_it_was(tmp_path: Path, capsys: pyte
         assert said in capsys.readouterr().err and not new.exists()
     assert (results / "plan.json").read_text() == "{}" and saved.read_text() == "experiment: mine\n"
     assert [file.name for file in results.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["good.log", "x" * 300], "does not exist; give a file, a folder or wandb:entity/project/id"),
+        (["good.log", "~no-such-user/x"], "~no-such-user/x does not exist"),
+        (["good.log", "vllm="], "an arm has no log (got 'vllm='); give LOG, or NAME=LOG"),
+        (["good.log", "good.log"], "good.log is given twice; give the logs of two runs"),
+        (["good.log", "link.log"], "good.log and link.log are the same file; give the logs of two runs"),
+        (["ok.csv", "ok.csv"], "name the runs as its column run, arm or engine does: a=ok.csv b=ok.csv"),
+        (
+            ["good.log", "runs.csv"],
+            "column arm has x, y. Name the arm as the table does (compare x=runs.csv), or split",
+        ),
+        (["good.log", "s3://bucket/x.log"], "is an address; download it and give the file"),
+        (["good.log", "https://wandb.ai/me/p/runs/1a?nw=x"], "reading wandb run me/p/1a needs a key"),
+        (["good.log", "x.xlsx"], "x.xlsx is a spreadsheet; save its table as CSV (UTF-8)"),
+        (["good.log", "strings.csv"], "strings.csv has no column of numbers; give a table with a row for each step"),
+        (["good.log", "zero.csv"], "zero.csv: step_time is not above 0 in nearly all rows"),
+        (["good.log", "phases.csv"], "that can be read as phases-csv: phases.csv:2 cannot be read and was skipped"),
+        (["good.log", "benchmarks.json"], "has no result: the benchmark was stopped before its first, or failed"),
+        (["good.log", "trained"], "trained holds no readable log; give trained/checkpoint-10/trainer_state.json"),
+        (["good.log", "ok.csv", "--names", "a"], "--names must name the 2 arms in order, such as --names vllm,sglang"),
+        (["good.log", "ok.csv", "--names", "a b,c"], "a name in --names has letters (A-Z, a-z), digits, '_', '.'"),
+        (["good.log", "ok.csv", "--warmup", "x"], "invalid int value: 'x'\n`rolloutbench compare --help` shows"),
+    ],
+)
+def test_a_mistake_is_told_in_three_lines_without_the_words_of_a_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    Path("good.log").write_text("step:1 - timing_s/step:2.0\n")
+    Path("link.log").symlink_to("good.log")
+    Path("x.xlsx").write_bytes(b"PK\x03\x04")
+    Path("trained", "checkpoint-10").mkdir(parents=True)
+    for name, text in {
+        "ok.csv": "step,step_time\n1,3\n2,4\n",
+        "runs.csv": "step,phase,seconds,arm\n1,step,2,x\n1,step,3,y\n",
+        "strings.csv": "a,b\nx,y\n",
+        "zero.csv": "step,step_time\n1,0\n2,0\n",
+        "phases.csv": "step,phase,seconds\n1,gen,two\n",
+        "benchmarks.json": '{"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": []}',
+        "trained/checkpoint-10/trainer_state.json": '{"log_history": [{"step": 1, "loss": 0.0, "step_time": 3.0}]}',
+    }.items():
+        Path(name).write_text(text)
+    try:
+        assert main(["compare", *given, "--verdict-only"]) == 1
+    except SystemExit as stopped:
+        assert stopped.code == 2
+    said = capsys.readouterr().err
+    assert says in said and len(said.splitlines()) <= 3 and "configuration has errors" not in said, said
+
+
+def test_the_arms_of_one_table_and_an_undeclared_release_are_answered(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{step},step,{seconds},{arm}\n" for step in (1, 2, 3) for arm, seconds in (("x", 2.5), ("y", 3.5))]
+    Path("runs.csv").write_text("step,phase,seconds,arm\n" + "".join(rows))
+    assert main(["compare", "x=runs.csv", "y=runs.csv", "--verdict-only"]) == 0
+    assert "y vs x: not resolved, one run pair only. Per step 0.71×" in " ".join(capsys.readouterr().out.split())
+    assert main(["compare", str(VLLM), str(SGLANG), "--release", "9.9", "--step-seconds", "x", "--verdict-only"]) == 0
+    said = capsys.readouterr().out
+    assert "the timers of verl 9.9 are not declared (declared: 0.3, " in said and "Its timers are read as those" in said
+    assert "--step-seconds was not used: it names a column of a table" in said

@@ -33,7 +33,8 @@ Number = Annotated[float, BeforeValidator(_no_boolean)]
 FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*$"
 CURRENCY_PATTERN = r"^[A-Z]{3}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=40)]
+LONGEST_NAME = 40
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=LONGEST_NAME)]
 
 SECTION = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, serialize_by_alias=True

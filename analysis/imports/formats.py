@@ -24,6 +24,7 @@ SEARCHED_LINES = 2_000_000
 INSPECTED_LINES, INSPECTED_BYTES = 5_000, 1_000_000
 # A log of JSON lines has a readable row among its first.
 JSON_LINES = 20
+_LONGEST_SHOWN = 200
 # The first bytes of packed files, and the command that unpacks them.
 _PACKED = {
     b"\x1f\x8b": ("gzip", "gunzip -k"),
@@ -32,6 +33,9 @@ _PACKED = {
     b"\xfd7zXZ\x00": ("xz", "unxz -k"),
     b"BZh": ("bzip2", "bunzip2 -k"),
 }
+
+
+_SHEETS = (".xlsx", ".xls", ".ods")
 
 
 def formats() -> dict[str, str]:
@@ -83,10 +87,11 @@ def read_source(
     if not found.read.records:
         if form != phases_csv.FORMAT:
             _require_readable_console(path, source, SEARCHED_LINES)
-        corrupt = next((f". {v.text}" for v in found.read.verdicts if v.code == "corrupt-line"), "")
+        if corrupt := next((v.text for v in found.read.verdicts if v.code == "corrupt-line"), ""):
+            raise UserError(f"{source} has no training step that can be read as {form}: {corrupt}")
         raise UserError(
             f"{source} has no training step as {form} ({formats()[form]}); {_appearance(path)}. Validation alone "
-            f"(step 0) is not a training step. If it has another format, name it in import.format{corrupt}"
+            "(step 0) is not a training step. A configuration may name another format (import.format)"
         )
     return found
 
@@ -124,7 +129,9 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     file cannot be read, or a folder holds no run. A folder of wandb, or a missing file, is None.
     """
     clear_cache()
-    path = Path(source).expanduser()
+    path = existing_path(source)
+    if path is None:
+        return None
     if path.is_dir() and (form == event_files.FORMAT or (form is None and has_event_files(path))):
         return event_files.preview(path)
     if path.is_dir():
@@ -160,13 +167,25 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     )
 
 
+def existing_path(source: str) -> Path | None:
+    """The path of a local source; None if there is no such file or folder."""
+    try:
+        path = Path(source).expanduser()
+        return path if path.exists() and source else None
+    except PermissionError as error:
+        raise UserError(f"{source} cannot be read ({error.strerror})") from None
+    except (OSError, RuntimeError):  # a name that is too long, a user that does not exist
+        return None
+
+
 def _existing(source: str) -> Path:
     """A local source's path; `UserError` where it is missing, or a pipe or device, whose reading may never end."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise UserError(f"{source} does not exist; give a file, a folder or {WANDB}entity/project/id")
+    path = existing_path(source)
+    if path is None:
+        shown = source if len(source) <= _LONGEST_SHOWN else f"{source[:_LONGEST_SHOWN]}..."
+        raise UserError(f"{shown} does not exist; give a file, a folder or {WANDB}entity/project/id")
     if not (path.is_file() or path.is_dir()):
-        raise UserError(f"{source} is neither a file nor a folder")
+        raise UserError(f"{source} is neither a file nor a folder; save what it has to a file, and give that")
     return path
 
 
@@ -215,10 +234,12 @@ def _require_unpacked(path: Path) -> None:
     with open_log(path) as file:
         head = file.read(8)
     require_utf8(path, head)
+    if path.suffix.lower() in _SHEETS:
+        raise UserError(f"{path} is a spreadsheet; save its table as CSV (UTF-8), and give that")
     for begins, (name, command) in _PACKED.items():
         if head.startswith(begins):
             raise UserError(
-                f"{path} is packed ({name}): unpack it, and import the result: {command} {shlex.quote(str(path))}"
+                f"{path} is packed ({name}); unpack it, and give the result: {command} {shlex.quote(str(path))}"
             )
 
 

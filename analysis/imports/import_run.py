@@ -21,7 +21,7 @@ from analysis.imports.added_steps import (
     drop_foreign_windows,
     hole_verdicts,
 )
-from analysis.imports.formats import WANDB, read_source
+from analysis.imports.formats import WANDB, existing_path, read_source
 from analysis.imports.which_tree import root_keys, tree_of
 from analysis.runs import SPEC_CHANGED
 from analysis.sources.wandb_about import without_secrets
@@ -214,8 +214,8 @@ def _require_unchanged(before: Mapping[str, tuple[int, int] | None], run_id: str
 
 
 def _file_states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
-    paths = {source: Path(source).expanduser() for source in sources if not source.startswith(WANDB)}
-    stats = {source: path.stat() for source, path in paths.items() if path.is_file()}
+    paths = {source: existing_path(source) for source in sources if not source.startswith(WANDB)}
+    stats = {source: path.stat() for source, path in paths.items() if path and path.is_file()}
     return {s: (stats[s].st_size, stats[s].st_mtime_ns) if s in stats else None for s in sources}
 
 

@@ -252,7 +252,7 @@ def _times(path: Path, columns: Columns, given: str | None, clock: str) -> _Time
             return chosen
         given = next((some[0] for some in (durations, whole) if len(some) == 1), None)
         if given is None:
-            raise UserError(_undecided(path, durations, columns))
+            raise UserError(_undecided(path, named, durations, columns))
     return max(fits[given], key=lambda fit: fit[0], default=(0.0, _Times(given)))[1]
 
 
@@ -289,17 +289,24 @@ def _differences(values: Sequence[float]) -> list[float]:
     return [math.nan, *(b - a for a, b in pairwise(values))]
 
 
-def _undecided(path: Path, durations: Sequence[str], columns: Columns) -> str:
+def _undecided(path: Path, named: Sequence[str], durations: Sequence[str], columns: Columns) -> str:
+    if not columns:
+        return (
+            f"{path} has no column of numbers; give a table with a row for each step, and numbers with a decimal point"
+        )
+    if named and not durations:
+        shown = join_first(list(named), 6)
+        return f"{path}: {shown} is not above 0 in nearly all rows; give a table whose seconds are, or {FLAG} COLUMN"
     if not durations:
         return (
             f"{path}: no column is named like seconds; its numbers are in {join_first(list(columns), 12)}. Name the "
             f"column with the step's seconds: {FLAG} COLUMN (in a configuration import.step_seconds)"
         )
     means = [(name, [v for v in columns[name] if not math.isnan(v)]) for name in durations]
-    shown = [f"{name} (mean {math.fsum(values) / len(values):.3g} s)" for name, values in means]
+    by_name = [f"{name} (mean {math.fsum(values) / len(values):.3g} s)" for name, values in means]
     return (
-        f"{path}: no column is the step's seconds for certain: {join_first(shown, 6)}. Name it: {FLAG} {durations[0]} "
-        "(in a configuration import.step_seconds)"
+        f"{path}: no column is the step's seconds for certain: {join_first(by_name, 6)}. Name it: {FLAG} "
+        f"{durations[0]} (in a configuration import.step_seconds)"
     )
 
 

@@ -280,10 +280,10 @@ def _of_one_run(table: Sequence[Row], columns: Sequence[str], names: Collection[
     for column in selecting:
         found = list(dict.fromkeys(row.get(column, "") for _, row in rows))
         if len(found) > 1:
+            known = f", and this run is known as {', '.join(dict.fromkeys(names))}" if any(names) else ""
             raise UserError(
-                f"{path} holds several runs: column {column} has {join_first(found, 6)}, and the  imported run is "
-                f"known as {', '.join(dict.fromkeys(names)) or 'none'}. Name the arm or the run as the table does, or "
-                f"split the table: one file for each value of {column}"
+                f"{path} holds several runs: column {column} has {join_first(found, 6)}{known}. Name the arm as the "
+                f"table does (compare {found[0]}={path}), or split the table: one file for each value of {column}"
             )
     return rows
 

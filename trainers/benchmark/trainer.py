@@ -63,6 +63,8 @@ def _read(path: Path, form: Form, of_batches: bool) -> Imported:
             doubts.setdefault(verdict.code, []).append(verdict)
         for name, text in _texts(values, found, form, of_batches).items():
             texts.setdefault(name, {})[text] = None
+    if not read.records:
+        raise UserError(f"{path} has no result: the benchmark was stopped before its first, or failed; run it again")
     for same in doubts.values():
         more = f" ({len(same) - 1} more results like it)" if len(same) > 1 else ""
         read.verdicts.append(replace(same[0], text=same[0].text + more))

@@ -114,6 +114,8 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     taken = [verdict.text.partition(": ")[2] for verdict in read if verdict.code in READ_AS]
     codes = {code for trainer in trainers() for code in trainer.told}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
+    if args.step_seconds and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
+        told.append("--step-seconds was not used: it names a column of a table, and no run was read from one.")
     for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
         _say(line, args)
     as_markdown = verdict_markdown(content.every_verdict) or escaped(content.no_comparison)
@@ -127,7 +129,8 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     else:
         print(content.no_comparison)
     sys.stdout.flush()
-    for line in _not_in_logs(arms, content):
+    # What flags would add changes nothing where nothing can be compared.
+    for line in _not_in_logs(arms, content) if content.every_verdict else ():
         _say(line, args)
     return content
 
@@ -150,27 +153,38 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
     by_data = [verdict.text for verdict in content.read_verdicts if verdict.code == BY_DATA]
-    if not lacking:
-        return [f"{text}." for text in by_data[:1]]
+    # A release that is named but not declared is a doubt of its own.
+    found = [f"{text}." for text in by_data[:1] if not unnamed]
     how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
     adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
-    return [f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."]
+    if any(arm.engine == UNKNOWN and not _engines_in_name(arm) for arm in arms):
+        adds = f" (with your engines, in the logs' order){adds}"
+    return [*found, f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."] if lacking else found
 
 
 def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
-    """A name for each arm: its own if its engine is known, else the engine in its file's name, else any engine."""
+    """A name for each arm: its own if its engine is known, else the engine in its file's name, else another engine."""
     names: list[str] = []
+    used = {arm.engine for arm in arms}
     for arm in arms:
         name = arm.name
         if arm.engine == UNKNOWN:
-            of_trainer = trainer_named(arm.trainer).engines
-            known = [one.name for one in engines() if one.name in of_trainer or not of_trainer]
-            words = re.split(r"[^a-z]+", f"{arm.name} {arm.sources[0]}".lower())
-            named = [one for one in known if one in words] or [one for one in known if one not in names] or known
-            name = named[0]
+            others = [one for one in _engines_of(arm) if one not in {*names, *used}]
+            name = (_engines_in_name(arm) or others or _engines_of(arm))[0]
         same = sum(one.partition("-")[0] == name for one in names)
         names.append(f"{name}-{same + 1}" if name in names else name)
     return names
+
+
+def _engines_in_name(arm: ComparedArm) -> list[str]:
+    """The engines that the name of an arm's first file has as words."""
+    words = re.split(r"[^a-z]+", f"{arm.name} {arm.sources[0]}".lower())
+    return [one for one in _engines_of(arm) if one in words]
+
+
+def _engines_of(arm: ComparedArm) -> list[str]:
+    of_trainer = trainer_named(arm.trainer).engines
+    return [one.name for one in engines() if one.name in of_trainer or not of_trainer]
 
 
 def import_runs(plan: Plan, folder: Path, read: dict[str, Imported] | None = None) -> None:

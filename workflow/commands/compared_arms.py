@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from analysis.imports.formats import WANDB, format_of, has_event_files, inspect_source, read_source
+from analysis.imports.formats import WANDB, existing_path, format_of, has_event_files, inspect_source, read_source
 from analysis.imports.import_run import CACHE
 from analysis.imports.source_check import engine_of_source, trainer_of_source
 from analysis.imports.tree_by_data import trainers_by_data
@@ -21,11 +21,13 @@ from common.errors import UserError
 from engines import UNKNOWN, engines
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
-from trainers.section import NAME_PATTERN
+from trainers.section import LONGEST_NAME, NAME_PATTERN
 from trainers.timers.tree import release_of
 
 _DOWNLOADS = 4
 _USE = "rolloutbench compare A.log B.log"
+_MOST_BELOW = 20
+_WANDB_ADDRESS = re.compile(r"https?://[^/]*wandb[^/]*/([^/]+)/([^/]+)/runs/([^/?#]+)")
 
 
 @dataclass
@@ -55,35 +57,65 @@ def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
     arms = []
     for word in given:
         name, equals, rest = word.partition("=")
-        if not equals or Path(word).exists() or not re.fullmatch(NAME_PATTERN, name):
+        if not equals or existing_path(word) or not re.fullmatch(NAME_PATTERN, name):
             name, rest = "", word
-        sources = [rest] if Path(rest).exists() else [one for one in rest.split(",") if one]
+        sources = [rest] if existing_path(rest) else [one for one in rest.split(",") if one]
+        if not sources:
+            raise UserError(f"an arm has no log (got {word!r}); give LOG, or NAME=LOG: {_USE}")
         arms.append(ComparedArm(name, [_source(one) for one in sources]))
     if len(arms) < 2:
         raise UserError(f"compare needs two runs or more (got {len(arms)}); give another log: {_USE}")
     if names is not None:
-        listed = names.split(",")
-        if len(listed) != len(arms):
-            raise UserError(f"--names must name the {len(arms)} arms in order (got {names!r})")
-        for arm, name in zip(arms, listed, strict=True):
-            arm.name = name
-    seen: dict[str, str] = {}
-    for source in (source for arm in arms for source in arm.sources):
-        same = source if source.startswith(WANDB) else str(Path(source).resolve())
-        if same in seen and Path(source).suffix.lower() not in (".csv", ".tsv"):
-            raise UserError(f"{seen[same]} and {source} are the same run; give the logs of two runs")
-        seen[same] = source
+        _take_names(arms, names)
+    _require_different(arms)
     return arms
 
 
+def _require_different(arms: Sequence[ComparedArm]) -> None:
+    """`UserError` for a source that is given twice; a table may have the runs of several arms, by their names."""
+    seen: dict[str, tuple[str, str]] = {}
+    for name, source in ((arm.name, source) for arm in arms for source in arm.sources):
+        path = existing_path(source)
+        same = str(path.resolve()) if path else source
+        if same in seen:
+            earlier, first = seen[same]
+            twice = f"{source} is given twice" if first == source else f"{first} and {source} are the same file"
+            if Path(source).suffix.lower() not in (".csv", ".tsv"):
+                raise UserError(f"{twice}; give the logs of two runs")
+            if not name and not earlier:
+                raise UserError(f"{twice}; name the runs as its column run, arm or engine does: a={source} b={source}")
+        seen[same] = (name, source)
+
+
+def _take_names(arms: Sequence[ComparedArm], names: str) -> None:
+    listed = names.split(",")
+    if len(listed) != len(arms) or "" in listed:
+        like = ",".join([one.name for one in engines()][: len(arms)])
+        raise UserError(f"--names must name the {len(arms)} arms in order, such as --names {like} (got {names!r})")
+    for arm, name in zip(arms, listed, strict=True):
+        if not re.fullmatch(NAME_PATTERN, name) or len(name) > LONGEST_NAME:
+            raise UserError(
+                f"a name in --names has letters (A-Z, a-z), digits, '_', '.' and single '-', {LONGEST_NAME} at most "
+                f"(got {name!r})"
+            )
+        arm.name = name
+
+
 def _source(given: str) -> str:
-    """A source for the import; a folder without a wandb run stands for the one log in it, else for its event files."""
-    path = Path(given).expanduser()
-    if given.startswith(WANDB) or not path.is_dir():
+    """A source for the import: the run of an address on wandb, a folder's one log, or what is given."""
+    if on_wandb := _WANDB_ADDRESS.match(given):
+        return WANDB + "/".join(on_wandb.groups())
+    if "://" in given:
+        raise UserError(f"{given} is an address; download it and give the file, or give {WANDB}entity/project/id")
+    path = existing_path(given)
+    if given.startswith(WANDB) or path is None or not path.is_dir():
         return given
+    try:
+        inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    except PermissionError as error:
+        raise UserError(f"{given} cannot be read ({error.strerror})") from None
     if any(path.glob("**/*.wandb")):
         return given
-    inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
     names = {form.file_name for trainer in trainers() for form in trainer.formats}
     logs = [file for file in inside if file.name in names]
     logs = logs or [file for file in inside if not is_event_file(file) and _is_log(file)]
@@ -91,7 +123,10 @@ def _source(given: str) -> str:
         return given
     if len(logs) != 1:
         if not logs:
-            raise UserError(f"{given} holds no readable log; give a log or another folder")
+            # Such as the state in a checkpoint's folder: the newest has all steps.
+            below = sorted(path.glob("*/*.json*"), key=lambda file: file.stat().st_mtime, reverse=True)
+            other = next((str(file) for file in below[:_MOST_BELOW] if _is_log(file)), "a log or another folder")
+            raise UserError(f"{given} holds no readable log; give {other}")
         found = ", ".join(file.name for file in logs)
         raise UserError(
             f"{given} holds {len(logs)} logs ({found}); give one, or several separated by commas (seeds of one arm)"
@@ -134,7 +169,7 @@ def detect(
         fitting = [UNKNOWN]
     if not fitting and arm.inspected[0].format in (PHASES, EVENTS):
         read = arm.inspected[0].read
-        fitting = trainers_by_data(read if read.records else read_source(first, PHASES, (), CACHE).read)
+        fitting = trainers_by_data(read if read.records else read_source(first, PHASES, (arm.name,), CACHE).read)
     if not fitting:
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.

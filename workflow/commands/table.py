@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from common.files import ROOT
 from common.messages import unknown_name
@@ -248,14 +248,21 @@ class _Version(argparse.Action):
         program.exit()
 
 
-class _Program(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are two lines: the usage of a command with many flags is longer."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` shows the arguments, with examples\n")
+
+
+class _Program(_Parser):
     """Suggests the nearest listed command for an unknown one."""
 
     commands: Any
     """The result of `add_subparsers`; argparse has no public name for its type."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but an unknown argument prints the usage of its command."""
+        """As argparse's, but the error for an unknown argument names its command."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.commands.choices.get(found.command, self).error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -277,7 +284,7 @@ def parser() -> _Program:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print the version and where it is installed")
-    commands = program.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
+    commands = program.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     program.commands = commands
     for name, command in COMMANDS.items():
         listed: dict[str, Any] = {"help": command.meaning} if command.meaning else {}

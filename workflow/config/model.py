@@ -146,7 +146,10 @@ class Config(Section):
             )
         seen: dict[str, str] = {}
         for name, arm in self.arms.items():
-            first = seen.setdefault(arm.model_dump_json(), name)
+            # An arm's name selects its rows in a table of several runs.
+            sources = [source for run in arm.import_.runs for source in run.source] if arm.import_ else []
+            selects = any(map(may_hold_several_runs, sources))
+            first = seen.setdefault(arm.model_dump_json() + name * selects, name)
             if first != name:
                 raise ValueError(
                     f"arms {first} and {name} are identical; change one's engine, stack or options, or remove it "

@@ -152,7 +152,9 @@ def test_a_table_without_one_readable_row_says_what_is_wrong_with_it(tmp_path, r
     if "9.5" in row:
         assert [v.code for v in read(write(tmp_path, text)).read.verdicts] == ["corrupt-line"]
         return
-    with pytest.raises(UserError, match=r"has no training step as phases-csv.*x:2 cannot be read.*seconds a number"):
+    with pytest.raises(
+        UserError, match=r"has no training step that can be read as phases-csv.*x:2 cannot be read.*seconds a number"
+    ):
         read(write(tmp_path, text))
 
 
