@@ -115,8 +115,7 @@ def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_pat
     gate, cost = gate_block(found), cost_block(found)
     assert gate.heads[-1] == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
     assert "USD, of the used" in cost.heads and "what is left out" not in cost.heads
-    torn = replace(
-        found,
-        tables=found.tables | {"cost": found.tables["cost"].assign(why="without 1 step with a wrong time")},
-    )
+    rest = found.make_rest()
+    tables = rest.tables | {"cost": rest.tables["cost"].assign(why="without 1 step with a wrong time")}
+    torn = replace(found, make_rest=lambda: replace(rest, tables=tables))
     assert cost_block(torn).heads[-1] == "what is left out" and "too few" in cost_block(torn).note
