@@ -1,4 +1,4 @@
-"""Counts the small faults of the program that the tests see: sampled mutation testing (docs/mutants.md).
+"""Counts the small faults of the program that the tests see: sampled mutation testing (bench/mutants.md).
 
 The tests run once with each test's lines recorded. Then every sampled mutant runs in a copy of the tree, with the tests
 that run the mutated line alone, the quickest first, up to the first failure.
@@ -46,7 +46,7 @@ NAMES = re.compile(
     r"analysis\.(estimates|verdict|roofline|sources|imports)|trainers\.(timers|logs|verl)|workflow\.preflight"
 )
 WITHOUT = ("tests/preflight/test_command.py",)
-ACCEPTED = ROOT / "docs" / "mutants.md"
+ACCEPTED = ROOT / "bench" / "mutants.md"
 # By file and line the tests that run it, and each test's seconds (mutant_plugin.py).
 Lines = dict[str, dict[str, Any]]
 # Of a mutant's tests, so many seconds of CPU, the quickest first; on a busy machine they last longer.

@@ -349,4 +349,4 @@ def markdown_table(kind: type) -> str:
         absent = get_origin(hint) is NotRequired
         meaning = get_args(get_args(hint)[0] if absent else hint)[1]
         rows.append(f"| `{key}` | {describe_type(plain[key])}{' or absent' if absent else ''} | {meaning} |")
-    return f"{' '.join((kind.__doc__ or '').split())}\n\n" + "\n".join(rows) + "\n\n"
+    return f"{' '.join((kind.__doc__ or '').split())}\n\n" + "\n".join(rows) + "\n"

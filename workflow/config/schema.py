@@ -34,9 +34,7 @@ def reference_page() -> str:
     sections = [("The experiment", schema), *_sections(schema)]
     for title, section in sections:
         rows = "\n".join(_rows(section))
-        parts.append(
-            f"## {title}\n\n{_text(section)}\n\n| key | type | default | meaning |\n|---|---|---|---|\n{rows}\n"
-        )
+        parts.append(f"## {title}\n{_text(section)}\n\n| key | type, default | meaning |\n|---|---|---|\n{rows}\n")
     return "\n".join(parts)
 
 
@@ -76,7 +74,7 @@ def _rows(section: dict[str, Any]) -> Iterator[str]:
     required = set(section.get("required") or section.get("anyOf", [{}])[0].get("required", ()))
     for key, field in section["properties"].items():
         default = "required" if key in required else f"`{json.dumps(field.get('default'), ensure_ascii=False)}`"
-        yield f"| `{key}` | {_type(field)} | {default} | {_text(field)} |"
+        yield f"| `{key}` | {_type(field)}, {default} | {_text(field)} |"
 
 
 def _text(part: dict[str, Any]) -> str:
@@ -85,7 +83,9 @@ def _text(part: dict[str, Any]) -> str:
 
 def _type(field: dict[str, Any]) -> str:
     if "anyOf" in field:
-        return " or ".join(_type(option) for option in field["anyOf"])
+        # `null` is left out where it is the default, which stands beside the type.
+        options = [one for one in field["anyOf"] if one.get("type") != "null" or field.get("default") is not None]
+        return " or ".join(map(_type, options))
     if "enum" in field:
         return " or ".join(f"`{value}`" if value else '`""`' for value in field["enum"])
     if "const" in field:
