@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.analysis.sources.other_logs import (
     skyrl_timers,
     slime_lines,
 )
+from trainers.imported import trainers as trainers_table
 from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named, trainers
 from trainers.timers.exclusive import exclusive_s
@@ -304,3 +306,12 @@ def test_a_console_that_is_not_read_is_named_with_the_way_to_its_run(tmp_path, n
     said = str(caught.value)
     shown = trainer_named(name).label or name
     assert f"looks like {shown}'s console, which is not read" in said and "wandb:" in said and "column parent" in said
+
+
+def test_the_table_of_imported_trainers_has_no_key_that_nothing_reads():
+    file = Path(trainers_table.__file__)
+    table, code = tomllib.loads(file.with_suffix(".toml").read_text(encoding="utf-8")), file.read_text()
+    loops = [loop for one in table.values() for loop in one["loops"]]
+    options = [more for loop in loops for row in loop.get("phases", ()) for more in row[4:]]
+    keys = {key for some in (table.values(), loops, options) for one in some for key in one}
+    assert not {key for key in keys if f'"{key}"' not in code}
