@@ -50,7 +50,7 @@ class ChosenStep:
 
 def unit_of(kind: str, name: str, tree: TimerTree | None = None) -> str:
     """`s` or `tokens` where that is known, otherwise `1`."""
-    if tree is not None and kind == "scalar" and (unit := tree.unit_beside(name)) is not None:
+    if tree is not None and kind == "scalar" and (unit := tree.unit_not_summed(name)) is not None:
         return unit
     if kind == "phase" or name.endswith("_s") or name.split("/")[0].endswith("_s") or name == "perf/time_per_step":
         return "s"

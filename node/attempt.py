@@ -1,4 +1,4 @@
-"""Reads an attempt's order, checks its stack on the node, and writes done.json."""
+"""Reads an attempt's request, checks its stack on the node, and writes done.json."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def read_attempt(arguments: Sequence[str]) -> dict[str, Any]:
     """Read the attempt.json named in the arguments (without the program's name)."""
     if len(arguments) != 1:
         raise UserError(f"expected one argument, an attempt.json (got {len(arguments)} arguments)")
-    order = Path(arguments[0])
-    attempt = retry_io(lambda: read_file(AttemptFile, order, "the job on the node", _KEYS), _FILES)
+    request = Path(arguments[0])
+    attempt = retry_io(lambda: read_file(AttemptFile, request, "the job on the node", _KEYS), _FILES)
     # Now, because the checkout may change before the end.
     return {**attempt, "git": git_state()}
 
@@ -94,7 +94,7 @@ def _sha256(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Job:
-    """A started attempt: its order, and its CPUs of the node."""
+    """A started attempt: its request, and its CPUs of the node."""
 
     attempt: Mapping[str, Any]
     spec: SpecFile

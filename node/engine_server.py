@@ -1,4 +1,4 @@
-"""Passes a server's address and order from the job to the server and to the trainer."""
+"""Passes a server's address and request from the job to the server and to the trainer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SEEDS_APART = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOrder:
-    """The order of a server: its job and address."""
+class ServerRequest:
+    """The request of a server: its job and address."""
 
     job: Job
     host: str
@@ -30,8 +30,8 @@ class ServerOrder:
     """The run's seed, shifted by the resumed step."""
 
 
-def read_server_order(program: str) -> ServerOrder:
-    """The order on the command line `program ATTEMPT --host HOST --port PORT`; checks the inputs."""
+def read_server_request(program: str) -> ServerRequest:
+    """The request on the command line `program ATTEMPT --host HOST --port PORT`; checks the inputs."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("attempt")
     parser.add_argument("--host", required=True)
@@ -41,7 +41,7 @@ def read_server_order(program: str) -> ServerOrder:
     job.inputs.require_unchanged()
     newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
     seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * (newest.step if newest else 0)
-    return ServerOrder(job, arguments.host, arguments.port, seed)
+    return ServerRequest(job, arguments.host, arguments.port, seed)
 
 
 def uses_server(trainer_args: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ class Spread(str, Enum):  # noqa: UP042 - Python 3.10 of an environment as found
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Spread:
-        """From a spec or a job's order; old ones without `spread` only have `ray`."""
+        """From a spec or a job's request; old ones without `spread` only have `ray`."""
         return cls(spec.get("spread") or (cls.RAY if spec.get("ray") else cls.ALONE))
 
     def to_spec(self, processes: int, server: Mapping[str, Any] | None = None) -> dict[str, Any]:

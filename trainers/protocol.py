@@ -212,7 +212,7 @@ class Trainer:
     """The setting, and its value, that makes its engine a separate server."""
     iterations_hidden_by: Mapping[str, str] = field(default_factory=dict)
     """Setting -> why response lengths do not give the engine's iterations with it."""
-    carried_over: Mapping[str, str] = field(default_factory=dict)
+    started_earlier: Mapping[str, str] = field(default_factory=dict)
     """Mode whose steps contain work of earlier steps -> what is unknown then."""
     sequence_limit: Callable[[TimerTree, Engine, Mapping[str, Any], Mapping[str, Any]], object] = engine_sequence_limit
     """The known limit of sequences that one engine decodes at once, by tree, engine, trainer settings and engine

@@ -301,8 +301,8 @@ class _SetupReader:
         tree, trainer = self.run.tree, self.trainer
         if tree.overlap:
             return [f"which seconds are generation's: {tree.overlap}"]
-        if tree.mode in trainer.carried_over:
-            return [trainer.carried_over[tree.mode]]
+        if tree.mode in trainer.started_earlier:
+            return [trainer.started_earlier[tree.mode]]
         prefix = trainer.engine_options.replace("{engine}", self.engine.name)
         of_engine = {prefix + word: why for word, why in self.engine.unmodelled_options.items()} if prefix else {}
         options = {**trainer.iterations_hidden_by, **of_engine}

@@ -91,8 +91,8 @@ class Sglang:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert process.stdin
-        with suppress(BrokenPipeError), process.stdin as order:
-            order.write(json.dumps({"parent": os.getpid(), "secret": self._secret, "settings": settings}).encode())
+        with suppress(BrokenPipeError), process.stdin as request:
+            request.write(json.dumps({"parent": os.getpid(), "secret": self._secret, "settings": settings}).encode())
         return process
 
     def generate(

@@ -1,7 +1,7 @@
 """SGLang's own HTTP server, a child process of the trainer: `python -m engines.sglang.server` (started by client.py).
 
-It reads its order as JSON from stdin: `{parent, secret, settings}`. When it is ready it writes its final settings as a
-JSON line to stdout; all other output goes to stderr. SGLang's further processes import this module before SGLang.
+It reads its request as JSON from stdin: `{parent, secret, settings}`. When it is ready it writes its final settings as
+a JSON line to stdout; all other output goes to stderr. SGLang's further processes import this module before SGLang.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _JOIN_S = 5.0
 
 def main() -> None:
     """Serve until a process of SGLang ends; `UserError` for settings that SGLang rejects."""
-    order = json.load(sys.stdin)
-    if os.getppid() != order["parent"]:
+    request = json.load(sys.stdin)
+    if os.getppid() != request["parent"]:
         return
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _ignore_stops()
     # Tensors of the trainer's process are received with its key.
-    multiprocessing.current_process().authkey = bytes.fromhex(order["secret"])
+    multiprocessing.current_process().authkey = bytes.fromhex(request["secret"])
     # The files of its sockets, which nobody needs when all have connected.
     sockets = tempfile.TemporaryDirectory(prefix="sglang-")
     tempfile.tempdir = sockets.name
@@ -56,7 +56,7 @@ def main() -> None:
         from sglang.srt.entrypoints.http_server import launch_server
         from sglang.srt.server_args import ServerArgs
 
-    if order["settings"].get("device") == "cpu":
+    if request["settings"].get("device") == "cpu":
         # Prompts and completions are token ids, so that its detokenizer only costs CPU time at the start.
         Engine._launch_detokenizer_subprocesses = classmethod(lambda *_, **__: ([], []))
 
@@ -74,7 +74,7 @@ def main() -> None:
         os._exit(FAILED)
 
     try:
-        arguments = ServerArgs(**order["settings"], api_key=order["secret"])
+        arguments = ServerArgs(**request["settings"], api_key=request["secret"])
         launch_server(arguments, launch_callback=ready)
     except (TypeError, ValueError) as error:
         raise UserError(f"SGLang rejects the settings: {one_line(error)}") from error

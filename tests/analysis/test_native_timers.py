@@ -36,7 +36,7 @@ def test_trls_profiling_points_nest_in_its_step_time():
     assert own["step"] == 1.0 and own[inputs] == 2.25 and own[f"{inputs}/generate"] == 4.0
     assert math.fsum(own.values()) == 10.0 and found.undeclared == ("something_new",)
     assert found.scalars["reward_function_s/accuracy"] == 0.2 and found.scalars["all_log_probs_s"] == 3.0
-    assert tree.unit_beside("reward_function_s/accuracy") == "s" and tree.unit_beside("train/reward") is None
+    assert tree.unit_not_summed("reward_function_s/accuracy") == "s" and tree.unit_not_summed("train/reward") is None
     assert found.names[PROFILED + "sync_weights"] == f"timing_s/{inputs}/sync_weights"
 
 
@@ -83,8 +83,11 @@ def test_counts_among_the_timers_are_no_seconds(version):
     tree = tree_for("verl", version, "vllm")
     found = nest_timers(flat | {"timing_s/step": 10.0, "timing_s/gen": 8.0}, tree)
     assert found.phases == {"step": 10.0, "step/gen": 8.0} and not found.undeclared
-    assert tree.unit_beside(names[0]) == "tokens" and tree.unit_beside(names[1]) == "1"
-    assert tree.unit_beside("generation_timing/topk_ratio") == "1" and tree.unit_beside("generation_timing/max") == "s"
+    assert tree.unit_not_summed(names[0]) == "tokens" and tree.unit_not_summed(names[1]) == "1"
+    assert (
+        tree.unit_not_summed("generation_timing/topk_ratio") == "1"
+        and tree.unit_not_summed("generation_timing/max") == "s"
+    )
 
 
 def test_a_whole_sum_carries_all_its_roundings():

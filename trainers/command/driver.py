@@ -104,8 +104,8 @@ def _ended_before(attempt: Mapping[str, Any], folder: Path) -> dict[str, Any] | 
     for other in sorted(folder.parent.iterdir(), key=lambda path: int(path.name), reverse=True):
         if other == folder or not (other / ENDED).exists():
             continue
-        order = read_json(other / "attempt.json")
-        if order["fingerprint"] != attempt["fingerprint"]:
+        request = read_json(other / "attempt.json")
+        if request["fingerprint"] != attempt["fingerprint"]:
             continue
         found, _ = _read_log(folder.parents[1], int(other.name))
         if found:
@@ -113,7 +113,7 @@ def _ended_before(attempt: Mapping[str, Any], folder: Path) -> dict[str, Any] | 
             for name in (CONSOLE, LOGS):
                 if (other / name).exists():
                     (other / name).rename(folder / name)
-            return found | {"began": order["started"], "finished": (other / ENDED).stat().st_mtime}
+            return found | {"began": request["started"], "finished": (other / ENDED).stat().st_mtime}
     return None
 
 

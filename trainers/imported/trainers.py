@@ -54,7 +54,9 @@ def _trees(name: str, table: Mapping[str, Any]) -> Iterator[TimerTree]:
                 continue
             source, total, about = loop["source"].format(release), (loop["total"],), loop["about"]
             more = {
-                key: _frozen(loop[key]) for key in ("mode", "beside", "marks", "overlap", "unclocked") if key in loop
+                key: _frozen(loop[key])
+                for key in ("mode", "not_summed", "marks", "overlap", "unclocked")
+                if key in loop
             }
             if "overlap" in loop:
                 yield overlapping_tree(name, release, engines, source, total, about, **more)

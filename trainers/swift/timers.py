@@ -69,7 +69,7 @@ SWIFT_4_6 = TimerTree(
     # swift logs each call to wandb without a row of its own (commit=False), so only a step's last call remains. These
     # run for every micro-batch, and with gradient accumulation only the first one generates. With dynamic_sample the
     # last two contain each other's calls.
-    beside=_last_calls(
+    not_summed=_last_calls(
         *("_prepare_inputs", "compute_loss", "_get_per_token_logps_and_entropies", "_get_last_hidden_state"),
         *("resample_encode_failed_inputs", "_compute_rewards_per_func", "_dynamic_sampling"),
     ),
@@ -119,7 +119,7 @@ SWIFT_3_4 = TimerTree(
     source="ms-swift 3.4.1.post1 rlhf_trainer/grpo_trainer.py (profiling decorators), on TRL 0.17.0's "
     "extras/profiling.py",
     # Each call has its own row in wandb; these run for every micro-batch.
-    beside=_last_calls("_prepare_inputs", "compute_loss", "_get_per_token_logps"),
+    not_summed=_last_calls("_prepare_inputs", "compute_loss", "_get_per_token_logps"),
     phases=(
         Phase(
             "step",

@@ -87,10 +87,12 @@ _cached_timer_name = lru_cache(maxsize=1 << 12)(timer_name)
 
 def _scalar_outside_sum(name: str, tree: TimerTree, flat: Mapping[str, float]) -> str | None:
     """The scalar for a timer that the tree declares outside the sum; None if it does not declare it."""
-    for pattern, _, scalar in tree.beside:
+    for pattern, _, scalar in tree.not_summed:
         if fnmatchcase(name, pattern):
             return scalar.replace("*", name)
-    return next((s.replace("*", name) for logged, _, s in tree.beside_if if logged.replace("*", name) in flat), None)
+    return next(
+        (s.replace("*", name) for logged, _, s in tree.not_summed_if if logged.replace("*", name) in flat), None
+    )
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ class TimerTree:
 
     - `series`: a version prefix such as `1.16`. `mode`: the loop of the release; "" is the default.
     - `phases`: in display order, the root first, parents before children.
-    - `beside`: flat keys outside the sum, as (pattern, unit, scalar name). `beside_if`: those with a user's name, as
-      (a scalar logged with the timer, unit, scalar name); `*` is the timer's name.
+    - `not_summed`: flat keys outside the sum, as (pattern, unit, scalar name). `not_summed_if`: those with a user's
+      name, as (a scalar logged with the timer, unit, scalar name); `*` is the timer's name.
     - `marks`: patterns of flat keys that no other loop of the release logs.
     - `overlap`: why the phases of a step run at the same time; such a step is not divided.
     - `unclocked`: the part of a step's wall clock outside its seconds, if no timer covers all of it.
@@ -73,8 +73,8 @@ class TimerTree:
     phases: tuple[Phase, ...]
     source: str
     mode: str = ""
-    beside: tuple[tuple[str, str, str], ...] = ()
-    beside_if: tuple[tuple[str, str, str], ...] = ()
+    not_summed: tuple[tuple[str, str, str], ...] = ()
+    not_summed_if: tuple[tuple[str, str, str], ...] = ()
     marks: tuple[str, ...] = ()
     overlap: str = ""
     unclocked: str = ""
@@ -114,14 +114,14 @@ class TimerTree:
             return Phase(path, f"{name} (undeclared)", f"Not in the declared timers of {self.name}.", "other")
         return Phase(path, found.label.replace("*", name), found.description, found.category)
 
-    def unit_beside(self, scalar: str) -> str | None:
+    def unit_not_summed(self, scalar: str) -> str | None:
         """The unit of a scalar from a timer key outside the sum; None for any other scalar."""
-        return next((unit for name, unit in self._beside_units if name(scalar)), None)
+        return next((unit for name, unit in self._not_summed_units if name(scalar)), None)
 
     @cached_property
-    def _beside_units(self) -> list[tuple[Callable[[str], Any], str]]:
-        names = [(name.replace("*", pattern), unit) for pattern, unit, name in self.beside]
-        names += [(name, unit) for _, unit, name in self.beside_if]
+    def _not_summed_units(self) -> list[tuple[Callable[[str], Any], str]]:
+        names = [(name.replace("*", pattern), unit) for pattern, unit, name in self.not_summed]
+        names += [(name, unit) for _, unit, name in self.not_summed_if]
         return [(re.compile(translate(name)).match, unit) for name, unit in names]
 
     @cached_property
@@ -149,12 +149,12 @@ def overlapping_tree(
     overlap: str,
     mode: str = "",
     marks: tuple[str, ...] = (),
-    beside: tuple[tuple[str, str, str], ...] = (),
+    not_summed: tuple[tuple[str, str, str], ...] = (),
 ) -> TimerTree:
     """The tree of a loop whose timers may run at the same time: only the step is a phase, other timers are scalars."""
     step = Phase("step", "Step", description, "other", keys)
-    beside = (*beside, ("*", "s", "overlapping_s/*"))
-    return TimerTree(trainer, series, engines, (step,), source, mode, beside, marks=marks, overlap=overlap)
+    not_summed = (*not_summed, ("*", "s", "overlapping_s/*"))
+    return TimerTree(trainer, series, engines, (step,), source, mode, not_summed, marks=marks, overlap=overlap)
 
 
 def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:

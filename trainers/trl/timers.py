@@ -112,11 +112,11 @@ def _native(series: str) -> TimerTree:
         source=f"TRL {series} grpo_trainer.py (training_step, profiling decorators), generation/vllm_generation.py",
         # One name covers passes in prepare_inputs (old policy, reference) and in compute_loss (policy); the log only
         # has their sum. Reward functions that are coroutines run at the same time. Neither can be in a sum.
-        beside=(
+        not_summed=(
             ("_get_per_token_logps_and_entropies", "s", "all_log_probs_s"),
             ("_get_last_hidden_state", "s", "last_hidden_state_s"),
         ),
-        beside_if=(("train/rewards/*/mean", "s", "reward_function_s/*"),),
+        not_summed_if=(("train/rewards/*/mean", "s", "reward_function_s/*"),),
         phases=_NATIVE_PHASES,
     )
 

@@ -90,7 +90,7 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
         names = ", ".join(dict.fromkeys(key.rpartition(".")[2] for _, key in places))
         found.left.append(Left(places[0][0], names, "names, trackers and places: the job sets its own"))
     # The adapter makes these TRL's unless an option says otherwise.
-    for key, ours in release.made_equal.items():
+    for key, ours in release.trl_defaults.items():
         if (theirs := values.get(key, ours)) != ours and not _given(words, key):
             found.options[key] = theirs
     return found
@@ -204,7 +204,9 @@ def _owners(found: Launched, release: Release) -> dict[str, str]:
 
 def _option(found: Launched, release: Release, word: Argument, key: str, value: Any) -> None:
     bare = key.lstrip("+")
-    owner = next((release.overruling[at] for at in (bare, *sections_above(bare)) if at in release.overruling), None)
+    owner = next(
+        (release.reserved_keys[at] for at in (bare, *sections_above(bare)) if at in release.reserved_keys), None
+    )
     if owner is not None:
         # The default, written out: nothing is lost.
         if packaged.defaults(release.version).get(bare, value) != value:

@@ -35,7 +35,7 @@ def trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFac
     owned = settings(workload, arm.engine, seed, release, ulysses if isinstance(ulysses, int) else 1, dynamic)
     try:
         written = [override(key, value) for key, (_, value) in owned.items()]
-        written += [override(key, value) for key, value in release.made_equal.items() if key not in given]
+        written += [override(key, value) for key, value in release.trl_defaults.items() if key not in given]
         written += [override(key, value) for key, value in _checked_leaves(options, owned, release)]
     except ValueError as error:
         raise UserError(f"options of an arm: {error}") from None
@@ -160,7 +160,7 @@ def _checked_leaves(
     `owned` are single keys, with the workload key that each follows from; the release lists whole sections.
     """
     parents = {section for key in owned for section in sections_above(key.lstrip("+"))}
-    sections = dict.fromkeys(release.job_keys, "job") | dict(release.overruling)
+    sections = dict.fromkeys(release.job_keys, "job") | dict(release.reserved_keys)
     for key, value in leaves:
         bare = key.lstrip("+")
         owner = _owner(bare, owned, sections)

@@ -145,7 +145,7 @@ def overlapping(series: str, mode: str, file: str) -> TimerTree:
         mode=mode,
         overlap=_OVERLAP[mode],
         marks=_MARKS[mode],
-        beside=(
+        not_summed=(
             *AGENT_LOOP,
             ("agent_loop/slowest/*", "s", "*"),
             ("fully_async/*", "1", "*"),
@@ -160,11 +160,11 @@ def loop_before_v1(
     generation: str,
     parts: tuple[Phase, ...],
     end: tuple[Phase, ...],
-    beside: tuple[tuple[str, str, str], ...] = (),
+    not_summed: tuple[tuple[str, str, str], ...] = (),
 ) -> TimerTree:
     """The tree of `fit` in trainer/ppo/ray_trainer.py; `parts` are inside `gen`."""
     phases = (STEP, gen(generation), *parts, GEN_MAX, reward(), *BEFORE_V1, DUMP, *end)
-    return tree_of(series, source, *phases, beside=beside)
+    return tree_of(series, source, *phases, not_summed=not_summed)
 
 
 def _agent_loop(series: str, parts: tuple[Phase, ...], end: tuple[Phase, ...]) -> TimerTree:

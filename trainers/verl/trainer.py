@@ -158,7 +158,7 @@ _ALIKE = Trainer(
         f"{ROLLOUT}.mtp.enable_rollout": "one iteration generates several tokens",
         f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
     },
-    carried_over={
+    started_earlier={
         "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
     },
     sequence_limit=_sequence_limit,

@@ -39,7 +39,7 @@ def steps_of(spec: Mapping[str, Any]) -> int | None:
 
 
 def is_order_for(order: dict[str, Any], fingerprint: str, inputs: dict[str, str] | None) -> bool:
-    """Whether a job's or an attempt's order is for this spec on these inputs (None: any)."""
+    """Whether a job's or an attempt's request is for this spec on these inputs (None: any)."""
     return order.get("fingerprint") == fingerprint and inputs in (None, order.get("inputs_sha256"))
 
 

@@ -213,7 +213,7 @@ def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead: Served) ->
     for line in lines:
         assert set(line["phases"]) == {tree.root}
         beside = {name for name in line["scalars"] if name.startswith("overlapping_s/")}
-        assert beside and all(tree.unit_beside(name) == "s" for name in beside)
+        assert beside and all(tree.unit_not_summed(name) == "s" for name in beside)
         assert not any(name.endswith("/generate") for name in beside)
         assert len(line["samples"]["response_length"]) == 8 and line["scalars"]["prompt_tokens"] > 0
     # What is learned from was written by weights of one update before; at first there is none.

@@ -133,7 +133,7 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
     assert clock.end_step() == ({"step": 3.0}, {"other_cpu_s": 0.0, "overlapping_s/a/b": 1.0})
     tree = tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {"resolved": {"trainer": ASYNC}}))
     assert tree.overlap and not tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {})).overlap
-    assert tree.unit_beside("overlapping_s/a/b") == "s"
+    assert tree.unit_not_summed("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
     assert SWIFT.engine_gpus(tree.mode, ASYNC) == 0 and SWIFT.engine_gpus("native", ASYNC) is None
 

@@ -18,7 +18,7 @@ from trainers.timers.lookup import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver.composed import check, job_overrides
 from trainers.verl.driver.overrides import ROLLOUT
-from trainers.verl.releases.release import FlatConfig, Refusal
+from trainers.verl.releases.release import FlatConfig, RefusedSetting
 from trainers.verl.releases.v0_9_1 import V0_9_1
 from trainers.verl.timers import STEP, gen, tree_of
 from trainers.verl.trainer import verl
@@ -27,9 +27,9 @@ from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 
 
-def _problems(config: FlatConfig) -> Iterator[Refusal]:
+def _problems(config: FlatConfig) -> Iterator[RefusedSetting]:
     if config.get(f"{ROLLOUT}.n") == 4:
-        yield Refusal("four", "it cannot count to four")
+        yield RefusedSetting("four", "it cannot count to four")
 
 
 V9_0_0 = replace(

@@ -535,10 +535,10 @@ def test_an_option_that_is_not_free_is_refused(version: str, key: str, says: str
 @pytest.mark.parametrize("version", RELEASES)
 def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: str) -> None:
     owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, release_named(version), 1, False)
-    for key in [*owned, *release_named(version).job_keys, *release_named(version).overruling]:
+    for key in [*owned, *release_named(version).job_keys, *release_named(version).reserved_keys]:
         with pytest.raises(UserError, match="of an arm is not free"):
             overrides(version, {key.lstrip("+"): 1})
-    for key, value in release_named(version).made_equal.items():
+    for key, value in release_named(version).trl_defaults.items():
         other = not value if isinstance(value, bool) else [0.5, 0.5] if isinstance(value, list) else value + 1
         assert overrides(version, {key: other})[-1] == override(key, other)
 
@@ -601,5 +601,5 @@ def test_the_page_lists_every_word_with_its_keys() -> None:
                 rf"^\| [^|]*{f'`{word}`' if word else ''}[^|]*\|.*`{re.escape(key.removeprefix('actor_rollout_ref.'))}`"
             )
             assert re.search(row, page, re.MULTILINE), f"docs/verl.md has no row for {word or 'GRPO'} with {key}"
-        for key in release_named(version).made_equal:
+        for key in release_named(version).trl_defaults:
             assert f"`{key.removeprefix('actor_rollout_ref.')}`" in page, key

@@ -18,7 +18,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json_object
-from node.engine_server import read_server_order, server_address, uses_server
+from node.engine_server import read_server_request, server_address, uses_server
 from node.exit_codes import run
 from node.hardware import importing
 from node.ranks import describe_exit
@@ -30,13 +30,13 @@ _ENGINE = "server-engine.json"
 
 def main() -> None:
     """Run the server of the attempt on the command line until it is stopped."""
-    order = read_server_order("trainers.swift.driver.serve")
-    job = order.job
+    request = read_server_request("trainers.swift.driver.serve")
+    job = request.job
     arguments.set_environment(job.folder)
-    address = {"host": order.host, "port": order.port, "seed": order.seed, "log_level": "warning"}
+    address = {"host": request.host, "port": request.port, "seed": request.seed, "log_level": "warning"}
     given = arguments.server_arguments(job.spec["trainer_args"], job.inputs.model, address)
-    if given.port != order.port:
-        raise UserError(f"address already in use: port {order.port}; swift rollout would use {given.port}")
+    if given.port != request.port:
+        raise UserError(f"address already in use: port {request.port}; swift rollout would use {given.port}")
     with importing():
         from swift.pipelines.infer import rollout
 

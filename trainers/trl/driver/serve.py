@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engines.vllm import server
-from node.engine_server import read_server_order, server_address, uses_server
+from node.engine_server import read_server_request, server_address, uses_server
 from node.exit_codes import run
 from node.hf_training import number_format
 from trainers.trl.driver.options import SERVER_ARGS
@@ -23,11 +23,11 @@ _MEMORY_SHARE = 0.3
 
 def main() -> None:
     """Become the server of the attempt on the command line."""
-    order = read_server_order("trainers.trl.driver.serve")
-    args = order.job.spec["trainer_args"]
+    request = read_server_request("trainers.trl.driver.serve")
+    args = request.job.spec["trainer_args"]
     options: dict[str, Any] = {
         # TRL passes no seed.
-        "seed": order.seed,
+        "seed": request.seed,
         "dtype": number_format(args["bf16"], args.get("fp16")),
         "tensor_parallel_size": args["vllm_tensor_parallel_size"],
         "max_model_len": args["vllm_max_model_length"],
@@ -35,7 +35,7 @@ def main() -> None:
         "gpu_memory_utilization": args.get("vllm_gpu_memory_utilization", _MEMORY_SHARE),
     }
     more = args.get(SERVER_ARGS) or {}
-    command = server.server_command(order.job.inputs.model, order.host, order.port, options, more)
+    command = server.server_command(request.job.inputs.model, request.host, request.port, options, more)
     os.execve(command[0], command, {**os.environ, **server.VARIABLES})
 
 

@@ -14,8 +14,8 @@ from trainers.verl.driver.overrides import ACTOR as _A
 from trainers.verl.driver.overrides import MODEL as _M
 from trainers.verl.driver.overrides import REF as _REF
 from trainers.verl.driver.overrides import ROLLOUT as _R
-from trainers.verl.releases import Release, alike
-from trainers.verl.releases.release import FlatConfig, Refusal
+from trainers.verl.releases import Release, shared
+from trainers.verl.releases.release import FlatConfig, RefusedSetting
 
 # Counts that verl divides by or loops over.
 _COUNTS = (
@@ -26,14 +26,14 @@ _COUNTS = (
     *(f"{_R}.max_num_batched_tokens", f"{_R}.max_num_seqs"),
 )
 _mode = partial(
-    Refusal,
+    RefusedSetting,
     "rollout-mode",
     why="this release does not have the mode, or it was removed (sync in 0.9.1); verl {version} ends with an error",
     change=f"remove {_R}.mode",
 )
 
 
-def problems(release: Release, settings: Mapping[str, Any]) -> list[Refusal]:
+def problems(release: Release, settings: Mapping[str, Any]) -> list[RefusedSetting]:
     """All refusals of flat settings; empty if verl can start with them, or the release is unknown."""
     if not release.choices:
         return []
@@ -52,32 +52,34 @@ def problems(release: Release, settings: Mapping[str, Any]) -> list[Refusal]:
     ]
 
 
-def _choices(release: Release, config: FlatConfig) -> Iterator[Refusal]:
+def _choices(release: Release, config: FlatConfig) -> Iterator[RefusedSetting]:
     for key, allowed in release.choices.items():
         value = config.get(key)
         for one in value if isinstance(value, list) else [] if value is None else [value]:
             if one not in allowed:
                 either = str(allowed[0]) if len(allowed) == 1 else "one of " + ", ".join(map(str, allowed))
                 text = f"{key} must be {either} (got {one!r})"
-                yield _mode(text) if key == f"{_R}.mode" else Refusal("setting-choice", text)
+                yield _mode(text) if key == f"{_R}.mode" else RefusedSetting("setting-choice", text)
 
 
-def _counts(config: FlatConfig) -> Iterator[Refusal]:
+def _counts(config: FlatConfig) -> Iterator[RefusedSetting]:
     for key in _COUNTS:
         value = config.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            yield Refusal("setting-count", f"{key} must be a whole number of at least 1 (got {value!r})")
+            yield RefusedSetting("setting-count", f"{key} must be a whole number of at least 1 (got {value!r})")
     share = config.get(f"{_R}.gpu_memory_utilization", 0.5)
     if not isinstance(share, int | float) or not 0 < share < 1:
-        yield Refusal("setting-count", f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})")
+        yield RefusedSetting(
+            "setting-count", f"{_R}.gpu_memory_utilization must be a share between 0 and 1 (got {share!r})"
+        )
 
 
-def _checkpoints(config: FlatConfig) -> Iterator[Refusal]:
+def _checkpoints(config: FlatConfig) -> Iterator[RefusedSetting]:
     # utils/checkpoint/fsdp_checkpoint_manager.py, load_checkpoint: missing contents are silently left unchanged.
     for key in (f"{_A}.checkpoint.save_contents", f"{_A}.checkpoint.load_contents"):
         required, found = ("model", "optimizer", "extra"), config.get(key)
         if found is not None and not {*required} <= {*found}:
-            yield Refusal(
+            yield RefusedSetting(
                 "setting-choice",
                 f"{key} must have {', '.join(required)} (got {', '.join(found) or 'none'})",
                 "a stopped run would resume without its optimizer's moments, or start again",
@@ -85,7 +87,7 @@ def _checkpoints(config: FlatConfig) -> Iterator[Refusal]:
             )
 
 
-def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
+def _batches(config: FlatConfig, padded: bool) -> Iterator[RefusedSetting]:
     prompts, n, mini = (
         config.count("data.train_batch_size"),
         config.count(f"{_R}.n"),
@@ -93,7 +95,7 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
     )
     gpus, sp, dynamic = config.gpus, config.count(f"{_A}.ulysses_sequence_parallel_size"), config.dynamic
     if gpus % sp:
-        yield Refusal(
+        yield RefusedSetting(
             "sequence-parallel", f"{_A}.ulysses_sequence_parallel_size must divide the {gpus} GPUs (got {sp})"
         )
         return
@@ -101,10 +103,12 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
         f"{_M}.use_remove_padding"
     ):
         key = f"{_A}.ulysses_sequence_parallel_size"
-        yield Refusal("sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)")
+        yield RefusedSetting(
+            "sequence-parallel", f"{_M}.use_remove_padding must be true with {key} above 1 (got false)"
+        )
     # 0.4.1 trainer/ppo/ray_trainer.py:_validate_config; 0.9.1 pads the batch if it packs by tokens.
     if prompts * n % gpus and not padded:
-        yield Refusal(
+        yield RefusedSetting(
             "batch-over-gpus",
             f"data.train_batch_size x {_R}.n, the completions of a step, must be a multiple of the {gpus} GPUs "
             f"(got {prompts} x {n} = {prompts * n})",
@@ -112,7 +116,7 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
             "workload.batch_size: a multiple of the GPUs",
         )
     if prompts < mini and not dynamic:
-        yield Refusal(
+        yield RefusedSetting(
             "mini-batch",
             f"{_A}.ppo_mini_batch_size must be at most data.train_batch_size, both in prompts, unless "
             f"{_A}.use_dynamic_bsz is true (got {mini} and {prompts})",
@@ -122,7 +126,7 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
     # 0.4.1 workers/fsdp_workers.py divides and drops the remainder; 0.9.1 workers/engine_workers.py asserts.
     groups = gpus // sp
     if mini * n % groups:
-        yield alike.micro_batch(
+        yield shared.micro_batch(
             f"{_A}.ppo_mini_batch_size x {_R}.n must be a multiple of the {groups} data-parallel groups "
             f"(got {mini} x {n} = {mini * n})",
         )
@@ -130,7 +134,7 @@ def _batches(config: FlatConfig, padded: bool) -> Iterator[Refusal]:
         yield from _micro_batches(config, mini * n // groups)
 
 
-def _micro_batches(config: FlatConfig, share: int) -> Iterator[Refusal]:
+def _micro_batches(config: FlatConfig, share: int) -> Iterator[RefusedSetting]:
     wanted = [f"{_A}.ppo_micro_batch_size_per_gpu", f"{_R}.log_prob_micro_batch_size_per_gpu"]
     if config.get(f"{_A}.use_kl_loss") or config.get("algorithm.use_kl_in_reward"):
         wanted.append(f"{_REF}.log_prob_micro_batch_size_per_gpu")
@@ -138,26 +142,26 @@ def _micro_batches(config: FlatConfig, share: int) -> Iterator[Refusal]:
         total = key.removesuffix("_per_gpu")
         micro, old = config.get(key), config.get(total)
         if micro is not None and old is not None:
-            yield alike.micro_batch(f"{key} and {total} must not both be given (got {micro} and {old})")
+            yield shared.micro_batch(f"{key} and {total} must not both be given (got {micro} and {old})")
         elif micro is None and old is None:
             # An incomplete configuration has neither key.
             if not config.dynamic and (key in config.values or total in config.values):
-                yield Refusal(
+                yield RefusedSetting(
                     "micro-batch-missing",
                     f"{key} must be given unless {_A}.use_dynamic_bsz is true",
                     "verl refuses to start without it if use_dynamic_bsz is off",
                     "workload.micro_batch_size: completions per pass and GPU",
                 )
         elif micro is not None and (not isinstance(micro, int) or micro < 1):
-            yield alike.micro_batch(f"{key} must be a whole number of at least 1 (got {micro!r})")
+            yield shared.micro_batch(f"{key} must be a whole number of at least 1 (got {micro!r})")
         elif micro is not None and key == wanted[0] and share % micro:
-            yield alike.micro_batch(
+            yield shared.micro_batch(
                 f"{key} must divide the {share} completions of a mini-batch on each data-parallel group (got {micro}); "
                 "change workload.micro_batch_size or mini_batch_size",
             )
 
 
-def _packing(config: FlatConfig) -> Iterator[Refusal]:
+def _packing(config: FlatConfig) -> Iterator[RefusedSetting]:
     longest, sp = config.longest, config.count(f"{_A}.ulysses_sequence_parallel_size")
     # utils/seqlen_balancing.py:rearrange_micro_batches
     for key, packs in (
@@ -168,35 +172,35 @@ def _packing(config: FlatConfig) -> Iterator[Refusal]:
         room = config.get(key)
         if packs and key in config.values and (not isinstance(room, int) or room * sp < longest):
             over = f" over {sp} GPUs" if sp > 1 else ""
-            yield alike.dynamic_tokens(
+            yield shared.dynamic_tokens(
                 f"{key} must hold one prompt with its completion, {longest} tokens{over} (got {room})",
             )
 
 
-def _sharding(config: FlatConfig) -> Iterator[Refusal]:
+def _sharding(config: FlatConfig) -> Iterator[RefusedSetting]:
     # workers/fsdp_workers.py and workers/engine/fsdp: create_device_mesh
     for role in (_A, _REF):
         size, gpus = config.get(f"{role}.fsdp_config.fsdp_size", -1), config.gpus
         if not isinstance(size, int) or isinstance(size, bool) or size == 0 or (0 < size < gpus and gpus % size):
-            yield Refusal(
+            yield RefusedSetting(
                 "sharding", f"{role}.fsdp_config.fsdp_size must be -1 or divide the {gpus} GPUs (got {size!r})"
             )
     if config.get(f"{_A}.fsdp_config.offload_policy") and config.get(f"{_A}.strategy") == "fsdp":
-        yield Refusal("sharding", f"{_A}.fsdp_config.offload_policy needs {_A}.strategy fsdp2 (got fsdp)")
+        yield RefusedSetting("sharding", f"{_A}.fsdp_config.offload_policy needs {_A}.strategy fsdp2 (got fsdp)")
 
 
-def _engine(config: FlatConfig) -> Iterator[Refusal]:
+def _engine(config: FlatConfig) -> Iterator[RefusedSetting]:
     nodes, per_node = config.count("trainer.nnodes"), config.count("trainer.n_gpus_per_node")
     dp = config.count(f"{_R}.data_parallel_size")
     replica = config.count(f"{_R}.tensor_model_parallel_size") * dp
     if nodes * per_node % replica or (per_node % replica and replica % per_node):
-        yield alike.tensor_parallel(
+        yield shared.tensor_parallel(
             f"{_R}.tensor_model_parallel_size{' x data_parallel_size' if dp > 1 else ''} must divide the GPUs of a "
             f"node (got {replica}, with {nodes} node{'s' if nodes > 1 else ''} of {per_node}); verl's default is 2",
         )
     length = config.get(f"{_R}.max_model_len")
     if length is not None and (not isinstance(length, int) or length < config.longest):
-        yield Refusal(
+        yield RefusedSetting(
             "model-length",
             f"{_R}.max_model_len must hold a prompt with its completion, {config.longest} tokens (got {length!r})",
         )

@@ -30,7 +30,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedSetting:
     """Settings that verl stops at: the problem in one sentence, why verl stops, and what to change."""
 
     code: str
@@ -53,11 +53,11 @@ class Assertion:
     change: str
     code: str = "setting-asserted"
 
-    def refusals(self, config: FlatConfig, version: str) -> Iterator[Refusal]:
+    def refusals(self, config: FlatConfig, version: str) -> Iterator[RefusedSetting]:
         """Nothing where it holds."""
         if (got := self.broken(config)) is not None:
             place = f"verl {version}, {self.source}"
-            yield Refusal(self.code, f"{self.text} (got {got})", change=self.change, source=place)
+            yield RefusedSetting(self.code, f"{self.text} (got {got})", change=self.change, source=place)
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ class Release:
     """By `loss_type` (read in `agg_loss` of verl's core_algos.py and in TRL 1.16's GRPOTrainer)."""
     derived: Callable[[Workload, int], DerivedSettings] = lambda workload, seed: {}
     """Settings of this release alone that follow from the workload and the seed."""
-    overruling: Mapping[str, str] = field(default_factory=dict)
+    reserved_keys: Mapping[str, str] = field(default_factory=dict)
     """Further keys, with all keys below them, that would override a workload key -> that key."""
-    made_equal: Mapping[str, Any] = field(default_factory=dict)
+    trl_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings whose default is not TRL's, or may change; an arm's options may override them."""
 
     # What it refuses
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Key -> its allowed values; of a list, the allowed items."""
-    problems: Callable[[FlatConfig], Iterator[Refusal]] = lambda config: iter(())
+    problems: Callable[[FlatConfig], Iterator[RefusedSetting]] = lambda config: iter(())
     """What this release refuses and others accept."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Code of a refusal -> its place in verl's code."""

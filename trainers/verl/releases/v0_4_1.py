@@ -11,8 +11,8 @@ from trainers.rows import Advice, Effect, Rule
 from trainers.verl import engine_settings as read
 from trainers.verl import timers
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
-from trainers.verl.releases import alike
-from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, Refusal, Release
+from trainers.verl.releases import shared
+from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, RefusedSetting, Release
 
 if TYPE_CHECKING:
     from trainers.workload import Workload
@@ -35,13 +35,13 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
     }
 
 
-def _problems(config: FlatConfig) -> Iterator[Refusal]:
+def _problems(config: FlatConfig) -> Iterator[RefusedSetting]:
     engine = config.get(f"{ROLLOUT}.name")
     # workers/rollout/vllm_rollout/vllm_rollout_spmd.py stops with chunked prefill, vLLM itself without it.
     room = config.get(f"{ROLLOUT}.max_num_batched_tokens")
     longest = config.get(f"{ROLLOUT}.max_model_len") or config.longest
     if engine == "vllm" and room is not None and room < longest:
-        yield Refusal(
+        yield RefusedSetting(
             "batched-tokens",
             f"{ROLLOUT}.max_num_batched_tokens must be at least {longest}, the longest sequence, with vLLM in verl "
             f"0.4.1 (got {room})",
@@ -49,7 +49,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
         )
     if config.get(f"{ROLLOUT}.enforce_eager") is False and config.get(f"{ROLLOUT}.free_cache_engine"):
-        yield Refusal(
+        yield RefusedSetting(
             "eager-and-cache",
             f"{ROLLOUT}.free_cache_engine must be false where {ROLLOUT}.enforce_eager is, in verl 0.4.1 (got true)",
             "verl 0.4.1 ends with an assertion when the engine is built",
@@ -59,7 +59,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
     yield from _lora(config, str(engine))
     prompts, server = config.count("data.train_batch_size"), config.get(f"{ROLLOUT}.mode") == "async"
     if not server and prompts % config.gpus and not prompts * config.count(f"{ROLLOUT}.n") % config.gpus:
-        yield Refusal(
+        yield RefusedSetting(
             "batch-over-gpus",
             f"data.train_batch_size, the prompts of a step, must be a multiple of the {config.gpus} GPUs in verl 0.4.1 "
             f"(got {prompts})",
@@ -67,7 +67,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
             "workload.batch_size: a multiple of the GPUs times num_generations; or verl 0.9.1",
         )
     if server and not config.get("data.return_raw_chat"):
-        yield Refusal(
+        yield RefusedSetting(
             "rollout-mode",
             f"data.return_raw_chat must be true with {ROLLOUT}.mode async in verl 0.4.1 (got false)",
             "the chat scheduler reads the raw prompts: a KeyError ends the first step",
@@ -75,7 +75,7 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
         )
     yield from _turns(config)
     if engine == "sglang" and config.get(f"{ROLLOUT}.multi_stage_wake_up"):
-        yield Refusal(
+        yield RefusedSetting(
             "setting-choice",
             f"{ROLLOUT}.multi_stage_wake_up must be false with SGLang in verl 0.4.1 (got true)",
             "SGLang 0.4.6 cannot wake up in stages: a TypeError ends the first rollout",
@@ -83,29 +83,29 @@ def _problems(config: FlatConfig) -> Iterator[Refusal]:
         )
 
 
-def _turns(config: FlatConfig) -> Iterator[Refusal]:
+def _turns(config: FlatConfig) -> Iterator[RefusedSetting]:
     turns = f"{ROLLOUT}.multi_turn"
     if config.values.get("actor_rollout_ref.hybrid_engine") is False:
         text = "actor_rollout_ref.hybrid_engine must be true (got False)"
-        yield Refusal("setting-asserted", text, source=f"{_TRAINER}:324")
+        yield RefusedSetting("setting-asserted", text, source=f"{_TRAINER}:324")
     if not config.get(f"{turns}.enable"):
         return
     if not (config.get(f"{turns}.tool_config_path") or config.get(f"{turns}.interaction_config_path")):
         text = f"{turns}.tool_config_path or interaction_config_path must be set where enable is true (got neither)"
-        yield Refusal("setting-asserted", text, change=f"{turns}.enable: False", source=f"{_TRAINER}:478")
+        yield RefusedSetting("setting-asserted", text, change=f"{turns}.enable: False", source=f"{_TRAINER}:478")
     if config.get(f"{ROLLOUT}.name") == "sglang" and not config.get("data.return_raw_chat"):
         text = f"data.return_raw_chat must be true with SGLang and {turns}.enable (got false)"
-        yield Refusal("setting-asserted", text, change="data.return_raw_chat: True", source=f"{_SGLANG}:1080")
+        yield RefusedSetting("setting-asserted", text, change="data.return_raw_chat: True", source=f"{_SGLANG}:1080")
 
 
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM 0.8.5 accepts (vllm/config.py, `LoRAConfig`); verl passes its own (fsdp_workers.py:423)."""
 
 
-def _lora(config: FlatConfig, engine: str) -> Iterator[Refusal]:
+def _lora(config: FlatConfig, engine: str) -> Iterator[RefusedSetting]:
     rank = config.get(f"{MODEL}.lora_rank", 0)
     if rank and engine == "sglang":
-        yield Refusal(
+        yield RefusedSetting(
             "lora-sglang",
             f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
             "verl 0.4.1 gives SGLang the adapter's weights under unknown names, and no check refuses them: the engine "
@@ -115,12 +115,12 @@ def _lora(config: FlatConfig, engine: str) -> Iterator[Refusal]:
     if rank and engine == "vllm" and rank not in _LORA_RANKS:
         ranks = ", ".join(map(str, _LORA_RANKS))
         text = f"{MODEL}.lora_rank must be one of {ranks} with vLLM in verl 0.4.1 (got {rank})"
-        yield Refusal("lora-weights", text)
+        yield RefusedSetting("lora-weights", text)
     # Only the adapter is sent then: vLLM keeps its dummy base weights (sharding_manager/fsdp_vllm.py).
     load = config.get(f"{ROLLOUT}.load_format")
     if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
         text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
-        yield Refusal("lora-weights", text)
+        yield RefusedSetting("lora-weights", text)
 
 
 # What it passes vLLM by name (vllm_rollout_spmd.py:149): the same name in engine_kwargs is a TypeError.
@@ -412,7 +412,7 @@ _CHANGES: dict[str, Advice] = {
 
 V0_4_1 = Release(
     "0.4.1",
-    job_keys=(*alike.JOB_KEYS, "ray_init.num_cpus"),
+    job_keys=(*shared.JOB_KEYS, "ray_init.num_cpus"),
     reward_key="custom_reward_function",
     own_reward_model="reward_model.enable: a worker on the trainer's GPUs",
     loggers=("console", "wandb"),  # none of its loggers writes a file
@@ -420,26 +420,26 @@ V0_4_1 = Release(
         "grpo": Loss("seq-mean-token-mean"),
         "dr_grpo": Loss("seq-mean-token-sum-norm", sums_micro_batch=True),
         "bnpo": Loss("token-mean"),
-        "dapo": Loss("token-mean", f"verl 0.4.1 takes {alike.LOCAL_MEAN}; TRL takes {alike.GLOBAL_MEAN}"),
+        "dapo": Loss("token-mean", f"verl 0.4.1 takes {shared.LOCAL_MEAN}; TRL takes {shared.GLOBAL_MEAN}"),
     },
     derived=_derived,
     # rollout.seed would become the seed of every single request: all prompts would draw the same random numbers.
     # It also passes on each key that an engine's sampling parameters have: vLLM has one limit, SGLang the other.
-    overruling={
-        **alike.OVERRULING,
+    reserved_keys={
+        **shared.RESERVED_KEYS,
         f"{ROLLOUT}.seed": "seeds",
         **dict.fromkeys((f"{ROLLOUT}.max_tokens", f"{ROLLOUT}.max_new_tokens"), "max_response_length"),
     },
-    made_equal={**alike.MADE_EQUAL, f"{ACTOR}.grad_clip": 1.0},
+    trl_defaults={**shared.TRL_DEFAULTS, f"{ACTOR}.grad_clip": 1.0},
     choices={
-        **alike.CHOICES,
+        **shared.CHOICES,
         f"{ROLLOUT}.mode": ("sync", "async"),
         # Whatever begins with "dummy" is "dummy" to the engine; other values go to it unchanged (workers/rollout).
-        f"{ROLLOUT}.load_format": (*alike.LOADS, "dummy_dtensor", "dummy_hf"),
-        f"{ACTOR}.loss_agg_mode": alike.LOSS_MODES,
+        f"{ROLLOUT}.load_format": (*shared.LOADS, "dummy_dtensor", "dummy_hf"),
+        f"{ACTOR}.loss_agg_mode": shared.LOSS_MODES,
         f"{ACTOR}.policy_loss.loss_mode": ("vanilla", "clip_cov", "kl_cov"),
-        f"{ACTOR}.kl_loss_type": alike.PENALTIES,
-        "algorithm.kl_penalty": alike.PENALTIES,
+        f"{ACTOR}.kl_loss_type": shared.PENALTIES,
+        "algorithm.kl_penalty": shared.PENALTIES,
         f"{ACTOR}.optim.warmup_style": ("constant", "cosine"),
         "trainer.logger": ("console", "wandb", "tensorboard", "mlflow", "swanlab", "vemlp_wandb", "clearml"),
         "reward_model.reward_manager": ("naive", "prime", "batch", "dapo"),

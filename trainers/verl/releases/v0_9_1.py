@@ -12,7 +12,7 @@ from trainers.cases import Case
 from trainers.rows import Advice, Describe, Effect, Rule
 from trainers.verl import engine_settings as read
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
-from trainers.verl.releases import alike
+from trainers.verl.releases import shared
 from trainers.verl.releases.release import DerivedSettings, Loss, Release
 from trainers.verl.releases.v0_9_1_loops import TREES, problems
 
@@ -277,12 +277,12 @@ _CHANGES: dict[str, Advice] = {
     "sleep": f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer",
 }
 
-_PENALTIES = (*alike.PENALTIES, *(f"{kind}+" for kind in alike.PENALTIES))
+_PENALTIES = (*shared.PENALTIES, *(f"{kind}+" for kind in shared.PENALTIES))
 
 V0_9_1 = Release(
     "0.9.1",
     job_keys=(
-        *(*alike.JOB_KEYS, "reward.custom_reward_function"),
+        *(*shared.JOB_KEYS, "reward.custom_reward_function"),
         *("ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.runtime_env"),
     ),
     # It also composes the key of 0.4.1, and may ignore it.
@@ -292,12 +292,12 @@ V0_9_1 = Release(
     losses={
         "grpo": Loss("seq-mean-token-mean"),
         "dr_grpo": Loss("seq-mean-token-sum-norm"),
-        "bnpo": Loss("token-mean", f"verl 0.9.1 takes {alike.GLOBAL_MEAN}; TRL takes {alike.LOCAL_MEAN}"),
+        "bnpo": Loss("token-mean", f"verl 0.9.1 takes {shared.GLOBAL_MEAN}; TRL takes {shared.LOCAL_MEAN}"),
         "dapo": Loss("token-mean"),
     },
     derived=_derived,
-    overruling={
-        **alike.OVERRULING,
+    reserved_keys={
+        **shared.RESERVED_KEYS,
         # Composed for old scripts; at its start verl copies these over the settings of `reward`.
         "reward_model": "rewards",
         "sandbox_fusion": "rewards",
@@ -306,14 +306,14 @@ V0_9_1 = Release(
         "critic.enable": "",
     },
     # It still composes actor.grad_clip, but reads optim.clip_grad (workers/engine/fsdp).
-    made_equal={**alike.MADE_EQUAL, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
+    trl_defaults={**shared.TRL_DEFAULTS, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
     choices={
-        **alike.CHOICES,
+        **shared.CHOICES,
         # workers/config/rollout.py refuses sync, and only warns of other values.
         f"{ROLLOUT}.mode": ("async",),
         # "dummy_dtensor" is gone: the value goes to the engine unchanged.
-        f"{ROLLOUT}.load_format": alike.LOADS,
-        f"{ACTOR}.loss_agg_mode": (*alike.LOSS_MODES, "token-sum"),
+        f"{ROLLOUT}.load_format": shared.LOADS,
+        f"{ACTOR}.loss_agg_mode": (*shared.LOSS_MODES, "token-sum"),
         f"{ACTOR}.policy_loss.loss_mode": (
             *("vanilla", "clip_cov", "kl_cov", "gspo", "sapo", "gpg", "geo_mean", "dro", "cispo"),
             *("dppo_tv", "dppo_kl", "bypass_mode"),

@@ -8,8 +8,8 @@ from typing import Any
 from trainers.timers.tree import Phase, TimerTree
 from trainers.verl import timers
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
-from trainers.verl.releases import alike
-from trainers.verl.releases.release import Assertion, FlatConfig, Refusal
+from trainers.verl.releases import shared
+from trainers.verl.releases.release import Assertion, FlatConfig, RefusedSetting
 
 MODE = "trainer.v1.trainer_mode"
 SEPARATE = "separate_async"
@@ -42,12 +42,12 @@ def _gpus(config: FlatConfig, section: str) -> int:
     return int(config.get(f"{section}.nnodes", 0)) * int(config.get(f"{section}.n_gpus_per_node", 0))
 
 
-def _beside(config: FlatConfig) -> Iterator[Refusal]:
+def _beside(config: FlatConfig) -> Iterator[RefusedSetting]:
     """Pools that need more GPUs than the job has: it requests the trainer's."""
     total = config.gpus + sum(pools(config).values())
     for name, has, section, place in _POOLS:
         if has(config):
-            yield Refusal(
+            yield RefusedSetting(
                 "setting-gpus-beside",
                 f"{section}.nnodes x n_gpus_per_node asks for {_gpus(config, section)} GPUs ({name}) beside the "
                 f"trainer's {config.gpus}, and a job has only the trainer's (got {total} in all)",
@@ -262,14 +262,14 @@ _ASSERTIONS = (
 )
 
 
-def problems(config: FlatConfig) -> Iterator[Refusal]:
+def problems(config: FlatConfig) -> Iterator[RefusedSetting]:
     """What 0.9.1 refuses and other releases accept."""
     yield from _beside(config)
     for assertion in _ASSERTIONS:
         yield from assertion.refusals(config, "0.9.1")
     packs = config.get(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
     if packs is not None and bool(packs) != config.dynamic:
-        yield alike.dynamic_tokens(
+        yield shared.dynamic_tokens(
             f"{ROLLOUT}.log_prob_use_dynamic_bsz must be as {ACTOR}.use_dynamic_bsz in verl 0.9.1 (got {bool(packs)})",
             source="verl 0.9.1, workers/engine_workers.py:616",
         )
@@ -277,7 +277,7 @@ def problems(config: FlatConfig) -> Iterator[Refusal]:
     rank = config.get(f"{MODEL}.lora_rank", 0)
     if rank > 512 and config.get(f"{ROLLOUT}.name") == "vllm" and not config.get(f"{MODEL}.lora.merge"):
         text = f"{MODEL}.lora_rank must be at most 512 with vLLM, unless {MODEL}.lora.merge is true (got {rank})"
-        yield Refusal("lora-weights", text)
+        yield RefusedSetting("lora-weights", text)
 
 
 _V1_STEP = Phase(
@@ -318,7 +318,7 @@ TREES = (
         *(*timers.SLOWEST, timers.reward("Collects the scores; a reward model scores here."), *timers.TRAINING),
         *(*timers.AFTER_WEIGHTS[:2], timers.DUMP, *timers.AFTER_WEIGHTS[2:]),
         mode="legacy",
-        beside=(*timers.AGENT_LOOP, *timers.PROFILES),
+        not_summed=(*timers.AGENT_LOOP, *timers.PROFILES),
     ),
     timers.overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"),
     timers.overlapping("0.9.1", "one_step_off", "experimental/one_step_off_policy/ray_trainer.py"),

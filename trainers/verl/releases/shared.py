@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, REF, ROLLOUT
-from trainers.verl.releases.release import Refusal
+from trainers.verl.releases.release import RefusedSetting
 
 LOCAL_MEAN = "the mean over the tokens of each micro-batch, averaged over micro-batches and devices"
 GLOBAL_MEAN = "the mean over all tokens of the optimizer step"
@@ -17,7 +17,7 @@ JOB_KEYS = (
     *(*BOOKKEEPING, "trainer.val_only", "custom_reward_function"),
     *("data.prompt_key", "data.reward_fn_key", "data.custom_cls"),
 )
-OVERRULING: Mapping[str, str] = {
+RESERVED_KEYS: Mapping[str, str] = {
     f"{ACTOR}.ppo_micro_batch_size": "micro_batch_size",
     f"{ROLLOUT}.log_prob_micro_batch_size": "micro_batch_size",
     f"{REF}.log_prob_micro_batch_size": "micro_batch_size",
@@ -28,7 +28,7 @@ OVERRULING: Mapping[str, str] = {
     "data.gen_batch_size": "batch_size",
     "trainer.remove_previous_ckpt_in_save": "save_steps",
 }
-MADE_EQUAL: Mapping[str, Any] = {
+TRL_DEFAULTS: Mapping[str, Any] = {
     f"{ACTOR}.entropy_coeff": 0.0,
     f"{ACTOR}.clip_ratio": 0.2,
     f"{ACTOR}.clip_ratio_low": 0.2,
@@ -68,19 +68,19 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 # Refusals that several rules make.
 micro_batch = partial(
-    Refusal,
+    RefusedSetting,
     "micro-batch",
     why="an assertion ends verl's workers; in 0.4.1 also with use_dynamic_bsz, which does not use the number",
     change="workload.micro_batch_size: a divisor of the completions per GPU and mini-batch",
 )
 dynamic_tokens = partial(
-    Refusal,
+    RefusedSetting,
     "dynamic-tokens",
     why="an assertion ends verl: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
     change=f"{ACTOR}.ppo_max_token_len_per_gpu: prompt and response at their longest, or more",
 )
 tensor_parallel = partial(
-    Refusal,
+    RefusedSetting,
     "tensor-parallel-gpus",
     why="an assertion ends verl",
     change=f"{ROLLOUT}.tensor_model_parallel_size: a divisor of the GPUs; or more GPUs (workload.gpus_per_node)",
