@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import ROOT
-from tests.cluster.run_bench import RunBench
+from tests.job.run_bench import RunBench
 from tests.slurm.cluster import Cluster
 
 COUNTED = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "srun", "sinfo")

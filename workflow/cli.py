@@ -87,7 +87,7 @@ def _only(args: argparse.Namespace) -> None:
 
 
 def _print_plan(args: argparse.Namespace) -> None:
-    from workflow.commands.plan import plan_lines
+    from workflow.commands.estimate import plan_lines
     from workflow.config.entry import require_readable, require_sources
 
     _require_pace(args.seconds_per_step)
@@ -263,7 +263,7 @@ ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "new": (_new, "workflow.commands.new"),
     "doctor": (_doctor, "workflow.doctor.diagnosis"),
     "preflight": (_preflight, "workflow.preflight.command"),
-    "plan": (_print_plan, "workflow.commands.plan workflow.config.entry"),
+    "plan": (_print_plan, "workflow.commands.estimate workflow.config.entry"),
     "status": (_status, "workflow.commands.status workflow.config.plan"),
     "cancel": (_cancel, "workflow.commands.cancel workflow.config.plan"),
     "verdict": (_print_verdict, "analysis.verdict.verdict_block workflow.config.plan"),

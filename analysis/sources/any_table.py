@@ -19,9 +19,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from common.dotted import flatten
 from common.errors import UserError
 from common.messages import did_you_mean, join_first
@@ -142,9 +139,12 @@ def _object(line: str) -> dict[str, Any] | None:
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     """The line of each row and its values by column; None for a row that cannot be read."""
     if path.suffix.lower() == ".parquet":
+        # Not at the top: whatever checks a configuration's sources loads this module.
+        import pyarrow.parquet
+
         try:
-            table = pq.read_table(path)
-        except pa.ArrowException as error:
+            table = pyarrow.parquet.read_table(path)
+        except pyarrow.ArrowException as error:
             raise UserError(f"{path} is no parquet file ({error}); copy it again") from None
         yield from enumerate(table.to_pylist(), start=1)
         return

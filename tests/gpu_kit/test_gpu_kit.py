@@ -18,7 +18,7 @@ from common.files import ROOT, write_json
 from workflow.gpu_kit import stages, target
 from workflow.gpu_kit.pack import planned_stage
 from workflow.gpu_kit.results import stage_lines
-from workflow.gpu_kit.stages import BUNDLES, STAGES, Bundle, Stage, Task
+from workflow.gpu_kit.stages import BUNDLES, STAGES, Bundle, Stage, StageTask
 from workflow.gpu_kit.target import require_python, run_stage
 from workflow.gpu_kit.trees import require_same_tree, tree_hashes
 from workflow.gpu_kit.wheels import pack, trim_wheel, unpack
@@ -132,7 +132,7 @@ def run(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setitem(BUNDLES, "tiny", Bundle("tiny", ()))  # type: ignore[index]
 
     def once(limit_s: int = 60, stop_after: int = 3, *, on_cpu: bool = True) -> int:
-        tasks = (Task("a-s0", stop_after), Task("a-s0", synchronized=False))
+        tasks = (StageTask("a-s0", stop_after), StageTask("a-s0", synchronized=False))
         monkeypatch.setitem(stages.STAGES, "tiny", Stage("a test", "x", ("tiny",), tasks, limit_s))  # type: ignore[index]
         return run_stage("tiny", kit_folder, work, tmp_path / "out", on_cpu=on_cpu)
 

@@ -14,7 +14,7 @@ from trainers.registry import trainer_named
 from trainers.workload import TrainedArm
 from workflow.launch_scripts.words import script_facts
 
-from ..cluster.run_bench import STAND_IN, RunBench
+from ..job.run_bench import STAND_IN, RunBench
 from .cluster import Cluster
 
 # Slurm is asked every other second, not every half-minute.

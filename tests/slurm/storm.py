@@ -20,7 +20,7 @@ import psutil
 
 from workflow.runs.job_state import SILENT_S
 
-from ..cluster.run_bench import ROOT
+from ..job.run_bench import ROOT
 from .cluster import Cluster
 from .runs import ALIVE, SlurmRun, SlurmScript
 from .strikes import Strikes

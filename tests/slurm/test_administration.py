@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..cluster.run_bench import ROOT
+from ..job.run_bench import ROOT
 from .runs import MakeCluster, MakeRun, SlurmRun
 from .test_hostile import SLOW, status
 

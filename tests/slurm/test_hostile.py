@@ -18,10 +18,10 @@ import pytest
 import yaml
 
 from workflow.runs.paths import RunPaths
-from workflow.slurm.answer import read
+from workflow.slurm.shared_answer import read
 
-from ..cluster.make_runs import MadeRun, write
-from ..cluster.run_bench import ROOT
+from ..job.run_bench import ROOT
+from ..runs.make_runs import MadeRun, write
 from .runs import MakeRun, SlurmRun, fake
 
 pytestmark = pytest.mark.full("sites whose Slurm lies, on a real Slurm")

@@ -1,6 +1,6 @@
 """The launcher on a real Slurm: whatever dies, a run is trained by one job at a time and nothing done is lost.
 
-The trainer is a stand-in (tests/cluster/stand_in_trainer.py); Slurm, submitit, the job and the heads are real.
+The trainer is a stand-in (tests/job/stand_in_trainer.py); Slurm, submitit, the job and the heads are real.
 """
 
 from __future__ import annotations

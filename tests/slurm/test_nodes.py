@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..cluster.run_bench import ROOT
+from ..job.run_bench import ROOT
 from .cluster import Cluster
 from .runs import SlurmRun
 

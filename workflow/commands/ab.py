@@ -28,7 +28,7 @@ from trainers.section import NAME_PATTERN
 from workflow.commands.new import filled_profile, name_of
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
-from workflow.launch_scripts.shell import Command, Script, read_script
+from workflow.launch_scripts.shell import Script, ShellCommand, read_script
 from workflow.launch_scripts.words import Changes, changes_of, read_text, training_command
 from workflow.slurm.request import gpus_of_gres
 
@@ -278,7 +278,7 @@ def _requests_left_out(left: Sequence[Left]) -> Iterator[str]:
             yield f"line {one.line}: {one.what}: {one.why}{f'; {one.do}' * bool(one.do)}"
 
 
-def _not_there(args: argparse.Namespace, command: Command, script: Script) -> Iterator[str]:
+def _not_there(args: argparse.Namespace, command: ShellCommand, script: Script) -> Iterator[str]:
     """Files of the training that are not where the script starts; unknown where it changes its folder."""
     start = args.cwd or args.script.parent
     if any(one.words and one.words[0].text in ("cd", "pushd") for one in script.commands):
@@ -291,7 +291,7 @@ def _not_there(args: argparse.Namespace, command: Command, script: Script) -> It
 
 
 def _doubts_of_training(
-    args: argparse.Namespace, command: Command, script: Script, text: str, words: Sequence[str]
+    args: argparse.Namespace, command: ShellCommand, script: Script, text: str, words: Sequence[str]
 ) -> Iterator[str]:
     where, source = f"line {command.line}", text.encode()
     if loops := [one for one in command.context if one.startswith(("for ", "while"))]:
@@ -313,7 +313,7 @@ def _doubts_of_training(
             )
 
 
-def _redirected(command: Command | None) -> list[str]:
+def _redirected(command: ShellCommand | None) -> list[str]:
     """The file that gets all of the training's output: then the console has nothing."""
     found = [re.fullmatch(r"[1&]?>>?\s*([\w./-]+)", one) for one in (command.redirects if command else ())]
     return [match[1] for match in found if match is not None and match[1] != "/dev/null"]

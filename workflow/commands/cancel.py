@@ -18,8 +18,8 @@ from workflow.runs.locks import holder_note
 from workflow.runs.paths import JobPaths, RunPaths
 from workflow.runs.run_state import state_of_job
 from workflow.slurm import commands as slurm
-from workflow.slurm.answer import Answer, ask, request_details
 from workflow.slurm.commands import QueueJob, SlurmError
+from workflow.slurm.shared_answer import Answer, ask, request_details
 
 # A submission under way is waited for this long; a later one is cancelled by its submitter.
 _SUBMIT_PATIENCE_S = 10.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.messages import colour_wanted
-from workflow.commands.plan import default_profile
+from workflow.commands.estimate import default_profile
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning

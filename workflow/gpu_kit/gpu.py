@@ -16,7 +16,7 @@ _EVERY_MS = 200
 
 
 @dataclass(frozen=True)
-class Gpu:
+class VisitedGpu:
     """The first GPU; memory in GiB."""
 
     name: str
@@ -30,7 +30,7 @@ class Gpu:
         return asdict(self)
 
 
-def seen_gpu() -> Gpu:
+def seen_gpu() -> VisitedGpu:
     """The machine's GPU; `UserError` without one."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
@@ -42,7 +42,7 @@ def seen_gpu() -> Gpu:
         said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise UserError(f"no GPU: nvidia-smi says {said[0]}; --cpu rehearses without one")
     name, driver, total, used, clock, power = (part.strip() for part in lines[0].split(","))
-    return Gpu(name, driver, float(total) / 1024, float(used) / 1024, clock, power)
+    return VisitedGpu(name, driver, float(total) / 1024, float(used) / 1024, clock, power)
 
 
 class PeakMemory:

@@ -28,7 +28,7 @@ class Bundle:
 
 
 @dataclass(frozen=True)
-class Task:
+class StageTask:
     """One run of a stage's experiment on the target."""
 
     run_id: str
@@ -50,7 +50,7 @@ class Stage:
     title: str
     experiment: str
     bundles: tuple[str, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[StageTask, ...]
     limit_s: int
     """Seconds for all tasks together; what has finished by then stays."""
     probes: str = ""
@@ -114,7 +114,7 @@ STAGES: Mapping[str, Stage] = {
         "TRL trains with transformers, stops and resumes",
         "experiments/gpu-kit-trl.yaml",
         ("trl",),
-        (Task("transformers-s0", stop_after=3), Task("transformers-s0", synchronized=False)),
+        (StageTask("transformers-s0", stop_after=3), StageTask("transformers-s0", synchronized=False)),
         240,
         probes="trl-transformers",
         rehearsed=True,
@@ -123,21 +123,26 @@ STAGES: Mapping[str, Stage] = {
         "vLLM alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",
         "experiments/gpu-kit-graphs.yaml",
         ("trl", "vllm"),
-        (Task("graphs-s0"), Task("eager-s0"), Task("eager-blocking-s0"), Task("graphs-blocking-s0")),
+        (
+            StageTask("graphs-s0"),
+            StageTask("eager-s0"),
+            StageTask("eager-blocking-s0"),
+            StageTask("graphs-blocking-s0"),
+        ),
         480,
     ),
     "trl-vllm": Stage(
         "TRL trains with vLLM in its process, which sleeps and wakes",
         "experiments/gpu-kit-trl.yaml",
         ("trl", "vllm"),
-        (Task("vllm-s0", stop_after=3),),
+        (StageTask("vllm-s0", stop_after=3),),
         240,
     ),
     "sglang": Stage(
         "SGLang alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",
         "experiments/gpu-kit-graphs.yaml",
         ("trl", "sglang"),
-        tuple(Task(f"sglang-{arm}-s0") for arm in ("graphs", "eager", "eager-blocking", "graphs-blocking")),
+        tuple(StageTask(f"sglang-{arm}-s0") for arm in ("graphs", "eager", "eager-blocking", "graphs-blocking")),
         480,
     ),
 }

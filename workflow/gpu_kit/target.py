@@ -25,9 +25,9 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, read_json, write_json
 from common.messages import unknown_name
-from workflow.gpu_kit.gpu import Gpu, seen_gpu
+from workflow.gpu_kit.gpu import VisitedGpu, seen_gpu
 from workflow.gpu_kit.results import stage_lines
-from workflow.gpu_kit.runs import StageRun
+from workflow.gpu_kit.stage_run import StageRun
 from workflow.gpu_kit.stages import BUNDLES, stage_named
 from workflow.gpu_kit.trees import require_same_tree
 from workflow.gpu_kit.wheels import unpack
@@ -44,7 +44,7 @@ class Visit:
     work: Path
     bundles: tuple[str, ...]
     kit: Mapping[str, Any]
-    gpu: Gpu | None
+    gpu: VisitedGpu | None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -127,7 +127,7 @@ def require_python(kit: Mapping[str, Any]) -> None:
         )
 
 
-def _require_free_gpu() -> Gpu:
+def _require_free_gpu() -> VisitedGpu:
     gpu = seen_gpu()
     if gpu.used_gib > _FREE_GIB:
         raise UserError(

@@ -44,7 +44,7 @@ from workflow.runs.history import (
     explain,
     final_end,
     finished_attempt,
-    is_order_for,
+    is_request_for,
     log_of,
     read_object,
     retry_reason,
@@ -177,7 +177,7 @@ class Launcher:
                 detail = f"{barren} jobs in a row ended before they began (the last one {retry_reason(end)})"
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
             self._print(f"{self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
-            count_from = read_json(job.order)["count_from"]
+            count_from = read_json(job.request)["count_from"]
             self._job = None
 
     def _require_one_cluster(self) -> None:
@@ -220,9 +220,9 @@ class Launcher:
             if state.verdict is JobVerdict.ENDED:
                 self._wait_out(job)
                 return None
-            order = read_json(job.order)
-            if is_order_for(order, self.fingerprint, self.request["inputs_sha256"]):
-                self._print(f"attaching to {self.scheduler.label(job)}{self._other_settings(order)}")
+            submitted = read_json(job.request)
+            if is_request_for(submitted, self.fingerprint, self.request["inputs_sha256"]):
+                self._print(f"attaching to {self.scheduler.label(job)}{self._other_settings(submitted)}")
                 return job
             self._print(f"{self.scheduler.label(job)}, of another configuration, is still alive; waiting for it")
             self._end_of(job)
@@ -238,9 +238,9 @@ class Launcher:
             self._stop.leave_if_asked()
             time.sleep(self.scheduler.poll_s)
 
-    def _other_settings(self, order: dict[str, Any]) -> str:
+    def _other_settings(self, submitted: dict[str, Any]) -> str:
         """A note on settings of the job that differ from the profile's; attaching does not change them."""
-        then = {**order["site"], **order["limits"], "cpus": order["cpus"]}
+        then = {**submitted["site"], **submitted["limits"], "cpus": submitted["cpus"]}
         now = {**self.request["site"], **self.request["limits"], "cpus": self.request["cpus"]}
         differing = [f"{key} {then.get(key)!r}, now {now[key]!r}" for key in now if then.get(key) != now[key]]
         if not differing:

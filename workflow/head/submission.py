@@ -111,13 +111,13 @@ class Submitter:
     def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:
         """Run submitit in its own program, which outlives this launcher and keeps its lock until it has submitted."""
         self._stop.message = SUBMITTING
-        with (self._run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as order:
-            order.write(json.dumps(request).encode())  # complete before the program starts, in case this launcher dies
-            order.seek(0)
+        with (self._run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as file:
+            file.write(json.dumps(request).encode())  # complete before the program starts, in case this launcher dies
+            file.seek(0)
             program = subprocess.Popen(
                 [sys.executable, "-m", "workflow.head.submit", str(self._run.folder)],
                 cwd=ROOT,
-                stdin=order,
+                stdin=file,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -2,8 +2,8 @@
 
     python -m workflow.head.submit RUN_FOLDER < request.json
 
-It writes the order and a record without an id (jobs/<k>/job.json) before the submission, and the id after it: if it
-dies in between, the next launcher asks Slurm for the recorded name. job.json also records an error of Slurm.
+It writes the full request and a record without an id (jobs/<k>/job.json) before the submission, and the id after it:
+if it dies in between, the next launcher asks Slurm for the recorded name. job.json also records an error of Slurm.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from workflow.runs.history import FILES
 from workflow.runs.jobs import make_identity
 from workflow.runs.paths import JobPaths, RunPaths
 from workflow.slurm import commands as slurm
-from workflow.slurm.answer import read as read_answer
 from workflow.slurm.commands import SlurmError
 from workflow.slurm.request import sbatch_options
+from workflow.slurm.shared_answer import read as read_answer
 
 # submitit's local executor needs a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365
@@ -50,12 +50,12 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
     Waits for files that cannot be read or written: an aborted submission would leave a job without a record.
     """
     job = retry_io(run.new_job, FILES)
-    order, record = retry_io(lambda: _write_order(run, request, job), FILES)
+    full, record = retry_io(lambda: _write_request(run, request, job), FILES)
     # Check after the record is written: either `rolloutbench cancel` sees the record, or this sees the cancellation.
     if retry_io(lambda: exists(run.cancelled), FILES):
         retry_io(lambda: write_json(job.record, {**record, "error": "the experiment was cancelled"}), FILES)
         return
-    result = _submitted(run, job, order)
+    result = _submitted(run, job, full)
     retry_io(lambda: write_json(job.record, record | result), FILES)
     # An sbatch may take minutes, and `rolloutbench cancel` does not wait for it.
     if request["cluster"] != "slurm" or "job_id" not in result:
@@ -65,9 +65,9 @@ def submit(run: RunPaths, request: dict[str, Any]) -> None:
             slurm.cancel([result["job_id"]])
 
 
-def _write_order(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Write the order and a record without an id before the submission."""
-    order = {
+def _write_request(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write the full request and a record without an id before the submission."""
+    full = {
         **request,
         "job": job.number,
         "run_id": request["spec"]["run_id"],
@@ -80,29 +80,29 @@ def _write_order(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tuple
         "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "name": job_name(make_identity(run), request["spec"], request["inputs_sha256"]),
     }
-    if order["spread"] is Spread.OWN:
+    if full["spread"] is Spread.OWN:
         # The user's files as they are now; a module of the standard library.
-        importlib.import_module(driver_module(order["module"])).keep(request["spec"], run.folder)
-    write_json(job.order, order)
+        importlib.import_module(driver_module(full["module"])).keep(request["spec"], run.folder)
+    write_json(job.request, full)
     record = {
-        **{key: order[key] for key in ("job", "cluster", "name")},
+        **{key: full[key] for key in ("job", "cluster", "name")},
         "identity": make_identity(run),
         "job_id": None,
         "asked": time.time(),
     }
     write_json(job.record, record)
     write_json(run.current, {"job": job.number})
-    return order, record
+    return full, record
 
 
-def _submitted(run: RunPaths, job: JobPaths, order: dict[str, Any]) -> dict[str, Any]:
+def _submitted(run: RunPaths, job: JobPaths, full: dict[str, Any]) -> dict[str, Any]:
     """The additions to the record: the id of the submitted job, or the error."""
     try:
-        executor = submitit.AutoExecutor(folder=job.submitit, cluster=order["cluster"])
-        if order["cluster"] == "local":
-            executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=order["name"])
+        executor = submitit.AutoExecutor(folder=job.submitit, cluster=full["cluster"])
+        if full["cluster"] == "local":
+            executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=full["name"])
         else:
-            executor.update_parameters(**slurm_parameters(order, job))
+            executor.update_parameters(**slurm_parameters(full, job))
         # clean_env also removes the path of Slurm's configuration.
         kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
         with clean_env(), _ignored(signal.SIGINT), warnings.catch_warnings():
@@ -124,26 +124,26 @@ def job_name(identity: str, spec: dict[str, Any], inputs_sha256: dict[str, str])
     return f"{spec['run_id']}.{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
-def slurm_parameters(order: dict[str, Any], job: JobPaths) -> dict[str, Any]:
-    site = order["site"]
+def slurm_parameters(full: dict[str, Any], job: JobPaths) -> dict[str, Any]:
+    site = full["site"]
     # As in a batch script: an own command runs on the first node, and starts its tasks itself.
-    only = ["--nodes=1", "--ntasks=1"] if Spread.from_spec(order) is Spread.OWN else []
+    only = ["--nodes=1", "--ntasks=1"] if Spread.from_spec(full) is Spread.OWN else []
     setup = _setup_lines(site["setup"], job) if site.get("setup") else []
-    options = {"requeue": True, "comment": f"rolloutbench job={order['job']}", **sbatch_options(site)}
+    options = {"requeue": True, "comment": f"rolloutbench job={full['job']}", **sbatch_options(site)}
     return {
-        "name": order["name"],
+        "name": full["name"],
         "timeout_min": site["runtime"],
         "nodes": site["nodes"],
         "tasks_per_node": 1,
-        "cpus_per_task": order["cpus"],
-        "slurm_signal_delay_s": order["limits"]["stop_grace_s"],
+        "cpus_per_task": full["cpus"],
+        "slurm_signal_delay_s": full["limits"]["stop_grace_s"],
         "slurm_stderr_to_stdout": True,
         # At most one job of a name runs at a time, whoever submitted it, also during the delay of a requeue.
         "slurm_dependency": "singleton",
         "slurm_wckey": "",
         "slurm_additional_parameters": options,
         # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.
-        "slurm_srun_args": [f"--cpus-per-task={order['cpus']}", "--kill-on-bad-exit=1", *only],
+        "slurm_srun_args": [f"--cpus-per-task={full['cpus']}", "--kill-on-bad-exit=1", *only],
         "slurm_setup": [_pickle_link_line(job), *setup],
     }
 

@@ -172,9 +172,9 @@ def request_errors(site: Site, specs: Iterable[Mapping[str, Any]]) -> dict[tuple
         request = site.request(spec["workload"])
         errors = list(request.errors)
         if site.on_slurm and None not in (request.cpus, request.gpus):
-            order = {"spec": spec, "cluster": "slurm", "cpus": request.cpus, "site": request.site}
+            asked = {"spec": spec, "cluster": "slurm", "cpus": request.cpus, "site": request.site}
             try:
-                require_fit(order)
+                require_fit(asked)
             except RequestError as error:
                 errors.append(error)
         for each in errors:

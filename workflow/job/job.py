@@ -66,16 +66,16 @@ class JobOnNode:
 
     def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str], stops: StopRequests) -> None:
         self.run, self.job, self.stops = run, job, stops
-        self.order: dict[str, Any] = retry_io(lambda: read_json(job.order), "this job's order")
-        self.slurm_id = environ.get("SLURM_JOB_ID") if self.order["cluster"] == "slurm" else None
+        self.request: dict[str, Any] = retry_io(lambda: read_json(job.request), "this job's request")
+        self.slurm_id = environ.get("SLURM_JOB_ID") if self.request["cluster"] == "slurm" else None
         stops.slurm_id = self.slurm_id
         self.restart, self.nodes = stops.restart, stops.nodes
         # Known to all ranks and new for every life; a killed slurmctld may repeat a restart count.
         self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
-        if (stack := stack_file(self.order)) is not None:
+        if (stack := stack_file(self.request)) is not None:
             await_file(stack, give_up=lambda: stops.signal is not None or stops.asked() is not None)
-        self._environment = retry_io(lambda: trainer_environment(self.order, environ), "the stack's files")
-        self.place = Place.from_environment(self._environment, self.order["cpus"])
+        self._environment = retry_io(lambda: trainer_environment(self.request, environ), "the stack's files")
+        self.place = Place.from_environment(self._environment, self.request["cpus"])
         self._token = secrets.token_hex(8)
 
     def live(self) -> None:
@@ -103,9 +103,9 @@ class JobOnNode:
         return retry_io(self._over_now, FILES)
 
     def _over_now(self) -> dict[str, Any] | None:
-        order, job = self.order, submission(self.job)
-        steps = steps_of(order["spec"])
-        done = finished_attempt(self.run, order["fingerprint"], steps, order["inputs_sha256"])
+        request, job = self.request, submission(self.job)
+        steps = steps_of(request["spec"])
+        done = finished_attempt(self.run, request["fingerprint"], steps, request["inputs_sha256"])
         by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
         current = read_object(self.run.current).get("job") == self.job.number
         verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
@@ -130,7 +130,9 @@ class JobOnNode:
         life = {"job": self.job.number, "token": self._token, "life": self.life, "host": socket.gethostname()}
         retry_io(lambda: write_json(self.run.life, life), FILES)
         before = retry_io(lambda: next(reversed(self.run.attempts()), None), FILES)
-        here = before is None or retry_io(lambda: read_object(before.order), FILES).get("host") == socket.gethostname()
+        here = (
+            before is None or retry_io(lambda: read_object(before.request), FILES).get("host") == socket.gethostname()
+        )
         watch, lock = HeartbeatWatch(lambda: before), None
         began = time.monotonic()
         while not (pulse := watch.check()).quiet or lock is None:
@@ -152,7 +154,7 @@ class JobOnNode:
         if (stop := self.stops.wanted()) is not None:
             return stop | self.stops.reason(stop)
         last = retry_io(self.run.attempts, FILES)[-1]
-        where = retry_io(lambda: read_object(last.order), FILES).get("host", "?")
+        where = retry_io(lambda: read_object(last.request), FILES).get("host", "?")
         return {
             "kind": "not alone",
             "detail": f"attempt {last.number} on {where}, a node that Slurm gave up, is still training and did not end "
@@ -166,7 +168,7 @@ class JobOnNode:
         end the life, and exits with 0. With another exit code srun kills rank 0 after KillWait, perhaps before it has
         written the attempt's end or requested the requeue.
         """
-        worker = worker_task(self.order, self._task_setup(self.life))
+        worker = worker_task(self.request, self._task_setup(self.life))
         try:
             with worker:
                 worker.join()
@@ -184,21 +186,21 @@ class JobOnNode:
             sys.exit(1)
 
     def _await_rank_0(self, worker: WorkerTask) -> None:
-        leave_at = time.monotonic() + self.order["limits"]["stop_grace_s"]
+        leave_at = time.monotonic() + self.request["limits"]["stop_grace_s"]
         while not worker.over and time.monotonic() < leave_at:
             worker.poll()
             time.sleep(1.0)
 
     def _task_setup(self, life: str) -> TaskSetup:
         folder = self.job.nodes(life)
-        spread = Spread.from_spec(self.order)
+        spread = Spread.from_spec(self.request)
         starter = Spread.TORCHRUN if spread is Spread.SERVER else spread
         return TaskSetup(
             place=self.place,
             folder=folder,
-            python=Path(self.order["python"]),
+            python=Path(self.request["python"]),
             environment=self._environment,
-            cwd=Path(self.order["cwd"]),
+            cwd=Path(self.request["cwd"]),
             log=folder / f"{starter}-{self.place.rank}.log",
             give_up=lambda: "the job was asked to stop" if self.stops.signal or self.stops.asked() else None,
         )
@@ -206,14 +208,14 @@ class JobOnNode:
     def _attempt(self) -> dict[str, Any]:
         """Run one attempt; how it ended, with `again` if the run continues in another one."""
         earlier = retry_io(self._earlier, FILES)
-        if (fruitless := retry_io(lambda: without_new_step(earlier), FILES)) > self.order["limits"]["restarts"]:
+        if (fruitless := retry_io(lambda: without_new_step(earlier), FILES)) > self.request["limits"]["restarts"]:
             last = retry_io(lambda: end_reason(earlier[-1]), FILES)
             return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
         attempt = retry_io(self._new_attempt, FILES)
         training = Training(
-            self.order, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
+            self.request, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
-        alone = Spread.from_spec(self.order) in (Spread.ALONE, Spread.OWN)
+        alone = Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN)
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
         reached = retry_io(lambda: last_step(attempt.metrics), FILES)
         end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}
@@ -221,36 +223,36 @@ class JobOnNode:
         return end
 
     def _new_attempt(self) -> AttemptPaths:
-        attempt, order = self.run.new_attempt(), self.order
+        attempt, request = self.run.new_attempt(), self.request
         placed: SlurmPlace | None = None
         if self.slurm_id is not None:
             placed = {"job_id": self.slurm_id, "restart": self.restart, "nodes": self.nodes}
-        write_json(attempt.spec, order["spec"])
-        attempt_order: AttemptFile = {
+        write_json(attempt.spec, request["spec"])
+        attempt_request: AttemptFile = {
             "attempt": attempt.number,
-            "run_id": order["run_id"],
-            "fingerprint": order["fingerprint"],
-            "inputs": order["inputs"],
-            "inputs_sha256": order["inputs_sha256"],
-            "checkpoint_dir": order["checkpoint_dir"],
-            "cpus": order["cpus"],
-            "cwd": order["cwd"],
-            "env": order["env"],
+            "run_id": request["run_id"],
+            "fingerprint": request["fingerprint"],
+            "inputs": request["inputs"],
+            "inputs_sha256": request["inputs_sha256"],
+            "checkpoint_dir": request["checkpoint_dir"],
+            "cpus": request["cpus"],
+            "cwd": request["cwd"],
+            "env": request["env"],
             "spec": str(attempt.spec),
             "attempt_dir": str(attempt.folder),
-            "command": trainer_command(order, attempt),
+            "command": trainer_command(request, attempt),
             "job": self.job.number,
             "slurm": placed,
             "host": socket.gethostname(),
             "output_bytes": sum(file.stat().st_size for file in self.job.submitit.glob("*.out")),
             "started": time.time(),
         }
-        write_json(attempt.order, attempt_order)
+        write_json(attempt.request, attempt_request)
         return attempt
 
     def _earlier(self) -> list[AttemptPaths]:
-        order = self.order
-        return matching_attempts(self.run, order["fingerprint"], order["inputs_sha256"], order["count_from"])
+        request = self.request
+        return matching_attempts(self.run, request["fingerprint"], request["inputs_sha256"], request["count_from"])
 
     def _train_on_nodes(self, attempt: AttemptPaths, training: Training) -> dict[str, Any]:
         """Train with all nodes of the job; with Ray always in a cluster of its own, also on one node."""
@@ -258,7 +260,7 @@ class JobOnNode:
         setup = self._task_setup(self.life if self.slurm_id is not None else str(attempt.number))
         try:
             # A server may take long to answer: without a heartbeat the next life would take over.
-            with training.beating(), started_nodes(self.order, setup, attempt) as head:
+            with training.beating(), started_nodes(self.request, setup, attempt) as head:
                 return {"kind": "superseded"} if self._is_superseded() else training.run(head)
         except RendezvousError as error:
             if (stop := self.stops.wanted()) is not None:

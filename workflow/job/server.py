@@ -62,9 +62,9 @@ class EngineServer:
         self.url = f"http://{host}:{port}"
         with suppress(OSError):
             self._log_start = setup.log.stat().st_size
-        order = str(AttemptPaths(attempt).order)
+        request = str(AttemptPaths(attempt).request)
         self._process = start_in_session(
-            [str(self._task.python), "-m", setup.spec["module"], order, "--host", host, "--port", str(port)],
+            [str(self._task.python), "-m", setup.spec["module"], request, "--host", host, "--port", str(port)],
             cwd=self._task.cwd,
             env={**setup.environment, **self._variables},
             token=self._task.token,
@@ -219,43 +219,45 @@ Head = RayHead | RanksHead  # starts and watches a trainer that spreads, on the 
 
 
 @contextmanager
-def started_nodes(order: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPaths) -> Iterator[Head]:
+def started_nodes(request: Mapping[str, Any], setup: TaskSetup, attempt: AttemptPaths) -> Iterator[Head]:
     """Rank 0's part in an attempt, once all nodes of the job take part.
 
     A `RendezvousError` if they do not all join, a `NoServerError` if a server does not answer.
     """
-    spread = Spread.from_spec(order)
+    spread = Spread.from_spec(request)
     if spread is Spread.RAY:
         with RayHead(setup) as ray:
             ray.start()
             ray.wait_for_nodes()
             yield ray
         return
-    each = _processes_per_node(order)
-    with ServerHead(setup, each, _server(order, setup)) if spread is Spread.SERVER else RanksHead(setup, each) as head:
+    each = _processes_per_node(request)
+    with (
+        ServerHead(setup, each, _server(request, setup)) if spread is Spread.SERVER else RanksHead(setup, each) as head
+    ):
         head.start(attempt.folder)
         head.wait_for_nodes()
         yield head
 
 
-def worker_task(order: dict[str, Any], setup: TaskSetup) -> WorkerTask:
+def worker_task(request: dict[str, Any], setup: TaskSetup) -> WorkerTask:
     """The part of a node that is not the first."""
-    spread = Spread.from_spec(order)
+    spread = Spread.from_spec(request)
     if spread is Spread.RAY:
         return RayWorker(setup)
     nodes = setup.place.nodes - (spread is Spread.SERVER)
     if setup.place.rank == nodes:
-        return ServerWorker(setup, _server(order, setup))
-    each = _processes_per_node(order)
-    return RanksWorker(setup, each, lambda attempt: trainer_command(order, AttemptPaths(attempt)), nodes)
+        return ServerWorker(setup, _server(request, setup))
+    each = _processes_per_node(request)
+    return RanksWorker(setup, each, lambda attempt: trainer_command(request, AttemptPaths(attempt)), nodes)
 
 
-def _processes_per_node(order: Mapping[str, Any]) -> int:
+def _processes_per_node(request: Mapping[str, Any]) -> int:
     """The trainer's processes on each node: one per GPU, and one on a CPU."""
-    gpus = int(order["spec"]["workload"].get("gpus_per_node", 0))
-    return max(1, gpus - server_gpus_beside(order))
+    gpus = int(request["spec"]["workload"].get("gpus_per_node", 0))
+    return max(1, gpus - server_gpus_beside(request))
 
 
-def _server(order: Mapping[str, Any], setup: TaskSetup) -> ServerSetup:
-    environment = server_environment(order, os.environ)
-    return ServerSetup(order["spec"]["server"], environment, setup.folder / f"server-{setup.place.nodes - 1}.log")
+def _server(request: Mapping[str, Any], setup: TaskSetup) -> ServerSetup:
+    environment = server_environment(request, os.environ)
+    return ServerSetup(request["spec"]["server"], environment, setup.folder / f"server-{setup.place.nodes - 1}.log")

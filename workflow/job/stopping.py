@@ -32,7 +32,7 @@ THE_TRAINERS_OWN = "the trainer's own"
 class StopRequests:
     def __init__(self, job: JobPaths, environ: Mapping[str, str]) -> None:
         self._job = job
-        self.slurm_id: str | None = None  # set once the job's order is read; None on one machine
+        self.slurm_id: str | None = None  # set once the job's request is read; None on one machine
         self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         self.signal: signal.Signals | None = None  # the first signal; later ones do not replace it

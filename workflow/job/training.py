@@ -65,23 +65,23 @@ class Training:
 
     def __init__(
         self,
-        order: dict[str, Any],
+        request: dict[str, Any],
         attempt: AttemptPaths,
         stops: StopRequests,
         requeues: bool,
         is_superseded: Callable[[], bool],
         hung_before: Callable[[], bool],
     ) -> None:
-        self._order, self._attempt, self._stops, self._requeues = order, attempt, stops, requeues
+        self._request, self._attempt, self._stops, self._requeues = request, attempt, stops, requeues
         self._is_superseded, self._hung_before = is_superseded, hung_before
         self._stop: dict[str, Any] | None = None  # why it must end; None while it may continue
         self._kill_at = float("inf")
-        limits = order["limits"]
+        limits = request["limits"]
         factor, first_step_s = limits["hang_factor"], limits["first_step_s"]
         self._watchdog: Watchdog | SilenceWatchdog = Watchdog(
             attempt.metrics, factor, limits["hang_min_s"], first_step_s
         )
-        if is_own_command(order):
+        if is_own_command(request):
             self._watchdog = SilenceWatchdog(attempt.console, first_step_s if factor else float("inf"))
 
     def run(self, head: Head | None) -> dict[str, Any]:
@@ -100,14 +100,14 @@ class Training:
             end_processes_of(token, grace_s=0, sessions=[process.pid], orphans=living_children() - before)
 
     def _start(self, token: str, head: Head | None) -> subprocess.Popen[bytes]:
-        command = trainer_command(self._order, self._attempt)
-        environment = retry_io(lambda: trainer_environment(self._order, os.environ), _STACK)
+        command = trainer_command(self._request, self._attempt)
+        environment = retry_io(lambda: trainer_environment(self._request, os.environ), _STACK)
         if head is not None:
             command, environment = head.command(command), environment | head.environment()
         with retry_io(lambda: self._attempt.log.open("ab"), FILES) as log:
 
             def start() -> subprocess.Popen[bytes]:
-                return start_in_session(command, cwd=self._order["cwd"], env=environment, token=token, log=log)
+                return start_in_session(command, cwd=self._request["cwd"], env=environment, token=token, log=log)
 
             return retry_io(start, _STACK, _START_PATIENCE_S)
 
@@ -142,7 +142,7 @@ class Training:
     ) -> dict[str, Any] | None:
         """Why the trainer must end, once SIGTERM is sent; None while it may continue."""
         if (stop := self._stops.wanted()) is not None:
-            self._kill_at = now + _TRAINERS_SHARE * self._order["limits"]["stop_grace_s"]
+            self._kill_at = now + _TRAINERS_SHARE * self._request["limits"]["stop_grace_s"]
         elif (silence := self._watchdog.tick(elapsed_s)) is not None:
             # The run is retried after its first hang, not after a second one.
             stop = {"kind": "hung", "detail": silence, "again": not self._hung_before()}
@@ -200,72 +200,72 @@ class Training:
             over.set()
 
 
-def trainer_command(order: dict[str, Any], attempt: AttemptPaths) -> list[str]:
+def trainer_command(request: dict[str, Any], attempt: AttemptPaths) -> list[str]:
     """The command of an attempt's trainer: its driver, by the stack's Python."""
-    return [order["python"], "-m", driver_module(order["module"]), str(attempt.order)]
+    return [request["python"], "-m", driver_module(request["module"]), str(attempt.request)]
 
 
-def is_own_command(order: Mapping[str, Any]) -> bool:
+def is_own_command(request: Mapping[str, Any]) -> bool:
     """Whether a job runs the user's own command, in the user's environment: it has no stack and logs no steps here."""
-    return Spread.from_spec(order) is Spread.OWN
+    return Spread.from_spec(request) is Spread.OWN
 
 
-def stack_file(order: Mapping[str, Any]) -> Path | None:
+def stack_file(request: Mapping[str, Any]) -> Path | None:
     """The verify.json of a job's stack; None without a stack."""
-    return None if is_own_command(order) else Path(order["python"]).parents[2] / "verify.json"
+    return None if is_own_command(request) else Path(request["python"]).parents[2] / "verify.json"
 
 
-def trainer_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def trainer_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """A trainer's and its Ray's environment: ours without the controller's Python, plus the stack's and the arm's."""
-    if (stack := stack_file(order)) is None:
-        return _own_environment(order, environ)
+    if (stack := stack_file(request)) is None:
+        return _own_environment(request, environ)
     env = {name: value for name, value in environ.items() if name not in _CONTROLLER_VARIABLES}
     env = stack_environment(stack, env)
-    env["PYTHONPATH"] = order["cwd"]
+    env["PYTHONPATH"] = request["cwd"]
     env["PYTHONUNBUFFERED"] = "1"
-    env |= dict.fromkeys(THREAD_VARIABLES, str(order["cpus"]))
-    gpus = int(order["spec"]["workload"].get("gpus_per_node", 0))
+    env |= dict.fromkeys(THREAD_VARIABLES, str(request["cpus"]))
+    gpus = int(request["spec"]["workload"].get("gpus_per_node", 0))
     if not gpus:
         env = WAITING | env
-    env |= order["env"]
+    env |= request["env"]
     if gpus:
-        visible = _visible_gpus(order, env, gpus)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[: gpus - server_gpus_beside(order)])
+        visible = _visible_gpus(request, env, gpus)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[: gpus - server_gpus_beside(request)])
     return env
 
 
-def _own_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def _own_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The user's environment as it is; submitit's local executor hides all GPUs."""
     env = dict(environ)
-    if order["cluster"] == "local":
+    if request["cluster"] == "local":
         env.pop("CUDA_VISIBLE_DEVICES", None)
-        if order["visible_gpus"] is not None:
-            env["CUDA_VISIBLE_DEVICES"] = order["visible_gpus"]
-    return {**env, **order["env"]}
+        if request["visible_gpus"] is not None:
+            env["CUDA_VISIBLE_DEVICES"] = request["visible_gpus"]
+    return {**env, **request["env"]}
 
 
-def server_environment(order: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def server_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server beside the trainer: the trainer's, but with the last visible GPUs."""
-    env = trainer_environment(order, environ)
-    if gpus := int(order["spec"]["workload"].get("gpus_per_node", 0)):
-        visible = _visible_gpus(order, {**environ, **order["env"]}, gpus)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpus - int(order["spec"]["server"]["gpus"]) :])
+    env = trainer_environment(request, environ)
+    if gpus := int(request["spec"]["workload"].get("gpus_per_node", 0)):
+        visible = _visible_gpus(request, {**environ, **request["env"]}, gpus)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpus - int(request["spec"]["server"]["gpus"]) :])
     return env
 
 
-def server_gpus_beside(order: Mapping[str, Any]) -> int:
+def server_gpus_beside(request: Mapping[str, Any]) -> int:
     """The GPUs that a server uses on the trainer's node; with several nodes it has the last node."""
-    spec = order["spec"]
+    spec = request["spec"]
     return int(spec["server"]["gpus"]) if "server" in spec and int(spec["workload"].get("nodes", 1)) == 1 else 0
 
 
-def _visible_gpus(order: Mapping[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:
+def _visible_gpus(request: Mapping[str, Any], env: Mapping[str, str], wanted: int) -> list[str]:
     """The first `wanted` of the visible GPUs.
 
     With more of them visible Ray might place two nodes' workers on one node, and torch would use them all.
     """
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    if order["cluster"] == "local":
+    if request["cluster"] == "local":
         # submitit's local executor hides all of them.
-        visible = order["env"].get("CUDA_VISIBLE_DEVICES", order["visible_gpus"])
+        visible = request["env"].get("CUDA_VISIBLE_DEVICES", request["visible_gpus"])
     return (list(map(str, range(wanted))) if visible is None else visible.split(","))[:wanted]

@@ -15,7 +15,7 @@ from trainers.launching import Launched, Left, Surroundings
 from trainers.protocol import Trainer
 from trainers.registry import trainers
 from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
-from workflow.launch_scripts.shell import Command, Script, Word, read_script
+from workflow.launch_scripts.shell import Script, ShellCommand, Word, read_script
 
 # Commands that prepare the node; the profile's setup script repeats them in their order.
 _PREPARES = ("module", "ml", "source", ".", "ulimit", "unset", "spack", "umask")
@@ -127,7 +127,7 @@ def read_launch_script(path: Path, nodes: int = 0, gpus: int = 0) -> LaunchScrip
     return result
 
 
-def _trainings(command: Command) -> Iterator[tuple[Trainer, int]]:
+def _trainings(command: ShellCommand) -> Iterator[tuple[Trainer, int]]:
     texts = [word.text for word in command.words]
     for trainer in trainers():
         if trainer.launch is not None and (at := trainer.launch.arguments(texts)) is not None:
@@ -151,7 +151,7 @@ def _no_training(path: Path, script: Script) -> str:
     return f"{path} starts no training that is read here{own}; known: the commands of {', '.join(able)}; {as_it_is}"
 
 
-def _program(command: Command) -> str:
+def _program(command: ShellCommand) -> str:
     """The Python file or module that a command starts, or a program with Python's options; empty for others."""
     texts = [word.text for word in command.words]
     for before, word in pairwise(texts):
@@ -162,12 +162,12 @@ def _program(command: Command) -> str:
     return texts[0] if with_options else ""
 
 
-def _of_sbatch(command: Command) -> list[tuple[str, str]]:
+def _of_sbatch(command: ShellCommand) -> list[tuple[str, str]]:
     texts = [word.text for word in command.words]
     return options_of(texts[1:])[0] if texts and texts[0].rpartition("/")[2] == "sbatch" else []
 
 
-def _surroundings(path: Path, script: Script, command: Command, at: int, request: dict[str, str]) -> Surroundings:
+def _surroundings(path: Path, script: Script, command: ShellCommand, at: int, request: dict[str, str]) -> Surroundings:
     before = [word.text for word in command.words[:at]]
     variables = {name: word.text for name, word in {**script.exports, **command.assignments}.items()}
     nodes = _number(before, _NODES) or int(request.get("nodes", "1") or 1)
@@ -198,7 +198,7 @@ def _number(words: Sequence[str], names: Sequence[str]) -> int:
     return 0
 
 
-def _environment(result: LaunchScript, training: Command) -> None:
+def _environment(result: LaunchScript, training: ShellCommand) -> None:
     """Exports, as the arms' variables or lines of the setup script."""
     dropped = []
     for name, word in {**result.script.exports, **training.assignments}.items():
@@ -225,7 +225,7 @@ def _secret(name: str, text: str) -> bool:
     return False
 
 
-def _preparation(result: LaunchScript, training: Command) -> None:
+def _preparation(result: LaunchScript, training: ShellCommand) -> None:
     """Commands beside the training: lines of the setup script, or a word about them."""
     exports, result.setup = result.setup, []
     for command in result.script.commands:
@@ -252,16 +252,16 @@ def _preparation(result: LaunchScript, training: Command) -> None:
     result.setup += exports
 
 
-def _raw(command: Command) -> str:
+def _raw(command: ShellCommand) -> str:
     return " ".join(word.raw for word in command.words)
 
 
-def _shown(command: Command) -> str:
+def _shown(command: ShellCommand) -> str:
     text = _raw(command)
     return text if len(text) <= 50 else text[:47] + "..."
 
 
-def _unsure(training: Command) -> Iterator[Left]:
+def _unsure(training: ShellCommand) -> Iterator[Left]:
     """Where the training's own words depend on a condition of the script."""
     if training.context and training.context[-1] in ("if", "case", "while"):
         why = f"inside `{training.context[-1]}`: read as if it runs"

@@ -28,7 +28,7 @@ from engines import UNKNOWN
 from node.records import write_json
 from trainers.command.driver import CONSOLE, LOGS
 from workflow.commands.compared_arms import ComparedArm, detect
-from workflow.runs.history import is_order_for, read_object
+from workflow.runs.history import is_request_for, read_object
 from workflow.runs.paths import RunPaths
 
 _NOT_GIVEN = ("format", "version", "gpu", "tensor_parallel", "model", "batch_size", "max_response_length")
@@ -64,7 +64,7 @@ def _sources(run: RunPaths, spec: SpecFile, number: int) -> list[Path]:
         or (
             settings["resume"] == "script"
             and attempt.number < number
-            and is_order_for(read_object(attempt.order), fingerprint, {})
+            and is_request_for(read_object(attempt.request), fingerprint, {})
         )
     ]
     if settings["read"]:

@@ -41,7 +41,7 @@ class Word(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """A command that the script may run; `words` may be empty for a line of assignments only."""
 
     words: tuple[Word, ...]
@@ -72,7 +72,7 @@ class Script:
     """What a script does, in order."""
 
     text: str
-    commands: list[Command] = field(default_factory=list)
+    commands: list[ShellCommand] = field(default_factory=list)
     exports: dict[str, Word] = field(default_factory=dict)
     """Exported variables, with their last value."""
     files: dict[str, str] = field(default_factory=dict)
@@ -182,13 +182,13 @@ class _Reader:
             self._variables.positional = before
             return
         end = words[-1].end if words else self._base + node.end_byte
-        command = Command(
+        command = ShellCommand(
             tuple(words), self._line(node), assignments, self._context, tuple(redirects), feeds, passes, end
         )
         self._script.commands.append(command)
         self._inner_scripts(command, node, here)
 
-    def _inner_scripts(self, command: Command, node: Node, here: Node | None) -> None:
+    def _inner_scripts(self, command: ShellCommand, node: Node, here: Node | None) -> None:
         """The script in `bash -c "..."`, and in a here-document for a shell."""
         if not command.words or command.words[0].text.rpartition("/")[2] not in _SHELLS:
             return

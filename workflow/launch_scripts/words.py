@@ -20,7 +20,7 @@ from tree_sitter import Node
 from common.errors import UserError
 from trainers.command.driver import SCRIPT_PATH
 from trainers.registry import trainers
-from workflow.launch_scripts.shell import Command, Script, parsed, read_script
+from workflow.launch_scripts.shell import Script, ShellCommand, parsed, read_script
 
 # Programs that start a training, and uses of them that do not.
 _LAUNCHER = re.compile(
@@ -50,7 +50,7 @@ class Edit(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class Occurrence(NamedTuple):
     """Where a script has a word."""
 
     start: int
@@ -112,7 +112,7 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def _also_used(text: str, name: str, places: Sequence[Place]) -> Iterator[str]:
+def _also_used(text: str, name: str, places: Sequence[Occurrence]) -> Iterator[str]:
     """Variables that gave a replaced word its value, and that other lines use, too."""
     variables = [found for place in places for found in re.findall(r"\$\{?([A-Za-z_]\w*)", place.text)]
     for variable in dict.fromkeys(variables):
@@ -159,10 +159,10 @@ def read_text(script: Path) -> str:
     return text
 
 
-def training_command(script: Script) -> Command | None:
+def training_command(script: Script) -> ShellCommand | None:
     """The command that trains: of the programs that may start a training the one that looks most like it."""
 
-    def rank(command: Command) -> tuple[bool, bool, bool, int]:
+    def rank(command: ShellCommand) -> tuple[bool, bool, bool, int]:
         texts = [word.text for word in command.words]
         known = any(one.launch is not None and one.launch.arguments(texts) is not None for one in trainers())
         return known, bool(_TRAINS.search(" ".join(texts))), "inner script" in command.context, len(texts)
@@ -172,7 +172,9 @@ def training_command(script: Script) -> Command | None:
     return max(able, key=rank, default=None)
 
 
-def places_of(script: Script, root: Node, name: str, command: Command | None) -> tuple[list[Place], list[Place]]:
+def places_of(
+    script: Script, root: Node, name: str, command: ShellCommand | None
+) -> tuple[list[Occurrence], list[Occurrence]]:
     """Where a script has a word of this name: in its training command and in variables, and where in other commands.
 
     Without one in the training command or a variable all places count. A name without dashes is also found as a flag,
@@ -195,7 +197,7 @@ def places_of(script: Script, root: Node, name: str, command: Command | None) ->
     return [], []
 
 
-def _places(source: bytes, root: Node, form: str) -> Iterator[Place]:
+def _places(source: bytes, root: Node, form: str) -> Iterator[Occurrence]:
     blank = r"|(?:[ \t]|\\\n)+" if form.startswith("-") else ""
     for match in re.finditer(rf"(?<![\w.+$/{{-])({form})(={blank})".encode(), source):
         start, end = match.span()
@@ -211,7 +213,7 @@ def _places(source: bytes, root: Node, form: str) -> Iterator[Place]:
             limit = text.end_byte - (text.type != "heredoc_body")
             value = _VALUE.match(source, end, limit)
             end = value.end() if value is not None else end
-            yield Place(start, end, line, source[start:end].decode(), name, separator, in_text=True)
+            yield Occurrence(start, end, line, source[start:end].decode(), name, separator, in_text=True)
             continue
         word = _word_at(text or node)
         start = word.start_byte
@@ -223,7 +225,7 @@ def _places(source: bytes, root: Node, form: str) -> Iterator[Place]:
         end = value_node.end_byte
         # Of `ARGS="--flag=value"` the variable is split into words later, where no quotes count.
         in_text = word.parent is not None and word.parent.type == "variable_assignment"
-        yield Place(start, end, line, source[start:end].decode(), name, separator, in_text)
+        yield Occurrence(start, end, line, source[start:end].decode(), name, separator, in_text)
 
 
 def _word_at(node: Node) -> Node:
@@ -233,7 +235,7 @@ def _word_at(node: Node) -> Node:
     return node
 
 
-def _replaced(place: Place, value: str) -> str:
+def _replaced(place: Occurrence, value: str) -> str:
     if place.in_text and not _PLAIN.fullmatch(value):
         raise UserError(
             f"line {place.line}: {place.name} is part of a longer text, where {value!r} cannot be quoted; write the "
@@ -242,7 +244,7 @@ def _replaced(place: Place, value: str) -> str:
     return f"{place.name}{place.separator}{value if place.in_text else shlex.quote(value)}"
 
 
-def _append(found: Changes, script: Script, command: Command | None, name: str, value: str) -> None:
+def _append(found: Changes, script: Script, command: ShellCommand | None, name: str, value: str) -> None:
     """Give a word that the script lacks to its environment, its arguments, or its training command."""
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         found.environment[name] = value
@@ -272,7 +274,7 @@ def _append(found: Changes, script: Script, command: Command | None, name: str, 
     found.sentences.append(f"{name} is not in the script: it is appended to the training command in {where}")
 
 
-def _end_of(command: Command) -> tuple[int | None, bool]:
+def _end_of(command: ShellCommand) -> tuple[int | None, bool]:
     """Where further words of a command go, in bytes (None: nowhere exact), and whether that is inside a quoted text.
 
     Of `docker run image bash -c "python train.py"` it is the end of the inner command.

@@ -14,7 +14,7 @@ from common.findings import Finding
 from common.messages import print_message
 from common.verdicts import count_of
 from trainers.registry import trainer_named
-from workflow.commands.plan import default_profile, estimates_of
+from workflow.commands.estimate import default_profile, estimates_of
 from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.head.train_rule import request_errors

@@ -38,9 +38,9 @@ def steps_of(spec: Mapping[str, Any]) -> int | None:
     return None if steps is None else int(steps)
 
 
-def is_order_for(order: dict[str, Any], fingerprint: str, inputs: dict[str, str] | None) -> bool:
+def is_request_for(request: dict[str, Any], fingerprint: str, inputs: dict[str, str] | None) -> bool:
     """Whether a job's or an attempt's request is for this spec on these inputs (None: any)."""
-    return order.get("fingerprint") == fingerprint and inputs in (None, order.get("inputs_sha256"))
+    return request.get("fingerprint") == fingerprint and inputs in (None, request.get("inputs_sha256"))
 
 
 def matching_attempts(
@@ -50,12 +50,12 @@ def matching_attempts(
     return [
         attempt
         for attempt in run.attempts()
-        if attempt.number >= count_from and is_order_for(read_object(attempt.order), fingerprint, inputs)
+        if attempt.number >= count_from and is_request_for(read_object(attempt.request), fingerprint, inputs)
     ]
 
 
 def attempts_of_job(run: RunPaths, job: int) -> list[AttemptPaths]:
-    return [attempt for attempt in run.attempts() if read_object(attempt.order).get("job") == job]
+    return [attempt for attempt in run.attempts() if read_object(attempt.request).get("job") == job]
 
 
 def end_reason(attempt: AttemptPaths) -> str:
@@ -155,7 +155,7 @@ def end_from_slurm(run: RunPaths, job: JobPaths, ended: EndedJob | None, state: 
     if state == "FAILED":
         lives = attempts_of_job(run, job.number)
         # Slurm appends the output of every life: skip that of earlier ones.
-        since = int(read_object(lives[-1].order).get("output_bytes") or 0) if lives else 0
+        since = int(read_object(lives[-1].request).get("output_bytes") or 0) if lives else 0
         if any(has_memory_error(output, since) for output in job.submitit.glob("*.out")):
             end["kind"] = "out of memory"
         elif not lives and end.get("exit_code") not in _ENDED_BY_SIGNAL:

@@ -17,8 +17,8 @@ from pathlib import Path
 from workflow.runs.history import attempts_of_job
 from workflow.runs.jobs import Submission
 from workflow.runs.paths import AttemptPaths, RunPaths
-from workflow.slurm.answer import Answer
 from workflow.slurm.commands import ENDED, EndedJob, QueueJob
+from workflow.slurm.shared_answer import Answer
 
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # a heartbeat that has not moved for this long is silent
@@ -237,7 +237,7 @@ def pulse_at(run: RunPaths, number: int, now: float) -> Pulse:
 
 def silence_s(attempt: AttemptPaths, now: float) -> float:
     """Seconds since an attempt's last sign of life; `now` is the file system's time."""
-    signs = [modified(file) for file in (attempt.heartbeat, attempt.metrics, attempt.order)]
+    signs = [modified(file) for file in (attempt.heartbeat, attempt.metrics, attempt.request)]
     return max(0.0, now - max((sign for sign in signs if sign is not None), default=0.0))
 
 

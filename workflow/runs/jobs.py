@@ -15,8 +15,8 @@ from common.files import user_name, write_json
 from common.retry import exists
 from workflow.runs.history import read_object
 from workflow.runs.paths import JobPaths, RunPaths, slurm_folder
-from workflow.slurm import answer as slurm_answer
-from workflow.slurm.answer import MAX_AGE_S, Answer
+from workflow.slurm import shared_answer as slurm_answer
+from workflow.slurm.shared_answer import MAX_AGE_S, Answer
 
 # An older answer does not describe the present, whoever asked.
 _STALE_S = 10 * MAX_AGE_S
@@ -35,7 +35,7 @@ class Submission:
     """A job of a run, from its files; `end` is empty until it is known."""
 
     paths: JobPaths
-    order: dict[str, Any]
+    request: dict[str, Any]
     record: dict[str, Any]
     end: dict[str, Any]
 
@@ -73,18 +73,18 @@ class Submission:
 def last_submission(run: RunPaths) -> Submission | None:
     """The run's current job, if there is one."""
     number = read_object(run.current).get("job")
-    if not isinstance(number, int) or not exists((job := run.job(number)).order):
+    if not isinstance(number, int) or not exists((job := run.job(number)).request):
         return None
     return submission(job)
 
 
 def submission(job: JobPaths) -> Submission:
     # Read the end last: a job that ends meanwhile then counts as ended, never as one without a record.
-    order, record = read_object(job.order), read_object(job.record)
+    request, record = read_object(job.request), read_object(job.record)
     # In copied results the job belongs to the original: it is neither shown nor cancelled here.
     if not belongs_to(record, RunPaths(job.folder.parents[1])):
         record = {}
-    return Submission(job, order, record, read_object(job.end))
+    return Submission(job, request, record, read_object(job.end))
 
 
 # Slurm runs one job of a name at a time (singleton), and that name contains the identity of the run's folder: a second

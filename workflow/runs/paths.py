@@ -31,7 +31,7 @@ class _Folder:
 
 
 class JobPaths(_Folder):
-    order = _File("order.json")  # the job's order, written before it is submitted
+    request = _File("order.json")  # the job's request, written before it is submitted
     record = _File("job.json")  # its name and id in the scheduler; first written before the submission, without an id
     end = _File("end.json")  # how the job ended; written once, by the job or by a launcher that found it gone
     stop = _File("stop")  # a request to end: `soon` (after the step, with a checkpoint) or `now`
@@ -47,7 +47,7 @@ class JobPaths(_Folder):
 class AttemptPaths(_Folder):
     """The files of one life of a run."""
 
-    order = _File("attempt.json")
+    request = _File("attempt.json")
     spec = _File("spec.json")  # the spec of this attempt; the run's own spec.json may be newer
     log = _File("log")
     metrics = _File("metrics.jsonl")

@@ -178,9 +178,9 @@ class JobReporter:
         self._report_progress(last or has_ended)
         if has_ended:
             self._report_end()
-        if newest and newest != self._attempt and read_object(newest.order).get("job") == self._job.number:
+        if newest and newest != self._attempt and read_object(newest.request).get("job") == self._job.number:
             self._attempt, self._progress, self._reported_part = newest, Progress(newest.metrics, self._steps), 0
-            host = read_json(newest.order)["host"]
+            host = read_json(newest.request)["host"]
             print_message(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
             self._report_progress(last)
 

@@ -18,7 +18,7 @@ from workflow.runs.history import (
     end_from_slurm,
     final_end,
     finished_attempt,
-    is_order_for,
+    is_request_for,
     log_of,
     matching_attempts,
     read_object,
@@ -120,7 +120,7 @@ def _run_state(
     state = RunState(
         expected.run_id,
         live=life is not None,
-        other=job is not None and not is_order_for(job.order, expected.fingerprint, expected.inputs_sha256),
+        other=job is not None and not is_request_for(job.request, expected.fingerprint, expected.inputs_sha256),
         launcher=has_launcher,
         job=job,
         steps=expected.steps or _steps(run, expected, attempts),
@@ -152,7 +152,7 @@ def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launch
     settled = job.job_id in report.answer.ended or not report.answer.accounting
     newest = next(reversed(attempts_of_job(run, job.paths.number)), None)
     # By the clocks of two hosts: if they differ, a job is for a moment called requeued that begins, or the reverse.
-    began = read_object(newest.order).get("started", 0.0) if newest is not None else 0.0
+    began = read_object(newest.request).get("started", 0.0) if newest is not None else 0.0
     return job_state(
         Evidence(
             job,
@@ -178,8 +178,8 @@ def _with_progress(state: RunState, attempts: Sequence[AttemptPaths]) -> RunStat
     """Adds the progress of the newest attempt, or before its first step that of the attempt before it."""
     if not attempts:
         return state
-    order = read_object(attempts[-1].order)
-    node = (order.get("slurm") or {}).get("nodes") or order.get("host") or ""
+    request = read_object(attempts[-1].request)
+    node = (request.get("slurm") or {}).get("nodes") or request.get("host") or ""
     state = replace(state, attempt=attempts[-1].number, node=node)
     for attempt in reversed(attempts):
         if steps := recent_steps(attempt.metrics):

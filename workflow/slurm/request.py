@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,7 @@ def _whole(key: str, text: str) -> int:
     return int(text)
 
 
+@cache
 def is_computed(text: str) -> bool:
     """Whether Snakemake computes a value for each job: `attempt * 60`, `f(wildcards)`."""
     try:

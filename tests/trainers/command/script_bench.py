@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from tests.analysis.sources.other_logs import nemo_block, openrlhf_line, slime_lines
-from tests.cluster.run_bench import ROOT, RunBench
+from tests.job.run_bench import ROOT, RunBench
 from workflow.config.plan import Plan, load_plan
 
 FORMATS = ROOT / "tests" / "goldens" / "data" / "formats"

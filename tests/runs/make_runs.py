@@ -25,7 +25,7 @@ class MadeRun:
         """A submission, the one that counts; `asked` and `submitted` are a minute ago."""
         files, then = self.paths.job(number), time.time() - 60
         same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self.spec}
-        write(files.order, same | {"job": number, "cluster": cluster, "site": {"gres": "gpu:h100:4", "nodes": 2}})
+        write(files.request, same | {"job": number, "cluster": cluster, "site": {"gres": "gpu:h100:4", "nodes": 2}})
         told = {"job": number, "cluster": cluster, "name": self.name, "job_id": job_id, "asked": then}
         write(files.record, told | {"submitted": then} | record)
         write(self.paths.current, {"job": number})
@@ -44,7 +44,7 @@ class MadeRun:
         """A life of a submission, with so many steps done."""
         files = self.paths.attempt(number)
         order = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "job": job, "host": "here", "slurm": None}
-        write(files.order, order)
+        write(files.request, order)
         write(files.spec, self.spec)
         rows = [{"step": step, "phases": {"step": step_s}, "scalars": {}} for step in range(1, steps + 1)]
         files.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))

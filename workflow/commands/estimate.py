@@ -120,7 +120,7 @@ def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Si
     name = state.job.label if state.job else ""
     if state.live and not state.other:
         if state.job and state.job.on_slurm:  # the job keeps the GPUs that it asked for
-            asked = state.job.order.get("site") or {}
+            asked = state.job.request.get("site") or {}
             gpus = gpus_of_gres(str(asked.get("gres") or "")) * int(asked.get("nodes") or 1)
         if state.state == "unknown":
             return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, left(state.step))

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from common.files import ROOT, inputs_sha256, last_lines, read_json, write_json
-from workflow.gpu_kit.gpu import Gpu, PeakMemory
-from workflow.gpu_kit.stages import Stage, Task
+from workflow.gpu_kit.gpu import PeakMemory, VisitedGpu
+from workflow.gpu_kit.stages import Stage, StageTask
 
 _END_GRACE_S = 20
 _POLL_S = 0.05
@@ -38,7 +38,7 @@ class StageRun:
     kit: Mapping[str, Any]
     folder: Path
     python: Path
-    gpu: Gpu | None
+    gpu: VisitedGpu | None
 
     def __post_init__(self) -> None:
         self._deadline = time.monotonic() + self.stage.limit_s
@@ -59,7 +59,7 @@ class StageRun:
         found["tasks"] = [self._kept(task) for task in self.stage.tasks if task.run_id in self._planned["runs"]]
         return found
 
-    def _kept(self, task: Task) -> dict[str, Any]:
+    def _kept(self, task: StageTask) -> dict[str, Any]:
         """A task's result, from an earlier visit if it finished there."""
         file = self.folder / f"{task.name}.json"
         with contextlib.suppress(OSError, ValueError):
@@ -69,7 +69,7 @@ class StageRun:
         write_json(file, result)
         return result
 
-    def _task(self, task: Task) -> dict[str, Any]:
+    def _task(self, task: StageTask) -> dict[str, Any]:
         run, began, peak = self._planned["runs"][task.run_id], time.monotonic(), PeakMemory()
         folder = self.folder / task.name
         attempts: list[int] = []
@@ -101,7 +101,7 @@ class StageRun:
             "workload": {key: run["spec"]["workload"][key] for key in ("model", "batch_size", "max_response_length")},
         }
 
-    def _attempt(self, task: Task, run: Mapping[str, Any], folder: Path, *, stop: bool) -> int:
+    def _attempt(self, task: StageTask, run: Mapping[str, Any], folder: Path, *, stop: bool) -> int:
         """Train one attempt; its exit code."""
         spec = run["spec"]
         inputs = self.folder / f"inputs-{spec['inputs_id']}" / "inputs.json"

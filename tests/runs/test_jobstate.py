@@ -30,11 +30,11 @@ from workflow.runs.job_state import (
 )
 from workflow.runs.jobs import Submission, belongs_to, identity, make_identity
 from workflow.runs.paths import JobPaths, RunPaths
-from workflow.slurm.answer import Answer
 from workflow.slurm.commands import EndedJob, QueueJob
+from workflow.slurm.shared_answer import Answer
 
+from ..job.run_bench import ROOT
 from .make_runs import MadeRun
-from .run_bench import ROOT
 
 NAME = "a.0123456789abcdef"
 QUIET, BEATS, UNSURE = Pulse(True, False, False), Pulse(True, False, True), Pulse(True, False, None)

@@ -14,14 +14,14 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from workflow.commands.plan import plan_lines
+from workflow.commands.estimate import plan_lines
 from workflow.commands.status import status_lines, take_snapshot
 from workflow.config.plan import Plan, load_plan
 from workflow.runs.experiment import named_experiment, planned_experiment
 from workflow.runs.locks import try_lock
 
+from ..runs.make_runs import MadeRun, answer
 from ..two_arms import two_arms
-from .make_runs import MadeRun, answer
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,11 +16,11 @@ from workflow.commands.status import show_status
 from workflow.runs import jobs as submissions
 from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.run_state import run_states
-from workflow.slurm.answer import read
+from workflow.slurm.shared_answer import read
 
-from .make_runs import MadeRun, answer
-from .run_bench import RunBench
-from .test_answer import NAME, UNKNOWN, sacct, scontrol, squeue
+from ..job.run_bench import RunBench
+from ..runs.make_runs import MadeRun, answer
+from ..slurm_files.test_answer import NAME, UNKNOWN, sacct, scontrol, squeue
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 

@@ -45,7 +45,7 @@ class Tasks:
         (self.attempt / "attempt.json").write_text(json.dumps({"attempt": number, "attempt_dir": str(self.attempt)}))
         hosts = ("gpu1", "gpu2")[:nodes]
         setup = setup_of(folder, hosts)
-        told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": patience_s}
+        told = {"module": "tests.job.stand_in_server", "gpus": 0, "patience_s": patience_s}
         environment = {**setup.environment, "STAND_IN_SERVER": fault}
         server = ServerSetup(told, environment, folder / "server.log")
         self.head = ServerHead(setup, 1, server)
@@ -136,7 +136,7 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path:
     """The drivers of TRL and of ms-swift ask for it in each process (`told`), and end without an answer."""
     (tmp_path / "attempt.json").write_text(json.dumps({"attempt": 1, "attempt_dir": str(tmp_path)}))
     setups = [setup_of(tmp_path, ("gpu1", "gpu2", "gpu3"), rank) for rank in range(3)]
-    told = {"module": "tests.cluster.stand_in_server", "gpus": 0, "patience_s": 30.0}
+    told = {"module": "tests.job.stand_in_server", "gpus": 0, "patience_s": 30.0}
     server = ServerSetup(told, setups[0].environment, tmp_path / "server.log")
     program = "import sys, node.engine_server as of; open(sys.argv[1] + '/url', 'w').write(of.server_address()[0])"
     second = RanksWorker(setups[1], 1, lambda attempt: [sys.executable, "-c", program, str(attempt)], 2)

@@ -20,11 +20,11 @@ from workflow.runs.experiment import ExpectedRun, Experiment, named_experiment
 from workflow.runs.history import RETRIED, explain
 from workflow.runs.locks import lock_experiment, try_lock
 from workflow.runs.paths import RunPaths
-from workflow.slurm import answer as slurm_answer
+from workflow.slurm import shared_answer as slurm_answer
 from workflow.slurm.commands import seconds_of
 
 from ..programs import executable
-from .make_runs import INPUTS, MadeRun, answer, write
+from ..runs.make_runs import INPUTS, MadeRun, answer, write
 
 F = "f" * 64
 
@@ -112,7 +112,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     answer(experiment, jobs, ended={"4": ended})
     # It began after Slurm was asked: nobody has requeued it.
     begins = MadeRun(experiment, "begins").job(job_id="8").attempt(steps=5)
-    order = begins.paths.attempt(1).order
+    order = begins.paths.attempt(1).request
     write(order, json.loads(order.read_text()) | {"started": time.time()})
     lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young", "begins")
     assert row(lines, "begins").startswith("begins starting 8 ")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from ..job.run_bench import ROOT, RunBench
 from ..patience import run
 from ..programs import executable
-from .run_bench import ROOT, RunBench
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -27,7 +27,7 @@ AS_THE_OTHER = f"""
 import os, sys
 from pathlib import Path
 import workflow.head.launcher, workflow.commands.status, encodings.idna, tempfile, multiprocessing
-from workflow.slurm.answer import ask
+from workflow.slurm.shared_answer import ask
 from workflow.commands.cancel import cancel
 from workflow.runs.experiment import Experiment, ExpectedRun
 from workflow.runs.paths import RunPaths

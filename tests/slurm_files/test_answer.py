@@ -12,13 +12,13 @@ import pytest
 
 from common.files import user_name
 from workflow.runs.history import end_from_slurm, kind_of_state
-from workflow.slurm import answer as subject
 from workflow.slurm import commands as slurm
-from workflow.slurm.answer import Answer, ask, read, request_details
+from workflow.slurm import shared_answer as subject
 from workflow.slurm.commands import EndedJob, SlurmError
+from workflow.slurm.shared_answer import Answer, ask, read, request_details
 
 from ..patience import ended
-from .make_runs import MadeRun, write
+from ..runs.make_runs import MadeRun, write
 
 NAME = "vllm-s0.0123456789abcdef"
 
@@ -123,7 +123,7 @@ def test_a_command_that_fails_or_hangs_is_an_error(
 def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
     calls = fake("squeue", f"sleep 0.3; {squeue(line())}")
     program = (
-        "import sys, time; from pathlib import Path; from workflow.slurm.answer import ask\n"
+        "import sys, time; from pathlib import Path; from workflow.slurm.shared_answer import ask\n"
         "end = time.monotonic() + 4\n"
         "while time.monotonic() < end: last = ask(Path(sys.argv[1]), max_age_s=3000); time.sleep(0.1)\n"
         "print(list(last.jobs))"
@@ -240,7 +240,7 @@ def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
     job.submitit.mkdir()
     (job.submitit / "7_0_log.out").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
     assert (kind("FAILED", "1:0"), kind("NODE_FAIL", "0:0")) == ("out of memory", "node failure")
-    write(made.paths.attempt(1).order, {"job": 1, "output_bytes": 1000})
+    write(made.paths.attempt(1).request, {"job": 1, "output_bytes": 1000})
     assert kind("FAILED", "1:0") == "died", "an earlier life's words"
     assert kind_of_state("") == "lost" and kind_of_state("NODE_FAIL") == "node failure"
     assert subject.MAX_AGE_S == 30.0

@@ -63,15 +63,15 @@ class RunBench:
 
     def spread_by_torchrun(self) -> None:
         """Its trainer has a process for each GPU, or on a CPU for each node: the stack's Python is a real one."""
-        self.spec |= {"spread": "torchrun", "job_module": "tests.cluster.ranks_trainer"}
+        self.spec |= {"spread": "torchrun", "job_module": "tests.job.ranks_trainer"}
         python = self.folder / "stack" / "env" / "bin" / "python"
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
 
     def spread_beside_a_server(self, gpus: int = 0, patience_s: float = 60.0) -> None:
         """Its trainer has an engine's server beside it."""
         self.spread_by_torchrun()
-        server = {"module": "tests.cluster.stand_in_server", "gpus": gpus, "patience_s": patience_s}
-        self.spec |= {"spread": "server", "server": server, "job_module": "tests.cluster.server_trainer"}
+        server = {"module": "tests.job.stand_in_server", "gpus": gpus, "patience_s": patience_s}
+        self.spec |= {"spread": "server", "server": server, "job_module": "tests.job.server_trainer"}
 
     def write_inputs(self, data: str) -> None:
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}

@@ -26,7 +26,7 @@ from workflow.runs.run_state import RunState
 
 from ..late_signals import late_signals
 from ..patience import Patience, ended
-from .make_runs import MadeRun, write
+from ..runs.make_runs import MadeRun, write
 
 F = "f" * 64
 WATCH = [sys.executable, "-m", "workflow.cli", "status", "--experiment", "mine", "--watch", "--every"]

@@ -21,9 +21,9 @@ import pytest
 from workflow.head.watch import START_PATIENCE_S, LocalScheduler
 from workflow.runs.job_state import Life
 
+from ..job.run_bench import ROOT, RunBench
 from ..programs import executable
-from .make_runs import MadeRun
-from .run_bench import ROOT, RunBench
+from ..runs.make_runs import MadeRun
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ import pytest
 
 from workflow.runs.locks import try_lock
 
+from ..job.run_bench import RunBench
 from ..late_signals import late_signals
+from ..runs.make_runs import MadeRun
 from ..slurm.runs import build_faults
-from .make_runs import MadeRun
-from .run_bench import RunBench
-from .test_answer import line, sacct, squeue
+from ..slurm_files.test_answer import line, sacct, squeue
 
 SLURM = ("--cluster", "slurm", "--partition", "h100", "--runtime", "60")
 

@@ -18,8 +18,8 @@ from trainers.verl.driver.hooks import step_line as verls_line
 from workflow.job.stopping import Watchdog
 from workflow.runs.progress import MOST_PARTS, JobReporter, Progress, StepReader, without_new_step
 
+from ..job.run_bench import ROOT, RunBench
 from .make_runs import MadeRun
-from .run_bench import ROOT, RunBench
 
 
 def told(tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str], live: bool = False) -> list[str]:
