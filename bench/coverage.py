@@ -1,7 +1,7 @@
 """Measures how often a claimed direction is right, an interval holds the truth, and how far off each estimate is.
 
-`python -m bench coverage` simulates engines of known speed (bench/engines.py) and prints the tables of
-docs/estimates.md; the seed is fixed.
+`python -m bench coverage` simulates engines of known speed (bench/engines.py) and prints the tables that
+docs/estimates.md sums up; the seed is fixed.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def show(what: str, rows: Sequence[Sequence[str]]) -> None:
 
 
 def coverage_lines(count: int = 60) -> list[Line]:
-    """Prints the tables of docs/estimates.md; the lines are what is promised of claims and intervals.
+    """Prints the tables that docs/estimates.md sums up; the lines are what is promised of claims and intervals.
 
     `count` experiments of equal engines for each regime, number of runs and number of steps; of unequal ones a third.
     """

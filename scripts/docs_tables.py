@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
@@ -17,15 +18,12 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 def gpus() -> Table:
     """The figures of each GPU that floors use."""
-    header = ("GPU", "driver's name", "memory, GiB", "bandwidth, TB/s", "bfloat16, dense TFLOP/s", "data sheet")
+    header = ("GPU, with its data sheet", "driver's name", "memory; bandwidth; dense bfloat16")
     return header, [
         (
-            f"`{known}`",
+            f"[`{known}`]({gpu.source})",
             ", ".join(f"NVIDIA {name}" for name in gpu.reported),
-            f"{gpu.memory_gib:g}",
-            f"{gpu.bandwidth_tb_s:.3f}",
-            f"{gpu.bf16_tflops:g}",
-            f"[{gpu.source.rstrip('/').rpartition('/')[2]}]({gpu.source})",
+            f"{gpu.memory_gib:g} GiB; {gpu.bandwidth_tb_s:.3f} TB/s; {gpu.bf16_tflops:g} TFLOP/s",
         )
         for known, gpu in KNOWN_GPUS.items()
     ]
@@ -38,17 +36,19 @@ def variables() -> Table:
     ]
 
 
+def packages(lock: Path) -> int:
+    return len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", lock.read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def stacks() -> Table:
     """The stacks of envs/."""
-    header = ("stack", "what it is", "Python", "packages", "free space needed")
+    header = ("stack", "what it is", "Python; packages; free space needed")
     named = [load_stack(file.parent.name) for file in sorted(ENVS.glob("*/stack.yaml"))]
     return header, [
         (
             f"`{stack.name}`",
             stack.description.rstrip("."),
-            stack.python,
-            str(len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", stack.lock.read_text(encoding="utf-8"), re.MULTILINE))),
-            f"{stack.disk_gib:g} GiB",
+            f"{stack.python}; {packages(stack.lock)}; {stack.disk_gib:g} GiB",
         )
         for stack in named
     ]
@@ -58,11 +58,11 @@ def trees() -> Table:
     """The releases with declared timer trees, by trainer and loop."""
     series: dict[tuple[str, ...], list[str]] = {}
     for tree in declared_trees():
-        loop = f"`{tree.mode}`" if tree.mode else "default"
-        row = (tree.trainer, loop, ", ".join(tree.engines), "overlap" if tree.overlap else "sum to the step")
+        trainer = f"{tree.trainer} `{tree.mode}`" if tree.mode else tree.trainer
+        row = (trainer, "overlap" if tree.overlap else "sum to the step")
         series.setdefault(row, []).append(tree.series)
-    header = ("trainer", "loop", "engines", "phases", "releases")
-    return header, [(*row, ", ".join(found)) for row, found in series.items()]
+    header = ("trainer, loop", "phases", "releases")
+    return header, [(*row, ", ".join(dict.fromkeys(found))) for row, found in series.items()]
 
 
 def commands() -> Table:
