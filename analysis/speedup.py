@@ -253,6 +253,7 @@ def _comparison_verdicts(
             text += (
                 f". {' and '.join(arms)} logged lengths, but not the number of responses of a step: set "
                 "arms.<arm>.import.batch_size"
+                + (" (the estimates take both arms' as equally many)" if len(arms) == 2 else "")
             )
         yield Verdict("warning", "no-tokens", text)
     if outliers_decide(row["raw_speedup"], row["median_speedup"]):

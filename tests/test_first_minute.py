@@ -56,6 +56,14 @@ def test_two_logs_have_their_right_answer(
     assert ratio is None or value == pytest.approx(ratio, abs=0.02), value
 
 
+def test_lengths_without_their_number_are_equal_work_by_an_assumption_that_is_said(compared: Compared) -> None:
+    verdict, _ = compared("verl-a.log", "verl-b.log")
+    assert verdict["ratios"][0]["unit"] == "at equal work"
+    assert any(
+        "takes a step's responses as equally many in both arms" in caveat["text"] for caveat in verdict["caveats"]
+    )
+
+
 def bars(seconds: float, shown: bool) -> str:
     """A console of supervised fine-tuning, with or without its progress bars."""
     text = ""

@@ -23,13 +23,13 @@ from analysis.estimates.equal_work import (
     log_side,
     paired,
 )
-from analysis.speedup import TOKENS
+from analysis.speedup import MEAN_LENGTH, TOKENS
 from analysis.wide import ROUNDING
 from analysis.windows import pair_weights
 from trainers.quantities import discarded, generation_batches
 
 STEP_ROUNDING = ROUNDING + "step"
-_NEEDED = (STEP, STEP_ROUNDING, TOKENS, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
+_NEEDED = (STEP, STEP_ROUNDING, TOKENS, MEAN_LENGTH, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
 # Widens the fit's interval at each end: twice its largest bias in `python -m bench coverage`, 1%.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
-from analysis.speedup import TOKENS
+from analysis.speedup import MEAN_LENGTH, TOKENS
 from analysis.wide import PHASE, threw_away
 from analysis.windows import pair_weights
 from common.verdicts import count_of
@@ -85,6 +85,9 @@ class Paired:
 def paired(pairs: pd.DataFrame) -> Paired:
     """The columns of `paired_steps`' table, and the estimates that they allow."""
     side = {s: {n: _numbers(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
+    if counts_assumed_equal(pairs):
+        for s in "ab":
+            side[s][TOKENS] = _numbers(pairs, f"{MEAN_LENGTH}_{s}")
     # An arm with its own floor has the needed data; only a common floor with the baseline may be missing.
     own = {s: side[s] | {FLOOR: np.where(_has_own_floor(pairs, s), 1.0, side[s][FLOOR])} for s in "ab"}
     why = {name: reason for name in ESTIMATES if (reason := _missing(own, NEEDS[name], len(pairs)))}
@@ -114,6 +117,16 @@ def paired(pairs: pd.DataFrame) -> Paired:
     # A row that is the mean of several steps counts for all of them.
     matrix = np.stack([columns.get(name, zeros) for name in _NAMES], axis=1) * weights[:, None]
     return Paired(matrix, lengths, by_run, fitted, why)
+
+
+def counts_assumed_equal(pairs: pd.DataFrame) -> bool:
+    """Whether no step of either arm has its number of responses and all have their mean length.
+
+    The mean lengths then stand for the tokens: this takes the responses of a step as equally many in both arms.
+    """
+    lengths = [_numbers(pairs, f"{MEAN_LENGTH}_{s}") for s in "ab"]
+    counted = any(np.isfinite(_numbers(pairs, f"{TOKENS}_{s}")).any() for s in "ab")
+    return not counted and all(bool((values > 0).all()) for values in lengths)
 
 
 def discarded(pairs: pd.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence, Sized
 from typing import Any
@@ -23,6 +24,8 @@ MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
 MOST_NAMES = 4
+# The estimates that a step's tokens make.
+BY_TOKENS = ("standardised", "per_token")
 # A longer difference is named by its code; the page has the rest.
 MOST_SHOWN = 160
 # The codes of findings that no setting removes: the arms have different trainers, which work differently.
@@ -49,6 +52,7 @@ def caveats_of(
         # The results of one benchmark are of different loads by intent.
         ("estimates", "steps", _outliers(rows if all(claim.record == "step" for claim in known) else [], told)),
         ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
+        ("data", "answer", _assumed(known, rows)),
         ("data", "gate", not_judged),
         ("data", "answer", _missing(claims)),
         ("data", "ledger", _unverified(preflight)),
@@ -180,6 +184,14 @@ def _wall_clock(rows: list[Any]) -> Iterator[str]:
     ]
     if apart:
         yield f"By wall clock, which includes the time between steps: {join_first(apart, MOST_NAMES)}."
+
+
+def _assumed(known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
+    """Factor combinations whose tokens are mean lengths (`equal_work.counts_assumed_equal`)."""
+    uncounted = {factors_label(row.factors) for row in rows if math.isnan(row.baseline_tokens + row.arm_tokens)}
+    if places := [claim.at for claim in known if claim.estimate in BY_TOKENS and claim.at in uncounted]:
+        where = _at(places, known)
+        yield f"Equal work{where} takes a step's responses as equally many in both arms: no log has their number."
 
 
 def _missing(claims: Sequence[Claim]) -> Iterator[str]:
