@@ -31,6 +31,10 @@ LEFT_OUT = ("run-left-out", "same-rows")
 _CERTAIN_STEPS = 4
 
 
+EQUAL_WITHIN = 1.05
+"""The ratio within which arms are equal, where an experiment has none of its own."""
+
+
 @dataclass(frozen=True)
 class PlanRead:
     """The parts of plan.json that a report uses."""
@@ -47,6 +51,10 @@ class PlanRead:
     """The report's settings: price_per_gpu_hour, currency, to_steps, explain, cpu_memory_gb_s."""
     same_as: dict[str, str] = field(default_factory=dict)
     """The arms that repeat another arm, and which."""
+    until: float = EQUAL_WITHIN
+    """The ratio within which arms are equal; with `most`, also the one that ends the experiment."""
+    most: int = 0
+    """The most pairs of runs, where each is looked at before the next; 0 where their number is fixed."""
 
     @property
     def rivals(self) -> list[str]:

@@ -278,7 +278,11 @@ class ArmInVerdict(TypedDict):
 
     arm: Annotated[str, "the arm"]
     baseline: Annotated[str, "the arm that it is compared with"]
-    verdict: Annotated[str, "`+` faster, `-` slower, `~` not resolved, or not at every factor, `x` not comparable"]
+    verdict: Annotated[
+        str,
+        "`+` faster, `-` slower, `=` equal within the ratio in `words`, `~` not resolved, or not at every factor, "
+        "`x` not comparable",
+    ]
     words: Annotated[str, "the verdict as a sentence"]
     ratios: Annotated[list[RatioInFile], "most informative first; [] if nothing is comparable"]
     run_pairs: Annotated[int, "pairs of runs, by seed, over all factor combinations"]

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.estimates.bootstrap import RESAMPLES, Interval, Sums, block_length, interval_of, resampled_sums
+from analysis.estimates.bootstrap import (
+    CONFIDENCE,
+    RESAMPLES,
+    Interval,
+    Sums,
+    block_length,
+    interval_of,
+    resampled_sums,
+)
 from analysis.estimates.disagreement import settled_roofline
 from analysis.estimates.equal_work import (
     EQUAL_WORK,
@@ -43,7 +51,9 @@ def needed() -> tuple[str, ...]:
     return (*_NEEDED, *discarded(), *generation_batches())
 
 
-def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES) -> list[Row]:
+def estimates(
+    pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES, confidence: float = CONFIDENCE
+) -> list[Row]:
     """The four estimates of one arm from its paired steps, as `estimate_table`'s rows without factors and arms.
 
     `overlap` says why only step time and throughput can be compared, where that is so.
@@ -60,7 +70,7 @@ def estimates(pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES
             block = block_length(steps.series[name], spent_blocks(name, steps))
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
-        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], rounding)) | size)
+        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], rounding, confidence)) | size)
     by_name = {row["estimate"]: row for row in rows}
     by_name["roofline"] = settled_roofline(by_name)
     found = list(by_name.values())
@@ -81,11 +91,11 @@ def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
     return more[1] - less[0], more[0] - less[1]
 
 
-def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float]) -> Row:
+def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], confidence: float) -> Row:
     value = float(log_estimate(name, steps.fitted, sums.whole))
     if math.isnan(value):
         return no_value(name, "singular fit: it does not predict a positive time")
-    found = _interval(name, steps, sums)
+    found = _interval(name, steps, sums, confidence)
     one_step = "one step has no interval"
     no_interval = one_step if steps.rows == 1 else "no interval: too few steps, or a fit that is not stable"
     why = "" if found else no_interval
@@ -114,16 +124,15 @@ def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float]) ->
     }
 
 
-def _interval(name: str, steps: Paired, sums: Sums) -> Interval | None:
+def _interval(name: str, steps: Paired, sums: Sums, confidence: float) -> Interval | None:
     """An estimate's interval. At equal work the runs of a pair share nothing, so each arm's spread is measured alone.
 
     The other estimates divide steps of the same prompts, whose lengths are similar in both arms of a pair.
     """
     of = (name, steps.fitted)
     sides = (lambda drawn: log_side(*of, drawn, "a"), lambda drawn: -log_side(*of, drawn, "b"))
-    return interval_of(
-        lambda drawn: log_estimate(*of, drawn), sums, spent_blocks(name, steps), sides if name in EQUAL_WORK else ()
-    )
+    apart = sides if name in EQUAL_WORK else ()
+    return interval_of(lambda drawn: log_estimate(*of, drawn), sums, spent_blocks(name, steps), apart, confidence)
 
 
 def _of_one_pair(row: Row) -> Row:

@@ -176,6 +176,7 @@ def interval_of(
     sums: Sums,
     spent: int = 1,
     sides: Sequence[Callable[[Floats], Floats]] = (),
+    confidence: float = CONFIDENCE,
 ) -> Interval | None:
     """The 95% interval of an estimate on an additive scale (a logarithm, a difference), or None.
 
@@ -193,12 +194,19 @@ def interval_of(
         [term(sums.without) for term in terms] if several else [],
         sums.blocks,
         spent,
+        confidence,
     )
     return replace(found, sides=len(terms)) if found else None
 
 
 def interval_from(
-    value: float, within: Floats, both: Floats | None, left_out: Sequence[Floats], blocks: float, spent: int
+    value: float,
+    within: Floats,
+    both: Floats | None,
+    left_out: Sequence[Floats],
+    blocks: float,
+    spent: int,
+    confidence: float = CONFIDENCE,
 ) -> Interval | None:
     """`interval_of` from an estimate's value, its resamples, and the values with each run of a kind left out.
 
@@ -221,9 +229,9 @@ def interval_from(
         weights = (runs[0] - 1) / (runs - 1)
         welch = float(variances.sum() ** 2 / (variances**2 * weights).sum()) if between else 1.0
         of_runs = float(runs[0] - 1) * welch
-        if between * students_t(of_runs) >= error * students_t(freedom):
+        if between * students_t(of_runs, (1 + confidence) / 2) >= error * students_t(freedom, (1 + confidence) / 2):
             error, freedom = between, of_runs
-    half = error * students_t(freedom)
+    half = error * students_t(freedom, (1 + confidence) / 2)
     low, high = np.quantile(drawn - value, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     stretch = 2 * half / (high - low) if high > low else 0.0
     ends = (value + min(0.0, stretch * low), value + max(0.0, stretch * high))

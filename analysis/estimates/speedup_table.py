@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from analysis.estimates.arm import estimates, needed, no_value, rounding_reach
-from analysis.estimates.bootstrap import RESAMPLES
+from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
 from analysis.estimates.equal_work import ESTIMATES, Row, discarded
+from analysis.estimates.looks import confidence_at
 from analysis.estimates.noise import noise_bands, repetition_of
 from analysis.runs import PlanRead, at
 from analysis.speedup import compared
@@ -49,7 +50,8 @@ def estimate_table(
             reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
             rows += [head | no_value(name, reason) for name in ESTIMATES]
             continue
-        found = estimates(pairs, comparable.throughput_only.get((factors, arm), ""), resamples)
+        confidence = confidence_at(pairs["seed"].nunique(), plan.most) if plan.most else CONFIDENCE
+        found = estimates(pairs, comparable.throughput_only.get((factors, arm), ""), resamples, confidence)
         if not repetition_of(plan, arm):
             found = [_within_noise(row, bands[factors]) for row in found]
         rows += [head | row for row in found]

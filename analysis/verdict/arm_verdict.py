@@ -49,7 +49,7 @@ class ArmVerdict:
 
     arm: str
     baseline: str
-    verdict: Literal["+", "-", "~", "x"]
+    verdict: Literal["+", "-", "=", "~", "x"]
     words: str
     ratios: tuple[Ratio, ...]
     run_pairs: int

@@ -111,8 +111,7 @@ def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) ->
     open_claims = [
         c
         for c in known
-        if c.verdict == "~"
-        and not (c.contradicted or c.one_pair or ((c.too_wide or c.no_difference) and c.why in ("", WIDE)))
+        if c.verdict == "~" and not (c.contradicted or c.one_pair or (c.too_wide and c.why in ("", WIDE)))
     ]
     reasons = ((c.why and f" by {c.estimate.replace('_', ' ')}: {c.why}", c.at) for c in open_claims)
     for why, places in _grouped(reasons):

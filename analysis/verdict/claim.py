@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.estimates.arm import FIT_BIAS, ONE_STEP
+from analysis.estimates.arm import ONE_STEP
 from analysis.estimates.equal_work import EQUAL_WORK, Row
 from analysis.estimates.too_wide import WIDE, is_too_wide
+from analysis.runs import EQUAL_WITHIN
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 
 AT_EQUAL_WORK = "at equal work"
@@ -27,7 +28,7 @@ class Claim:
     estimate: str
     """"" where no estimate has a value."""
     verdict: str
-    """`+` faster, `-` slower, `~` not resolved, `x` not comparable."""
+    """`+` faster, `-` slower, `=` equal within a ratio, `~` not resolved, `x` not comparable."""
     why: str = ""
     """Why the claim has no direction or no value, where the reason is not chance."""
     contradicted: bool = False
@@ -65,12 +66,6 @@ class Claim:
         return bool(self.rows["raw"]["run_pairs"] == 1)
 
     @property
-    def no_difference(self) -> bool:
-        """Whether the ratio prints as 1.00× and its interval is within the bias of the fit."""
-        narrow = all(end > 0 and abs(round(end, 2) - 1) < FIT_BIAS + 0.005 for end in self.interval)
-        return narrow and not direction(self.row["value"])
-
-    @property
     def too_wide(self) -> bool:
         """Whether its interval is too wide for a ratio to be printed."""
         return is_too_wide(self.row["value"], *self.interval)
@@ -81,8 +76,11 @@ class Claim:
         return ratio if ratio > 0 else math.nan
 
 
-def claim_from(at: str, rows: dict[str, Row], step_of: str = "step") -> Claim:
-    """The claim of one factor combination, from its rows of `estimate_table` by estimate."""
+def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: float = EQUAL_WITHIN) -> Claim:
+    """The claim of one factor combination, from its rows of `estimate_table` by estimate.
+
+    Without a direction, arms whose interval is between 1/`until` and `until` are equal within it.
+    """
     valued = ([name for name in names if rows[name]["value"] > 0] for names in ESTIMATES_OF.values())
     names = next(filter(None, valued), [])
     if not names:
@@ -97,7 +95,13 @@ def claim_from(at: str, rows: dict[str, Row], step_of: str = "step") -> Claim:
     if verdict in "+-" and others and all(direction(rows[name]["value"]) == -side for name in others):
         why = f"{' and '.join(others).replace('_', ' ')} point{'s' * (len(others) == 1)} to the other arm"
         return Claim(at, rows, claimed, "~", why, contradicted=True, step_of=step_of)
-    return Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "", step_of=step_of)
+    claim = Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "", step_of=step_of)
+    return replace(claim, verdict="=", why="") if verdict == "~" and equal_within(claim.interval, until) else claim
+
+
+def equal_within(interval: Span, until: float) -> bool:
+    """Whether an interval lies between 1/`until` and `until`."""
+    return 1 / until < interval[0] and interval[1] < until
 
 
 def direction(value: float) -> int:

@@ -20,8 +20,7 @@ from common.findings import COMPARED, Finding, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
 
-VERDICT_NAMES = {"+": "faster", "-": "slower", "~": "not resolved", "x": "not comparable"}
-NO_DIFFERENCE = "no difference"
+VERDICT_NAMES = {"+": "faster", "-": "slower", "=": "equal", "~": "not resolved", "x": "not comparable"}
 
 
 def verdict_table(
@@ -47,7 +46,7 @@ def verdict_table(
         for factors, group in of_arm.groupby("factors", sort=False):
             rows_of_claim: list[Any] = group.to_dict("records")
             by_estimate = {row["estimate"]: row for row in rows_of_claim}
-            claims.append(claim_from(factors_label(str(factors)), by_estimate, plan.step_of))
+            claims.append(claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until))
         gate_rows = gate[gate["arm"] == arm] if gate is not None else None
         of_runs = [finding for finding in disturbed if {plan.baseline, arm} & set(finding.arms)]
         verdicts.append(_verdict(arm, plan, rows, claims, gate_rows, preflight, of_runs))
@@ -91,7 +90,7 @@ def _verdict(
         arm,
         plan.baseline,
         verdict,
-        ", ".join([_in_words(claims, groups), *dict.fromkeys(one.scope for one in unequal if one.scope)]),
+        ", ".join([_in_words(claims, groups, plan.until), *dict.fromkeys(one.scope for one in unequal if one.scope)]),
         tuple(_ratio(group) for group in groups),
         pairs,
         steps,
@@ -118,31 +117,28 @@ def _ratio(every: Sequence[Claim]) -> Ratio:
     )
 
 
-def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]]) -> str:
+def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], until: float) -> str:
     """The verdict in words; with a sweep, at how many factor combinations each verdict holds."""
     if len(claims) == 1:
         (claim,) = claims
         if claim.one_pair:
             return f"{VERDICT_NAMES['~']}, one {claim.record if claim.one_step else 'run pair'} only"
-        return _name(claim)
+        return _name(claim.verdict, claim.unit, until)
     best = groups[0]
-    names = [_name(claim) for claim in best]
-    order = [*(_direction_name(verdict, best[0].unit) for verdict in "+-~"), NO_DIFFERENCE]
-    counts = {name: names.count(name) for name in order}
+    names = [_name(claim.verdict, claim.unit, until) for claim in best]
+    counts = {name: names.count(name) for name in (_name(verdict, best[0].unit, until) for verdict in "+-=~")}
     counts[f"unknown {best[0].unit}"] = sum(map(len, groups[1:]))
     counts[VERDICT_NAMES["x"]] = len(claims) - sum(map(len, groups))
     parts = [f"{name} at {count}" for name, count in counts.items() if count]
     return f"{', '.join(parts)} of {len(claims)} factor combinations"
 
 
-def _name(claim: Claim) -> str:
-    return NO_DIFFERENCE if claim.no_difference else _direction_name(claim.verdict, claim.unit)
-
-
-def _direction_name(verdict: str, unit: str) -> str:
-    """`faster`, and its unit where that is not equal work."""
+def _name(verdict: str, unit: str, until: float) -> str:
+    """`faster`, and its unit where that is not equal work; `equal within 5%`."""
     name = VERDICT_NAMES[verdict]
-    return f"{name} {unit}" if verdict in "+-" and unit != AT_EQUAL_WORK else name
+    if verdict == "=":
+        name += f" within {100 * (until - 1):.3g}%"
+    return f"{name} {unit}" if verdict in "+-=" and unit != AT_EQUAL_WORK else name
 
 
 def _warmup(comparison: pd.DataFrame, plan: PlanRead) -> str:

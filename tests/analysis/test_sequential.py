@@ -1,0 +1,62 @@
+"""The verdict after each pair of runs: what resolves it, what it answers otherwise, and its errors."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t
+
+from analysis.estimates.looks import FIRST_LOOK, confidence_at
+from analysis.verdict.sequential import sequential_verdict
+
+STEPS = 10
+
+
+def pairs_of(ratio, runs, run_sd=0.01, seed=0):
+    """Paired steps without lengths of an arm that is `ratio` times as fast; each run has a speed of its own."""
+    draw = np.random.default_rng(seed)
+    frames = [
+        pd.DataFrame(
+            {
+                "seed": run,
+                "step": np.arange(STEPS) + 1,
+                "timing_s/step_a": 100 * np.exp(draw.normal(0, run_sd) + draw.normal(0, 0.005, STEPS)),
+                "timing_s/step_b": 100 / ratio * np.exp(draw.normal(0, run_sd) + draw.normal(0, 0.005, STEPS)),
+            }
+        )
+        for run in range(runs)
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+@pytest.mark.parametrize(("ratio", "runs", "verdict"), [(1.5, 3, "+"), (1 / 1.5, 3, "-"), (1.0, 8, "=")])
+def test_it_is_resolved_by_a_direction_or_by_equality(ratio, runs, verdict):
+    found = sequential_verdict(pairs_of(ratio, runs), 1.05, 8)
+    assert (found.verdict, found.resolved, found.more, found.pairs) == (verdict, True, 0, runs)
+    assert found.interval[0] < found.value < found.interval[1]
+
+
+def test_an_open_one_says_how_many_more_pairs_are_likely():
+    assert sequential_verdict(pairs_of(1.5, 0), 1.05, 8).more == FIRST_LOOK
+    assert sequential_verdict(pairs_of(1.5, 1), 1.05, 8).more == 1
+    found = sequential_verdict(pairs_of(1.0, 3, run_sd=0.03), 1.05, 8)
+    assert found.verdict == "~" and 1 <= found.more <= 5
+    assert sequential_verdict(pairs_of(1.0, 8, run_sd=0.2), 1.05, 8).more == 0
+
+
+@pytest.mark.parametrize(("until", "most"), [(1.0, 8), (0.95, 8), (float("nan"), 8), (1.05, 1)])
+def test_what_cannot_be_resolved_is_an_error(until, most):
+    with pytest.raises(ValueError, match="until must be above 1 and most at least 2, got"):
+        sequential_verdict(pairs_of(1.5, 2), until, most)
+
+
+@pytest.mark.parametrize("most", [2, 5, 12])
+def test_all_looks_together_are_wrong_as_often_as_one_interval(most):
+    """Runs of equal arms: how often an interval excludes 1 at one look or more, which is 14% for 95% at each of 5."""
+    draw = np.random.default_rng(1)
+    a, b = draw.normal(size=(2, 20000, most))
+    wrong = np.zeros(len(a), dtype=bool)
+    for pairs in range(FIRST_LOOK, most + 1):
+        error = ((a[:, :pairs].var(axis=1, ddof=1) + b[:, :pairs].var(axis=1, ddof=1)) / pairs) ** 0.5
+        reach = t.ppf((1 + confidence_at(pairs, most)) / 2, 2 * (pairs - 1))
+        wrong |= np.abs(a[:, :pairs].mean(axis=1) - b[:, :pairs].mean(axis=1)) > reach * error
+    assert 0.04 < wrong.mean() < 0.058
