@@ -116,6 +116,24 @@ class SlurmPlace(TypedDict):
     nodes: str
 
 
+class SpeedFigure(TypedDict):
+    """One measurement of a node; more is faster."""
+
+    what: Annotated[str, "what was measured"]
+    unit: Annotated[str, "unit of the values"]
+    gpu: Annotated[int | None, "the GPU's number among the job's; null for the whole node"]
+    values: Annotated[list[float], "one value for each repetition"]
+
+
+class NodeSpeed(TypedDict):
+    """The speed of an attempt's first node, measured before it trained."""
+
+    node: Annotated[str, "Slurm's name of the node; else the host's"]
+    seconds: Annotated[float, "time that the measurement took"]
+    figures: Annotated[list[SpeedFigure], "the measurements"]
+    not_measured: Annotated[dict[str, str], "what could not be measured, and the reason"]
+
+
 class AttemptFile(TypedDict):
     """`attempts/<n>/attempt.json`, written by the job on the node: the inputs of one attempt."""
 
@@ -136,6 +154,8 @@ class AttemptFile(TypedDict):
     started: Annotated[float, "seconds since 1970"]
     slurm: Annotated[SlurmPlace | None, "job_id, restart and nodes; null without Slurm"]
     output_bytes: Annotated[int, "size of the job's own output when this attempt began"]
+    nodes: NotRequired[Annotated[list[str], "Slurm's names of its nodes; else the host's name"]]
+    speed: NotRequired[Annotated[NodeSpeed, "speed of the first node, unless the site switches it off: see below"]]
 
 
 class DoneFile(TypedDict):

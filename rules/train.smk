@@ -50,6 +50,7 @@ rule train:
         hang_factor=10,
         hang_min_s=600,
         first_step_s=7200,
+        node_speed_s=60,
     params:
         folder=subpath(output[0], parent=True),
         # With the stack's lock and the inputs, this decides whether a run must be trained.
@@ -67,4 +68,4 @@ rule train:
         " --nodes={resources.nodes} --mem-mb={resources.mem_mb} --runtime={resources.runtime}"
         " --stop-grace-s={resources.stop_grace_s} --restarts={resources.restarts}"
         " --hang-factor={resources.hang_factor} --hang-min-s={resources.hang_min_s}"
-        " --first-step-s={resources.first_step_s}"
+        " --first-step-s={resources.first_step_s} --node-speed-s={resources.node_speed_s}"

@@ -20,6 +20,7 @@ from analysis.estimates.replays import replay_verdicts
 from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
 from analysis.installed import environment_table, mixed_origin_verdicts, origin_verdicts
+from analysis.nodes import node_terms, nodes_of, slow_node_verdicts, with_nodes
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.provenance import runs_table
 from analysis.reward_change import rewards_table
@@ -165,21 +166,23 @@ def read_content(
     floors = floors_of(wide, runs)
     wide = with_work(wide, runs, floors, plan.baseline)
     runs = [r for r in runs if r.run_id in set(wide["run_id"])]
+    nodes = nodes_of(runs, results)
+    before = with_nodes(before, nodes, plan)
     trees = list(dict.fromkeys(r.tree for r in runs))
     divisible, refusals = comparable(runs, plan, wide)
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
-    busy = busy_terms(runs, wide)
-    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, busy)
-    others = [one for other in plan.of_other_kinds() for one in _verdicts_of(other, runs, wide, before, busy)]
+    disturbed = [*busy_terms(runs, wide), *node_terms(nodes, plan)]
+    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, disturbed)
+    others = [one for other in plan.of_other_kinds() for one in _verdicts_of(other, runs, wide, before, disturbed)]
     every = with_engines_alone([*arm_verdicts, *others], plan)
     arm_verdicts, others = every[: len(arm_verdicts)], every[len(arm_verdicts) :]
     read = [*verdicts, *more]
 
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
-        answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan)]
+        answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *slow_node_verdicts(nodes)]
         return _rest(plan, runs, trees, tables, divisible, floors, before, results, answered)
 
     return Content(plan, runs, trees, arm_verdicts, others, read, before, rest)
@@ -230,13 +233,13 @@ def _rest(
 
 
 def _verdicts_of(
-    plan: PlanRead, runs: list[Run], wide: pd.DataFrame, before: Preflight | None, busy: list[Finding]
+    plan: PlanRead, runs: list[Run], wide: pd.DataFrame, before: Preflight | None, disturbed: list[Finding]
 ) -> list[ArmVerdict]:
     """The verdicts for another baseline; its tables are those of a report with that baseline."""
     divisible, _ = comparable(runs, plan, wide)
     comparison, _ = comparison_table(wide, plan, divisible.refused)
     estimates, _ = estimate_table(wide, plan, divisible)
-    return verdict_table(comparison, plan, before, estimates, None, busy)
+    return verdict_table(comparison, plan, before, estimates, None, disturbed)
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, pd.DataFrame]:

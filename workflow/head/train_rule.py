@@ -42,6 +42,7 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     limits.add_argument("--hang-factor", type=float, default=10.0, help="times the median step; 0: no watchdog")
     limits.add_argument("--hang-min-s", type=float, default=600.0)
     limits.add_argument("--first-step-s", type=float, default=7200.0, help="limit until an attempt's first step")
+    limits.add_argument("--node-speed-s", type=float, default=60.0, help="for measuring the node's speed; 0: off")
     site = parser.add_argument_group("site (Slurm)")
     for key, flag in {**TEXTS, "setup": "setup", "slurm_extra": "slurm-extra"}.items():
         site.add_argument(f"--{flag}", dest=key, default="")

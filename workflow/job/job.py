@@ -20,6 +20,7 @@ from common.contracts import AttemptFile, SlurmPlace
 from common.files import read_json, write_json, write_json_once
 from common.retry import await_file, exists, retry_io
 from trainers import Spread
+from workflow.job.node_speed import measured_speed
 from workflow.job.place import Place
 from workflow.job.processes import adopt_orphans
 from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
@@ -215,6 +216,7 @@ class JobOnNode:
         training = Training(
             self.request, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
+        self._measure_node(attempt, training)
         alone = Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN)
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
         reached = retry_io(lambda: last_step(attempt.metrics), FILES)
@@ -246,9 +248,22 @@ class JobOnNode:
             "host": socket.gethostname(),
             "output_bytes": sum(file.stat().st_size for file in self.job.submitit.glob("*.out")),
             "started": time.time(),
+            "nodes": list(self.place.hosts),
         }
         write_json(attempt.request, attempt_request)
         return attempt
+
+    def _measure_node(self, attempt: AttemptPaths, training: Training) -> None:
+        """Add the node's speed to attempt.json; the heartbeat shows meanwhile that this life goes on."""
+
+        def is_stopping() -> bool:
+            return self.stops.signal is not None or self.stops.asked() is not None or self._is_superseded()
+
+        with training.beating():
+            speed = measured_speed(self.request, os.environ, self.place.host, attempt.folder, is_stopping)
+        if speed is not None:
+            written = retry_io(lambda: read_json(attempt.request), FILES)
+            retry_io(lambda: write_json(attempt.request, {**written, "speed": speed}), FILES)
 
     def _earlier(self) -> list[AttemptPaths]:
         request = self.request

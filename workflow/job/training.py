@@ -253,6 +253,14 @@ def server_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -
     return env
 
 
+def node_environment(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """The trainer's environment with all of the job's GPUs on this node, a server's too."""
+    env = trainer_environment(request, environ)
+    if not is_own_command(request) and (gpus := int(request["spec"]["workload"].get("gpus_per_node", 0))):
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(_visible_gpus(request, {**environ, **request["env"]}, gpus))
+    return env
+
+
 def server_gpus_beside(request: Mapping[str, Any]) -> int:
     """The GPUs that a server uses on the trainer's node; with several nodes it has the last node."""
     spec = request["spec"]

@@ -25,7 +25,7 @@ TEXTS = {
     "gres": "gres",
     **{name: name for name in ("qos", "constraint", "reservation", "nodelist", "exclude")},
 }
-LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s")
+LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s", "node_speed_s")
 # All resources of rules/train.smk, and Snakemake's own.
 KEYS = (
     *(*TEXTS, "nodes", "cpus_per_task", "mem_mb", "runtime", "setup", "slurm_extra"),

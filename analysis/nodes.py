@@ -1,0 +1,177 @@
+"""Compares the nodes of the runs: whether pairs trained on the same nodes, and whether a node is slower than others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.runs import PlanRead, Run
+from common.contracts import AttemptFile, NodeSpeed, read_file
+from common.errors import UserError
+from common.findings import Equality, Finding, LedgerRow, Preflight
+from common.messages import join_first
+from common.verdicts import Verdict
+
+ROW = "nodes"
+# A node that is slower by less is not named: H100s of one site differ by a few percent.
+LEAST_SLOWER = 0.05
+# The peers' spread is the range of their values without the outermost tenths: one repetition may be interrupted.
+_SPREAD = (0.1, 0.9)
+_SOURCE = "attempts/*/attempt.json"
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class RunNodes:
+    """The nodes that one run trained on, and the speeds that its attempts measured there."""
+
+    run: Run
+    nodes: tuple[str, ...]
+    speeds: tuple[NodeSpeed, ...]
+
+
+@dataclass(frozen=True)
+class SlowNode:
+    """A node that is slower than its peers by more than their spread."""
+
+    node: str
+    figures: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def text(self) -> str:
+        return f"node {self.node} is slower than the others: {'; '.join(self.figures)}"
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of all runs of an experiment."""
+
+    runs: tuple[RunNodes, ...]
+    slow: tuple[SlowNode, ...]
+
+    def pairs(self, plan: PlanRead) -> Iterator[tuple[RunNodes, RunNodes]]:
+        """The pairs of runs, baseline first: equal seeds and equal common factors."""
+        for first in self.runs:
+            for second in self.runs:
+                is_rival = first.run.arm == plan.baseline and second.run.arm in plan.rivals
+                if is_rival and first.run.seed == second.run.seed and _same_factors(first.run, second.run):
+                    yield first, second
+
+
+def _same_factors(a: Run, b: Run) -> bool:
+    return all(a.factors[path] == b.factors[path] for path in a.factors.keys() & b.factors.keys())
+
+
+def nodes_of(runs: Sequence[Run], results: Path) -> Nodes:
+    """The nodes of the runs that this project trained; attempts of older releases do not name them."""
+    found = tuple(one for run in runs if (one := _run_nodes(run, results)).nodes)
+    return Nodes(found, tuple(_slow_nodes(found)))
+
+
+def _run_nodes(run: Run, results: Path) -> RunNodes:
+    nodes: dict[str, None] = {}
+    speeds = []
+    for file in sorted((results / "runs" / run.run_id / "attempts").glob("*/attempt.json")):
+        with suppress(UserError):
+            attempt = read_file(AttemptFile, file, "the job on the node")
+            counts = not run.attempts or attempt["attempt"] in run.attempts
+            if counts and attempt.get("fingerprint") == run.spec.get("fingerprint"):
+                nodes |= dict.fromkeys(attempt.get("nodes", ()))
+                speeds += [attempt["speed"]] if "speed" in attempt else []
+    return RunNodes(run, tuple(nodes), tuple(speeds))
+
+
+def _slow_nodes(runs: Sequence[RunNodes]) -> Iterator[SlowNode]:
+    # quantity -> node -> GPU (None: the whole node) -> values
+    measured: dict[tuple[str, str], dict[str, dict[int | None, list[float]]]] = defaultdict(dict)
+    for speed in (speed for one in runs for speed in one.speeds):
+        for figure in speed["figures"]:
+            of_node = measured[figure["what"], figure["unit"]].setdefault(speed["node"], {})
+            of_node.setdefault(figure["gpu"], []).extend(figure["values"])
+    found: dict[str, list[str]] = defaultdict(list)
+    for (what, unit), by_node in measured.items():
+        for node, values in by_node.items():
+            others = [value for other in by_node if other != node for some in by_node[other].values() for value in some]
+            # Equal work waits for the slowest GPU.
+            gpu, slowest = min(((gpu, float(np.median(some))) for gpu, some in values.items()), key=lambda one: one[1])
+            if others and _is_slower(slowest, others):
+                at = "" if gpu is None else f" on GPU {gpu}"
+                spread = f"{min(others):.3g} to {max(others):.3g}"
+                found[node].append(f"{what}{at} {slowest:.3g} {unit} (others {spread})")
+    for node, figures in found.items():
+        yield SlowNode(node, tuple(figures), tuple(one.run for one in runs if node in one.nodes))
+
+
+def _is_slower(value: float, others: Sequence[float]) -> bool:
+    low, high = np.quantile(others, _SPREAD)
+    middle = float(np.median(others))
+    return middle - value > max(float(high - low), LEAST_SLOWER * middle)
+
+
+def slow_node_verdicts(nodes: Nodes) -> Iterator[Verdict]:
+    """A warning for each node that is slower than its peers."""
+    for slow in nodes.slow:
+        ids = join_first([run.run_id for run in slow.runs], _SHOWN)
+        text = f"{slow.text}. Runs on it: {ids}. Exclude it (exclude in the profile) and train these runs again"
+        yield Verdict("warning", "slow-node", text)
+
+
+def node_terms(nodes: Nodes, plan: PlanRead) -> list[Finding]:
+    """Findings on pairs on disjoint nodes, and on pairs of which one run had a slow node."""
+    return [*_disjoint(nodes, plan), *_on_slow_nodes(nodes, plan)]
+
+
+def _disjoint(nodes: Nodes, plan: PlanRead) -> Iterator[Finding]:
+    for arm in plan.rivals:
+        pairs = [(a, b) for a, b in nodes.pairs(plan) if b.run.arm == arm]
+        apart = [
+            f"{a.run.run_id} on {', '.join(a.nodes)}, {b.run.run_id} on {', '.join(b.nodes)}"
+            for a, b in pairs
+            if not {*a.nodes} & {*b.nodes}
+        ]
+        if apart:
+            what = f"{len(apart)} of {len(pairs)} run pairs trained on different nodes ({join_first(apart, 2)})"
+            why, scope = "the ratio includes how these nodes differ", "on different nodes"
+            settle = "pairs on the same nodes (pair: node in the profile)"
+            yield Finding("unequal", "different-nodes", (arm,), what, why, _SOURCE, settle, scope, settle)
+
+
+def _on_slow_nodes(nodes: Nodes, plan: PlanRead) -> Iterator[Finding]:
+    for slow in nodes.slow:
+        for arm in plan.rivals:
+            pairs = [pair for pair in nodes.pairs(plan) if pair[1].run.arm == arm]
+            if any((slow.node in a.nodes) != (slow.node in b.nodes) for a, b in pairs):
+                what, why = f"{slow.text[0].upper()}{slow.text[1:]}", "only one run of a pair trained on it"
+                scope, settle = "with a slow node", f"runs without node {slow.node}"
+                yield Finding("unequal", "slow-node", (arm,), what, why, _SOURCE, settle, scope, settle)
+
+
+def with_nodes(preflight: Preflight | None, nodes: Nodes, plan: PlanRead) -> Preflight | None:
+    """The preflight with the ledger's row for nodes, which is known only after the training."""
+    arms = {one.run.arm for one in nodes.runs}
+    if preflight is None or len(arms) < 2:
+        return preflight
+    pairs = [({*a.nodes}, {*b.nodes}) for a, b in nodes.pairs(plan)]
+    verdict: Equality = "equal"
+    why = "each pair of runs trained on the same nodes"
+    if not all(a & b for a, b in pairs):
+        verdict, why = "different", "nodes of one kind differ in speed"
+    elif not all(a == b for a, b in pairs):
+        verdict, why = "equivalent", "each pair of runs has nodes in common"
+    row = LedgerRow(ROW, {arm: _nodes_text(nodes, arm) for arm in plan.arms if arm in arms}, verdict, why, _SOURCE)
+    return replace(preflight, ledger=(*preflight.ledger, row))
+
+
+def _nodes_text(nodes: Nodes, arm: str) -> str:
+    """An arm's nodes; by seed where they vary."""
+    by_seed: Mapping[int, Any] = {one.run.seed: ", ".join(one.nodes) for one in nodes.runs if one.run.arm == arm}
+    if len(set(by_seed.values())) == 1:
+        return str(next(iter(by_seed.values())))
+    return "; ".join(f"seed {seed}: {names}" for seed, names in by_seed.items())

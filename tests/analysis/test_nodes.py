@@ -1,0 +1,76 @@
+"""The nodes of the runs in a report: pairs on different nodes, and a node that is slower than the others."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_comparison import block, codes, content, results, row, text
+
+from common.findings import LedgerRow, Preflight
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def experiment(folder: Path, places, speeds=None):
+    """A report on runs of two arms; `places` maps run id to its node, `speeds` node to a GPU product's TFLOP/s."""
+    runs = {}
+    for run_id in places:
+        arm = "transformers" if run_id.startswith("b") else "vllm"
+        runs[run_id] = (arm, int(run_id[1:]), [[row(step, 2 if arm == "vllm" else 3) for step in (1, 2, 3)]])
+    made = results(folder, runs)
+    for run_id, node in places.items():
+        file = made / "runs" / run_id / "attempts" / "1" / "attempt.json"
+        attempt = json.loads(file.read_text()) | {"nodes": [node]}
+        if speeds:
+            figures = [
+                {"what": "GPU matrix product", "unit": "TFLOP/s", "gpu": gpu, "values": [value, value + 2, value + 1]}
+                for gpu, value in enumerate(speeds[node])
+            ]
+            attempt["speed"] = {"node": node, "seconds": 3.0, "figures": figures, "not_measured": {}}
+        file.write_text(json.dumps(attempt))
+    ledger = (LedgerRow("dtype", {"transformers": "bfloat16", "vllm": "bfloat16"}, "equal", "", ""),)
+    (made / "preflight.json").write_text(json.dumps(Preflight((), ledger, (), "case").as_json()))
+    return content(made)
+
+
+def nodes_row(found):
+    return next(row for row in found.preflight.ledger if row.setting == "nodes")
+
+
+def test_pairs_on_the_same_nodes_are_equal_terms(tmp_path):
+    found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu1", "b1": "gpu2", "a1": "gpu2"})
+    assert nodes_row(found).verdict == "equal"
+    assert nodes_row(found).values["vllm"] == "seed 0: gpu1; seed 1: gpu2"
+    assert "terms equal (0 unequal of 2 settings)" in block(found)
+
+
+def test_a_pair_on_different_nodes_is_named(tmp_path):
+    found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu1", "b1": "gpu1", "a1": "gpu2"})
+    assert nodes_row(found).verdict == "different"
+    assert "1 of 2 run pairs trained on different nodes (b1 on gpu1, a1 on gpu2)" in block(found)
+    assert "on different nodes" in block(found).splitlines()[0]
+
+
+def test_a_node_slower_than_its_peers_is_named_with_its_figures(tmp_path):
+    speeds = {"gpu1": [640, 655], "gpu2": [648, 402], "gpu3": [650, 660]}
+    places = {"b0": "gpu1", "a0": "gpu2", "b1": "gpu3", "a1": "gpu3"}
+    found = experiment(tmp_path, places, speeds)
+    assert "node gpu2 is slower than the others: GPU matrix product on GPU 1 403 TFLOP/s (others 640 to 662)" in text(
+        found, "slow-node"
+    )
+    assert "Runs on it: a0" in text(found, "slow-node")
+    assert "only one run of a pair trained on it" in block(found)
+
+
+@pytest.mark.parametrize("slowest", [640, 615])
+def test_a_node_within_the_spread_of_its_peers_is_not_named(tmp_path, slowest):
+    speeds = {"gpu1": [620, 655], "gpu2": [648, slowest], "gpu3": [650, 660]}
+    found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu2", "b1": "gpu3", "a1": "gpu3"}, speeds)
+    assert "slow-node" not in codes(found)
+
+
+def test_a_pair_on_the_slow_node_is_equal(tmp_path):
+    speeds = {"gpu1": [640], "gpu2": [400], "gpu3": [650]}
+    places = {"b0": "gpu2", "a0": "gpu2", "b1": "gpu3", "a1": "gpu3", "b2": "gpu1", "a2": "gpu1"}
+    found = experiment(tmp_path, places, speeds)
+    assert "slow-node" in codes(found) and "slow" not in block(found)
