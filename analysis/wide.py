@@ -15,6 +15,7 @@ from analysis.windows import first_steps, join_windows
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
+from engines import engine_named
 from trainers.logs.record import STEPS_LOGGED
 from trainers.quantities import QUANTITIES, discarded, generation_batches, logged_as, scalars_of
 from trainers.registry import trainer_named
@@ -68,8 +69,9 @@ def wide_run(run: Run) -> pd.DataFrame:
     for quantity in QUANTITIES:
         if (name := logged_as(quantity, other.columns)) is not None:
             other[quantity] = other[name]
-    if (clipped := trainer_named(run.tree.trainer).clipped_at_longest(run.tree)) in other:
-        other["truncated_share"] = _truncated_share(other, clipped, setup_of(run).max_response_length)
+    trainer, engine = trainer_named(run.tree.trainer), engine_named(str(run.spec.get("engine")))
+    if "truncated_share" in other and trainer.rollout({}, engine, run.tree).padded:
+        other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
     other = other.reindex(facts.index)
     logged = other.get(STEPS_LOGGED, pd.Series(math.nan, facts.index))
     head = pd.DataFrame(
@@ -126,15 +128,15 @@ def _left_out(
     return left_out
 
 
-def _truncated_share(scalars: pd.DataFrame, clipped: str, limit: int | None) -> pd.Series:
+def _truncated_share(scalars: pd.DataFrame, limit: int | None) -> pd.Series:
     """The share of truncated responses, from the logged share of the batch's longest; NaN where it is not known.
 
-    `clipped` names the logged scalar. Its responses were truncated only where the longest is as long as `limit`, the
-    longest allowed length.
+    These were truncated only where the longest is as long as `limit`, the longest allowed length.
     """
     longest = scalars.get("max_response_length", pd.Series(np.nan, index=scalars.index))
-    share = scalars[clipped].where(longest == limit)
-    return share.mask((longest < limit) & scalars[clipped].notna(), 0.0) if limit else share
+    logged = scalars["truncated_share"]
+    share = logged.where(longest == limit)
+    return share.mask((longest < limit) & logged.notna(), 0.0) if limit else share
 
 
 def _is_rounded(phases: pd.DataFrame) -> bool:

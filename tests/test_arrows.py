@@ -120,7 +120,7 @@ def test_the_rooms_do_not_grow_unnoticed():
 NAMES = {
     # `command` is also a word of bash's grammar.
     *(trainer.name for trainer in trainers() if trainer.name != "command"),
-    *(release for trainer in trainers() for release in trainer.releases),
+    *(release for trainer in trainers() for release in trainer.rules.releases),
     *(engine.name for engine in engines()),
     *("replay", "lmdeploy"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,10 @@ from common.findings import Finding
 from engines import Engine
 
 if TYPE_CHECKING:
-    from trainers.protocol import Trainer, Variables
+    from trainers.protocol import Trainer
+
+Variables = Mapping[str, tuple[str, str]]
+"""Variable -> (value, who sets it), outside of the experiment."""
 
 
 @dataclass(frozen=True)
@@ -129,29 +132,32 @@ class Case:
     @cached_property
     def per_replica(self) -> int:
         """Sequences that one engine of `tensor_parallel` GPUs generates in a step, if they are divided evenly."""
-        replicas = self._count("server_engines") if self._served else self.gpus // self.tensor_parallel
+        replicas = self._count("server_engines") if self.served else self.gpus // self.tensor_parallel
         return -(-int(self.workload["batch_size"]) // max(1, replicas))
 
     @property
-    def _served(self) -> bool:
-        key, value = self.trainer.server
-        return bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
+    def served(self) -> bool:
+        """Whether its engine is a separate server."""
+        return self.trainer.rollout(self.settings.values, self.engine, None).server
 
     def allows_tensor_parallel(self, gpus: int) -> bool:
         """Whether its nodes have room for engines of so many GPUs, and the batch divides over a trainer beside them."""
         nodes = int(self.workload.get("nodes") or 1)
         each = self.gpus // nodes
-        if not self._served:
+        if not self.served:
             return each == 0 or each % gpus == 0
         used = gpus * self._count("server_engines")
         return used <= each if nodes > 1 else used < each and int(self.workload["batch_size"]) % (each - used) == 0
 
     def behaviour(self, code: str) -> str | None:
         """The effect of one of its trainer's behaviours in this case; None if unknown."""
-        return next((one.describe(self) for one in self.trainer.behaviours if one.code == code), None)
+        return next((one.describe(self) for one in self.trainer.rules.behaviours if one.code == code), None)
 
     def _count(self, name: str) -> int:
         return self.settings.int(self.trainer.key(name), 1)
+
+
+Check = Callable[[Case, Variables], Iterator[Finding]]
 
 
 def label_and_point(spec: Mapping[str, Any]) -> tuple[str, str]:
@@ -204,7 +210,7 @@ def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding
 
 def attention_kernels(case: Case, variables: Variables) -> Iterator[Finding]:
     """Attention kernels that the lock of the stack does not have."""
-    option = case.trainer.engine_options.format(engine=case.engine.name) + "attention_backend"
+    option = case.trainer.rules.engine_options.format(engine=case.engine.name) + "attention_backend"
     wanted, packages = case.settings.get(option), case.pins.packages
     needed = case.engine.attention_packages.get(str(wanted).lower(), ())
     if needed and packages and case.on_gpu and not case.imported and not set(needed) & set(packages):

@@ -10,9 +10,11 @@ from common.errors import UserError
 from common.findings import Finding
 from common.model_facts import model_facts
 from common.verdicts import count_of
+from engines import Engine
 from node.engine_server import uses_server
-from trainers.cases import Case
-from trainers.protocol import Variables
+from trainers.cases import Case, Variables
+from trainers.protocol import Rollout
+from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
 
 SERVER = ("vllm_mode", "server")
@@ -105,23 +107,18 @@ def engines_and_gpus(values: Mapping[str, Any]) -> tuple[int, int]:
     return engines, engines * int(values.get(TENSOR_PARALLEL) or 1)
 
 
-def is_served(case: Case) -> bool:
-    """Whether a run's engine is a server."""
-    return case.settings.get(SERVER[0]) == SERVER[1] and not case.engine.in_trainer
-
-
 def training_gpus(case: Case) -> int:
     """A run's GPUs that train, on a CPU 1. A server's GPUs do not, nor does its node if there are several."""
     nodes = int(case.workload.get("nodes") or 1)
     of_server = case.gpus // nodes if nodes > 1 else engines_and_gpus(case.settings.values)[1]
-    return max(1, case.gpus - of_server * is_served(case))
+    return max(1, case.gpus - of_server * case.served)
 
 
 def idle_gpus(case: Case, variables: Variables) -> Iterator[Finding]:
     """GPUs of a server's own node that neither the server nor the trainer uses."""
     nodes, used = int(case.workload.get("nodes") or 1), engines_and_gpus(case.settings.values)[1]
     each = case.gpus // nodes
-    if case.imported or nodes == 1 or not is_served(case) or used >= each:
+    if case.imported or nodes == 1 or not case.served or used >= each:
         return
     product = " times ".join(option for option in (TENSOR_PARALLEL, DATA_PARALLEL) if option in case.settings)
     size, rest = case.tensor_parallel, each - used
@@ -145,6 +142,7 @@ def idle_gpus(case: Case, variables: Variables) -> Iterator[Finding]:
     )
 
 
-def engine_gpus(mode: str, values: Mapping[str, Any]) -> int | None:
-    """0 for a server in a driven run, whose GPUs the workload includes; else None (no setting shows it)."""
-    return 0 if not mode and values.get(SERVER[0]) == SERVER[1] else None
+def rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
+    """A colocated engine, or a server. In a driven run the workload includes its GPUs; no setting shows another's."""
+    on = settings.get(SERVER[0]) == SERVER[1]
+    return Rollout(server=on and not engine.in_trainer, engine_gpus=0 if on and tree and not tree.mode else None)

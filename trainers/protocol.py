@@ -1,35 +1,31 @@
-"""Defines the interface of a trainer: its folder provides one `Trainer`, and no other room names it."""
+"""Defines the interface of a trainer: its folder provides one `Trainer`, and no other room names it.
+
+A `Trainer` has three parts: `Logs` (what its runs log), `Driver` (how it is run; None for an imported one) and `Rules`
+(what its settings mean). It answers one question about a run: its `Rollout`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.dotted import flatten
-from common.findings import Finding
 from common.model_facts import ModelFacts
 from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread
-from trainers.cases import Settings
+from trainers.cases import Case, Check, Settings
 from trainers.launching import Launch
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported, StepRecord
 from trainers.logs.step_names import StepNames
+from trainers.rows import Behaviour
 from trainers.terms import Terms
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
-
-if TYPE_CHECKING:
-    from trainers.cases import Case
-    from trainers.rows import Behaviour
-
-Variables = Mapping[str, tuple[str, str]]
-"""Variable -> (value, who sets it), outside of the experiment."""
-Check = Callable[["Case", Variables], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,8 @@ class Driver:
     """The engine's server with these settings (`Spread.to_spec`); None without a server."""
     least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
     """CPUs of all nodes together that the trainer needs to start."""
+    engines_without_stack: Mapping[str, str] = field(default_factory=dict)
+    """Engines that it has and that no stack here has, with their names in text."""
     without_seed: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
     """Its settings without the effects of the run's seed; `seed` itself is already removed."""
     any_stack: bool = False
@@ -114,13 +112,6 @@ def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) 
     return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
 
-def engine_sequence_limit(
-    tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]
-) -> object:
-    """The engine's own limit of sequences at once."""
-    return held.get(engine.max_sequences_option)
-
-
 def refused_context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
     """What happens to sequences beyond the model's context: whether they are refused, why, and the source."""
     why = f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built"
@@ -128,65 +119,16 @@ def refused_context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
 
 
 @dataclass(frozen=True)
-class Trainer:
-    """A trainer, as its folder describes it; an unknown trainer has all defaults."""
+class Logs:
+    """What a trainer logs: all that one whose runs are only imported fills in."""
 
-    name: str
-    label: str = ""
-    """Its name for readers, if different."""
-    engines: tuple[str, ...] = ()
-    """The engines of its runs, driven or imported."""
-    package: str = ""
-    """The package whose version is its release, if it has another name."""
-    driver: Driver | None = None
-    """None if its runs can only be imported."""
-    launch: Launch | None = None
-    """How people start it themselves; None if its commands are not read."""
-    trains: bool = True
-    """False for one that only runs an engine: its steps are of another kind."""
-    step_of: str = "step"
-    """What one of its steps is: `step`, or the unit of a result for which the engine ran once, without a warm-up."""
-    shown: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Scalars that `compare` prints of a run -> the unit in text, and how many of it one of the scalar's are."""
-    told: tuple[str, ...] = ()
-    """The codes of its reader's verdicts that change what a ratio says, which `compare` prints."""
-
-    # Its settings
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Common name -> its settings for it; the first that is set counts. Common names are the workload's keys and
-    `engine`, `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`, `memory_share`,
-    `max_model_len`, `lora_rank`."""
-    marks: tuple[str, ...] = ()
-    """Settings, or sections, that only its configurations have (`keys["engine"]` may be one)."""
-    bookkeeping: frozenset[str] = frozenset()
-    """Last parts of settings that are names, trackers and places, without effect on a step."""
-    engine_options: str = ""
-    """Prefix of an engine's own options, with `{engine}` for its name."""
-    engine_switches: Mapping[str, Mapping[bool, str]] = field(default_factory=dict)
-    """Switches that select the engine, beside `keys["engine"]`: setting -> value -> engine."""
-    engine_specific: tuple[str, ...] = ()
-    """Prefixes of settings that affect only one of its engines."""
-    changes_text: frozenset[str] = frozenset()
-    """Those of them that change the generated text: they must be equal in all arms."""
-    settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
-    """A run's settings, from its `trainer_args` or as the stack has resolved them."""
-
-    # What it does with a run's settings
-    releases: tuple[str, ...] = ()
-    """Releases with known engine behaviours; empty without such behaviours."""
-    behaviours: tuple[Behaviour, ...] = ()
-    checks: tuple[Check, ...] = ()
-    context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
-    terms: Callable[[Case], Terms] = lambda case: {}
-    """Its settings as terms (trainers/terms.py); empty if its code was not read."""
-    reads_engine_options: Callable[[Case], bool] = lambda case: True
-
-    # What it logs
     trees: tuple[TimerTree, ...] = ()
     native: str = ""
     """The mode of its trees for runs that were not timed by our driver."""
     loop: Callable[[str, Mapping[str, Any]], str] = lambda version, settings: ""
     """The mode of a release's loop, by its settings."""
+    marks: tuple[str, ...] = ()
+    """Settings, or sections, that only its configurations have (`keys["engine"]` may be one)."""
     formats: tuple[LogFormat, ...] = ()
     unread: UnreadConsole | None = None
     """Its console, if that is not read."""
@@ -202,23 +144,83 @@ class Trainer:
     """Scalars that count the batches generated in a step; with more than one, all but the kept ones are discarded."""
     discards_if: tuple[str, ...] = ()
     """Settings that make it discard completions. Without one of the counts above their number is not known."""
-    clipped_at_longest: Callable[[TimerTree], str] = lambda tree: ""
-    """The scalar that counts each response as long as the batch's longest as truncated."""
+    printed: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Scalars that `compare` prints of a run -> the unit in text, and how many of it one of the scalar's are."""
+    printed_verdicts: tuple[str, ...] = ()
+    """The codes of its reader's verdicts that change what a ratio says, which `compare` prints."""
 
-    # How its runs generate
-    engines_without_stack: Mapping[str, str] = field(default_factory=dict)
-    """Engines that it has and that no stack here has, with their names in text."""
-    server: tuple[str, str] = ("", "")
-    """The setting, and its value, that makes its engine a separate server."""
+
+@dataclass(frozen=True)
+class Rules:
+    """What its settings mean, for the preflight and the fairness ledger."""
+
+    settings: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Settings] = plain_settings
+    """A run's settings, from its `trainer_args` or as the stack has resolved them."""
+    bookkeeping: frozenset[str] = frozenset()
+    """Last parts of settings that are names, trackers and places, without effect on a step."""
+    engine_options: str = ""
+    """Prefix of an engine's own options, with `{engine}` for its name."""
+    reads_engine_options: Callable[[Case], bool] = lambda case: True
+    engine_switches: Mapping[str, Mapping[bool, str]] = field(default_factory=dict)
+    """Switches that select the engine, beside `keys["engine"]`: setting -> value -> engine."""
+    engine_specific: tuple[str, ...] = ()
+    """Prefixes of settings that affect only one of its engines."""
+    changes_text: frozenset[str] = frozenset()
+    """Those of them that change the generated text: they must be equal in all arms."""
+    releases: tuple[str, ...] = ()
+    """Releases with known engine behaviours; empty without such behaviours."""
+    behaviours: tuple[Behaviour, ...] = ()
+    checks: tuple[Check, ...] = ()
+    context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
+    terms: Callable[[Case], Terms] = lambda case: {}
+    """Its settings as terms (trainers/terms.py); empty if its code was not read."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How a run generates, as far as its settings and its loop say."""
+
+    server: bool = False
+    """Whether its engine is a separate server."""
+    engine_gpus: int | None = None
+    """GPUs that only its engines use, beside a loop that overlaps or a server; None if no setting says so."""
+    sequence_limit: object = None
+    """The trainer's own setting for how many sequences one engine decodes at once; None if it has none."""
     iterations_hidden_by: Mapping[str, str] = field(default_factory=dict)
     """Setting -> why response lengths do not give the engine's iterations with it."""
-    started_earlier: Mapping[str, str] = field(default_factory=dict)
-    """Mode whose steps contain work of earlier steps -> what is unknown then."""
-    sequence_limit: Callable[[TimerTree, Engine, Mapping[str, Any], Mapping[str, Any]], object] = engine_sequence_limit
-    """The known limit of sequences that one engine decodes at once, by tree, engine, trainer settings and engine
-    settings."""
-    engine_gpus: Callable[[str, Mapping[str, Any]], int | None] = lambda mode, settings: None
-    """GPUs that only its engines use, in a mode that overlaps; None if no setting says so."""
+    started_earlier: str = ""
+    """What is unknown because responses may have begun in an earlier step; empty if they cannot."""
+    padded: bool = False
+    """Whether a batch is padded to its longest response, so that each response of that length counts as truncated."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer, as its folder describes it; an unknown trainer has all defaults."""
+
+    name: str
+    label: str = ""
+    """Its name for readers, if different."""
+    package: str = ""
+    """The package whose version is its release, if it has another name."""
+    engines: tuple[str, ...] = ()
+    """The engines of its runs, driven or imported."""
+    trains: bool = True
+    """False for one that only runs an engine: its steps are of another kind."""
+    step_of: str = "step"
+    """What one of its steps is: `step`, or the unit of a result for which the engine ran once, without a warm-up."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Common name -> its settings for it; the first that is set counts. Common names are the workload's keys and
+    `engine`, `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`, `memory_share`,
+    `max_model_len`, `lora_rank`."""
+    logs: Logs = Logs()
+    driver: Driver | None = None
+    """None if its runs can only be imported."""
+    launch: Launch | None = None
+    """How people start it themselves; None if its commands are not read."""
+    rules: Rules = Rules()
+    rollout: Callable[[Mapping[str, Any], Engine, TimerTree | None], Rollout] = lambda settings, engine, tree: Rollout()
+    """How a run with these flat settings generates; without a tree, what does not depend on its loop."""
 
     @property
     def distribution(self) -> str:

@@ -18,17 +18,17 @@ QUANTITIES = (
 
 def discarded() -> tuple[str, ...]:
     """Scalars that count discarded completions: in a step's seconds, not in its tokens and lengths."""
-    return tuple(name for one in trainers() for name in one.discarded)
+    return tuple(name for one in trainers() for name in one.logs.discarded)
 
 
 def generation_batches() -> tuple[str, ...]:
     """Scalars that count a step's batches of completions; with several, tokens and lengths are not of all of them."""
-    return tuple(name for one in trainers() for name in one.generation_batches)
+    return tuple(name for one in trainers() for name in one.logs.generation_batches)
 
 
 def discards_if() -> tuple[str, ...]:
     """Settings with which a trainer discards completions, in a number that only its counts tell."""
-    return tuple(name for one in trainers() for name in one.discards_if)
+    return tuple(name for one in trainers() for name in one.logs.discards_if)
 
 
 # TRL under wandb's train/; ms-swift, and verl by the driver's hooks, without.
@@ -46,7 +46,7 @@ def single_rewards(names: Iterable[str], kind: str = "mean") -> dict[str, list[s
 
 def scalars_of(quantity: str) -> tuple[str, ...]:
     """The scalars of a quantity, of all trainers."""
-    return tuple(dict.fromkeys(name for one in trainers() for name in one.quantities.get(quantity, ())))
+    return tuple(dict.fromkeys(name for one in trainers() for name in one.logs.quantities.get(quantity, ())))
 
 
 def logged_as(quantity: str, names: Iterable[str]) -> str | None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.findings import Finding, Level
-from trainers.cases import Case
-
-if TYPE_CHECKING:
-    from trainers.protocol import Variables
+from trainers.cases import Case, Variables
 
 Describe = Callable[[Case], str | None]
 Advice = str | Callable[[Sequence[Case]], str]

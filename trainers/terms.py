@@ -118,7 +118,7 @@ def schedule(kind: Any, warmup: Any, share: Any = None) -> object:
 
 def terms_of(cases: Sequence[Case]) -> dict[str, list[TermValue]]:
     """Each term with every case's value, if cases of two trainers or more have terms; else nothing."""
-    by_case = [case.trainer.terms(case) for case in cases]
+    by_case = [case.trainer.rules.terms(case) for case in cases]
     if len({case.trainer.name for case, terms in zip(cases, by_case, strict=True) if terms}) < 2:
         return {}
     known = [name for name in TERMS if any(name in terms for terms in by_case)]

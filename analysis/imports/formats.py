@@ -51,7 +51,7 @@ def formats() -> dict[str, str]:
 
 
 def _logs() -> dict[str, LogFormat]:
-    return {form.name: form for trainer in trainers() for form in trainer.formats}
+    return {form.name: form for trainer in trainers() for form in trainer.logs.formats}
 
 
 def read_source(
@@ -196,7 +196,11 @@ def _require_file(path: Path, form: str) -> None:
 
 def _require_readable_console(path: Path, source: str, lines: int) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
-    unread = [(trainer.label or trainer.name, trainer.unread) for trainer in trainers() if trainer.unread is not None]
+    unread = [
+        (trainer.label or trainer.name, trainer.logs.unread)
+        for trainer in trainers()
+        if trainer.logs.unread is not None
+    ]
     found = (name for part in islice(printouts(path), lines) for name, console in unread if console.matches(part.text))
     if (name := next(found, None)) is not None:
         raise UserError(

@@ -20,7 +20,7 @@ from trainers.registry import trainer_named, trainers
 
 def _trainers_of_format(form: str) -> tuple[str, ...]:
     """The trainers that write a format; none for a table of phases and wandb's files, which any trainer may write."""
-    return tuple(trainer.name for trainer in trainers() if any(one.name == form for one in trainer.formats))
+    return tuple(trainer.name for trainer in trainers() if any(one.name == form for one in trainer.logs.formats))
 
 
 def _engine_named(name: str) -> str | None:
@@ -69,7 +69,7 @@ def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Importe
 
 
 def _known_trainers() -> tuple[str, ...]:
-    return tuple(trainer.name for trainer in trainers() if trainer.trees)
+    return tuple(trainer.name for trainer in trainers() if trainer.logs.trees)
 
 
 def _suggestion(trainer: str) -> str:
@@ -94,10 +94,10 @@ def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
         trainer = trainer_named(part.read.written_by)
         return (trainer.name,), f"a run of {trainer.label or trainer.name} (by the names in its rows)"
     sections = {str(key).partition(".")[0] for key in part.config}
-    mark = next((mark for trainer in trainers() for mark in trainer.marks if mark in sections), None)
+    mark = next((mark for trainer in trainers() for mark in trainer.logs.marks if mark in sections), None)
     if mark is None:
         return None
-    possible = [trainer for trainer in trainers() if mark in trainer.marks]
+    possible = [trainer for trainer in trainers() if mark in trainer.logs.marks]
     labels = " or ".join(trainer.label or trainer.name for trainer in possible)
     return tuple(trainer.name for trainer in possible), f"a run of {labels} (its configuration has {mark})"
 
@@ -114,7 +114,7 @@ def engine_of_source(part: Imported) -> tuple[str, str] | None:
         found = _engine_named(override.partition("_")[0]) if override else None
         if found is not None:
             return found, f"shows the command of a run with {key}={override}"
-    switches = [item for trainer in trainers() for item in trainer.engine_switches.items()]
+    switches = [item for trainer in trainers() for item in trainer.rules.engine_switches.items()]
     # A switch that is on says more than another that is off.
     for on in (True, False):
         for key, means in switches:

@@ -55,7 +55,7 @@ def trainers_by_data(read: SourceRead) -> list[str]:
         return []
     timers = [name for name in first.scalars if name.startswith(TIMERS)]
     counts = {
-        trainer.name: max((len(nest_timers(first.scalars, tree).phases) for tree in trainer.trees), default=0)
+        trainer.name: max((len(nest_timers(first.scalars, tree).phases) for tree in trainer.logs.trees), default=0)
         for trainer in trainers()
     }
     most = max(counts.values(), default=0)
@@ -81,7 +81,7 @@ def tree_by_data(
     if not fits:
         raise refused or UserError(f"{run_id}: no timers of {trainer} are declared")
     # Of a loop that the settings or the timers show, other releases know more timers only by misreading them.
-    fits = [fit for fit in fits if fit.tree.mode not in ("", trainer_named(trainer).native)] or fits
+    fits = [fit for fit in fits if fit.tree.mode not in ("", trainer_named(trainer).logs.native)] or fits
     possible = [fit for fit in fits if fit.possible]
     most = max((len(fit.placed) for fit in possible), default=0)
     best = [fit for fit in possible if len(fit.placed) == most]

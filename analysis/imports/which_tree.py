@@ -77,7 +77,7 @@ def _declared_tree(
 ) -> tuple[TimerTree, list[Verdict]]:
     """The declared tree of a release and of the given loop, otherwise of the loop that settings or timers show."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
-    mode, native = _mode(facts), trainer_named(trainer).native
+    mode, native = _mode(facts), trainer_named(trainer).logs.native
     of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version)]
     if mode is not None:
         return tree_for(trainer, version, engine, mode), []
@@ -137,7 +137,7 @@ def require_declared(spec: Mapping[str, Any], inspected: Sequence[Imported | Non
     version = facts.get("version") or next(iter(_versions(trainer, [part for part in inspected if part])), None)
     if version is None or not _is_declared(trainer, str(version)):
         return  # the run's timers decide
-    mode, native = _mode(facts), trainer_named(trainer).native
+    mode, native = _mode(facts), trainer_named(trainer).logs.native
     fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and t.has(engine)]
     if not any(mode is None or t.mode == mode for t in fitting):
         tree_for(trainer, str(version), engine, native if mode is None else mode)

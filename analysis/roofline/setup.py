@@ -99,9 +99,8 @@ class _SetupReader:
         raw = run.hardware.get("gpus")
         names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in raw] if isinstance(raw, list) else []
         self.reported_gpus = [name for name in names if isinstance(name, str) and name]
-        key, value = self.trainer.server
-        # Without an engine the setting has no effect.
-        self.on_server = bool(key) and not self.engine.in_trainer and self.settings.get(key) == value
+        self.rollout = self.trainer.rollout(self.settings, self.engine, run.tree)
+        self.on_server = self.rollout.server
         # Engines on GPUs where nothing trains: overlapping loops, and a server.
         self.separate_engines = bool(run.tree.overlap) or self.on_server
         # An imported run says what its source contains; the settings it was asked for are the experiment's.
@@ -119,7 +118,7 @@ class _SetupReader:
         divides = gpus and parallel and gpus % parallel == 0 and not self.separate_engines
         asked = _product(self._setting("prompts"), group)
         lengths = (source.get("max_response_length") for source in (self.own, declared, workload))
-        at_once = self.trainer.sequence_limit(run.tree, self.engine, self.settings, self.engine_settings)
+        at_once = self.rollout.sequence_limit or self.engine_settings.get(self.engine.max_sequences_option)
         return DecodeSetup(
             gpu=_gpu_name(self.reported_gpus, declared.get("gpu") or workload.get("gpu")),
             gpus=gpus,
@@ -178,7 +177,7 @@ class _SetupReader:
             ]
             nodes, per_node = found.values()
             return _Machines(nodes, per_node, _product(nodes, per_node), tuple(wrong))
-        of_engines = self.trainer.engine_gpus(self.run.tree.mode, self.settings)
+        of_engines = self.rollout.engine_gpus
         declared_gpus = _product(*declared.values())
         of_trainer = _product(*((own if self.imported else asked).get(name) for name in _NODES))
         total = of_trainer + of_engines if of_trainer and of_engines is not None else None
@@ -301,11 +300,11 @@ class _SetupReader:
         tree, trainer = self.run.tree, self.trainer
         if tree.overlap:
             return [f"which seconds are generation's: {tree.overlap}"]
-        if tree.mode in trainer.started_earlier:
-            return [trainer.started_earlier[tree.mode]]
-        prefix = trainer.engine_options.replace("{engine}", self.engine.name)
+        if self.rollout.started_earlier:
+            return [self.rollout.started_earlier]
+        prefix = trainer.rules.engine_options.replace("{engine}", self.engine.name)
         of_engine = {prefix + word: why for word, why in self.engine.unmodelled_options.items()} if prefix else {}
-        options = {**trainer.iterations_hidden_by, **of_engine}
+        options = {**self.rollout.iterations_hidden_by, **of_engine}
         on = [key for key, value in self.settings.items() if key.startswith(tuple(options)) and value not in _OFF]
         return [
             f"a roofline with {option}: {why}"

@@ -116,10 +116,10 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
 
 
 class _OtherTrainers:
-    """Reads the rows of trainers that have their own names for steps and timers (`Trainer.rows`)."""
+    """Reads the rows of trainers that have their own names for steps and timers (`Logs.rows`)."""
 
     def __init__(self) -> None:
-        self._known = [(trainer.rows, trainer.name) for trainer in trainers() if trainer.rows is not None]
+        self._known = [(trainer.logs.rows, trainer.name) for trainer in trainers() if trainer.logs.rows is not None]
         self._last_s: float | None = None
         self._evaluated = False
 
@@ -215,7 +215,7 @@ class LoggedSteps:
         """The timed steps and the findings; `read_steps` defines the arguments."""
         timed = [record for step, record in self.records.items() if step in self.timed]
         more: list[Verdict] = []
-        for divide in (trainer.training_steps for trainer in trainers() if trainer.training_steps):
+        for divide in (trainer.logs.training_steps for trainer in trainers() if trainer.logs.training_steps):
             timed, verdicts = divide(timed, self.shown_as)
             more += verdicts
         found = SourceRead({record.step: record for record in timed}, more)

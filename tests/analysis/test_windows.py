@@ -47,7 +47,7 @@ def test_the_same_rows_from_the_file_logger_and_wandb(tmp_path):
         pairs = (piece.rpartition(":")[::2] for piece in line.split(" - ")[1:])
         rows.append({"step": sync, "data": {name: float(value) for name, value in pairs}})
     file = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "log.jsonl")
-    reader = next(form.read for form in trainer_named("verl").formats if form.name == "verl-jsonl")
+    reader = next(form.read for form in trainer_named("verl").logs.formats if form.name == "verl-jsonl")
     history = steps_of([(file, n, {"_step": n, **row["data"]}) for n, row in enumerate(rows, start=1)], "log")
     for records in (reader(file).read.records, history.records):
         assert {s: dict(r.scalars) for s, r in records.items()} == {s: dict(r.scalars) for s, r in console.items()}

@@ -16,8 +16,8 @@ LONG = {"max_prompt_length": 16000, "max_response_length": 16000}
 
 
 def test_every_row_knows_all_four_places_or_says_why_not() -> None:
-    places = [f"verl {release} {engine}" for release in VERL.releases for engine in VERL.engines]
-    for behaviour in VERL.behaviours:
+    places = [f"verl {release} {engine}" for release in VERL.rules.releases for engine in VERL.engines]
+    for behaviour in VERL.rules.behaviours:
         wanted = set(places[:2] if behaviour.code == "engine-environment" else places)
         assert set(behaviour.effects) == wanted, behaviour.code
         assert all(effects.source for effects in behaviour.effects.values())
@@ -125,7 +125,7 @@ def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any])
 
 def _moot(code: str, arms: dict[str, Any]) -> bool:
     """Whether the row has nothing to say of these cases, its moot condition alone."""
-    behaviour = next(one for one in VERL.behaviours if one.code == code)
+    behaviour = next(one for one in VERL.rules.behaviours if one.code == code)
     return bool(behaviour.no_effect(list(arms.values())))
 
 

@@ -417,10 +417,10 @@ def test_the_swept_attention_kernels_are_in_the_locks_of_their_stacks(name: str)
 def test_an_added_sampling_key_that_reaches_the_engine_is_its_value_among_the_terms(engine: str) -> None:
     keys = {f"+{ROLLOUT}.min_p": 0.1, f"+{ROLLOUT}.repetition_penalty": 1.2}
     case = cases(ARTICLE, options=keys)[engine]
-    assert [case.trainer.terms(case)[name].value for name in ("min-p", "repetition penalty")] == [0.1, 1.2]
+    assert [case.trainer.rules.terms(case)[name].value for name in ("min-p", "repetition penalty")] == [0.1, 1.2]
     plain = cases(ARTICLE)[engine]
-    assert [plain.trainer.terms(plain)[name].value for name in ("min-p", "repetition penalty")] == ["off", "off"]
+    assert [plain.trainer.rules.terms(plain)[name].value for name in ("min-p", "repetition penalty")] == ["off", "off"]
     # A chat scheduler passes none on; 0.9.1 has the key, and sends 1.
     served = cases(ARTICLE, options={**keys, f"{ROLLOUT}.mode": "async"})[engine]
     later = cases(EQUAL, options={f"+{ROLLOUT}.repetition_penalty": 1.2})[engine]
-    assert {case.trainer.terms(case)["repetition penalty"].value for case in (served, later)} == {"off"}
+    assert {case.trainer.rules.terms(case)["repetition penalty"].value for case in (served, later)} == {"off"}

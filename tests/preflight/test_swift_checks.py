@@ -78,7 +78,7 @@ def test_responses_of_the_next_step_are_told_of() -> None:
     colocate, server, ahead = cases_of(plan, None, load_stack_pins)
     assert (colocate.per_replica, server.per_replica) == (14, 112)
     for term in (POLICY_VERSION, PROMPT_ORDER):
-        said = [case.trainer.terms(case)[term].value for case in (colocate, server, ahead)]
+        said = [case.trainer.rules.terms(case)[term].value for case in (colocate, server, ahead)]
         assert said[0] == said[1] != said[2]
 
 
@@ -108,7 +108,7 @@ def test_with_fsdp_all_gpus_share_one_copy() -> None:
     raw |= {"baseline": "ddp", "arms": {one: {**CUDA, "options": of} for one, of in options.items()}, "shared": {}}
     raw["workload"] |= {"model": {"source": "Qwen/Qwen2.5-7B-Instruct", "revision": "0" * 40}, "beta": 0.04}
     cases = cases_of(plan_runs(parse_config(raw), stack_facts), None, load_stack_pins)
-    assert [case.trainer.terms(case)[GPUS_PER_COPY].value for case in cases] == [1, 8]
+    assert [case.trainer.rules.terms(case)[GPUS_PER_COPY].value for case in cases] == [1, 8]
 
 
 def test_weights_in_half_are_told() -> None:

@@ -121,7 +121,7 @@ def imported(trainer: str, **settings: Any) -> dict[str, Any]:
     (arm,) = cases(EQUAL, arms={"vllm": VERL if trainer == "verl" else TRL}).values()
     told = dataclasses.replace(arm.settings, values={**TRLS_OWN, **arm.settings.values, **settings})
     case = dataclasses.replace(arm, settings=told, imported=True)
-    return {name: one.value for name, one in case.trainer.terms(case).items()}
+    return {name: one.value for name, one in case.trainer.rules.terms(case).items()}
 
 
 def test_mini_batches_are_updates_of_a_batch() -> None:
@@ -178,6 +178,6 @@ def test_arms_of_one_trainer_are_compared_by_its_settings() -> None:
 
 def test_every_driven_trainer_tells_every_term() -> None:
     one = cases(EQUAL)["vllm"]
-    assert set(one.trainer.terms(one)) == set(TERMS)
+    assert set(one.trainer.rules.terms(one)) == set(TERMS)
     for name in ("trl", "swift"):
-        assert set(trainer_named(name).terms(one)) == set(TERMS)
+        assert set(trainer_named(name).rules.terms(one)) == set(TERMS)

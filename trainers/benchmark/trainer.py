@@ -23,7 +23,7 @@ from common.verdicts import Level, Verdict, count_of
 from trainers.benchmark.forms import BATCHES, BY_REQUEST, NUMBERS, REQUESTS, TEXTS, Form
 from trainers.logs.log_files import open_log
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, as_number
-from trainers.protocol import LogFormat, Trainer
+from trainers.protocol import LogFormat, Logs, Rules, Trainer
 from trainers.timers.tree import Phase, TimerTree
 
 _ENGINES = ("vllm", "sglang", "lmdeploy", "transformers")
@@ -206,12 +206,14 @@ def _trainer(name: str, unit: str, forms: Sequence[Form], shown: Mapping[str, st
         trains=False,
         step_of=unit,
         keys={"engine": ("backend",), "model": ("served_model",)},
+        logs=Logs(
+            trees=(TimerTree(name, "1", _ENGINES, (root,), ", ".join(form.what for form in forms)),),
+            formats=tuple(_log_format(form, unit == "batch") for form in forms),
+            printed={_PREFIX + name: (text, 1000.0 if text.startswith("ms") else 1.0) for name, text in shown.items()},
+            printed_verdicts=(FAILED, RATE),
+        ),
         # The ledger's row of the model has it.
-        bookkeeping=frozenset({"served_model"}),
-        trees=(TimerTree(name, "1", _ENGINES, (root,), ", ".join(form.what for form in forms)),),
-        formats=tuple(_log_format(form, unit == "batch") for form in forms),
-        told=(FAILED, RATE),
-        shown={_PREFIX + name: (text, 1000.0 if text.startswith("ms") else 1.0) for name, text in shown.items()},
+        rules=Rules(bookkeeping=frozenset({"served_model"})),
     )
 
 

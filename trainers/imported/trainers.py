@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.imported import nemo_rl_console, openrlhf_console, skyrl_console, slime_console
 from trainers.logs.step_names import StepNames
-from trainers.protocol import LogFormat, Trainer, UnreadConsole
+from trainers.protocol import LogFormat, Logs, Trainer, UnreadConsole
 from trainers.timers.tree import Phase, TimerTree, overlapping_tree
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
@@ -33,12 +33,14 @@ def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
         label=table.get("label", ""),
         engines=_frozen(table["engines"]),
         keys=_lists(table.get("keys", {})),
-        trees=tuple(_trees(name, table)),
-        loop=_loop(table.get("async_if", "")),
-        formats=(_CONSOLES[name](names),) if name in _CONSOLES else (),
-        unread=UnreadConsole(mark, re.compile(pattern)) if pattern else None,
-        rows=names,
-        quantities=_lists(table.get("quantities", {})),
+        logs=Logs(
+            trees=tuple(_trees(name, table)),
+            loop=_loop(table.get("async_if", "")),
+            formats=(_CONSOLES[name](names),) if name in _CONSOLES else (),
+            unread=UnreadConsole(mark, re.compile(pattern)) if pattern else None,
+            rows=names,
+            quantities=_lists(table.get("quantities", {})),
+        ),
     )
 
 

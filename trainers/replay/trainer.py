@@ -12,7 +12,7 @@ from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers import Spread
 from trainers.cases import attention_kernels, sglang_speed_on_cpu, vllm_attention_backend
-from trainers.protocol import Driver, StackFacts, Trainer
+from trainers.protocol import Driver, Logs, Rules, StackFacts, Trainer
 from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import check_lengths
 from trainers.timers.tree import Phase, TimerTree
@@ -149,8 +149,9 @@ REPLAY = Trainer(
         any_stack=True,
     ),
     keys={word: (word,) for word in _WORKLOAD_WORDS},
-    engine_options="engine.",
-    checks=(attention_kernels, sglang_speed_on_cpu, vllm_attention_backend),
-    trees=(TREE,),
-    quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
+    logs=Logs(
+        trees=(TREE,),
+        quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
+    ),
+    rules=Rules(engine_options="engine.", checks=(attention_kernels, sglang_speed_on_cpu, vllm_attention_backend)),
 )

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from common.findings import Finding
-from trainers.cases import Case
-from trainers.protocol import Variables
+from trainers.cases import Case, Variables
 from trainers.swift.settings import SCHEDULER, scheduler_of, sends_adapters, trains_adapter
 from trainers.trl import checks as trl_checks
 from trainers.trl.checks import RefusedOption

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
+from engines import Engine
 from trainers import Spread, hf_server
 from trainers.hf_arguments import BOOKKEEPING, KEYS
 from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
-from trainers.protocol import Driver, LogFormat, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.swift import checks
 from trainers.swift.launch import LAUNCH
 from trainers.swift.settings import SCHEDULER, swift_terms, trainer_args
 from trainers.swift.timers import ASYNC, SWIFT_3_4, SWIFT_4_6, SWIFT_ASYNC, SWIFT_DRIVEN
+from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
 
@@ -40,6 +44,12 @@ def read_swift_jsonl(path: Path) -> Imported:
     return imported_rows(rows, path, _JSONL, verdicts)
 
 
+def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
+    asynchronous = replace(tree, mode="") if tree and tree.mode == ASYNC else tree
+    hidden = {SCHEDULER: "a completion is several generations, one after another"}
+    return replace(hf_server.rollout(settings, engine, asynchronous), iterations_hidden_by=hidden)
+
+
 SWIFT = Trainer(
     name="swift",
     label="ms-swift",
@@ -55,34 +65,38 @@ SWIFT = Trainer(
     ),
     launch=LAUNCH,
     keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
-    marks=("use_vllm",),
-    bookkeeping=BOOKKEEPING,
-    engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
-    engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
-    checks=(checks.refusals, checks.overlapping, checks.weights_in_half, hf_server.idle_gpus),
-    terms=swift_terms,
-    trees=(SWIFT_DRIVEN, SWIFT_ASYNC, SWIFT_4_6, SWIFT_3_4),
-    native="native",
-    loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
-    formats=(
-        LogFormat(
-            console.SWIFT,
-            "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
-            console.read_trl_console,
-            is_step=lambda part: console.format_of_row(part) == console.SWIFT,
+    logs=Logs(
+        trees=(SWIFT_DRIVEN, SWIFT_ASYNC, SWIFT_4_6, SWIFT_3_4),
+        native="native",
+        loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
+        marks=("use_vllm",),
+        formats=(
+            LogFormat(
+                console.SWIFT,
+                "ms-swift's console log, with lines {'loss': ..., 'global_step/max_steps': '3/25'}",
+                console.read_trl_console,
+                is_step=lambda part: console.format_of_row(part) == console.SWIFT,
+            ),
+            LogFormat(
+                _JSONL,
+                "ms-swift's logging.jsonl",
+                read_swift_jsonl,
+                is_row=lambda row: (
+                    console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row)
+                ),
+            ),
+            TRAINER_STATE,
         ),
-        LogFormat(
-            _JSONL,
-            "ms-swift's logging.jsonl",
-            read_swift_jsonl,
-            is_row=lambda row: console.SWIFT_STEP in row or any(str(name).startswith("train_speed(") for name in row),
-        ),
-        TRAINER_STATE,
+        quantities=QUANTITIES,
+        discarded=("train/discarded_completions",),
+        discards_if=("dynamic_sample",),
     ),
-    quantities=QUANTITIES,
-    discarded=("train/discarded_completions",),
-    discards_if=("dynamic_sample",),
-    iterations_hidden_by={SCHEDULER: "a completion is several generations, one after another"},
-    server=hf_server.SERVER,
-    engine_gpus=lambda mode, settings: hf_server.engine_gpus("" if mode == ASYNC else mode, settings),
+    rules=Rules(
+        bookkeeping=BOOKKEEPING,
+        engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
+        engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
+        checks=(checks.refusals, checks.overlapping, checks.weights_in_half, hf_server.idle_gpus),
+        terms=swift_terms,
+    ),
+    rollout=_rollout,
 )

@@ -16,7 +16,7 @@ from trainers.timers.tree import TimerTree, release_of
 
 def declared_trees() -> tuple[TimerTree, ...]:
     """All declared timer trees."""
-    return tuple(tree for trainer in trainers() for tree in trainer.trees)
+    return tuple(tree for trainer in trainers() for tree in trainer.logs.trees)
 
 
 def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[str, Any]) -> str:
@@ -29,7 +29,7 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
     settings: dict[str, Any] = dict(overrides_by_key(spec.get("trainer_args")))
     if isinstance(final, Mapping):
         settings |= {key: value for key, value in flatten(final).items() if value is not None}
-    return trainer_named(trainer).loop(version, settings)
+    return trainer_named(trainer).logs.loop(version, settings)
 
 
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:

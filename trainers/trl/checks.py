@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from common.errors import UserError
 from common.findings import Finding
-from trainers.cases import Case
+from trainers.cases import Case, Variables
 from trainers.hf_arguments import HALF
-from trainers.protocol import Variables
 from trainers.trl.driver.options import LORA, is_lora_setting
 from trainers.workload import TrainedArm
 

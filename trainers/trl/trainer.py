@@ -17,10 +17,9 @@ from trainers.hf_arguments import (
     require_sharing,
     workload_arguments,
 )
-from trainers.hf_server import SERVER
 from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
-from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
 from trainers.trl import checks, console
 from trainers.trl.driver.options import LORA, SERVER_ARGS
 from trainers.trl.launch import LAUNCH
@@ -131,28 +130,31 @@ TRL = Trainer(
     ),
     launch=LAUNCH,
     keys=KEYS,
-    marks=("use_vllm",),
-    bookkeeping=BOOKKEEPING,
-    engine_switches={
-        "use_sglang": {True: "sglang", False: "transformers"},
-        "use_vllm": {True: "vllm", False: "transformers"},
-    },
-    engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
-    changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-    checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
-    terms=trl_terms,
-    trees=(TRL_1_16, *TRL_NATIVE),
-    native="native",
-    formats=(
-        LogFormat(
-            console.TRL,
-            "TRL's console log, with lines {'loss': ..., 'reward': ...}",
-            console.read_trl_console,
-            is_step=lambda part: console.format_of_row(part) == console.TRL,
+    logs=Logs(
+        trees=(TRL_1_16, *TRL_NATIVE),
+        native="native",
+        marks=("use_vllm",),
+        formats=(
+            LogFormat(
+                console.TRL,
+                "TRL's console log, with lines {'loss': ..., 'reward': ...}",
+                console.read_trl_console,
+                is_step=lambda part: console.format_of_row(part) == console.TRL,
+            ),
+            TRAINER_STATE,
         ),
-        TRAINER_STATE,
+        quantities=QUANTITIES,
     ),
-    quantities=QUANTITIES,
-    server=SERVER,
-    engine_gpus=hf_server.engine_gpus,
+    rules=Rules(
+        bookkeeping=BOOKKEEPING,
+        engine_switches={
+            "use_sglang": {True: "sglang", False: "transformers"},
+            "use_vllm": {True: "vllm", False: "transformers"},
+        },
+        engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
+        changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
+        checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
+        terms=trl_terms,
+    ),
+    rollout=hf_server.rollout,
 )

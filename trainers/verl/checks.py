@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
-from trainers.cases import Case, attention_kernels
-from trainers.protocol import Check, Variables
+from trainers.cases import Case, Check, Variables, attention_kernels
 from trainers.rows import Rule
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.driver.rules import problems

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from common.dotted import positive_int
 from engines import Engine
 from trainers import Spread
-from trainers.protocol import Driver, LogFormat, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console, file_logger
 from trainers.verl.behaviours import behaviours
@@ -64,13 +63,18 @@ def _release_of(tree: TimerTree) -> Release:
     return next(known, Release(tree.series))
 
 
-def _sequence_limit(tree: TimerTree, engine: Engine, settings: Mapping[str, Any], held: Mapping[str, Any]) -> object:
-    """The engine's own argument, else the setting that a known release passes on."""
-    release = _release_of(tree)
-    if engine.name in release.engines_without_options:
-        return None
-    given = positive_int(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.max_sequences_option}"))
-    return given or (settings.get(release.sequence_limit) if release.trees else None)
+def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
+    """How a run generates; a release that is only imported has no limit of sequences that verl passes on."""
+    release, mode = _release_of(tree) if tree else Release(""), tree.mode if tree else ""
+    own = positive_int(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.max_sequences_option}"))
+    limit = own or (settings.get(release.sequence_limit) if release.trees else None)
+    return Rollout(
+        engine_gpus=_engine_gpus(mode, settings),
+        sequence_limit=None if engine.name in release.engines_without_options else limit,
+        iterations_hidden_by=_HIDDEN,
+        started_earlier=_EARLIER_RESPONSES if mode == "colocate_async" else "",
+        padded=mode in release.padded_loops,
+    )
 
 
 def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
@@ -83,97 +87,93 @@ def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
     return 0 if str(settings.get("rollout.nnodes")) == "0" and mode == "fully_async" else None
 
 
-def _clipped_at_longest(tree: TimerTree) -> str:
-    """The loops of trainer/ppo/v1 in 0.9.1 pad a batch to its longest response."""
-    return _CLIPPED if tree.mode in _release_of(tree).padded_loops else ""
+_HIDDEN = {
+    f"{ROLLOUT}.multi_turn.enable": "response lengths include the tools' answers",
+    f"{ROLLOUT}.mtp.enable": "one iteration generates several tokens",
+    f"{ROLLOUT}.mtp.enable_rollout": "one iteration generates several tokens",
+    f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
+}
+_EARLIER_RESPONSES = "which tokens a step's seconds went to: responses may have begun in an earlier step"
 
 
-_CLIPPED = "response_length/clip_ratio"
-
-_ALIKE = Trainer(
-    name="verl",
-    engines=("vllm", "sglang"),
-    engines_without_stack={"trtllm": "TensorRT-LLM", "hf": "transformers' own generation"},
-    driver=Driver(
-        job_module="workflow.jobs.verl_grpo",
-        resolver="trainers.verl.driver.composed",
-        trainer_args=trainer_args,
-        spread=Spread.RAY,
-        least_cpus=least_cpus,
-        without_seed=without_seed,
-    ),
-    launch=LAUNCH,
-    keys=_KEYS,
-    marks=("actor_rollout_ref",),
-    # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
-    bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
-    engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
-    settings=settings_of,
-    checks=CHECKS,
-    context=context,
-    terms=verl_terms,
-    reads_engine_options=lambda case: case.engine.name not in release_named(case.version).engines_without_options,
-    loop=_loop,
-    formats=(
-        LogFormat(
-            console.FORMAT,
-            "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
-            console.read_verl_console,
-            is_step=console.is_step,
-            preview=console.preview,
+def _logs() -> Logs:
+    trees = (*EARLIER, *(tree for release in releases() for tree in release.trees))
+    return Logs(
+        trees=tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")])),
+        loop=_loop,
+        marks=("actor_rollout_ref",),
+        formats=(
+            LogFormat(
+                console.FORMAT,
+                "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
+                console.read_verl_console,
+                is_step=console.is_step,
+                preview=console.preview,
+            ),
+            LogFormat(
+                file_logger.FORMAT,
+                'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
+                file_logger.read_verl_jsonl,
+                is_row=lambda row: "data" in row and "step" in row,
+            ),
         ),
-        LogFormat(
-            file_logger.FORMAT,
-            'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
-            file_logger.read_verl_jsonl,
-            is_row=lambda row: "data" in row and "step" in row,
+        training_steps=training_steps,
+        quantities={
+            "reward": ("critic/score/mean", "critic/rewards/mean"),
+            "mean_response_length": ("response_length/mean",),
+            "max_response_length": ("response_length/max",),
+            "truncated_share": ("response_length/clip_ratio",),
+            "reference_kl": ("actor/kl_loss",),
+            "policy_entropy": ("actor/entropy",),
+            "rollout_kl": ("rollout_corr/kl",),
+            "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
+            "gradient_norm": ("actor/grad_norm",),
+        },
+        # Prompts whose completions 0.9.1 discards in a step (trainer/ppo/v1/replay_buffer.py).
+        discarded=(
+            "training/filter_groups/evicted_samples",
+            "training/filter_groups/discarded_surplus_samples",
+            "training/off_policy/evicted_samples",
+            "training/rollout_failure/evicted_samples",
         ),
-    ),
-    training_steps=training_steps,
-    quantities={
-        "reward": ("critic/score/mean", "critic/rewards/mean"),
-        "mean_response_length": ("response_length/mean",),
-        "max_response_length": ("response_length/max",),
-        "truncated_share": (_CLIPPED,),
-        "reference_kl": ("actor/kl_loss",),
-        "policy_entropy": ("actor/entropy",),
-        "rollout_kl": ("rollout_corr/kl",),
-        "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
-        "gradient_norm": ("actor/grad_norm",),
-    },
-    # Prompts whose completions 0.9.1 discards in a step (trainer/ppo/v1/replay_buffer.py).
-    discarded=(
-        "training/filter_groups/evicted_samples",
-        "training/filter_groups/discarded_surplus_samples",
-        "training/off_policy/evicted_samples",
-        "training/rollout_failure/evicted_samples",
-    ),
-    # recipe/dapo's trainer: its timers add up over all batches that it generates for a step.
-    generation_batches=("train/num_gen_batches",),
-    discards_if=("algorithm.filter_groups.enable",),
-    clipped_at_longest=_clipped_at_longest,
-    iterations_hidden_by={
-        f"{ROLLOUT}.multi_turn.enable": "response lengths include the tools' answers",
-        f"{ROLLOUT}.mtp.enable": "one iteration generates several tokens",
-        f"{ROLLOUT}.mtp.enable_rollout": "one iteration generates several tokens",
-        f"{ROLLOUT}.quantization": "the rollout's weights are quantised",
-    },
-    started_earlier={
-        "colocate_async": "which tokens a step's seconds went to: responses may have begun in an earlier step"
-    },
-    sequence_limit=_sequence_limit,
-    engine_gpus=_engine_gpus,
-)
+        # recipe/dapo's trainer: its timers add up over all batches that it generates for a step.
+        generation_batches=("train/num_gen_batches",),
+        discards_if=("algorithm.filter_groups.enable",),
+    )
 
 
 def verl() -> Trainer:
     """verl with all registered releases."""
-    trees = (*EARLIER, *(tree for release in releases() for tree in release.trees))
-    return replace(
-        _ALIKE,
-        releases=tuple(release.version for release in releases()),
-        behaviours=behaviours(),
-        trees=tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")])),
+    return Trainer(
+        name="verl",
+        engines=("vllm", "sglang"),
+        keys=_KEYS,
+        logs=_logs(),
+        driver=Driver(
+            job_module="workflow.jobs.verl_grpo",
+            resolver="trainers.verl.driver.composed",
+            trainer_args=trainer_args,
+            spread=Spread.RAY,
+            least_cpus=least_cpus,
+            engines_without_stack={"trtllm": "TensorRT-LLM", "hf": "transformers' own generation"},
+            without_seed=without_seed,
+        ),
+        launch=LAUNCH,
+        rules=Rules(
+            settings=settings_of,
+            # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
+            bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+            engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
+            reads_engine_options=lambda case: (
+                case.engine.name not in release_named(case.version).engines_without_options
+            ),
+            releases=tuple(release.version for release in releases()),
+            behaviours=behaviours(),
+            checks=CHECKS,
+            context=context,
+            terms=verl_terms,
+        ),
+        rollout=_rollout,
     )
 
 

@@ -77,7 +77,7 @@ def compare(args: argparse.Namespace) -> None:
 
 def _require_values(args: argparse.Namespace) -> None:
     """`UserError` for an impossible value of a flag, before any log is read."""
-    modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees if tree.mode)
+    modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.logs.trees if tree.mode)
     if args.mode and args.mode not in ("sync", *modes):
         raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
     if args.warmup is not None and args.warmup < 0:
@@ -112,7 +112,7 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     read = list(dict.fromkeys(content.read_verdicts))
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
     taken = [verdict.text.partition(": ")[2] for verdict in read if verdict.code in READ_AS]
-    codes = {code for trainer in trainers() for code in trainer.told}
+    codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
     if args.step_seconds and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
         told.append("--step-seconds was not used: it names a column of a table, and no run was read from one.")
@@ -226,17 +226,17 @@ def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
             trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
             engine = plan.config.arms[name].engine
             engine = "engine not in its log" if engine == UNKNOWN else engine
-            shown = trainer_named(plan.config.arms[name].trainer).shown
-            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if shown else 'step')}"
+            printed = trainer_named(plan.config.arms[name].trainer).logs.printed
+            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if printed else 'step')}"
             lines.append(f"{name}: {trees}, {engine}; {rows}")
-            if numbers := [text for scalar, unit in shown.items() if (text := _range(own, scalar, *unit))]:
+            if numbers := [text for scalar, unit in printed.items() if (text := _range(own, scalar, *unit))]:
                 lines.append(f"  {', '.join(numbers)}")
     return lines
 
 
 def _source_of(run: Run) -> str:
     """What a run was read from: its timer tree, a table, or a benchmark's format."""
-    if trainer_named(run.tree.trainer).shown:
+    if trainer_named(run.tree.trainer).logs.printed:
         return str(run.done["sources"][0]["format"])
     return "a table" if run.tree.mode == MODE else run.tree.name
 

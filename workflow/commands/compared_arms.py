@@ -116,7 +116,7 @@ def _source(given: str) -> str:
         raise UserError(f"{given} cannot be read ({error.strerror})") from None
     if any(path.glob("**/*.wandb")):
         return given
-    names = {form.file_name for trainer in trainers() for form in trainer.formats}
+    names = {form.file_name for trainer in trainers() for form in trainer.logs.formats}
     logs = [file for file in inside if file.name in names]
     logs = logs or [file for file in inside if not is_event_file(file) and _is_log(file)]
     if not logs and has_event_files(path):

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     Format = str
     Mode = str
 else:
-    _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.formats)
+    _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.logs.formats)
     Format = Literal[("wandb", "wandb-offline", "tensorboard", *_OWN, "phases-csv", "table")]
-    Mode = Literal[("", "sync", *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.trees))]
+    Mode = Literal[("", "sync", *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.logs.trees))]
 
 
 def is_remote(source: str) -> bool:

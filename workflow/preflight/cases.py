@@ -100,7 +100,7 @@ def case_of(run: PlannedRun, pins: StackPins, composed: Mapping[str, Any] | None
         pins=pins,
         workload=without_code(spec["workload"]),
         env=spec["env"],
-        settings=trainer.settings(without_code(args), composed["settings"] if composed else None),
+        settings=trainer.rules.settings(without_code(args), composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
         point=point,
     )

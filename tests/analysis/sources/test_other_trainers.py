@@ -285,8 +285,10 @@ def test_a_name_of_theirs_in_anothers_history_is_no_row_of_theirs(tmp_path):
 def test_every_trainer_that_is_only_imported_says_where_it_was_read():
     for trainer in trainers():
         if trainer.driver is None and trainer.trains:
-            assert trainer.trees and trainer.rows is not None and (trainer.formats or trainer.unread), trainer.name
-            for tree in trainer.trees:
+            assert (
+                trainer.logs.trees and trainer.logs.rows is not None and (trainer.logs.formats or trainer.logs.unread)
+            ), trainer.name
+            for tree in trainer.logs.trees:
                 assert tree.series in tree.source and ".py" in tree.source, tree.name
 
 

@@ -15,10 +15,12 @@ import pytest
 import yaml
 
 from common.errors import UserError
+from engines import engine_named
 from trainers.protocol import StackFacts
 from trainers.swift.checks import DRIVEN, NOT_DRIVEN
 from trainers.swift.driver import colocate, timers
 from trainers.swift.settings import trainer_args
+from trainers.swift.timers import SWIFT_4_6
 from trainers.swift.trainer import SWIFT
 from trainers.terms import TURNS
 from trainers.timers.lookup import mode_of, tree_for
@@ -135,7 +137,8 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
     assert tree.overlap and not tree_for("swift", "4.6.0", "vllm", mode_of("swift", "4.6.0", {}, {})).overlap
     assert tree.unit_not_summed("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
-    assert SWIFT.engine_gpus(tree.mode, ASYNC) == 0 and SWIFT.engine_gpus("native", ASYNC) is None
+    assert SWIFT.rollout(ASYNC, engine_named("vllm"), tree).engine_gpus == 0
+    assert SWIFT.rollout(ASYNC, engine_named("vllm"), SWIFT_4_6).engine_gpus is None
 
 
 OWN = "class Twice:\n    def step(self): ...\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import UserError
 from tests.trainers.toy import console
-from trainers.protocol import Driver, LogFormat, StackFacts, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
 from trainers.rows import Rule
 from trainers.timers.tree import Phase, TimerTree
 from trainers.workload import TrainedArm, Workload
@@ -38,18 +38,22 @@ TOY = Trainer(
     package="numpy",
     driver=Driver("tests.trainers.toy.driver", "tests.trainers.toy.driver", _trainer_args),
     keys={"steps": ("steps",), "prompts": ("prompts",), "num_generations": ("group",)},
-    checks=(
-        Rule(
-            "toy-rate",
-            "odd",
-            lambda case: (rate := case.settings.number("rate")) is not None and rate > 1 and rate,
-            "a rate of {got} with {engine}",
-            "the table jumps from one completion to the next",
-            "tests/trainers/toy/driver.py",
-            "options: rate: at most 1",
-        ),
+    logs=Logs(
+        trees=(_TREE,),
+        formats=(LogFormat(console.FORMAT, "the toy's console", console.read, is_step=console.is_step),),
+        quantities={"reward": ("toy/score",), "mean_response_length": ("toy/characters",)},
     ),
-    trees=(_TREE,),
-    formats=(LogFormat(console.FORMAT, "the toy's console", console.read, is_step=console.is_step),),
-    quantities={"reward": ("toy/score",), "mean_response_length": ("toy/characters",)},
+    rules=Rules(
+        checks=(
+            Rule(
+                "toy-rate",
+                "odd",
+                lambda case: (rate := case.settings.number("rate")) is not None and rate > 1 and rate,
+                "a rate of {got} with {engine}",
+                "the table jumps from one completion to the next",
+                "tests/trainers/toy/driver.py",
+                "options: rate: at most 1",
+            ),
+        )
+    ),
 )

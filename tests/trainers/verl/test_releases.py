@@ -87,4 +87,4 @@ def test_its_stack_refuses_what_it_stops_at_and_its_job_knows_its_keys() -> None
 def test_its_timers_are_read_and_its_limit_is_known() -> None:
     tree = tree_for("verl", "9.0.2", "vllm")
     assert tree.name == "verl 9.0" and [phase.label for phase in tree.phases] == ["Step", "Generate"]
-    assert verl().sequence_limit(tree, engine_named("vllm"), {f"{ROLLOUT}.at_most": 7}, {}) == 7
+    assert verl().rollout({f"{ROLLOUT}.at_most": 7}, engine_named("vllm"), tree).sequence_limit == 7

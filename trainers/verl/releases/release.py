@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainers.cases import Check
 from trainers.rows import Advice, Effect
 from trainers.timers.tree import TimerTree
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 
 if TYPE_CHECKING:
-    from trainers.protocol import Check
     from trainers.workload import Workload
 
 DerivedSettings = dict[str, tuple[str, Any]]

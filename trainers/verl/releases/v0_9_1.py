@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from common.findings import Finding
-from trainers.cases import Case
+from trainers.cases import Case, Variables
 from trainers.rows import Advice, Describe, Effect, Rule
 from trainers.verl import engine_settings as read
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
@@ -17,7 +17,6 @@ from trainers.verl.releases.release import DerivedSettings, Loss, Release
 from trainers.verl.releases.v0_9_1_loops import TREES, problems
 
 if TYPE_CHECKING:
-    from trainers.protocol import Variables
     from trainers.workload import Workload
 
 _VLLM = "verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py"

@@ -36,7 +36,7 @@ def comparison_findings(cases: Sequence[Case], unknown: Sequence[Case] = ()) -> 
 
 def behaviours_of(cases: Iterable[Case]) -> list[Behaviour]:
     """The engine behaviours that the cases' trainers declare."""
-    return list(dict.fromkeys(row for case in cases for row in case.trainer.behaviours))
+    return list(dict.fromkeys(row for case in cases for row in case.trainer.rules.behaviours))
 
 
 def behaviour_keys(cases: Iterable[Case]) -> set[str]:
@@ -184,10 +184,9 @@ def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
     described = behaviour_keys(cases)
     found: dict[str, list[Case]] = {}
     for case in cases:
-        start = case.trainer.engine_options.replace("{engine}", case.engine.name)
-        if not start or not case.trainer.reads_engine_options(
-            case
-        ):  # another finding reports options that are not read
+        rules = case.trainer.rules
+        start = rules.engine_options.replace("{engine}", case.engine.name)
+        if not start or not rules.reads_engine_options(case):  # another finding reports options that are not read
             continue
         for key in sorted(case.settings.given):
             if key.startswith(start) and key not in described and case.settings.get(key) is not None:
@@ -206,7 +205,7 @@ def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
 
 def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
     """The prefixes of settings that are an engine's own options."""
-    found = (case.trainer.engine_options.replace("{engine}", case.engine.name) for case in cases)
+    found = (case.trainer.rules.engine_options.replace("{engine}", case.engine.name) for case in cases)
     return tuple(filter(None, dict.fromkeys(found)))
 
 
@@ -217,18 +216,20 @@ def engines_own(key: str, cases: Sequence[Case]) -> bool:
 
 def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting selects the engine, or holds its name."""
-    switches = {one for case in cases for one in case.trainer.engine_switches}
+    switches = {one for case in cases for one in case.trainer.rules.engine_switches}
     return key in switches or all(case.settings.get(key) == case.engine.name for case in cases)
 
 
 def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting can change the work; names, places, seeds and another engine's options cannot."""
-    if any(key.rpartition(".")[2] in trainer.bookkeeping for trainer in trainers()):
+    if any(key.rpartition(".")[2] in trainer.rules.bookkeeping for trainer in trainers()):
         return False
-    if any(key in case.trainer.changes_text for case in cases):
+    if any(key in case.trainer.rules.changes_text for case in cases):
         return True
     # The added dot also matches a section that is empty.
-    if f"{key}.".startswith((*_own_options(cases), *(one for case in cases for one in case.trainer.engine_specific))):
+    if f"{key}.".startswith(
+        (*_own_options(cases), *(one for case in cases for one in case.trainer.rules.engine_specific))
+    ):
         return len({case.engine.name for case in cases}) == 1
     model = {one for case in cases for one in case.trainer.keys.get("model", ())}
     return not key.endswith((".path", "seed", "_dir")) or key in model

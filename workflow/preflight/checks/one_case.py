@@ -36,7 +36,7 @@ def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]
 
 def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """A release whose timers are not declared."""
-    if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in case.trainer.trees):
+    if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in case.trainer.logs.trees):
         return
     name, known = case.trainer.name, ", ".join(releases(case.trainer.name))
     yield finding_of(
@@ -136,7 +136,7 @@ def context(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     longest = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
     if model is None or longest <= model.context:
         return
-    refused, why, source = case.trainer.context(case, model)
+    refused, why, source = case.trainer.rules.context(case, model)
     if case.engine.in_trainer:
         refused, why = False, "nothing rejects it: the model continues at positions that it was not trained on"
     yield finding_of(
