@@ -10,7 +10,6 @@ from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
 from trainers.timers.lookup import declared_trees
 from workflow.commands.table import COMMANDS, EXIT_CODES
-from workflow.preflight.checks.variables import VARIABLES
 from workflow.stacks.definition import ENVS, load_stack
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
@@ -26,13 +25,6 @@ def gpus() -> Table:
             f"{gpu.memory_gib:g} GiB; {gpu.bandwidth_tb_s:.3f} TB/s; {gpu.bf16_tflops:g} TFLOP/s",
         )
         for known, gpu in KNOWN_GPUS.items()
-    ]
-
-
-def variables() -> Table:
-    """The debugging variables that the preflight detects."""
-    return ("code", "what it costs"), [
-        (f"`{one.name.lower().replace('_', '-')}`{' *' * one.launches}", one.cost) for one in VARIABLES
     ]
 
 
@@ -82,7 +74,6 @@ def exit_codes() -> Table:
 
 TABLES: dict[str, tuple[str, Callable[[], Table]]] = {
     "gpus": ("docs/roofline.md", gpus),
-    "variables": ("docs/preflight.md", variables),
     "stacks": ("docs/stacks.md", stacks),
     "trees": ("docs/timers.md", trees),
     "commands": ("docs/commands.md", commands),
