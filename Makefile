@@ -28,10 +28,10 @@ help:
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
 	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
 	@echo "make cpu-smoke         its twin without a GPU: a few steps of TRL with transformers and with vLLM"
-	@echo "                       both: ARMS=vllm (one engine), STACK_PYTHON=/path (register what is there: docs/offline.md)"
+	@echo "                       both: ARMS=vllm (one engine)"
 	@echo "make bench             the figures in docs/bench.md, measured here"
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
-	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md has the other words)"
+	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md)"
 	@echo "make gpu-kit           what one GPU machine without a network needs, in parts, by stages (docs/gpu.md)"
 	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
 	@echo "make docs-site         build the site of docs/ in build/site (OUT=folder); a link that leads nowhere fails it"
@@ -112,12 +112,10 @@ locks: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make locks STACK=<a folder of envs/>"; exit 2; }
 	@$(BIN)/python -m workflow.stacks lock $(STACK)
 
-# PARTS_MB=60: parts of that size, too. PYTHON_VERSION, PLATFORM and HAVE tell what the target is and has already.
+# PLATFORM tells what the target is.
 wheelhouse: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make wheelhouse STACK=<a folder of envs/>"; exit 2; }
-	@$(BIN)/python -m workflow.stacks wheelhouse "$(STACK)" $(if $(OUT),--out "$(OUT)") \
-	  $(if $(PARTS_MB),--part-mb "$(PARTS_MB)") $(if $(PYTHON_VERSION),--python "$(PYTHON_VERSION)") \
-	  $(if $(PLATFORM),--platform "$(PLATFORM)") $(if $(HAVE),--have "$(HAVE)") $(if $(LIST),--list)
+	@$(BIN)/python -m workflow.stacks wheelhouse "$(STACK)" $(if $(OUT),--out "$(OUT)") $(if $(PLATFORM),--platform "$(PLATFORM)")
 
 # STAGES="trl graphs": only these.
 gpu-kit: $(VENV)/controller.stamp

@@ -22,7 +22,6 @@ from workflow import stacks
 
 from .attempts import job_environment, made_inputs  # noqa: F401 (the latter a fixture)
 from .trainers.verl.environments import build as build_verl
-from .trainers.verl.environments import share as share_verl
 from .warm import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -148,4 +147,3 @@ def warm_verl() -> Iterator[Callable[[str], WarmPython]]:
             return made
 
         yield python
-    share_verl()

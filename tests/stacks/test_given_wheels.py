@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PYTHON, Index, Site, interpreter, write_wheel
+from .conftest import PYTHON, Index, Site, write_wheel
 
 pytestmark = pytest.mark.full("stacks over given wheels")
 
@@ -106,21 +106,3 @@ def test_a_stack_that_is_built_without_it_is_not_said_to_have_it(parser: Site, a
     (folder / "verify.json").unlink()  # it would be verified again, not built
     refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given)
     assert refused.returncode == 1 and "tiny is already built without that wheel" in refused.stderr
-
-
-def test_registering_an_interpreter_takes_it_where_the_package_is_missing(
-    parser: Site, antlr: Path, tmp_path: Path
-) -> None:
-    wheel = wheel_of(antlr)
-    options = ["--stacks-dir", str(parser.stacks), "--wheel", str(wheel), "--sha256", sha256(wheel)]
-    bare = interpreter(tmp_path / "bare")
-    done = parser.run("register", "tiny", "--python", str(bare), *options)
-    assert done.returncode == 0, done.stderr
-    (folder,) = parser.built()
-    (record,) = json.loads((folder / "verify.json").read_text())["origin"]["wheels"]
-    assert record["sha256"] == sha256(wheel)
-    has_it = interpreter(tmp_path / "has-it", wheel)
-    done = parser.run("register", "tiny", "--python", str(has_it), *options)
-    assert done.returncode == 0, done.stderr
-    assert f"{wheel.name} is not used: the interpreter's {NAME} stays" in done.stderr
-    assert "wheels" not in json.loads((folder / "verify.json").read_text())["origin"]

@@ -94,7 +94,7 @@ def test_what_a_preloaded_library_needs_is_found_in_every_process(
 
 
 def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path) -> None:
-    """A registered stack: one library comes with the interpreter, another was laid over it."""
+    """One library comes with an interpreter, another is in an environment over it."""
     for name in ("base", "env"):
         interpreter(tmp_path / name)
     base, env = (tmp_path / name / "lib" / f"python{PYTHON}" / "site-packages" for name in ("base", "env"))

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from workflow.stacks.conda import parse_conda_lock
-from workflow.stacks.definition import ENVS, LAID_OVER, SITE_PACKAGES, load_stack
+from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack
 from workflow.stacks.lockfile import check_lock
 from workflow.stacks.needs import LAYER
 from workflow.stacks.source_builds import build_from_source
@@ -137,8 +137,3 @@ def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path: Path) -
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
     assert f'"CPATH" = "{own}/nvidia/cu13/include"' in seen
     assert SITE_PACKAGES not in seen
-    # Of a registered interpreter the headers lie in its own folder of packages.
-    (own / LAID_OVER).write_text("import site; site.addsitedir('/opt/torch/site-packages')\n", encoding="utf-8")
-    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), {}, ()), work, ())
-    seen = (tmp_path / "seen").read_text(encoding="utf-8")
-    assert f'"CPATH" = "{own}/nvidia/cu13/include:/opt/torch/site-packages/nvidia/cu13/include"' in seen

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import parse_wheel_filename
+
 from common.errors import UserError
 from common.files import ROOT, write_json
 from engines import engine_named
@@ -18,9 +20,8 @@ from workflow.gpu_kit.stages import BUNDLES, PLATFORM, PYTHON, STAGES, TORCH, Bu
 from workflow.gpu_kit.trees import tree_hashes
 from workflow.gpu_kit.wheels import pack, trim_wheel
 from workflow.stacks.definition import ENVS, load_stack
-from workflow.stacks.distfiles import Target, choose_files, download, locate_files
 from workflow.stacks.lockfile import Pin, check_lock
-from workflow.stacks.uv import configured_uv
+from workflow.stacks.wheelhouse import download
 
 PART_MIB = 48
 """An upload holds 64 MiB, and the working tree is part of it."""
@@ -67,15 +68,10 @@ def write_bundle(name: str, bundle: Bundle, out: Path) -> dict[str, Any]:
 
 def _download(bundle: Bundle, folder: Path) -> dict[Path, str]:
     """The bundle's wheels, with the lock's hashes, and the package of each; files that are there are kept."""
-    folder.mkdir(parents=True, exist_ok=True)
     pins = _pins(bundle)
-    uv = configured_uv(main_index_first=True)
-    files = choose_files(pins, locate_files(pins, uv, PYTHON), Target(PYTHON, PLATFORM))
-    missing = [file for file in files if not (folder / file.name).is_file()]
-    partial = [folder / f".{file.name}" for file in missing]
-    for number in download([(file.url, path) for file, path in zip(missing, partial, strict=True)]):
-        partial[number].replace(folder / missing[number].name)
-    return {folder / file.name: file.pin.name for file in files}
+    download(pins, folder, PYTHON, PLATFORM)
+    packages = {path: str(parse_wheel_filename(path.name)[0]) for path in folder.glob("*.whl")}
+    return {path: name for path, name in packages.items() if name in {pin.name for pin in pins}}
 
 
 def _pins(bundle: Bundle) -> list[Pin]:

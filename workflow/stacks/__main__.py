@@ -15,10 +15,8 @@ from workflow.stacks import image, wheelhouse
 from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
-from workflow.stacks.distfiles import Target
 from workflow.stacks.lockfile import check_lock, env_names, refresh_conda_lock, refresh_lock
 from workflow.stacks.needs import missing_needs
-from workflow.stacks.register import register
 from workflow.stacks.source_builds import wheel_pairs
 from workflow.stacks.verification import verify_again
 
@@ -91,15 +89,7 @@ def _needs(given: argparse.Namespace) -> None:
 
 
 def _wheelhouse(given: argparse.Namespace) -> None:
-    if given.part_mb is not None and not given.part_mb > 0:  # checked before gigabytes are downloaded
-        raise UserError(f"--part-mb must be more than 0 (got {given.part_mb:g})")
-    python = given.python or load_stack(given.name, given.envs).python
-    target = Target(python, given.platform or f"manylinux_2_28_{os.uname().machine}")  # most clusters support it
-    selection = wheelhouse.select(given.name, target, given.have, given.envs)
-    if given.list:
-        print(wheelhouse.file_list(selection))
-    else:
-        print(wheelhouse.collect(selection, given.out or Path("wheelhouse") / given.name, given.part_mb))
+    print(wheelhouse.collect(given.name, given.out or Path("wheelhouse") / given.name, given.platform, given.envs))
 
 
 def _container(given: argparse.Namespace) -> None:
@@ -117,9 +107,10 @@ def _adopt(given: argparse.Namespace) -> None:
 
 
 def _register(given: argparse.Namespace) -> None:
-    options = {key: getattr(given, key) for key in ("accept", "overlay", "leave_out", "find_links")}
-    options["wheels"] = wheel_pairs(given.wheel, given.sha256)
-    print(register(given.name, given.python, given.stacks_dir, given.envs, **options))
+    raise UserError(
+        f"`register` was given up: to use an environment as it is, `python -m workflow.stacks found {given.name}-own "
+        "--python …`, and name that stack in the experiment (docs/stacks.md has how to add missing packages)"
+    )
 
 
 def _found(given: argparse.Namespace) -> None:
@@ -177,29 +168,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--python", type=Path, required=True, help="its interpreter, or its folder; nothing is written into it")
     add("--trainer", help="if it has several (trl, verl, swift), or replay: an engine alone")
     add("--engine", help="if it has several (vllm, sglang, transformers)")
-    _add_wheelhouse(command(_wheelhouse, "download a stack's wheels for a machine without a network"))
-    _add_register(command(_register, "use an existing interpreter and install missing packages on top", stacks, wheels))
-    return parser
-
-
-def _add_wheelhouse(add: Any) -> None:
+    add = command(_wheelhouse, "download a stack's wheels for a machine without a network")
     add("--out", type=Path, help="default: wheelhouse/<name>")
-    add("--part-mb", type=float, help="also write parts of at most this many MB (10^6 bytes)")
-    add("--python", help="Python's feature release on the target (default: the stack's)")
-    add("--platform", help="the target's platform (default: manylinux_2_28 of this machine's processor)")
-    add("--have", help="packages that the target has: a `pip freeze` file, or name==version,…")
-    add("--list", action="store_true", help="only print the files and their sizes")
-
-
-def _add_register(add: Any) -> None:
-    add("--python", type=Path, required=True, help="the interpreter; it never changes")
-    for option, text in (
-        ("--accept", "keep the installed version: names, name==version, :extra: for all packages that the lock lacks"),
-        ("--overlay", "install the lock's version on top: names, or :all:"),
-        ("--leave-out", "do not install these missing packages"),
-    ):
-        add(option, action="append", default=[], metavar="NAMES", help=text)
-    add("--find-links", type=Path, metavar="DIR", help="install missing packages only from this folder")
+    platform = f"manylinux_2_28_{os.uname().machine}"  # most clusters support it
+    add("--platform", default=platform, help=f"the target's platform (default: {platform})")
+    former = commands.add_parser("register")  # unlisted: its message says what to use
+    former.add_argument("name")
+    former.add_argument("options", nargs=argparse.REMAINDER)
+    former.set_defaults(run=_register)
+    return parser
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from common.errors import UserError
-from workflow.stacks import bytecode, staging
+from workflow.stacks import staging
 from workflow.stacks.conda import PROGRAMS, CondaPackage, activated, check_conda_lock, create_prefix, find_conda
 from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id
 from workflow.stacks.lockfile import Pin, check_lock
@@ -70,7 +70,7 @@ def build(
     """
     stack = load_stack(name, envs)
     if stack.found_python:
-        from workflow.stacks.found import make_ready  # found.py reads interpreters as register.py does, which builds
+        from workflow.stacks.found import make_ready  # asks the trainers, which a builder lacks
 
         return make_ready(stack, expected)
     pins = check_lock(name, envs)
@@ -101,10 +101,13 @@ def _require_wheels(stack: Stack, given: Sequence[GivenWheel], final: Path) -> N
 def _verify_again(stack: Stack, final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]) -> bool:
     """Verifies an existing environment; True if it passes. UserError if a registered or adopted one fails."""
     origin = origin_of(final)
-    verb, option = ("register", "python") if "python" in origin else ("adopt", "image")
+    # Registered: by an earlier version, in which a lock could be laid over an interpreter.
+    again = "record its environment (`python -m workflow.stacks found NAME --python …`)"
+    if "image" in origin:
+        again = f"adopt it again (`python -m workflow.stacks adopt {stack.name} --image …`)"
     advice = (
-        f"{stack.name} is {origin.get('state')} ({origin.get(option)}), and fails its verification: {verb} it again "
-        f"(`python -m workflow.stacks {verb} {stack.name} --{option} …`), or remove {final} to build it"
+        f"{stack.name} is {origin.get('state')} ({origin.get('python') or origin.get('image')}), and fails its "
+        f"verification: {again}, or remove {final} to build it"
     )
     if not (final / "env" / "bin" / "python").exists() or wanted not in {"auto", built_by(final)}:
         if was_chosen(origin):
@@ -169,7 +172,6 @@ def verify_and_move(layer: PipLayer, temporary: Path, final: Path, origin: dict[
     stack.log("verifying")
     verify(BuiltEnvironment(stack, temporary / "env", final.name, (), origin, layer.fds), temporary)
     staging.move_into_place(temporary, final)
-    _keep_bytecode(layer, final)
 
 
 def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) -> None:
@@ -183,7 +185,6 @@ def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) 
         (final / "verify.json").unlink(missing_ok=True)
         staging.link_into_place(prefix, final)
         (work / "verify.json").replace(final / "verify.json")
-    _keep_bytecode(layer, final)
 
 
 def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]) -> None:
@@ -219,23 +220,15 @@ def install(layer: PipLayer, env: Path, folder: Path) -> None:
     for name in sorted({canonicalize_name(path.name.partition("-")[0]) for path in infos} & names):
         command += ["--reinstall-package", name]  # the lock's file replaces conda's
     if wanted:
-        cache = uv.cache()
-        linking = replace(uv, environ={"UV_LINK_MODE": _link_mode(cache, env), **uv.environ})
+        linking = replace(uv, environ={"UV_LINK_MODE": _link_mode(uv.cache(), env), **uv.environ})
         command += [*uv.arguments, *layer.torch_index, "-r", str(listed)]
         status, output = linking.run(command, fds=layer.fds, show=True)
         if status != 0:
             raise uv_error(output, f"{stack.name}: installing {stack.lock}", uv)
-        bytecode.reuse(bytecode.cache_beside(cache, env), env)
     if layer.compiled:
         pins = {pin.name: pin for pin in layer.pins}
         build_from_source(stack, [pins[name] for name in layer.compiled], env / "bin" / "python", uv, work, layer.fds)
     shutil.rmtree(work)
-
-
-def _keep_bytecode(layer: PipLayer, final: Path) -> None:
-    """Shares the bytecode that verify.py compiled; call it when the environment is in place and on the disk."""
-    env = final / "env"
-    bytecode.keep(bytecode.cache_beside(layer.uv.cache(), env), env)
 
 
 def _link_mode(cache: Path | None, env: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -22,8 +21,6 @@ from common.messages import unknown_name
 ENVS = ROOT / "envs"
 STACKS = Path(".stacks")
 """The folder of built environments and of stacks recorded as found, in the working directory."""
-LAID_OVER = "_laid_over.pth"
-"""In site-packages of a registered stack: adds the package folders of the user's interpreter."""
 _ACCELERATORS = ("cpu", "cuda")
 CURRENT = "current"
 """In a found stack's folder: the link to what was recorded last, a folder named by its lock_id."""
@@ -286,12 +283,3 @@ def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
     """The absolute path of the environment's interpreter; it exists once the stack is built."""
     return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
-
-
-def site_folders(env: Path) -> list[Path]:
-    """Absolute package folders of an environment: its own, then those of a registered interpreter."""
-    own = sorted(env.absolute().glob("lib/python*/site-packages"))
-    files = [folder / LAID_OVER for folder in own if (folder / LAID_OVER).is_file()]
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    found = [match[1] for line in lines if (match := re.search(r"addsitedir\((.*)\)", line))]
-    return own + [Path(ast.literal_eval(text)) for text in found]

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from packaging.markers import Marker, default_environment
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -143,14 +142,6 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
         elif found and item in overrides:
             raise UserError(f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{_make(lock)}`")
     return pins
-
-
-def is_pinned(pinned: str, installed: str) -> bool:
-    """True if pip accepts the installed version for the pin: 2.11.0+cu130 meets 2.11.0, but not the reverse."""
-    try:
-        return SpecifierSet(f"=={pinned}").contains(Version(installed), prereleases=True)
-    except InvalidVersion:
-        return False
 
 
 def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:

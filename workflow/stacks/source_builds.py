@@ -17,7 +17,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from common.errors import UserError
 from common.files import file_sha256
-from workflow.stacks.definition import SITE_PACKAGES, Stack, site_folders
+from workflow.stacks.definition import SITE_PACKAGES, Stack
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import Uv, end_of_output, uv_error
 
@@ -35,8 +35,9 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
     for pin in pins:
         name, wanted = pin.name, work / f"{pin.name}.txt"
         wanted.write_text(pin.requirement, encoding="utf-8")
-        folders = site_folders(python.absolute().parents[1])
-        settings = {key: _in_each(value, folders) for key, value in build_settings(stack, uv.environ).items()}
+        (packages,) = python.absolute().parents[1].glob("lib/python*/site-packages")
+        settings = build_settings(stack, uv.environ)
+        settings = {key: value.replace(SITE_PACKAGES, str(packages)) for key, value in settings.items()}
         # uv.toml limits these variables to the build: uv itself must reach the sources.
         (work / "uv.toml").write_text(_uv_toml(name, settings, uv), encoding="utf-8")
         limit = f", {settings['MAX_JOBS']} compilers at once" if "MAX_JOBS" in settings else ""
@@ -76,13 +77,6 @@ def jobs_at_once(environ: Mapping[str, str]) -> int:
     if granted_mib := environ.get("SLURM_MEM_PER_NODE"):  # usually less than the machine has free
         limits_gib.append(int(granted_mib) / 1024)
     return max(1, min(processors, int(min(limits_gib) // GIB_PER_JOB)))
-
-
-def _in_each(value: str, folders: Sequence[Path]) -> str:
-    """The value with the package folder inserted; with several folders, a list of paths like PATH."""
-    if SITE_PACKAGES not in value:
-        return value
-    return os.pathsep.join(value.replace(SITE_PACKAGES, str(folder)) for folder in folders)
 
 
 def _uv_toml(name: str, settings: Mapping[str, str], uv: Uv) -> str:
@@ -144,21 +138,19 @@ def wheel_pairs(paths: Sequence[Path], hashes: Sequence[str]) -> list[tuple[Path
     return list(zip(paths, hashes, strict=True))
 
 
-def given_wheels(
-    stack: Stack, pins: Sequence[Pin], given: Sequence[tuple[Path, str]], python: str | None = None
-) -> list[GivenWheel]:
+def given_wheels(stack: Stack, pins: Sequence[Pin], given: Sequence[tuple[Path, str]]) -> list[GivenWheel]:
     """Checks the given files and returns them; UserError names the first wrong one.
 
     Each must have its sha256 and belong to a package of `source_builds`, in the lock's version, for this machine and
-    for `python` (a feature release; default: the stack's).
+    the stack's Python.
     """
-    found = [_checked_wheel(stack, pins, path, sha256, python or stack.python) for path, sha256 in given]
+    found = [_checked_wheel(stack, pins, path, sha256) for path, sha256 in given]
     if len({wheel.package for wheel in found}) < len(found):
         raise UserError(f"--wheel names one package twice: {', '.join(wheel.path.name for wheel in found)}; keep one")
     return found
 
 
-def _checked_wheel(stack: Stack, pins: Sequence[Pin], path: Path, sha256: str, python: str) -> GivenWheel:
+def _checked_wheel(stack: Stack, pins: Sequence[Pin], path: Path, sha256: str) -> GivenWheel:
     if not path.is_file():
         raise UserError(f"--wheel: {path} is not there; correct the path")
     try:
@@ -175,12 +167,12 @@ def _checked_wheel(stack: Stack, pins: Sequence[Pin], path: Path, sha256: str, p
     pin = next(pin for pin in pins if pin.name == name)  # check_lock requires a pin for it
     if str(version) != pin.version:
         raise UserError(f"--wheel: {path.name} is {name} {version}; {stack.lock}:{pin.line} wants {pin.version}")
-    release = (int(python.split(".")[0]), int(python.split(".")[1]))
+    release = (int(stack.python.split(".")[0]), int(stack.python.split(".")[1]))
     interpreter, platforms = f"cp{release[0]}{release[1]}", list(platform_tags())
     usable = {*cpython_tags(release, platforms=platforms), *compatible_tags(release, interpreter, platforms)}
     if not tags & usable:
         raise UserError(
-            f"--wheel: {path.name} does not fit Python {python} on this machine; build it for "
+            f"--wheel: {path.name} does not fit Python {stack.python} on this machine; build it for "
             f"{interpreter}-{interpreter}-{platforms[0]} or an older platform"
         )
     got = file_sha256(path)

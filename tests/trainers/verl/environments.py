@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from workflow.runs.locks import try_lock
-from workflow.stacks import bytecode
 from workflow.stacks.uv import Uv, configured_uv, torch_arguments
 
 HERE = Path(__file__).resolve().parent
@@ -49,18 +47,8 @@ def build(version: str) -> Path:
         _uv(uv, ["venv", str(making), "--python", PYTHON, "--relocatable", "--no-python-downloads", "--no-project"])
         sync = ["pip", "sync", "--require-hashes", *_SOURCES, "--python", str(making / "bin" / "python")]
         _uv(uv, [*sync, *uv.arguments, *torch_arguments(uv, TORCH, "cpu", PYTHON), str(lock)])
-        share(uv)
-        bytecode.reuse(bytecode.cache_beside(uv.cache(), making), making)
         making.rename(final)
     return python
-
-
-def share(uv: Uv | None = None) -> None:
-    """Keeps what tests made Python compile in these environments for the next ones, as a stack does that is built."""
-    cache = (uv or configured_uv()).cache()
-    os.sync()
-    for python in CACHE.glob("*-*/bin/python"):
-        bytecode.keep(bytecode.cache_beside(cache, python.parents[1]), python.parents[1])
 
 
 def lock(version: str) -> None:
