@@ -72,7 +72,7 @@ def _same_factors(a: Run, b: Run) -> bool:
 def nodes_of(runs: Sequence[Run], results: Path) -> Nodes:
     """The nodes of the runs that this project trained; attempts of older releases do not name them."""
     found = tuple(one for run in runs if (one := _run_nodes(run, results)).nodes)
-    return Nodes(found, tuple(_slow_nodes(found)))
+    return Nodes(found, tuple(slow_nodes(found)))
 
 
 def _run_nodes(run: Run, results: Path) -> RunNodes:
@@ -88,7 +88,8 @@ def _run_nodes(run: Run, results: Path) -> RunNodes:
     return RunNodes(run, tuple(nodes), tuple(speeds))
 
 
-def _slow_nodes(runs: Sequence[RunNodes]) -> Iterator[SlowNode]:
+def slow_nodes(runs: Sequence[RunNodes]) -> Iterator[SlowNode]:
+    """The nodes that are slower than the others' median by more than the others' spread."""
     # quantity -> node -> GPU (None: the whole node) -> values
     measured: dict[tuple[str, str], dict[str, dict[int | None, list[float]]]] = defaultdict(dict)
     for speed in (speed for one in runs for speed in one.speeds):

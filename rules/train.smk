@@ -14,7 +14,7 @@ rule train:
         f"{RESULTS}/runs/{{run_id}}/done.json",
     log:
         f"{RESULTS}/runs/{{run_id}}/launcher.log",
-    # In the plan's order: all arms of a seed one after another, so that a machine's drift affects all arms equally.
+    # All arms of a seed one after another, in turns by seed, so that a machine's drift affects all arms equally.
     priority: lambda wildcards: PLAN.priority(wildcards.run_id)
     # The launcher retries; --retries would also submit cancelled jobs again.
     retries: 0
@@ -51,6 +51,9 @@ rule train:
         hang_min_s=600,
         first_step_s=7200,
         node_speed_s=60,
+        pair="",
+        pair_after=lambda wildcards: PLAN.before_in_pair(wildcards.run_id),
+        pair_wait_s=600,
     params:
         folder=subpath(output[0], parent=True),
         # With the stack's lock and the inputs, this decides whether a run must be trained.
@@ -69,3 +72,4 @@ rule train:
         " --stop-grace-s={resources.stop_grace_s} --restarts={resources.restarts}"
         " --hang-factor={resources.hang_factor} --hang-min-s={resources.hang_min_s}"
         " --first-step-s={resources.first_step_s} --node-speed-s={resources.node_speed_s}"
+        " --pair={resources.pair:q} --pair-after={resources.pair_after:q} --pair-wait-s={resources.pair_wait_s}"

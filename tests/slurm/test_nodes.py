@@ -1,20 +1,26 @@
-"""Jobs on several nodes: one Ray cluster of the job's own, whose loss ends the life and not the run."""
+"""Jobs on several nodes, whose loss ends the life and not the run; and pairs of runs on the same nodes."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
-from ..job.run_bench import ROOT
+from analysis.nodes import RunNodes, slow_nodes
+
+from ..job.run_bench import ROOT, STAND_IN
+from ..programs import executable
 from .cluster import Cluster
-from .runs import SlurmRun
+from .runs import MakeRun, SlurmRun
 
 OPTIONS = ("--nodes", "2", "--mem-mb", "4000")
 
@@ -171,3 +177,90 @@ def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> N
     assert head.returncode != 0 and end["kind"] == "killed"
     assert end["rank"].startswith("the server on rank 1 (gpu2) was killed by SIGKILL") and end["rank"] in said
     served.wait(lambda: not served.processes())
+
+
+def pair(run: MakeRun, folder: Path, wait_s: str, options: tuple[str, ...] = (), **first: Any) -> tuple[SlurmRun, ...]:
+    """The runs of a pair: the second one's head gets the first one's nodes."""
+    one = run(folder=folder, run_id="a-s0", steps=3, options=options, **first)
+    after = f"a-s0 {one.spec['fingerprint']}"
+    more = ("--pair", "node", "--pair-after", after, "--pair-wait-s", wait_s)
+    return one, run(folder=folder, run_id="b-s0", steps=3, options=(*options, *more))
+
+
+@pytest.fixture
+def runs(cluster: Cluster, tmp_path: Path) -> Iterator[MakeRun]:
+    made: list[SlurmRun] = []
+
+    def make(folder: Path, **more: Any) -> SlurmRun:
+        made.append(SlurmRun(cluster, folder, **more))
+        return made[-1]
+
+    yield make
+    cluster.run("scancel", "--user=root")
+    for one in made:
+        one.end()
+
+
+def nodes_of(run: SlurmRun) -> list[str]:
+    nodes: list[str] = run.read("attempts", "1", "attempt.json")["nodes"]
+    return nodes
+
+
+def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(runs: MakeRun, tmp_path: Path) -> None:
+    """Two small runs would fit on the node at once, and another node is idle."""
+    options = ("--gres", "gpu:h100:2")
+    one, two = pair(runs, tmp_path, "600", options, env={"STAND_IN_WAIT": "2"})
+    second = two.start()
+    two.wait_for_words(second, "waiting for a-s0 to begin")
+    first = one.start()
+    one.wait_for_step(2)
+    two.wait_for_words(second, "waits: Dependency")
+    one.go()
+    one.finish(first)
+    two.finish(second)
+    assert nodes_of(one) == nodes_of(two) and two.jobs() == []
+    assert two.read("attempts", "1", "attempt.json")["started"] > one.attempts()[0]["time"]
+
+
+def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(runs: MakeRun, tmp_path: Path) -> None:
+    one, two = pair(runs, tmp_path, "4")
+    one.finish(one.start())
+    (node,) = nodes_of(one)
+    one.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    said = two.finish(two.start())
+    assert f"{node} was not free for 4 s" in said
+    assert nodes_of(two) != [node] and len(list(two.run.glob("jobs/*"))) == 1, "the same job goes elsewhere"
+
+
+def test_a_first_run_that_nobody_starts_is_not_waited_for(runs: MakeRun, tmp_path: Path) -> None:
+    _, two = pair(runs, tmp_path, "2")
+    assert "a-s0 has not begun, and nobody is starting it" in two.finish(two.start())
+
+
+def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(runs: MakeRun, tmp_path: Path) -> None:
+    one, two = pair(runs, tmp_path, "600")
+    one.finish(one.start())
+    file = one.run / "attempts" / "1" / "attempt.json"
+    attempt = json.loads(file.read_text())
+    file.write_text(json.dumps(attempt | {"slurm": attempt["slurm"] | {"nodes": "gone7"}}))
+    assert "training on any node instead of gone7" in two.finish(two.start())
+
+
+def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(runs: MakeRun, tmp_path: Path) -> None:
+    slowed = (
+        "import pathlib, sys, node.node_speed as speed; measure = speed.timed; "
+        "speed.timed = lambda action: [10 * second for second in measure(action)]; "
+        "speed.main(0, pathlib.Path(sys.argv[-1]))"
+    )
+    found = []
+    for node in ("gpu1", "gpu2"):
+        one = runs(tmp_path, run_id=f"{node}-s0", steps=1, options=("--node-speed-s", "60", "--nodelist", node))
+        at_gpu2 = f'exec {sys.executable} -c "{slowed}" "$@"'
+        measures = f'case $SLURMD_NODENAME in gpu2) {at_gpu2};; *) exec {sys.executable} "$@";; esac'
+        choice = f'case "$*" in *node_speed*) {measures};; *) exec {sys.executable} {STAND_IN} "$@";; esac'
+        executable(tmp_path / "stack" / "env" / "bin" / "python", choice)
+        one.finish(one.start())
+        speed = one.read("attempts", "1", "attempt.json")["speed"]
+        assert speed["node"] == node and not speed["not_measured"]
+        found.append(RunNodes(SimpleNamespace(run_id=one.run_id), (node,), (speed,)))  # type: ignore[arg-type]
+    assert [slow.node for slow in slow_nodes(found)] == ["gpu2"]

@@ -251,3 +251,19 @@ def test_a_request_that_fits_passes() -> None:
     require_requests(site(gres="-"), [spec(), spec(workload={"gpus_per_node": 4})])
     require_requests(site(runtime="attempt * 60", nodes="1 if attempt else 2"), [spec()])
     require_requests(Site({}), [spec()])
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("node", ""),
+        ("off", ""),
+        ("False", ""),  # as YAML reads off
+        ("allocation", "pair: allocation is not available: each run has a job of its own"),
+        ("nodes", "pair 'nodes' is not node or off"),
+    ],
+)
+def test_a_pair_trains_on_its_nodes_or_anywhere(pair: str, says: str) -> None:
+    assert says in told(pair=pair) and bool(says) == bool(told(pair=pair))
+    if pair == "allocation":
+        assert "write pair: node, or give all arms one nodelist or reservation" in told(pair=pair)

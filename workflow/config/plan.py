@@ -103,12 +103,37 @@ class Plan:
         return [of_run(run_id)] if self.runs[run_id].stack else []
 
     def priority(self, run_id: str) -> int:
-        """The run's priority for Snakemake, highest for the first run of the plan."""
+        """The run's priority for Snakemake, highest for the first one."""
         return self._priorities[run_id]
 
     @cached_property
     def _priorities(self) -> dict[str, int]:
-        return {run_id: len(self.runs) - index for index, run_id in enumerate(self.runs)}
+        return {run_id: len(self.runs) - index for index, run_id in enumerate(self._turns)}
+
+    @cached_property
+    def _turns(self) -> list[str]:
+        """The trained runs in the order of their submission: which arm is first alternates by seed."""
+        seeds: dict[int, list[str]] = {}
+        for run in self.runs.values():
+            seeds.setdefault(run.spec["seed"], []).append(run.run_id)
+        return [run_id for index, ids in enumerate(seeds.values()) for run_id in (ids[::-1] if index % 2 else ids)]
+
+    def before_in_pair(self, run_id: str) -> str:
+        """The run before this one among those of its seed and factors, with its fingerprint; empty for the first."""
+        return self._before[run_id]
+
+    @cached_property
+    def _before(self) -> dict[str, str]:
+        last: dict[str, str] = {}
+        before = {}
+        for run_id in self._turns:
+            spec = self.runs[run_id].spec
+            # The factors of one arm's options are not the other's.
+            shared = {path: value for path, value in spec["factors"].items() if path.startswith("workload.")}
+            pair = json.dumps([spec["seed"], spec["workload"].get("nodes", 1), shared], sort_keys=True)
+            before[run_id] = last.get(pair, "")
+            last[pair] = f"{run_id} {spec['fingerprint']}"
+        return before
 
     @property
     def inputs_stack_file(self) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,16 @@ class LauncherStop:
 
 
 class Submitter:
-    def __init__(self, run: RunPaths, request: dict[str, Any], scheduler: Scheduler, stop: LauncherStop) -> None:
+    def __init__(
+        self,
+        run: RunPaths,
+        request: dict[str, Any],
+        scheduler: Scheduler,
+        stop: LauncherStop,
+        placement: Callable[[], dict[str, str]],
+    ) -> None:
         self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
+        self._placement = placement
         spec = request["spec"]
         self._run_id, self._fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
         self._steps = steps_of(spec)
@@ -70,7 +79,10 @@ class Submitter:
         self._require_space()
         self._require_fit()
         attempts = self._run.attempts()
-        request = self._request | {"count_from": count_from or (attempts[-1].number + 1 if attempts else 1)}
+        request = self._request | {
+            "count_from": count_from or (attempts[-1].number + 1 if attempts else 1),
+            "placement": self._placement(),
+        }
         give_up = time.monotonic() + SUBMIT_PATIENCE_S
         pause_s = 5.0
         while True:
@@ -88,6 +100,12 @@ class Submitter:
             self._require_not_cancelled()  # the submission saw that, too
             if is_submit_limit(error):
                 give_up = time.monotonic() + SUBMIT_PATIENCE_S  # the user's other jobs will end
+            elif request["placement"] and not may_pass(error):
+                print_message(
+                    f"{self._run_id}: {error}; training on any node instead of {request['placement']['nodes']}"
+                )
+                request["placement"] = {}
+                continue
             elif not may_pass(error) or time.monotonic() > give_up:
                 write_json_once(
                     job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"}

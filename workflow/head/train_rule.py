@@ -22,7 +22,7 @@ from workflow.slurm.site import Site
 
 _PATIENCE_S = 60.0
 _SHOWN = 5
-_OTHERS = ("setup", "slurm_extra", "nodes", "mem_mb", "runtime", "stop_grace_s")
+_OTHERS = ("pair", "setup", "slurm_extra", "nodes", "mem_mb", "runtime", "stop_grace_s")
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
@@ -46,6 +46,9 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     site = parser.add_argument_group("site (Slurm)")
     for key, flag in {**TEXTS, "setup": "setup", "slurm_extra": "slurm-extra"}.items():
         site.add_argument(f"--{flag}", dest=key, default="")
+    site.add_argument("--pair", default="", help="node: train on the nodes of the run before it; off: on any")
+    site.add_argument("--pair-after", default="", help="the run before it in its pair, and that run's fingerprint")
+    limits.add_argument("--pair-wait-s", type=float, default=600.0, help="for the nodes of the run before it")
     site.add_argument("--nodes", default="1")
     site.add_argument("--mem-mb", default="", help="per node; default: the partition's")
     site.add_argument("--runtime", default="0", help="the walltime of one job")
@@ -64,6 +67,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
     request = read_request(given, on_slurm=args.cluster == "slurm")
     if request.errors:
         raise UserError(f"{run_id}: {request.errors[0]}")
+    nodelist = request.site["nodelist"]
     if args.stack is None:
         inputs, prepared, python = "", dict[str, str](), Path(sys.executable)
     else:
@@ -77,6 +81,8 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "cluster": args.cluster,
         "limits": {name: getattr(args, name) for name in LIMITS},
         "site": dict(request.site),
+        # With a node list of the site's, all runs have the same nodes anyway.
+        "pair": args.pair_after if args.pair == "node" and args.cluster == "slurm" and not nodelist else "",
     }
 
 

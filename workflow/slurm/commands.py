@@ -183,6 +183,11 @@ def test_only(options: Mapping[str, object]) -> None:
     command("sbatch", "--test-only", *words, "--wrap=true")
 
 
+def require_no_nodes(job_id: str) -> None:
+    """Remove the node list that a waiting job was submitted with; raises `SlurmError`."""
+    command("scontrol", "update", f"JobId={job_id}", "ReqNodeList=")
+
+
 def requeue(job_id: str) -> None:
     """Put a job back into the queue unless it has ended or was cancelled; raises `SlurmError`.
 

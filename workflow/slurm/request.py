@@ -25,11 +25,11 @@ TEXTS = {
     "gres": "gres",
     **{name: name for name in ("qos", "constraint", "reservation", "nodelist", "exclude")},
 }
-LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s", "node_speed_s")
+LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s", "node_speed_s", "pair_wait_s")
 # All resources of rules/train.smk, and Snakemake's own.
 KEYS = (
     *(*TEXTS, "nodes", "cpus_per_task", "mem_mb", "runtime", "setup", "slurm_extra"),
-    *(*LIMITS, "train_slots", "submit_to"),
+    *(*LIMITS, "pair", "pair_after", "train_slots", "submit_to"),
 )
 _SNAKEMAKES = ("mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
 # The key that people mean by another name: keys of Snakemake's Slurm plugin, of sbatch and of submitit.
@@ -129,6 +129,7 @@ def read_request(given: Mapping[str, str], others: Container[str] = (), on_slurm
         "runtime": value_of("runtime", minutes_of, 0),
         **({"extra": extra} if extra else {}),
     }
+    value_of("pair", pair_of)
     grace_s = value_of("stop_grace_s", lambda text: _whole("stop_grace_s", text), STOP_GRACE_S)
     cpus = value_of("cpus_per_task", lambda text: _whole("cpus_per_task", text))
     gpus = value_of("gres", gpus_of_gres, 0)
@@ -181,6 +182,19 @@ def misread_time(raw: str, minutes: str) -> RequestError:
         f"runtime {minutes} min is {int(minutes) / 1440:.3g} days; did YAML read {raw}?",
         f"write {hours}h{f'{rest}m' if rest else ''} or {of_slurm} {WHERE}, or {minutes}m if that is meant",
     )
+
+
+def pair_of(text: str) -> str:
+    """`node` or `off`; YAML reads a plain `off` as false."""
+    word = text.strip().lower()
+    if word == "allocation":
+        raise RequestError(
+            "pair: allocation is not available: each run has a job of its own, by which it is requeued and found again",
+            f"write pair: node, or give all arms one nodelist or reservation {WHERE}",
+        )
+    if word not in ("node", "off", "false"):
+        raise RequestError(f"pair {text!r} is not node or off", f"correct it {WHERE}")
+    return "node" if word == "node" else "off"
 
 
 def megabytes_of(text: str, key: str = "mem_mb") -> int:
