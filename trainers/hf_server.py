@@ -107,13 +107,6 @@ def engines_and_gpus(values: Mapping[str, Any]) -> tuple[int, int]:
     return engines, engines * int(values.get(TENSOR_PARALLEL) or 1)
 
 
-def training_gpus(case: Case) -> int:
-    """A run's GPUs that train, on a CPU 1. A server's GPUs do not, nor does its node if there are several."""
-    nodes = int(case.workload.get("nodes") or 1)
-    of_server = case.gpus // nodes if nodes > 1 else engines_and_gpus(case.settings.values)[1]
-    return max(1, case.gpus - of_server * case.served)
-
-
 def idle_gpus(case: Case, variables: Variables) -> Iterator[Finding]:
     """GPUs of a server's own node that neither the server nor the trainer uses."""
     nodes, used = int(case.workload.get("nodes") or 1), engines_and_gpus(case.settings.values)[1]

@@ -23,7 +23,6 @@ from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported, StepRecord
 from trainers.logs.step_names import StepNames
 from trainers.rows import Behaviour
-from trainers.terms import Terms
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
 
@@ -172,8 +171,6 @@ class Rules:
     behaviours: tuple[Behaviour, ...] = ()
     checks: tuple[Check, ...] = ()
     context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
-    terms: Callable[[Case], Terms] = lambda case: {}
-    """Its settings as terms (trainers/terms.py); empty if its code was not read."""
 
 
 @dataclass(frozen=True)

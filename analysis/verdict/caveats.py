@@ -28,8 +28,8 @@ MOST_NAMES = 4
 BY_TOKENS = ("standardised", "per_token")
 # A longer difference is named by its code; the page has the rest.
 MOST_SHOWN = 160
-# The codes of findings that no setting removes: the arms have different trainers, which work differently.
-WHOLE, WAYS = "trainers", "trainer-ways"
+# The code of a finding that no setting removes: the arms have different trainers, which work differently.
+WHOLE = "trainers"
 
 
 def caveats_of(

@@ -14,7 +14,7 @@ from analysis.estimates.noise import repetition_of
 from analysis.runs import PlanRead, factors_label, rows_of
 from analysis.speedup import outliers_decide
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Ratio
-from analysis.verdict.caveats import WAYS, WHOLE, caveats_of, lacks_equal_work, why_not_equal_work
+from analysis.verdict.caveats import WHOLE, caveats_of, lacks_equal_work, why_not_equal_work
 from analysis.verdict.claim import AT_EQUAL_WORK, ESTIMATES_OF, Claim, claim_from, direction
 from common.findings import COMPARED, Finding, Preflight
 from common.messages import join_first
@@ -156,7 +156,7 @@ def _remedies(
     remedies = [*dict.fromkeys(finding.settle for finding in unequal if finding.settle)]
     if WHOLE in codes:
         remedies.append("one trainer in both arms")
-    if settings := [code for code in codes if code not in (WHOLE, WAYS)]:
+    if settings := [code for code in codes if code != WHOLE]:
         # The caveat names more of them.
         remedies.append(f"runs on equal terms ({join_first(settings, 2)})")
     if preflight is None:

@@ -19,7 +19,7 @@ from workflow.preflight.checks.variables import VARIABLES
 from workflow.slurm.site import Site
 
 from . import plans
-from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, planned
+from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_at, planned
 
 KWARGS = f"+{ROLLOUT}.engine_kwargs"
 LORA = "actor_rollout_ref.model.lora_rank"
@@ -183,7 +183,7 @@ def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dic
 @pytest.mark.parametrize(
     "option",
     [
-        {"vllm_tensor_parallel_size": 2},
+        {"vllm_tensor_parallel_size": 1},
         {"vllm_gpu_memory_utilization": 1.5},
         {"sync_ref_model": True},
     ],
@@ -192,8 +192,8 @@ def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dic
 def test_what_trl_refuses_on_the_node_is_told_before_the_queue(option: dict[str, Any]) -> None:
     finding = trl_with(option, beta=0.0)["trl-refuses"]
     assert finding.level == "impossible" and finding.what.startswith(f"{next(iter(option))} is ")
-    assert "trl-refuses" not in trl_with({"vllm_tensor_parallel_size": 2}, gpus_per_node=4)
-    assert "trl-refuses" in trl_with({"vllm_tensor_parallel_size": 2}, gpus_per_node=1, nodes=2)
+    assert "trl-refuses" not in trl_with({"vllm_tensor_parallel_size": 1}, gpus_per_node=4)
+    assert "trl-refuses" in trl_with({"vllm_tensor_parallel_size": 1}, gpus_per_node=1, nodes=2)
     assert "trl-refuses" not in trl_with({"vllm_gpu_memory_utilization": 0.5, "sync_ref_model": True}, beta=0.04)
 
 
@@ -413,14 +413,13 @@ def test_the_swept_attention_kernels_are_in_the_locks_of_their_stacks(name: str)
                 assert any(f"\n{package}==" in lock for package in packages), (name, value)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_an_added_sampling_key_that_reaches_the_engine_is_its_value_among_the_terms(engine: str) -> None:
-    keys = {f"+{ROLLOUT}.min_p": 0.1, f"+{ROLLOUT}.repetition_penalty": 1.2}
-    case = cases(ARTICLE, options=keys)[engine]
-    assert [case.trainer.rules.terms(case)[name].value for name in ("min-p", "repetition penalty")] == [0.1, 1.2]
-    plain = cases(ARTICLE)[engine]
-    assert [plain.trainer.rules.terms(plain)[name].value for name in ("min-p", "repetition penalty")] == ["off", "off"]
-    # A chat scheduler passes none on; 0.9.1 has the key, and sends 1.
-    served = cases(ARTICLE, options={**keys, f"{ROLLOUT}.mode": "async"})[engine]
-    later = cases(EQUAL, options={f"+{ROLLOUT}.repetition_penalty": 1.2})[engine]
-    assert {case.trainer.rules.terms(case)["repetition penalty"].value for case in (served, later)} == {"off"}
+def test_two_trainers_are_compared_by_common_names_and_the_rest_is_unverifiable() -> None:
+    verl = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
+    trl = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}
+    seen = looked_at(planned(EQUAL, arms={"verl": verl, "trl": trl | {"options": {"vllm_tensor_parallel_size": 1}}}))
+    assert "trainers" in {one.code for one in seen.findings}
+    rows = {row.setting: row for row in seen.ledger}
+    sizes = rows["tensor_parallel"]
+    assert (sizes.verdict, sizes.values) == ("different", {"verl": "2", "trl": "1"})
+    assert not {f"{ROLLOUT}.tensor_model_parallel_size", "vllm_tensor_parallel_size"} & rows.keys()
+    assert rows["algorithm.norm_adv_by_std_in_grpo"].verdict == "unverifiable"

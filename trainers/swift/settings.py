@@ -16,24 +16,7 @@ from trainers.hf_arguments import (
     require_sharing,
     workload_arguments,
 )
-from trainers.hf_terms import KL_ESTIMATE, kl_estimate, number_format, trl_terms, truncated
 from trainers.protocol import StackFacts
-from trainers.terms import (
-    ADAPTER_ONLY,
-    ALL_WEIGHTS,
-    BY_SEED,
-    NEWEST,
-    ONE_TURN,
-    POLICY_VERSION,
-    PROMPT_ORDER,
-    TRAINED_WEIGHTS,
-    TURNS,
-    WEIGHTS_SENT,
-    Terms,
-    TermValue,
-    adapter_text,
-    term,
-)
 from trainers.workload import TrainedArm, Workload
 
 # The job sets these itself on the node, in addition to TRL's.
@@ -153,40 +136,10 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
             )
 
 
-def swift_terms(case: Case) -> Terms:
-    """The terms of a training by swift's settings: TRL's, except where swift differs.
-
-    Source: ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py and rl_core/advantage.py.
-    """
-    correction = "rollout_importance_sampling_mode"
-    ahead = case.settings.true("async_generate")
-    return {
-        **trl_terms(case),
-        TRAINED_WEIGHTS: _trained(case),
-        WEIGHTS_SENT: TermValue(ADAPTER_ONLY if sends_adapters(case) else ALL_WEIGHTS, ("vllm_enable_lora",)),
-        POLICY_VERSION: TermValue("one update older" if ahead else NEWEST, ("async_generate",)),
-        TURNS: TermValue(_turns(case), (SCHEDULER, MAX_TURNS)),
-        PROMPT_ORDER: TermValue(
-            f"{BY_SEED}, begun again after the first batch" if ahead else BY_SEED, ("async_generate",)
-        ),
-        "number format of the weights": term(case, number_format, "torch_dtype"),
-        KL_ESTIMATE: kl_estimate(case, "k3, at most 10"),
-        "entropy bonus": TermValue(0.0),
-        "truncated completions": term(case, truncated, "overlong_filter"),
-        "correction of the engine's probabilities": term(case, lambda mode: "on" if mode else "off", correction),
-        "log-probabilities of the old policy": TermValue("computed in every step"),
-    }
-
-
 def scheduler_of(case: Case) -> str:
     """The scheduler of completions with several turns; empty for one turn."""
     settings = case.settings
     return str(settings.get(SCHEDULER) or settings.get(f"{SCHEDULER}.class") or "")
-
-
-def _turns(case: Case) -> str:
-    scheduler, most = scheduler_of(case), case.settings.int(MAX_TURNS)
-    return f"{f'up to {most}' if most else 'any number'}, by {scheduler}" if scheduler else ONE_TURN
 
 
 def sends_adapters(case: Case) -> bool:
@@ -197,9 +150,3 @@ def sends_adapters(case: Case) -> bool:
 def trains_adapter(case: Case) -> bool:
     """Whether only a LoRA adapter is trained."""
     return str(case.settings.get("tuner_type")) == "lora"
-
-
-def _trained(case: Case) -> TermValue:
-    if trains_adapter(case):
-        return term(case, adapter_text, "lora_rank", "lora_alpha", "lora_dropout", "target_modules")
-    return term(case, lambda kind: ALL_WEIGHTS if kind == "full" else str(kind), "tuner_type")

@@ -17,7 +17,7 @@ from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.swift import checks
 from trainers.swift.launch import LAUNCH
-from trainers.swift.settings import SCHEDULER, swift_terms, trainer_args
+from trainers.swift.settings import SCHEDULER, trainer_args
 from trainers.swift.timers import ASYNC, SWIFT_3_4, SWIFT_4_6, SWIFT_ASYNC, SWIFT_DRIVEN
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
@@ -96,7 +96,6 @@ SWIFT = Trainer(
         engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
         engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
         checks=(checks.refusals, checks.overlapping, checks.weights_in_half, hf_server.idle_gpus),
-        terms=swift_terms,
     ),
     rollout=_rollout,
 )

@@ -17,7 +17,6 @@ from trainers.hf_arguments import (
     require_sharing,
     workload_arguments,
 )
-from trainers.hf_terms import trl_terms
 from trainers.logs import hf_rows
 from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
 from trainers.trl import checks, console
@@ -154,7 +153,6 @@ TRL = Trainer(
         engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
         changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
         checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
-        terms=trl_terms,
     ),
     rollout=hf_server.rollout,
 )

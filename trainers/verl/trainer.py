@@ -19,7 +19,6 @@ from trainers.verl.packaged import settings_of
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.settings import least_cpus, trainer_args, without_seed
 from trainers.verl.sync_cycles import training_steps
-from trainers.verl.terms import verl_terms
 from trainers.verl.timers import EARLIER
 
 _KEYS = {
@@ -171,7 +170,6 @@ def verl() -> Trainer:
             behaviours=behaviours(),
             checks=CHECKS,
             context=context,
-            terms=verl_terms,
         ),
         rollout=_rollout,
     )

@@ -9,7 +9,6 @@ from dataclasses import replace
 from common.findings import COMPARED, EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
 from trainers.cases import Case, points_of
 from trainers.rows import Behaviour
-from trainers.terms import TERMS, TermValue, no_effect, terms_of
 from workflow.preflight.checks.comparison import (
     FACTS,
     behaviour_keys,
@@ -30,14 +29,13 @@ _PACKAGES = (
 
 
 def ledger_of(cases: Sequence[Case], unknown: Sequence[UnknownSettings] = ()) -> list[LedgerRow]:
-    """All rows: engine behaviours, terms, workload, variables and packages, then every other setting.
+    """All rows: engine behaviours, common names, workload, variables and packages, then every other setting.
 
     Rows of `unknown` runs hold only what the experiment states of them, and are never equal.
     """
-    terms = terms_of(cases)
     named = [row for behaviour in behaviours_of(cases) if (row := _behaviour_row(behaviour, cases))]
-    named += [*_term_rows(cases, terms), *_declared_rows(cases)]
-    rest = list(_setting_rows(cases, terms))
+    named += [*_common_rows(cases), *_declared_rows(cases)]
+    rest = list(_setting_rows(cases))
     if unknown:
         # The settings of a single arm are no comparison.
         rest = rest if len({case.arm for case in cases}) > 1 else []
@@ -136,28 +134,30 @@ def _declared_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
             yield _row(f"package {package}", cases, versions, lock, "the same pin in all stacks", different)
 
 
-def _term_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
-    """The effects of different trainers' settings, under names that belong to no trainer."""
-    for name, stated in terms.items():
-        values = [UNKNOWN if one.value is None else one.value for one in stated]
-        row = _row(f"term: {name}", cases, values, "trainers/terms.py", "the same in all trainers", TERMS[name])
-        if UNKNOWN in values:
-            row = replace(
-                row, verdict="unverifiable", why="a trainer's settings do not state it, or are not resolved yet"
-            )
-        elif row.verdict == "different":
-            keys = ", ".join(dict.fromkeys(key for one in stated for key in one.keys))
-            if reason := no_effect(name, terms, cases):
-                row = replace(row, verdict="equivalent", why=reason)
-            else:
-                row = replace(row, why=f"{row.why}; {f'set by {keys}' if keys else 'no setting makes them equal'}")
+def _common_names(cases: Sequence[Case]) -> list[str]:
+    """The names (`Trainer.keys`) under which different trainers' settings are compared, beside the workload's."""
+    of_all = [case.trainer.keys for case in cases] if len({case.trainer.name for case in cases}) > 1 else []
+    names = dict.fromkeys(name for keys in of_all for name in keys if all(name in other for other in of_all))
+    stated = {key for case in cases for key in case.workload}
+    return [name for name in names if name not in ("engine", "prompts") and name not in stated]
+
+
+def _common_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
+    """The settings of different trainers that have a common name."""
+    for name in _common_names(cases):
+        found = [case.trainer.lookup(case.settings.values, name) for case in cases]
+        keys = ", ".join(dict.fromkeys(case.trainer.key(name) for case in cases))
+        values = [UNKNOWN if value is None else value for value in found]
+        row = _row(name, cases, values, keys, "the same in all trainers", "the trainers' settings differ")
+        if None in found:
+            row = replace(row, verdict="unverifiable", why="not every trainer's settings state it")
         yield row
 
 
-def _setting_rows(cases: Sequence[Case], terms: Mapping[str, Sequence[TermValue]]) -> Iterator[LedgerRow]:
-    """Every setting that no behaviour and no term describes."""
-    term_keys = {key for stated in terms.values() for one in stated for key in one.keys}
-    described = term_keys | (behaviour_keys(cases) if all(case.on_gpu for case in cases) else set())
+def _setting_rows(cases: Sequence[Case]) -> Iterator[LedgerRow]:
+    """Every setting that no behaviour describes and that has no common name."""
+    common = {key for name in _common_names(cases) for case in cases for key in case.trainer.keys[name]}
+    described = common | (behaviour_keys(cases) if all(case.on_gpu for case in cases) else set())
     composed = all(case.settings.composed for case in cases)
     source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
     for key in _keys(cases, lambda case: case.settings.values):

@@ -14,12 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from common.dotted import flatten
 from node.dataset import arithmetic_rows
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
-from workflow.preflight import preflight
-from workflow.preflight.cases import settings_id
 from workflow.runs.paths import RunPaths
 
 from ... import patience
@@ -269,28 +266,6 @@ EQUAL = (
 def test_settings_are_trls(name: str, trained: Trained) -> None:
     swift, trl = (trained.done(run)["resolved"]["trainer"] for run in ("swift-s0", "trl-s0"))
     assert swift[name] == trl[name]
-
-
-def test_the_ledger_compares_their_terms_by_meaning(trained: Trained) -> None:
-    """Of the settings as either trainer has resolved them: all that can be equal is, and the rest is told."""
-    swift, trl = trained.seen["swift"][STEPS]["settings"], flatten(trained.done("trl-s0")["resolved"]["trainer"])
-    of_run = {"swift-s0": ("4.6.0", swift), "trl-s0": ("1.16.0", trl)}
-    composed = {}
-    for name, (version, settings) in of_run.items():
-        run = trained.plan.runs[name]
-        weights = run.spec["trainer_args"]["reward_weights"]
-        composed[settings_id(run)] = {"version": version, "settings": {**settings, "reward_weights": weights}}
-    found = preflight(trained.plan, composed=composed)
-    rows = {row.setting: row for row in found.ledger if row.setting.startswith("term: ")}
-    assert {name: row.verdict for name, row in rows.items() if row.verdict != "equal"} == {
-        "term: KL estimate": "different",
-        "term: log-probabilities of the old policy": "different",
-    }
-    assert {row.values["swift"] for name, row in rows.items() if name in ("term: top-k", "term: min-p")} == {"off"}
-    assert not found.impossible
-    assert "trainer-terms" not in {one.code for one in found.findings}
-    (ways,) = [one.what for one in found.findings if one.code == "trainer-ways"]
-    assert "computed in every step in swift" in ways
 
 
 @pytest.mark.parametrize("trainer", ["swift", "trl"])

@@ -20,11 +20,9 @@ DerivedSettings = dict[str, tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """verl's `loss_agg_mode` for a `loss_type`, and how its result differs from TRL's."""
+    """verl's `loss_agg_mode` for a `loss_type` (docs/preflight.md#different-trainers: where it differs from TRL's)."""
 
     mode: str
-    differs: str = ""
-    """Empty where it does not."""
     sums_micro_batch: bool = False
     """Whether it sums over the completions of a micro-batch instead of averaging."""
 
@@ -134,8 +132,6 @@ class Release:
     """Engines to which it passes no options."""
     sequence_limit: str = f"{ROLLOUT}.max_num_seqs"
     """The setting that limits how many sequences an engine decodes at once; empty if it passes none on."""
-    sampling_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Engine -> further keys of the rollout that verl passes to the engine's sampling parameters."""
     context_checked: Mapping[str, str] = field(default_factory=dict)
     """Engine -> where verl compares the longest sequence with the model's context."""
     rope_scaling_unchecked: tuple[str, ...] = ()

@@ -9,9 +9,6 @@ from typing import Any
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, REF, ROLLOUT
 from trainers.verl.releases.release import RefusedSetting
 
-LOCAL_MEAN = "the mean over the tokens of each micro-batch, averaged over micro-batches and devices"
-GLOBAL_MEAN = "the mean over all tokens of the optimizer step"
-
 JOB_KEYS = (
     *("data.train_files", "data.val_files", "actor_rollout_ref.model.path"),
     *(*BOOKKEEPING, "trainer.val_only", "custom_reward_function"),

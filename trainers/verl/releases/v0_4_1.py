@@ -420,7 +420,7 @@ V0_4_1 = Release(
         "grpo": Loss("seq-mean-token-mean"),
         "dr_grpo": Loss("seq-mean-token-sum-norm", sums_micro_batch=True),
         "bnpo": Loss("token-mean"),
-        "dapo": Loss("token-mean", f"verl 0.4.1 takes {shared.LOCAL_MEAN}; TRL takes {shared.GLOBAL_MEAN}"),
+        "dapo": Loss("token-mean"),
     },
     derived=_derived,
     # rollout.seed would become the seed of every single request: all prompts would draw the same random numbers.
@@ -462,7 +462,6 @@ V0_4_1 = Release(
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
     engines_without_options=("sglang",),
-    sampling_keys=_SAMPLING_KEYS,
     sequence_limit="",
     context_checked={"vllm": f"{_VLLM}:124", "sglang": f"{_SGLANG}:358"},
     rope_scaling_unchecked=("vllm",),

@@ -291,7 +291,7 @@ V0_9_1 = Release(
     losses={
         "grpo": Loss("seq-mean-token-mean"),
         "dr_grpo": Loss("seq-mean-token-sum-norm"),
-        "bnpo": Loss("token-mean", f"verl 0.9.1 takes {shared.GLOBAL_MEAN}; TRL takes {shared.LOCAL_MEAN}"),
+        "bnpo": Loss("token-mean"),
         "dapo": Loss("token-mean"),
     },
     derived=_derived,

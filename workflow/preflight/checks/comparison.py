@@ -11,7 +11,6 @@ from common.messages import join_first
 from trainers.cases import Case, differing
 from trainers.registry import trainers
 from trainers.rows import Behaviour
-from trainers.terms import TERMS, no_effect, terms_of
 from workflow.preflight.import_settings import UnknownSettings
 
 _MOST_LISTED = 6
@@ -28,7 +27,6 @@ def comparison_findings(cases: Sequence[Case], unknown: Sequence[Case] = ()) -> 
     for behaviour in behaviours_of(cases):
         yield from _behaviour(behaviour, cases)
     yield from _settings(cases)
-    yield from _terms(cases)
     yield from _engine_options(cases)
     yield from _torch(cases)
     yield from _built_in_tokenizer(cases)
@@ -117,33 +115,6 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
             "stacks of one release in all arms",
             sides=_sides(by_version),
         )
-
-
-def _terms(cases: Sequence[Case]) -> Iterator[Finding]:
-    """Terms that differ between trainers: those that settings can make equal, then those that none can."""
-    terms = terms_of(cases)
-    for settable, code in ((True, "trainer-terms"), (False, "trainer-ways")):
-        names, differences, keys, values = [], [], [], []
-        for name, stated in terms.items():
-            texts = [None if one.value is None else str(one.value) for one in stated]
-            by_value = groups(cases, texts)
-            term_keys = [key for one in stated for key in one.keys]
-            if bool(term_keys) == settable and len(by_value) > 1 and not no_effect(name, terms, cases):
-                names.append(name)
-                differences.append(f"{name} ({_by_value(by_value, cases)})")
-                keys += term_keys
-                values.append(texts)
-        if names:
-            yield Finding(
-                "unequal",
-                code,
-                _arms(cases),
-                f"the trainers differ in {'; '.join(differences)}",
-                "; ".join(dict.fromkeys(TERMS[name] for name in names)),
-                "trainers/terms.py, which names the trainers' own sources",
-                f"the settings {', '.join(dict.fromkeys(keys))}" if settable else "nothing; or one trainer in all arms",
-                sides=_sides(groups(cases, map(repr, zip(*values, strict=True)))),
-            )
 
 
 def _settings(cases: Sequence[Case]) -> Iterator[Finding]:
