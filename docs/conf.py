@@ -1,8 +1,5 @@
 """Sphinx's settings for the site of these pages: `make docs-site`."""
 
-from pygments.lexers.special import TextLexer
-from sphinx.highlighting import lexers
-
 project = "rolloutbench"
 author = "the rolloutbench developers"
 extensions = ["myst_parser"]
@@ -13,8 +10,6 @@ myst_heading_anchors = 4
 highlight_language = "none"
 # Quotes and dashes stand as they are written.
 smartquotes = False
-# GitHub draws these; Sphinx would load a library from the network.
-lexers["mermaid"] = TextLexer()
 
 html_theme = "furo"
 html_title = "rolloutbench"

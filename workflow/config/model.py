@@ -94,7 +94,7 @@ class Config(Section):
     workload: Workload | None = None
     """The task that every arm trains; required if any arm is trained. Arms of trainer command bring their own."""
     shared: dict[str, Shared] = {}
-    """Settings that all arms of a trainer share, by the trainer's name."""
+    """`options` and `env` that all arms of a trainer share, by the trainer's name; an arm's own win."""
     envs: Envs = Envs()
     """How the stacks are built."""
     sweep: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = {}

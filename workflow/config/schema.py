@@ -59,7 +59,6 @@ def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         "Reward": "workload.rewards[]",
         "OwnReward": "workload.rewards[] with a source",
         "RewardModel": "workload.rewards[] with a model",
-        "Shared": "shared.<trainer>",
         "Envs": "envs",
         "Import": "arms.<name>.import",
         "ImportedRun": "arms.<name>.import.runs[]",
