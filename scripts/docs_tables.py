@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
@@ -28,19 +27,15 @@ def gpus() -> Table:
     ]
 
 
-def packages(lock: Path) -> int:
-    return len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", lock.read_text(encoding="utf-8"), re.MULTILINE))
-
-
 def stacks() -> Table:
     """The stacks of envs/."""
-    header = ("stack", "what it is", "Python; packages; free space needed")
+    header = ("stack", "what it is", "Python; free space needed")
     named = [load_stack(file.parent.name) for file in sorted(ENVS.glob("*/stack.yaml"))]
     return header, [
         (
             f"`{stack.name}`",
             stack.description.rstrip("."),
-            f"{stack.python}; {packages(stack.lock)}; {stack.disk_gib:g} GiB",
+            f"{stack.python}; {stack.disk_gib:g} GiB",
         )
         for stack in named
     ]
