@@ -9,8 +9,7 @@ scored separately. A response that still fails has no value
 from __future__ import annotations
 
 import json
-import os
-import selectors
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -33,7 +32,7 @@ FOREIGN_CALL_S = 60.0
 """The same for a function with another signature: in its own trainer it had no limit, and its own are often 30 s."""
 ALONE_S = 60.0
 """Time limit of scoring the responses separately after a failed call; two calls if that is longer."""
-GRACE_S = 5.0
+_END_S = 5.0
 MOST_FAILED = 32
 """This number of failures in a row ends the run."""
 _MOST_LOGGED = 20
@@ -49,18 +48,17 @@ class RewardProgram:
     def __init__(
         self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S, call_s: float = 0.0
     ) -> None:
-        self._order = {
+        self._request = {
             **{key: reward[key] for key in ("source", "code", "function")},
             "options": dict(reward.get("options") or {}),
             "columns": list(reward.get("columns") or ()),
             "signature": reward.get("signature"),
-            "limit_s": load_s,
         }
+        self._load_s = load_s
         self.name = str(reward["function"])
         self.where = f"{reward['source']}: {self.name}"
         self._failures = failures
         self._child: subprocess.Popen[bytes] | None = None
-        self._unread = b""
         self._lock = threading.Lock()
         self._failed_in_a_row = self._late_in_a_row = self._logged = 0
         with self._lock:
@@ -178,11 +176,12 @@ class RewardProgram:
             append_json_line(self._failures, {**line, "completion": response.text[:2000]})
 
     def _start(self) -> dict[str, Any]:
-        # By path: it needs only the stack's packages.
-        command = [sys.executable, str(Path(__file__).with_name("own_reward_process.py"))]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._unread = b""
-        answer = self._exchange(self._order)
+        self._pipe, theirs = multiprocessing.Pipe()
+        # By path: it needs only the stack's packages. The user's prints go to the log.
+        command = [sys.executable, str(Path(__file__).with_name("own_reward_process.py")), str(theirs.fileno())]
+        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()])
+        theirs.close()
+        answer = self._exchange(self._request, self._load_s)
         if "problem" in answer:
             self._stop()
         return answer
@@ -192,43 +191,23 @@ class RewardProgram:
             self._stop()
             if "problem" in (answer := self._start()):
                 return answer
-        answer = self._exchange({"given": given, "limit_s": self.limit_s})
-        if answer.get("late"):
-            self._stop()
-        return answer
+        return self._exchange({"given": given}, self.limit_s)
 
-    def _exchange(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Send an order and read its answer; without an answer the process is ended."""
-        assert self._child is not None and self._child.stdin is not None
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(json.dumps(order).encode() + b"\n")
-            self._child.stdin.flush()
-        if line := self._line(float(order["limit_s"]) + GRACE_S):
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-        code = self._child.poll()
+    def _exchange(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The answer to a request; without an answer in time the process is killed."""
+        assert self._child is not None
+        try:
+            self._pipe.send_bytes(json.dumps(request).encode())
+            if self._pipe.poll(limit_s):
+                answer: dict[str, Any] = json.loads(self._pipe.recv_bytes())
+                return answer
+        except (EOFError, ConnectionError):
+            with suppress(subprocess.TimeoutExpired):
+                code = self._child.wait(_END_S)
+                self._stop()
+                return {"problem": f"{self.where}: its process ended (exit code {code})"}
         self._stop()
-        if code is None:
-            return {"problem": f"{self.where}: no answer within {order['limit_s']:g} s", "late": True}
-        return {"problem": f"{self.where}: its process ended (exit code {code})"}
-
-    def _line(self, limit_s: float) -> bytes | None:
-        """The next line of the process; None if it ends or writes nothing in time."""
-        assert self._child is not None and self._child.stdout is not None
-        until, pipe = time.monotonic() + limit_s, self._child.stdout
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    return None
-                part = os.read(pipe.fileno(), 1 << 20)
-                if not part:
-                    with suppress(subprocess.TimeoutExpired):
-                        self._child.wait(GRACE_S)
-                    return None
-                self._unread += part
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        return {"problem": f"{self.where}: no answer within {limit_s:g} s", "late": True}
 
     def close(self) -> None:
         """End the process."""
@@ -237,14 +216,10 @@ class RewardProgram:
 
     def _stop(self) -> None:
         child, self._child = self._child, None
-        if child is None:
-            return
-        child.kill()
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            with suppress(BrokenPipeError):
-                assert pipe is not None
-                pipe.close()
+        if child is not None:
+            child.kill()
+            child.wait()
+            self._pipe.close()
 
 
 class TimedOut(UserError):

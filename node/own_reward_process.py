@@ -1,10 +1,8 @@
-"""Runs a user's reward function in a process that may be killed: `python own_reward_process.py`.
+"""Runs a user's reward function in a process that may be killed: `python own_reward_process.py FD`.
 
-It reads orders from stdin and writes answers to stdout, as JSON lines. The first order is `{source, code, function,
-options, columns, signature, limit_s}` with the answer `{takes, signature, others, takes_all,
-one_by_one, answers}`; further
-orders are `{given, limit_s}` with the answer `{values, wrong}`. An error gives `{problem, missing, parameters}`. The
-user's prints go to stderr.
+Requests and answers are JSON, over the connection with that file descriptor. The first request is `{source, code,
+function, options, columns, signature}` with the answer `{takes, signature, others, takes_all, one_by_one, answers}`;
+further requests are `{given}` with the answer `{values, wrong}`. An error gives `{problem, missing, parameters}`.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ import math
 import os
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -132,11 +130,10 @@ def _shown(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'}, of type {type(value).__name__}"
 
 
-class Server:
-    """Answers orders; if one exceeds its time limit, the answer names the current line, and the process ends."""
+class Worker:
+    """Loads a function, and calls it."""
 
-    def __init__(self, answers: Any) -> None:
-        self._answers, self._lock = answers, threading.Lock()
+    def __init__(self) -> None:
         self._source = self._where = ""
         self._stand_in = signatures.StandIn()
         self._function: Callable[..., Any] | None = None
@@ -144,17 +141,16 @@ class Server:
         self._takes: dict[str, signatures.Argument] = {}
         self._loop: Any = None
 
-    def answer(self, order: Mapping[str, Any]) -> None:
-        """Execute an order and write its answer."""
-        if "code" in order:
-            self._source, self._where = order["source"], f"{order['source']}: {order['function']}"
-        with self._time_limit(float(order["limit_s"])) as reply:
-            self._stand_in.missed.clear()
-            try:
-                reply(self._load(order) if "code" in order else self._score(order["given"]))
-            except Problem as problem:
-                missing = self._missing(problem.__cause__)
-                reply({"problem": str(problem), "missing": missing, "parameters": problem.parameters})
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request."""
+        if "code" in request:
+            self._source, self._where = request["source"], f"{request['source']}: {request['function']}"
+        self._stand_in.missed.clear()
+        try:
+            return self._load(request) if "code" in request else self._score(request["given"])
+        except Problem as problem:
+            missing = self._missing(problem.__cause__)
+            return {"problem": str(problem), "missing": missing, "parameters": problem.parameters}
 
     def _missing(self, cause: BaseException | None) -> str | None:
         """The module whose absence is the cause; ms-swift's own rewards assert that they find theirs."""
@@ -162,12 +158,12 @@ class Server:
             return cause.name
         return next(reversed(self._stand_in.missed), None) if isinstance(cause, AssertionError) else None
 
-    def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _load(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._stand_in not in sys.meta_path:
             sys.meta_path.append(self._stand_in)  # last: it has what no other finder has
-        function = load_function(order["source"], order["code"], order["function"])
-        options, columns = dict(order["options"]), order["columns"]
-        named, others = order.get("signature"), list[str]()
+        function = load_function(request["source"], request["code"], request["function"])
+        options, columns = dict(request["options"]), request["columns"]
+        named, others = request.get("signature"), list[str]()
         if inspect.isclass(function):
             function, options = constructed(function, options, self._source, self._where)
             named = named or signatures.OF_CLASSES
@@ -214,51 +210,19 @@ class Server:
         self._loop = self._loop or asyncio.new_event_loop()
         return self._loop.run_until_complete(returned)
 
-    @contextlib.contextmanager
-    def _time_limit(self, limit_s: float) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        replied = False
-        thread = threading.get_ident()
-
-        def reply(answer: Mapping[str, Any]) -> None:
-            nonlocal replied
-            with self._lock:
-                if not replied:
-                    replied = True
-                    print(json.dumps(answer), file=self._answers, flush=True)
-
-        def too_late() -> None:
-            if replied:
-                return
-            line, frame = None, sys._current_frames().get(thread)
-            while frame is not None and line is None:
-                line = frame.f_lineno if frame.f_code.co_filename == self._source else None
-                frame = frame.f_back
-            place = f" ({self._source}, line {line})" if line else ""
-            reply({"problem": f"{self._where}: no answer within {limit_s:g} s{place}", "late": True})
-            os._exit(0)
-
-        timer = threading.Timer(limit_s, too_late)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield reply
-        finally:
-            timer.cancel()
-
 
 def main() -> None:
-    """Answer orders until stdin ends."""
+    """Answer requests until the connection ends."""
     # A stop signal may go to all processes of a job; this one ends with its parent.
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     # The user must not import from this file's folder.
     sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
-    orders, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    server = Server(answers)
-    for line in orders:
-        server.answer(json.loads(line))
+    os.set_inheritable(int(sys.argv[1]), False)
+    pipe, worker = Connection(int(sys.argv[1])), Worker()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            pipe.send_bytes(json.dumps(worker.answer(json.loads(pipe.recv_bytes()))).encode())
 
 
 if __name__ == "__main__":
