@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from common.files import ROOT, write_text
 from common.gpus import KNOWN_GPUS
 from trainers.timers.lookup import declared_trees
-from workflow.commands.table import COMMANDS, EXIT_CODES
+from workflow.cli import COMMANDS
+from workflow.commands.parser import EXIT_CODES
 from workflow.stacks.definition import ENVS, load_stack
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from workflow.launch_scripts.shell import Script, read_script
+from workflow.launch_scripts.script import Script
+from workflow.launch_scripts.shell import read_script
 
 
 def script_of(text: str, *arguments: str) -> Script:

@@ -25,12 +25,14 @@ from engines import UNKNOWN, engines
 from trainers.command.driver import environment_of
 from trainers.launching import Left
 from trainers.section import NAME_PATTERN
-from workflow.commands.new import filled_profile, name_of
+from workflow.commands.new import name_of
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
-from workflow.launch_scripts.shell import Script, ShellCommand, read_script
+from workflow.launch_scripts.script import Script, ShellCommand
+from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import Changes, changes_of, read_text, training_command
 from workflow.slurm.request import gpus_of_gres
+from workflow.slurm.site import filled_profile
 
 MARK = "# Written by rolloutbench ab; "
 _VARY = "--vary "
@@ -75,16 +77,7 @@ def ab(args: argparse.Namespace) -> None:
     shared = {"script": str(args.script), "arguments": args.arguments, **_shared(args, script)}
     if on_slurm:
         shared |= _places(args, request, {name: value for _, name, value in options})
-    raw = {
-        "experiment": name_of(file),
-        "baseline": next(iter(arms)),
-        "arms": {
-            name: {"trainer": "command", "engine": arm.engine, "options": {**shared, "words": arm.words, **arm.options}}
-            for name, arm in arms.items()
-        },
-        "seeds": list(range(args.seeds)),
-    }
-    raw = json.loads(json.dumps(raw))  # without shared lists, which YAML would write as references
+    raw = _configuration(file, arms, shared, args.seeds)
     plan = load_plan(raw)
     # Elsewhere than in the checkout its rules are named.
     rules = Path("workflow", "Snakefile")
@@ -95,11 +88,7 @@ def ab(args: argparse.Namespace) -> None:
     if on_slurm:
         writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))
     _write(writes, f"{MARK}{use}\n")
-    sentences: dict[str, list[str]] = {}
-    for name, arm in arms.items():
-        for sentence in arm.changes.sentences:
-            sentences.setdefault(sentence, []).append(name)
-    print("\n".join(f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()))
+    print("\n".join(_changes_of(arms)))
     doubts = [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]
     doubts += _requests_left_out(left) if on_slurm else []
     if has_slurm and not on_slurm:
@@ -113,6 +102,29 @@ def ab(args: argparse.Namespace) -> None:
         return
     sys.stdout.flush()
     os.execv(Path(sys.executable).with_name("snakemake"), shlex.split(use))
+
+
+def _configuration(file: Path, arms: Mapping[str, AbArm], shared: Mapping[str, Any], seeds: int) -> dict[str, Any]:
+    raw = {
+        "experiment": name_of(file),
+        "baseline": next(iter(arms)),
+        "arms": {
+            name: {"trainer": "command", "engine": arm.engine, "options": {**shared, "words": arm.words, **arm.options}}
+            for name, arm in arms.items()
+        },
+        "seeds": list(range(seeds)),
+    }
+    found: dict[str, Any] = json.loads(json.dumps(raw))  # without shared lists, which YAML would write as references
+    return found
+
+
+def _changes_of(arms: Mapping[str, AbArm]) -> list[str]:
+    """What is changed in the script, with the arms of each change."""
+    sentences: dict[str, list[str]] = {}
+    for name, arm in arms.items():
+        for sentence in arm.changes.sentences:
+            sentences.setdefault(sentence, []).append(name)
+    return [f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()]
 
 
 def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:

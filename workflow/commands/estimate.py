@@ -14,7 +14,8 @@ from pathlib import Path
 from common.messages import join_first, table_lines
 from common.model_facts import model_facts
 from workflow.commands.status import readable_step
-from workflow.config.plan import Plan, PlannedRun
+from workflow.config.plan import Plan
+from workflow.config.planned_run import PlannedRun
 from workflow.head.train_rule import require_requests
 from workflow.runs.experiment import is_imported, planned_experiment
 from workflow.runs.history import steps_of

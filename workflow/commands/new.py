@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import select
 import shlex
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout, write_text_at
+from common.files import is_checkout, write_text_at
 from common.messages import print_message, unknown_name
 from common.verdicts import count_of
 from engines import engines
@@ -29,9 +28,9 @@ from node.tiny import SHAPES
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import preflight
+from workflow.slurm.site import filled_profile
 from workflow.stacks import Stack, load_stack, stack_names
 
-PROFILE = ROOT / "profiles" / "slurm" / "config.yaml"
 # Usual names of the data's columns; the first is the default.
 PROMPTS = ("question", "prompt", "problem", "instruction", "query", "input")
 ANSWERS = ("answer", "ground_truth", "solution", "target", "output")
@@ -109,7 +108,10 @@ def new_experiment(args: argparse.Namespace) -> None:
     found = answers(given, None if given or not sys.stdin.isatty() else line_of_terminal)
     writes = {file: configuration(found, name, file)}
     if found["partition"]:
-        writes[profile] = profile_text(found)
+        gpus = int(found["gpus"])
+        values = {"slurm_partition": found["partition"], "gres": f"gpu:{gpus}" if gpus else ""}
+        values |= {"cpus_per_task": str(16 * gpus or 4), "mem_mb": str(100_000 * gpus or 16_000)}
+        writes[profile] = filled_profile(values)
     require_free(*writes)
     try:
         plan = _planned(writes[file])
@@ -203,31 +205,6 @@ def configuration(found: Answers, name: str, file: Path) -> str:
         "warmup": min(2, steps - 1),
     }
     return TEMPLATE.format_map({**found, **derived})
-
-
-def profile_text(found: Answers) -> str:
-    """profiles/slurm with this partition, and with a node's GPUs, CPUs and memory for training."""
-    gpus = int(found["gpus"])
-    values = {"slurm_partition": found["partition"], "gres": f"gpu:{gpus}" if gpus else ""}
-    memory = 100_000 * gpus or 16_000
-    return filled_profile(values | {"cpus_per_task": str(16 * gpus or 4), "mem_mb": str(memory)})
-
-
-def filled_profile(values: Mapping[str, str]) -> str:
-    """profiles/slurm with these keys of `train`; its other rules get the partition and the account, too."""
-    if not PROFILE.is_file():
-        raise UserError("--partition needs profiles/slurm of a checkout; run it in one (nothing was written)")
-    head, train, rest = PROFILE.read_text(encoding="utf-8").partition("\n  train:\n")
-    for key, text in values.items():
-        # A text in a Snakemake profile needs Python quotes inside YAML quotes.
-        value = text if text.isdigit() else json.dumps(repr(text))
-        line = re.compile(rf"(?m)^( +)(?:# )?{key}: .*$")
-        if line.search(rest) is None:
-            rest = f"    {key}: {value}\n{rest}"
-        rest = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", rest, count=1)  # type: ignore[misc]
-        if key in ("slurm_partition", "slurm_account"):
-            head = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", head)  # type: ignore[misc]
-    return head + train + rest
 
 
 def _planned(text: str) -> Plan:

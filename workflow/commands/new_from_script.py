@@ -28,10 +28,11 @@ from node.hub import DATA_SUFFIXES, source_kind
 from node.own_reward_signatures import ARGUMENTS
 from trainers.launching import Left
 from trainers.workload import Workload
-from workflow.commands.new import columns_in, filled_profile, name_of, print_next, require_free, usual_columns
+from workflow.commands.new import columns_in, name_of, print_next, require_free, usual_columns
 from workflow.config.plan import Plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.launch_scripts.launch import LaunchScript, read_launch_script
+from workflow.slurm.site import filled_profile
 from workflow.stacks import Stack, load_stack, stack_names
 from workflow.stacks.found import record
 

@@ -29,7 +29,8 @@ from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
 from workflow.config.imports import is_remote, local_path
-from workflow.config.plan import Plan, PlannedRun
+from workflow.config.plan import Plan
+from workflow.config.planned_run import PlannedRun
 from workflow.config.reading import read_yaml
 from workflow.head.train_rule import local_gpus, require_requests
 from workflow.preflight import require_possible

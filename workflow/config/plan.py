@@ -5,9 +5,7 @@ Snakemake evaluates the plan again in every job, so this module reads no data an
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,35 +15,27 @@ from typing import Any
 
 from common.contracts import PlanFile
 from common.errors import UserError
-from common.files import fingerprint_of
 from node.hub import source_kind
-from trainers.registry import Driver, StackFacts, driver_of, require_importable, trainer_named
-from trainers.reward_settings import without_code
-from trainers.workload import Workload, require_trainable
+from trainers.registry import StackFacts, driver_of, require_importable
 from workflow import stacks
 from workflow.config.imports import is_remote, local_path
 from workflow.config.model import Arm, Config
-from workflow.config.own_files import options_json, read_own_file, workload_json
+from workflow.config.own_files import read_own_file
+from workflow.config.planned_run import (
+    PlannedRun,
+    fitting_facts,
+    inputs_request,
+    own_fields,
+    planned_run,
+    run_id_of,
+    sha256_of,
+    trained_fields,
+)
 from workflow.config.reading import parse_config
 from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep, require_same_factors
 
-SPEC_VERSION = 1
-_ID_LENGTH = 80
 # The configuration and each spec are one quoted argument of a command, and Linux allows 131,072 bytes.
 _ARGUMENT_LENGTH = 100_000
-_LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"true|false|none|[-+.\d].*|inf|nan")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One run; `spec` is the content of spec.json. An imported run has no lock and no inputs."""
-
-    run_id: str
-    stack: str
-    lock_id: str
-    inputs_id: str
-    fingerprint: str
-    spec: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +61,7 @@ class Plan:
         config = self.config
         settings: list[Any] = [config.description, config.baseline, config.warmup_steps, config.report.as_json()]
         settings.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
-        return _sha256([settings, [run.fingerprint for run in self.all_runs.values()]])
+        return sha256_of([settings, [run.fingerprint for run in self.all_runs.values()]])
 
     @property
     def run_files(self) -> list[str]:
@@ -256,95 +246,39 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
         (driver_of if arm.import_ is None else require_importable)(name, arm)
     require_possible_sweep(config)
     require_same_factors(config)
-    facts = {name: _facts(name, config, stack_facts(arm.stack)) for name, arm in config.arms.items() if arm.stack}
+    facts = {
+        name: fitting_facts(name, config, stack_facts(one.stack)) for name, one in config.arms.items() if one.stack
+    }
     paths = [path for one in config.imports.values() for run in one.runs for path in run.factors]
     labels = factor_labels(list(dict.fromkeys([*config.sweep, *paths])))
+    plan = Plan(config, {}, {}, {})
+    for fields in _trained(config, facts, labels, plan.inputs):
+        _add(plan.runs, planned_run(config, fields, labels))
+    for name in config.imports:
+        for spec in imported_specs(config, name, facts.get(name)):
+            _add(plan.imports, planned_run(config, spec, labels), others=plan.runs)
+    return plan
+
+
+def _trained(
+    config: Config, facts: Mapping[str, StackFacts], labels: Mapping[str, str], inputs: dict[str, dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """The specification of each trained run; `inputs` gets the requests for their inputs."""
     read = cache(read_own_file)
-    runs: dict[str, PlannedRun] = {}
-    inputs: dict[str, dict[str, Any]] = {}
-    # The outer loop is over seeds: equal seeds of all arms run after one another, so drift affects all arms equally.
     points = {
-        name: [(*point, _request(point[2]) if point[2] is not None else {}) for point in points_of(config, name)]
+        name: [(*point, inputs_request(point[2]) if point[2] is not None else {}) for point in points_of(config, name)]
         for name in config.trained
     }
+    # The outer loop is over seeds: equal seeds of all arms run after one another, so drift affects all arms equally.
     for seed in config.seeds:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
-                driver = driver_of(name, arm)
                 if workload is None:
-                    run_id = _run_id(name, factors, labels, seed)
-                    _add(runs, _run(config, _own_fields(name, arm, factors, seed, run_id, driver), labels))
+                    yield own_fields(name, arm, factors, seed, run_id_of(name, factors, labels, seed))
                     continue
-                if trainer_named(arm.trainer).trains:
-                    require_trainable(workload)
-                options = options_json(arm.options, read)
-                args = driver.trainer_args(arm.model_copy(update={"options": options}), workload, seed, facts[name])
-                inputs_id = _sha256(request)[:8]
+                inputs_id = sha256_of(request)[:8]
                 inputs[inputs_id] = request
-                spec = {
-                    "arm": name,
-                    "trainer": arm.trainer,
-                    "engine": arm.engine,
-                    "stack": arm.stack,
-                    "seed": seed,
-                    "factors": factors,
-                    "workload": workload_json(workload, read),
-                    "options": without_code(options),
-                    "env": arm.env,
-                    "trainer_args": args,
-                    "job_module": driver.job_module,
-                    **driver.spread.to_spec(workload.processes, driver.server(args)),
-                    "least_cpus": driver.least_cpus(args, workload),
-                    "lock_id": facts[name].lock_id,
-                    "inputs_id": inputs_id,
-                }
-                _add(runs, _run(config, spec, labels))
-    imports: dict[str, PlannedRun] = {}
-    for name in config.imports:
-        for spec in imported_specs(config, name, facts.get(name)):
-            _add(imports, _run(config, spec, labels), others=runs)
-    return Plan(config, runs, imports, inputs)
-
-
-def _own_fields(
-    name: str, arm: Arm, factors: Mapping[str, Any], seed: int, run_id: str, driver: Driver
-) -> dict[str, Any]:
-    """The specification of a run that brings its environment and its work, without the keys that `_run` adds."""
-    from workflow.launch_scripts.words import script_facts  # loads bash's grammar
-
-    assert driver.own_work is not None
-    try:
-        args = driver.own_work(arm)
-        names = {"seed": str(seed), "arm": name, "run": run_id}
-        args |= script_facts(args, local_path(args["script"]), names)
-    except UserError as error:
-        raise UserError(f"arms.{name}: {error}") from None
-    return {
-        "arm": name,
-        "trainer": arm.trainer,
-        "engine": arm.engine,
-        "stack": "",
-        "seed": seed,
-        "factors": factors,
-        "workload": {key: args[key] for key in ("nodes", "gpus_per_node")},
-        "options": arm.options,
-        "env": arm.env,
-        "trainer_args": args,
-        "job_module": driver.job_module,
-        **driver.spread.to_spec(1),
-        "least_cpus": 1,
-        "lock_id": "",
-        "inputs_id": "",
-    }
-
-
-def _run(config: Config, fields: Mapping[str, Any], labels: Mapping[str, str]) -> PlannedRun:
-    """Completes a run's specification with the keys that all runs have."""
-    run_id = _run_id(fields["arm"], fields["factors"], labels, fields["seed"])
-    spec = {"spec_version": SPEC_VERSION, "experiment": config.experiment, "run_id": run_id, **fields}
-    spec["fingerprint"] = fingerprint_of(spec)
-    lock_id, inputs_id = fields.get("lock_id", ""), fields.get("inputs_id", "")
-    return PlannedRun(run_id, fields["stack"], lock_id, inputs_id, spec["fingerprint"], spec)
+                yield trained_fields(name, arm, factors, seed, workload, facts[name], inputs_id, read)
 
 
 def _add(runs: dict[str, PlannedRun], run: PlannedRun, others: Mapping[str, PlannedRun] | None = None) -> None:
@@ -355,62 +289,3 @@ def _add(runs: dict[str, PlannedRun], run: PlannedRun, others: Mapping[str, Plan
 
 def _local_reward_models(request: Mapping[str, Any]) -> list[str]:
     return [reward["model"] for reward in request.get("reward_models", ()) if not reward["revision"]]
-
-
-def _request(workload: Workload) -> dict[str, Any]:
-    models = [{"model": reward.model, "revision": reward.revision} for reward in workload.reward_models]
-    return {
-        **({"reward_models": models} if models else {}),
-        "data": workload.data.model_dump(mode="json"),
-        "model": workload.model.model_dump(mode="json"),
-        "max_prompt_length": workload.max_prompt_length,
-        "max_response_length": workload.max_response_length,
-    }
-
-
-def _facts(name: str, config: Config, facts: StackFacts) -> StackFacts:
-    """The stack's facts; UserError if the stack does not fit the arm and the workload."""
-    arm, workload = config.arms[name], config.workload
-    driver = trainer_named(arm.trainer).driver
-    fits = facts.trainer == arm.trainer or (driver is not None and driver.any_stack)
-    if not fits or facts.engine != arm.engine:
-        raise UserError(
-            f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "
-            f"(got {arm.trainer} with {arm.engine}); choose another stack of envs/"
-        )
-    if workload is not None and (facts.accelerator == "cuda") != (workload.gpus_per_node > 0):
-        raise UserError(
-            f"arms.{name}.stack {arm.stack} is built for {'GPUs' if facts.accelerator == 'cuda' else 'the CPU'}, but "
-            f"workload.gpus_per_node is {workload.gpus_per_node}; "
-            + ("set it to the GPUs of a node" if facts.accelerator == "cuda" else "set it to 0, or choose a GPU stack")
-        )
-    version = arm.import_.version if arm.import_ is not None else None
-    if version not in (None, facts.trainer_version):
-        raise UserError(
-            f"arms.{name}.import.version is {version}, but its stack {arm.stack} pins {facts.trainer} "
-            f"{facts.trainer_version}; give the stack of that release, or none"
-        )
-    return facts
-
-
-def _run_id(arm: str, factors: Mapping[str, Any], labels: Mapping[str, str], seed: int) -> str:
-    parts = [arm, *(f"{labels[path]}={_slug(value)}" for path, value in factors.items()), f"s{seed}"]
-    run_id = "-".join(parts)
-    if len(run_id) <= _ID_LENGTH:
-        return run_id
-    tail = f"-{_sha256(dict(factors))[:8]}-s{seed}"
-    return run_id[: _ID_LENGTH - len(tail)].rstrip("-.=") + tail
-
-
-def _slug(value: Any) -> str:
-    """A value as part of a folder's name; a hash replaces text that is ambiguous, too long or has other characters."""
-    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
-    slug = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.")
-    ambiguous = isinstance(value, str) and bool(_LOOKS_LIKE_ANOTHER_TYPE.fullmatch(text))
-    if slug == text and len(slug) <= 24 and not ambiguous:
-        return slug
-    return f"{slug[:16].rstrip('_.')}_{_sha256(value)[:6]}".lstrip("_")
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

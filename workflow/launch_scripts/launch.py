@@ -15,7 +15,8 @@ from trainers.launching import Launched, Left, Surroundings
 from trainers.protocol import Trainer
 from trainers.registry import trainers
 from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
-from workflow.launch_scripts.shell import Script, ShellCommand, Word, read_script
+from workflow.launch_scripts.script import Script, ShellCommand, Word
+from workflow.launch_scripts.shell import read_script
 
 # Commands that prepare the node; the profile's setup script repeats them in their order.
 _PREPARES = ("module", "ml", "source", ".", "ulimit", "unset", "spack", "umask")

@@ -8,76 +8,21 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from workflow.launch_scripts.expansion import Value, Variables, text_of, unescaped
+from workflow.launch_scripts.script import Note, Script, ShellCommand, Word
 
 _MOST_TURNS, _DEEPEST = 20, 10
 NOWHERE = -(10**9)
 """A word whose place in the script is not exact begins below 0."""
 # Programs that run a script which is given to them as text.
 _SHELLS = ("bash", "sh", "zsh", "eval", "sbatch", "srun", "ssh", "salloc")
-
-
-class Word(NamedTuple):
-    """A word of a command after expansion; several words may come from one place (`$ARGS`)."""
-
-    text: str
-    raw: str
-    """As the script has it."""
-    start: int
-    """Its place in the script, in bytes of UTF-8."""
-    end: int
-    line: int
-    unknown: tuple[str, ...] = ()
-    """Variables and substitutions in it without a known value; the text has them as written."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShellCommand:
-    """A command that the script may run; `words` may be empty for a line of assignments only."""
-
-    words: tuple[Word, ...]
-    line: int
-    assignments: Mapping[str, Word] = field(default_factory=dict)
-    """Variables of this command only (`A=1 python ...`)."""
-    context: tuple[str, ...] = ()
-    """The functions, loops and conditions around it, the outermost first, such as `if` or `for engine=vllm`."""
-    redirects: tuple[str, ...] = ()
-    feeds: bool = False
-    """Whether its output goes into another command (`| tee log`)."""
-    passes_arguments: bool = False
-    """Whether it has `"$@"` or `$*`: arguments of the script."""
-    end: int = 0
-    """Where its last word ends, in bytes: the place for further arguments."""
-
-
-class Note(NamedTuple):
-    """A place that was not understood."""
-
-    line: int
-    text: str
-    why: str
-
-
-@dataclass(slots=True)
-class Script:
-    """What a script does, in order."""
-
-    text: str
-    commands: list[ShellCommand] = field(default_factory=list)
-    exports: dict[str, Word] = field(default_factory=dict)
-    """Exported variables, with their last value."""
-    files: dict[str, str] = field(default_factory=dict)
-    """Files that it writes from here-documents, by the path as written."""
-    notes: list[Note] = field(default_factory=list)
 
 
 def read_script(text: str, arguments: Sequence[str] = ()) -> Script:

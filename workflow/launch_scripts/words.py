@@ -20,7 +20,8 @@ from tree_sitter import Node
 from common.errors import UserError
 from trainers.command.driver import SCRIPT_PATH
 from trainers.registry import trainers
-from workflow.launch_scripts.shell import Script, ShellCommand, parsed, read_script
+from workflow.launch_scripts.script import Script, ShellCommand
+from workflow.launch_scripts.shell import parsed, read_script
 
 # Programs that start a training, and uses of them that do not.
 _LAUNCHER = re.compile(

@@ -15,7 +15,8 @@ from trainers.cases import Case, StackPins, label_and_point
 from trainers.registry import trainer_named
 from trainers.reward_settings import without_code
 from workflow import stacks
-from workflow.config.plan import Plan, PlannedRun
+from workflow.config.plan import Plan
+from workflow.config.planned_run import PlannedRun
 
 
 def load_stack_pins(name: str) -> StackPins:

@@ -15,7 +15,8 @@ from engines import engine_named
 from trainers.cases import Case, Settings, StackPins, label_and_point
 from trainers.command import as_logged
 from trainers.registry import Trainer, trainer_named
-from workflow.config.plan import Plan, PlannedRun
+from workflow.config.plan import Plan
+from workflow.config.planned_run import PlannedRun
 from workflow.preflight.cases import case_of, first_of_each_case
 
 # What an import may state of its run in place of the workload.

@@ -1,9 +1,11 @@
-"""Reads a profile: the resources that each training run requests from Slurm."""
+"""Reads and writes a profile: the resources that each training run requests from Slurm."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from common.files import ROOT
 from common.messages import did_you_mean
 from workflow.slurm.request import STOP_GRACE_S, TEXTS, Request, is_computed, misread_time, read_request
 
+PROFILE = ROOT / "profiles" / "slurm" / "config.yaml"
 _THREADS = "2"  # as rules/train.smk has it
 
 
@@ -131,6 +134,23 @@ def unknown_profile(name: str) -> str:
             break
     near = did_you_mean(name, known)
     return f"no such profile: {name} (a profile is a folder with a config.yaml){near}; known: {', '.join(known)}"
+
+
+def filled_profile(values: Mapping[str, str]) -> str:
+    """profiles/slurm with these keys of `train`; its other rules get the partition and the account, too."""
+    if not PROFILE.is_file():
+        raise UserError("--partition needs profiles/slurm of a checkout; run it in one (nothing was written)")
+    head, train, rest = PROFILE.read_text(encoding="utf-8").partition("\n  train:\n")
+    for key, text in values.items():
+        # A text in a Snakemake profile needs Python quotes inside YAML quotes.
+        value = text if text.isdigit() else json.dumps(repr(text))
+        line = re.compile(rf"(?m)^( +)(?:# )?{key}: .*$")
+        if line.search(rest) is None:
+            rest = f"    {key}: {value}\n{rest}"
+        rest = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", rest, count=1)  # type: ignore[misc]
+        if key in ("slurm_partition", "slurm_account"):
+            head = line.sub(lambda found, key=key, value=value: f"{found[1]}{key}: {value}", head)  # type: ignore[misc]
+    return head + train + rest
 
 
 def default_gres(workload: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""Describes the commands of `rolloutbench`: purpose, arguments, examples and exit codes."""
+"""Makes the parser of `rolloutbench` from its commands: purpose, arguments, examples and exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -27,6 +27,9 @@ EXIT_CODES = {
 class Command(NamedTuple):
     """One command; help does not list one without a meaning (an old name, or for rules)."""
 
+    run: Callable[[argparse.Namespace], None]
+    modules: str
+    """What its function imports and is slow to load."""
     meaning: str
     arguments: str
     text: str = ""
@@ -116,126 +119,6 @@ FOLDERS = ("--profile", "--report", "--model", "--cwd")
 """Arguments that name a folder."""
 FILES = ("sources", "words", "--data")
 """Arguments that may name a file, beside all of the type Path."""
-COMMANDS: dict[str, Command] = {
-    "compare": Command(
-        "compare logs: prints the verdict, then writes the report",
-        "sources --names --trainer --release --step-seconds --mode --warmup --report --verdict-only --open --save "
-        "--json --markdown",
-        "Trainer, engine and release come from the logs. What they lack is said after the answer, with its flag.",
-        (
-            ("compare vllm=a.log,b.log sglang=c.log,d.log", "commas separate seeds of one arm"),
-            ("compare a.log b.log --names vllm,sglang --release 0.7.1", "names and release, if the logs lack them"),
-            ("compare wandb:me/grpo/a1 wandb:me/grpo/b2 --open", "two runs on wandb; opens the report"),
-            ("compare a.log b.log --save mine.yaml", "also writes the comparison as a configuration"),
-            ("compare a.log b.log --verdict-only --json", "the verdict for a program"),
-        ),
-    ),
-    "ab": Command(
-        "run a training script as it is, once for each value of a word of it",
-        "script arguments --vary --set --python --image --names --seeds --partition --gpus --nodes --read --resume "
-        "--cwd --save --start",
-        "It writes a configuration, says where the words are replaced, and prints the command that starts the runs. "
-        "Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
-        (
-            ("ab run.sh --vary actor_rollout_ref.rollout.name=vllm,sglang", "two engines"),
-            ("ab run.sh --vary vllm_mode=colocate,server --seeds 3", "a flag of the training, without its dashes"),
-            ("ab run.sh --vary ENGINE=vllm,sglang --python ~/envs/vllm,~/envs/sglang", "each in its environment"),
-            ("ab run.sh --vary ENGINE=vllm,sglang --set 'OUT=ckpt/{run}' --start", "also starts the runs"),
-        ),
-    ),
-    "new": Command(
-        "write a commented configuration, from questions, flags or a launch script",
-        "file --from --stack-python --gpus --nodes --trainer --engines --model --data --columns --rewards --steps "
-        "--partition",
-        "It writes only a valid configuration, and overwrites no file.",
-        (
-            ("new my.yaml", "asks questions; Enter takes the answer in brackets"),
-            ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; also writes profiles/my"),
-            ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
-            ("new --from run.sh --engines vllm,sglang", "your launch script as an experiment (docs/howto/script.md)"),
-        ),
-    ),
-    "doctor": Command(
-        "check this machine and this site: what is missing, and the remedy",
-        "config --profile --across-nodes --json",
-        "Without a configuration it takes config.yaml; if that does not exist, it checks all stacks and only warns.",
-        (
-            ("doctor", "this machine"),
-            ("doctor my.yaml --profile profiles/my", "what this experiment lacks here is a failure"),
-            ("doctor --across-nodes", "submits a short job that tests a node"),
-        ),
-        {0: "no check failed", 1: "a check failed"},
-    ),
-    "preflight": Command(
-        "show what is impossible, unequal or odd in an experiment, and why",
-        "config --profile --seconds-per-step --json",
-        "",
-        (("preflight my.yaml", ""), ("preflight my.yaml --profile profiles/my --json", "for a program")),
-    ),
-    "plan": Command(
-        "list a configuration's runs and their cost",
-        "config --profile --seconds-per-step",
-        "",
-        (("plan my.yaml", ""), ("plan my.yaml --seconds-per-step 400", "GPU-hours at this pace")),
-    ),
-    "status": Command(
-        "show what each run is doing, and why it waits",
-        "config --experiment --every --watch",
-        "Slurm is asked at most every 30 seconds, however many status commands run.",
-        (
-            ("status my.yaml --watch", "a live table until all runs are finished"),
-            ("status my.yaml --every 60", "prints the table every minute"),
-            ("status --experiment my", "reads results/my, without the configuration"),
-        ),
-        {0: "done, or left with Ctrl-C (--watch, --every)"},
-    ),
-    "cancel": Command(
-        "cancel an experiment's jobs, or those of some runs",
-        "words --experiment --now",
-        "",
-        (
-            ("cancel my.yaml", "all jobs of this experiment only"),
-            ("cancel my.yaml sglang-s0 sglang-s1", "the jobs of two runs"),
-        ),
-    ),
-    "verdict": Command(
-        "print a finished report's verdict and path",
-        "config",
-        "",
-        (("verdict my.yaml", ""),),
-    ),
-    "only": Command(
-        "write a configuration with some of the arms of another",
-        "config arms --out",
-        "",
-        (("only my.yaml vllm --out vllm.yaml", "the same runs: nothing is trained again"),),
-    ),
-    "schema": Command(
-        "print the configuration's JSON schema",
-        "--write",
-        "",
-        (("schema", "for an editor"),),
-    ),
-    "completion": Command(
-        "print the completion script of a shell",
-        "shell",
-        "",
-        (
-            ("completion bash > ~/.local/share/bash-completion/completions/rolloutbench", ""),
-            ("completion zsh > ~/.zfunc/_rolloutbench", "with `fpath+=~/.zfunc` before compinit in ~/.zshrc"),
-            ("completion fish > ~/.config/fish/completions/rolloutbench.fish", ""),
-        ),
-    ),
-    "headline": Command("", "config", "The old name of `verdict`."),
-    "write-plan": Command("", "request --out", "For rules: write plan.json."),
-    "prepare-inputs": Command(
-        "", "request --stack --out", "For rules: prepare data and model with a stack's libraries."
-    ),
-    "resolve-settings": Command(
-        "", "request --stack --out", "For rules: resolve all of a trainer's settings with its stack."
-    ),
-    "write-preflight": Command("", "request --settings --imported --out", "For rules: write preflight.json."),
-}
 
 
 class _Version(argparse.Action):
@@ -260,6 +143,7 @@ class _Program(_Parser):
 
     commands: Any
     """The result of `add_subparsers`; argparse has no public name for its type."""
+    listed: Sequence[str] = ()
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but the error for an unknown argument names its command."""
@@ -270,23 +154,23 @@ class _Program(_Parser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            listed = [name for name, command in COMMANDS.items() if command.meaning]
-            raise argparse.ArgumentError(None, unknown_name("command", value, listed))
+            raise argparse.ArgumentError(None, unknown_name("command", value, self.listed))
 
 
-def parser() -> _Program:
+def parser(known: Mapping[str, Command]) -> _Program:
     """The program's parser; the chosen command is `command`."""
     program = _Program(
         prog="rolloutbench",
         description="Compares GRPO rollout engines on equal work.",
-        epilog=_example_lines([COMMANDS[name].examples[0] for name in ("compare", "new", "doctor", "status")])
+        epilog=_example_lines([known[name].examples[0] for name in ("compare", "new", "doctor", "status")])
         + "\n\nrolloutbench COMMAND --help has a command's arguments, examples and exit codes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print the version and where it is installed")
     commands = program.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     program.commands = commands
-    for name, command in COMMANDS.items():
+    program.listed = [name for name, command in known.items() if command.meaning]
+    for name, command in known.items():
         listed: dict[str, Any] = {"help": command.meaning} if command.meaning else {}
         one = commands.add_parser(
             name,
@@ -300,11 +184,10 @@ def parser() -> _Program:
     return program
 
 
-def completion(shell: str) -> str:
+def completion(program: _Program, shell: str) -> str:
     """The completion script of a shell."""
     import shtab
 
-    program = parser()
     for command in program.commands.choices.values():
         for action in command._actions:
             names = {action.dest, *action.option_strings}

@@ -1,0 +1,113 @@
+"""The commands for rules, which help does not list, and `schema` for editors and `make docs`."""
+
+from __future__ import annotations
+
+import argparse
+
+from common.errors import UserError
+from common.files import ROOT, is_checkout, write_json, write_text
+from workflow.commands.parser import Command
+
+
+def _schema(args: argparse.Namespace) -> None:
+    from workflow.config.schema import (
+        FILES_PAGE,
+        REFERENCE_FILE,
+        SCHEMA_FILE,
+        config_schema,
+        files_page,
+        reference_page,
+    )
+
+    if not args.write:
+        print(config_schema(), end="")
+        return
+    if not is_checkout():
+        raise UserError("schema --write needs a checkout, and this is an installation; run it in a checkout")
+    write_text(ROOT / SCHEMA_FILE, config_schema())
+    write_text(ROOT / REFERENCE_FILE, reference_page())
+    write_text(ROOT / FILES_PAGE, files_page())
+
+
+SCHEMA = Command(
+    _schema,
+    "workflow.config.schema",
+    "print the configuration's JSON schema",
+    "--write",
+    "",
+    (("schema", "for an editor"),),
+)
+
+
+def _write_plan(args: argparse.Namespace) -> None:
+    from workflow.config.plan import load_plan
+
+    write_json(args.out, load_plan(args.request).as_json())
+
+
+WRITE_PLAN = Command(
+    _write_plan,
+    "workflow.config.plan",
+    "",
+    "request --out",
+    "For rules: write plan.json.",
+)
+
+
+def _prepare_inputs(args: argparse.Namespace) -> None:
+    from workflow.stacks.environment import run_in_stack
+
+    folder = args.out.parent
+    write_json(folder / "request.json", args.request)
+    done = run_in_stack(args.stack, "node.inputs", "--request", folder / "request.json", "--out", folder)
+    if not done or not args.out.is_file():
+        # The job has already printed the reason.
+        raise UserError("data and model could not be prepared; nothing was trained (see the message above)")
+
+
+PREPARE_INPUTS = Command(
+    _prepare_inputs,
+    "workflow.stacks.environment",
+    "",
+    "request --stack --out",
+    "For rules: prepare data and model with a stack's libraries.",
+)
+
+
+def _resolve_settings(args: argparse.Namespace) -> None:
+    from workflow.preflight.command import resolve_settings
+
+    resolve_settings(args.request, args.stack, args.out)
+
+
+RESOLVE_SETTINGS = Command(
+    _resolve_settings,
+    "workflow.preflight.command",
+    "",
+    "request --stack --out",
+    "For rules: resolve all of a trainer's settings with its stack.",
+)
+
+
+def _write_preflight(args: argparse.Namespace) -> None:
+    from workflow.preflight.command import write_and_summarize
+
+    write_and_summarize(args.request, args.settings, args.out, args.imported)
+
+
+WRITE_PREFLIGHT = Command(
+    _write_preflight,
+    "workflow.preflight.command",
+    "",
+    "request --settings --imported --out",
+    "For rules: write preflight.json.",
+)
+
+
+COMMANDS = {
+    "schema": SCHEMA,
+    "write-plan": WRITE_PLAN,
+    "prepare-inputs": PREPARE_INPUTS,
+    "resolve-settings": RESOLVE_SETTINGS,
+    "write-preflight": WRITE_PREFLIGHT,
+}
