@@ -38,7 +38,7 @@ COMPARE = Command(
     "compare logs: prints the verdict, then writes the report",
     "sources --names --trainer --release --step-seconds --mode --warmup --report --verdict-only --open --save "
     "--json --markdown",
-    "Trainer, engine and release come from the logs. What they lack is said after the answer, with its flag.",
+    "Trainer, engine and release come from the logs. The verdict comes first, then the flags for missing facts.",
     (
         ("compare vllm=a.log,b.log sglang=c.log,d.log", "commas separate seeds of one arm"),
         ("compare a.log b.log --names vllm,sglang --release 0.7.1", "names and release, if the logs lack them"),
@@ -58,11 +58,11 @@ def _ab(args: argparse.Namespace) -> None:
 AB = Command(
     _ab,
     "workflow.commands.ab",
-    "run a training script as it is, once for each value of a word of it",
+    "run a training script unchanged except for one setting, once for each of its values",
     "script arguments --vary --set --python --image --names --seeds --partition --gpus --nodes --read --resume "
     "--cwd --save --start",
-    "It writes a configuration, says where the words are replaced, and prints the command that starts the runs. "
-    "Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
+    "It writes a configuration, shows the lines that differ in its copy of the script, and prints the command that starts "
+    "the runs. Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
     (
         ("ab run.sh --vary actor_rollout_ref.rollout.name=vllm,sglang", "two engines"),
         ("ab run.sh --vary vllm_mode=colocate,server --seeds 3", "a flag of the training, without its dashes"),
@@ -111,7 +111,7 @@ DOCTOR = Command(
     "workflow.doctor.diagnosis",
     "check this machine and this site: what is missing, and the remedy",
     "config --profile --across-nodes --json",
-    "Without a configuration it takes config.yaml; if that does not exist, it checks all stacks and only warns.",
+    "Without config.yaml or another configuration it checks all stacks, and a missing one is a warning.",
     (
         ("doctor", "this machine"),
         ("doctor my.yaml --profile profiles/my", "what this experiment lacks here is a failure"),
@@ -311,7 +311,7 @@ def _only(args: argparse.Namespace) -> None:
 ONLY = Command(
     _only,
     "workflow.config.plan",
-    "write a configuration with some of the arms of another",
+    "write a configuration that keeps some arms of another",
     "config arms --out",
     "",
     (("only my.yaml vllm --out vllm.yaml", "the same runs: nothing is trained again"),),
