@@ -61,8 +61,8 @@ AB = Command(
     "run a training script unchanged except for one setting, once for each of its values",
     "script arguments --vary --set --python --image --names --seeds --partition --gpus --nodes --read --resume "
     "--cwd --save --start",
-    "It writes a configuration, shows the lines that differ in its copy of the script, and prints the command that starts "
-    "the runs. Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
+    "It writes a configuration, shows the lines that differ in its copy of the script, and prints the command that "
+    "starts the runs. Nodes and GPUs come from the script's #SBATCH lines (docs/howto/script.md).",
     (
         ("ab run.sh --vary actor_rollout_ref.rollout.name=vllm,sglang", "two engines"),
         ("ab run.sh --vary vllm_mode=colocate,server --seeds 3", "a flag of the training, without its dashes"),
