@@ -26,7 +26,6 @@ BENCHES = {
     "hooks": "hooks:hook_lines",
     "mutants": "mutants:mutant_lines",
     "curves": "reward_curves:curve_lines",
-    "catalog": "catalog:catalog_lines",
     "slurm": "slurm:slurm_lines",
     "quickstart": "quickstart:quickstart_lines",
 }

@@ -109,7 +109,6 @@ def test_it_is_a_module_of_another_workflow(tmp_path: Path) -> None:
 
 
 def test_the_catalog_and_snakedeploy_find_what_they_ask_for(tmp_path: Path) -> None:
-    """`python -m bench catalog` runs snakedeploy itself, which needs a network."""
     settings = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))["usage"]
     assert settings["software-stack-deployment"] and settings["mandatory-flags"]["flags"]
     assert (ROOT / "config" / "README.md").read_text(encoding="utf-8").startswith("# ")

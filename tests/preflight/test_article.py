@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from workflow.commands.preflight import WIDTH, preflight_lines, summary_lines
 from workflow.preflight import PreflightResult
-from workflow.preflight.show import WIDTH, preflight_lines, summary_lines
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
 

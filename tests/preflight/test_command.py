@@ -13,12 +13,13 @@ import yaml
 
 from common.errors import UserError
 from workflow.cli import main
+from workflow.commands import preflight as command
+from workflow.commands.preflight import resolve_settings
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.preflight import command, preflight
+from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.checks import LaunchContext
-from workflow.preflight.command import resolve_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))

@@ -12,9 +12,9 @@ import pytest
 from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
+from workflow.commands.preflight import resolve_settings
 from workflow.preflight import PreflightResult, require_possible
 from workflow.preflight.cases import settings_request, settings_requests
-from workflow.preflight.command import resolve_settings
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
 

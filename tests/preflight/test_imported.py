@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from workflow.commands.preflight import preflight_lines
 from workflow.preflight import PreflightResult, preflight
 from workflow.preflight.checks import LaunchContext
-from workflow.preflight.show import preflight_lines
 from workflow.slurm.site import Site
 
 from .plans import ARTICLE, ROLLOUT, looked_at, planned

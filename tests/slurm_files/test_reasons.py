@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from workflow.slurm.reasons import explain_wait
+from workflow.slurm.commands import explain_wait
 
 # Those of Slurm 22.05's libslurm.
 OF_A_JOB = """

@@ -75,14 +75,14 @@ PREPARE_INPUTS = Command(
 
 
 def _resolve_settings(args: argparse.Namespace) -> None:
-    from workflow.preflight.command import resolve_settings
+    from workflow.commands.preflight import resolve_settings
 
     resolve_settings(args.request, args.stack, args.out)
 
 
 RESOLVE_SETTINGS = Command(
     _resolve_settings,
-    "workflow.preflight.command",
+    "workflow.commands.preflight",
     "",
     "request --stack --out",
     "For rules: resolve all of a trainer's settings with its stack.",
@@ -90,14 +90,14 @@ RESOLVE_SETTINGS = Command(
 
 
 def _write_preflight(args: argparse.Namespace) -> None:
-    from workflow.preflight.command import write_and_summarize
+    from workflow.commands.preflight import write_and_summarize
 
     write_and_summarize(args.request, args.settings, args.out, args.imported)
 
 
 WRITE_PREFLIGHT = Command(
     _write_preflight,
-    "workflow.preflight.command",
+    "workflow.commands.preflight",
     "",
     "request --settings --imported --out",
     "For rules: write preflight.json.",

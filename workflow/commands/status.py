@@ -21,7 +21,7 @@ from workflow.runs.locks import holder_note
 from workflow.runs.progress import part_of, readable_duration
 from workflow.runs.run_state import RunState, run_states
 from workflow.slurm import commands as slurm
-from workflow.slurm.reasons import explain_wait
+from workflow.slurm.commands import explain_wait
 from workflow.stacks.verification import stack_notes
 
 if TYPE_CHECKING:

@@ -135,8 +135,8 @@ def _plan(config: Path | None) -> Plan:
 
 
 def _preflight(args: argparse.Namespace) -> None:
+    from workflow.commands.preflight import show_preflight
     from workflow.config.reading import read_yaml
-    from workflow.preflight.command import show_preflight
 
     _require_pace(args.seconds_per_step)
     show_preflight(read_yaml(args.config or CONFIG), args.profile, args.seconds_per_step, args.json)
@@ -144,7 +144,7 @@ def _preflight(args: argparse.Namespace) -> None:
 
 PREFLIGHT = Command(
     _preflight,
-    "workflow.preflight.command",
+    "workflow.commands.preflight",
     "show what is impossible, unequal or odd in an experiment, and why",
     "config --profile --seconds-per-step --json",
     "",

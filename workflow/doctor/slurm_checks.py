@@ -18,8 +18,7 @@ from workflow.preflight.checks import exported
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, seconds_of
 from workflow.slurm.request import Request, gpus_of_gres
-from workflow.slurm.site import Site
-from workflow.slurm.trial import refusals
+from workflow.slurm.site import Site, refusals
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 _LEAST_KILL_WAIT_S = 30  # Slurm's own default

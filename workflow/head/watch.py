@@ -18,8 +18,7 @@ from workflow.runs.jobs import Submission, submission
 from workflow.runs.locks import holder_note
 from workflow.runs.paths import JobPaths, RunPaths
 from workflow.slurm import commands as slurm
-from workflow.slurm.commands import QueueJob, SlurmError
-from workflow.slurm.reasons import explain_wait
+from workflow.slurm.commands import QueueJob, SlurmError, explain_wait
 from workflow.slurm.shared_answer import MAX_AGE_S, Answer, ask, request_details
 
 # A job needs a moment between its submission and taking the live lock.

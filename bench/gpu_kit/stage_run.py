@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.gpu_kit.gpu import PeakMemory, VisitedGpu
+from bench.gpu_kit.stages import Stage, StageTask
 from common.files import ROOT, inputs_sha256, last_lines, read_json, write_json
-from workflow.gpu_kit.gpu import PeakMemory, VisitedGpu
-from workflow.gpu_kit.stages import Stage, StageTask
 
 _END_GRACE_S = 20
 _POLL_S = 0.05
@@ -120,7 +120,7 @@ class StageRun:
             "env": spec["env"],
         }
         write_json(folder / "attempt.json", attempt)
-        module = [run["module"]] if task.synchronized else ["workflow.gpu_kit.unsynchronized", run["module"]]
+        module = [run["module"]] if task.synchronized else ["bench.gpu_kit.unsynchronized", run["module"]]
         command = [str(self.python), "-m", *module, str(folder / "attempt.json")]
         stop_file = folder / "metrics.jsonl" if stop and task.stop_after else None
         return self._run(command, folder / "log", dict(spec["env"]), stop_file, task.stop_after)
