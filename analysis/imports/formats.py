@@ -12,7 +12,7 @@ from pathlib import Path
 from analysis.sources import any_table, event_files, phases_csv
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
-from trainers.logs.log_files import clear_cache, open_log, printouts, require_utf8
+from trainers.logs.log_files import printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
 from trainers.protocol import LogFormat
 from trainers.registry import trainers
@@ -63,7 +63,6 @@ def read_source(
     wandb's server are kept in `cache`. `step_seconds` is the column with the step's seconds, of a table with any
     columns. `UserError` when the source is missing, empty, or of another format.
     """
-    clear_cache()
     given, form = form, form or format_of(source)
     if form not in formats():
         raise UserError(f"import.format must be one of {', '.join(formats())} (got {form!r})")
@@ -128,7 +127,6 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     All of a console log is searched for its version, unless the run is `versioned` without it. `UserError` where the
     file cannot be read, or a folder holds no run. A folder of wandb, or a missing file, is None.
     """
-    clear_cache()
     path = existing_path(source)
     if path is None:
         return None
@@ -212,7 +210,7 @@ def _require_readable_console(path: Path, source: str, lines: int) -> None:
 
 def _require_format(path: Path, form: str, lines: int) -> None:
     """`UserError` where so many lines of a file are of other formats, and none is of the given one."""
-    with open_log(path) as file:
+    with path.open("rb") as file:
         if b"\0" in file.read(4096):
             # wandb's own file, which also contains printed lines.
             return
@@ -235,7 +233,7 @@ def _require_format(path: Path, form: str, lines: int) -> None:
 
 def _require_unpacked(path: Path) -> None:
     """`UserError`, with the command that unpacks or converts it, for a packed file or UTF-16."""
-    with open_log(path) as file:
+    with path.open("rb") as file:
         head = file.read(8)
     require_utf8(path, head)
     if path.suffix.lower() in _SHEETS:
@@ -258,7 +256,7 @@ def _data_format(path: Path) -> str | None:
     """The format of a file of JSON, CSV or parquet; None for a console log."""
     if path.suffix.lower() == ".parquet":
         return any_table.FORMAT
-    with open_log(path) as file:
+    with path.open("rb") as file:
         head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
     first = lines[0] if lines else ""
@@ -290,7 +288,7 @@ def _row_format(line: str) -> str | None:
 
 def _contains(path: Path, mark: bytes) -> bool:
     piece = b""
-    with open_log(path) as file:
+    with path.open("rb") as file:
         while more := file.read(1 << 20):
             piece = piece[-len(mark) :] + more
             if mark in piece:
@@ -300,7 +298,7 @@ def _contains(path: Path, mark: bytes) -> bool:
 
 def _appearance(path: Path) -> str:
     """How a file begins, for an error message."""
-    with open_log(path) as file:
+    with path.open("rb") as file:
         head = file.read(4096)
     if not head:
         return "the file is empty"

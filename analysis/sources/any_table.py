@@ -23,7 +23,6 @@ from common.dotted import flatten
 from common.errors import UserError
 from common.messages import did_you_mean, join_first
 from common.verdicts import Verdict
-from trainers.logs.log_files import open_log
 from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, StepRecord, TablePhase, as_number
 from trainers.logs.restarts import steps_in_sequence
 
@@ -148,7 +147,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
             raise UserError(f"{path} is no parquet file ({error}); copy it again") from None
         yield from enumerate(table.to_pylist(), start=1)
         return
-    with TextIOWrapper(open_log(path), encoding="utf-8-sig", errors="replace", newline="") as file:
+    with TextIOWrapper(path.open("rb"), encoding="utf-8-sig", errors="replace", newline="") as file:
         if path.suffix.lower() in (".csv", ".tsv"):
             first = file.readline()
             file.seek(0)

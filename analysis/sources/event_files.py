@@ -23,7 +23,6 @@ from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import TRAIN
-from trainers.logs.log_files import open_log
 from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import several_runs
 
@@ -49,7 +48,7 @@ def is_event_file(path: Path) -> bool:
     """Whether a file is TensorBoard's, by its name or its first record."""
     if not path.is_file() or _NAME in path.name:
         return path.is_file()
-    with open_log(path) as file:
+    with path.open("rb") as file:
         return _MARK in file.read(64)
 
 

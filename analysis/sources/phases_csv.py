@@ -14,7 +14,6 @@ from pathlib import Path
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
-from trainers.logs.log_files import open_log
 from trainers.logs.printed import PrintedNumber, half_digit, parse_number
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, TablePhase
 from trainers.logs.restarts import ELAPSED, TRAINING_COUNTERS, Restart, counter_drops, restart_verdicts
@@ -163,7 +162,7 @@ def columns_of(line: str) -> tuple[list[str], str] | None:
 
 def has_tree(path: Path) -> bool:
     """Whether a table of phases has its own tree."""
-    with TextIOWrapper(open_log(path), encoding="utf-8-sig", errors="replace") as file:
+    with TextIOWrapper(path.open("rb"), encoding="utf-8-sig", errors="replace") as file:
         found = columns_of(file.readline(1_000_000))
     return found is not None and PARENT in found[0]
 
@@ -216,7 +215,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
 
 def _rows_of(path: Path) -> tuple[list[str], list[Row]]:
     try:
-        text = TextIOWrapper(open_log(path), encoding="utf-8-sig").read()
+        text = TextIOWrapper(path.open("rb"), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
     first_line = text.split("\n", 1)[0]

@@ -21,7 +21,6 @@ from common.dotted import as_mapping, lookup
 from common.errors import UserError
 from common.verdicts import Level, Verdict, count_of
 from trainers.benchmark.forms import BATCHES, BY_REQUEST, NUMBERS, REQUESTS, TEXTS, Form
-from trainers.logs.log_files import open_log
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, as_number
 from trainers.protocol import LogFormat, Logs, Rules, Trainer
 from trainers.timers.tree import Phase, TimerTree
@@ -74,7 +73,7 @@ def _read(path: Path, form: Form, of_batches: bool) -> Imported:
 
 def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
     """The objects of a JSON document, or of JSON lines."""
-    with open_log(path) as file:
+    with path.open("rb") as file:
         text = file.read().decode("utf-8-sig", errors="replace")
     try:
         whole = json.loads(text)

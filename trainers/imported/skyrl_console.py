@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from common.verdicts import Verdict
-from trainers.logs.dictionary_lines import PrintedRow, imported_rows, parse_row
+from trainers.imported.dictionary_consoles import PrintedRow, imported_rows, parse_row
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit
 from trainers.logs.record import TIMERS, Imported, StepRecord

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainers.imported import nemo_rl_console, openrlhf_console, skyrl_console, slime_console
+from trainers.imported import dictionary_consoles, nemo_rl_console, skyrl_console
 from trainers.logs.step_names import StepNames
 from trainers.protocol import LogFormat, Logs, Trainer, UnreadConsole
 from trainers.timers.tree import Phase, TimerTree, overlapping_tree
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
     "nemo-rl": nemo_rl_console.console,
-    "openrlhf": openrlhf_console.console,
+    "openrlhf": dictionary_consoles.openrlhf_console,
     "skyrl": skyrl_console.console,
-    "slime": slime_console.console,
+    "slime": dictionary_consoles.slime_console,
 }
 _DERIVED: Mapping[str, Any] = {
-    "openrlhf": {"derived": openrlhf_console.overlap_mark},
-    "slime": {"derived": slime_console.overlap_mark},
+    "openrlhf": {"derived": dictionary_consoles.openrlhf_overlap},
+    "slime": {"derived": dictionary_consoles.slime_overlap},
 }
 
 

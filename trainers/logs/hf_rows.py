@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.verdicts import Verdict, count_of
-from trainers.logs.log_files import list_of
+from trainers.logs.log_files import parse_json
 from trainers.logs.printed import half_digit, half_significant, parse_number
 from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequence
@@ -290,19 +290,19 @@ def read_trainer_state(path: Path) -> Imported:
     `UserError` if the file is no such state.
     """
     rows: list[StepRecord] = []
-    place = 0
     try:
-        history = list_of(path, "log_history")
-        if history is None:
+        state = parse_json(path.read_bytes())
+        history = state.get("log_history") if isinstance(state, dict) else None
+        if not isinstance(history, list):
             raise UserError(f"{path} has no log_history (a list): it is no trainer_state.json")
         for place, row in enumerate(history, start=1):
             step = row.get("step") if isinstance(row, dict) else None
             if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
                 continue
             rows.append(row_record(step, {k: v for k, v in row.items() if k != "step"}, path, place))
-    except (ValueError, RecursionError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise UserError(
-            f"{path} is truncated or corrupt after record {place} of its log_history ({' '.join(str(error).split())}). "
-            "Copy it again, or import the trainer_state.json of another checkpoint"
+            f"{path} is truncated or corrupt ({' '.join(str(error).split())}). Copy it again, or import the "
+            "trainer_state.json of another checkpoint"
         ) from None
     return imported_rows(rows, path, TRAINER_STATE)

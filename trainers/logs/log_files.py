@@ -1,4 +1,4 @@
-"""Opens logs and reads their lines, JSON and console output."""
+"""Reads the lines of logs: JSON and console output."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from common.errors import UserError
 from common.verdicts import Verdict
 
-# Files up to this size are cached; most logs that people compare by hand are smaller.
-KEPT_BYTES = 1 << 20
 # Colours, cursor movements and terminal titles.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # Ray's prefix of every line: (TaskRunner pid=123), (WorkerDict pid=123, ip=10.0.0.1). A time (Kubernetes, with
@@ -44,24 +40,6 @@ class Printout:
     text: str
     ended: bool
     line_chars: int
-
-
-@lru_cache(maxsize=1)
-def _content(path: Path, size: int, changed_ns: int) -> bytes:
-    return path.read_bytes()
-
-
-# Call this before reading a source: with a coarse clock a changed file may have the same modification time.
-clear_cache = _content.cache_clear
-
-
-def open_log(path: Path) -> BytesIO | BufferedReader:
-    """Open a file at its start. A small file is read once and cached until its modification time changes.
-
-    A log is inspected several times before its steps are read; a shared disk takes milliseconds to open a file.
-    """
-    state = path.stat()
-    return BytesIO(_content(path, state.st_size, state.st_mtime_ns)) if state.st_size <= KEPT_BYTES else path.open("rb")
 
 
 def require_utf8(path: Path, head: bytes) -> None:
@@ -111,7 +89,7 @@ def _continues(broken: Sequence[Printout], part: Printout) -> bool:
 
 
 def _parts(path: Path) -> Iterator[Printout]:
-    with open_log(path) as file:
+    with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             if number == 1:
                 require_utf8(path, raw)
@@ -159,7 +137,7 @@ def json_lines(
     A line that is no JSON, or for which `read_row` raises ValueError, TypeError, KeyError or OverflowError, gives a
     verdict with its number. An unreadable last line without a newline was truncated by a kill; it is skipped silently.
     """
-    with open_log(path) as lines:
+    with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
             if not raw.strip():
                 continue
@@ -173,60 +151,3 @@ def json_lines(
                 continue
             if found is not None:
                 yield found
-
-
-CHUNK_CHARS = 1 << 20
-# No element is longer; one that does not parse with so much text after it is corrupt.
-LONGEST_CHARS = 1 << 24
-_SPACE = re.compile(r"\s*")
-
-
-def list_of(path: Path, key: str) -> Iterator[Any] | None:
-    """The elements of the first list under a key, read one by one; None if there is no such list.
-
-    While reading, an element that does not parse raises `ValueError` or `RecursionError`.
-    """
-    begins = re.compile(rf'(?<!\\)"{re.escape(key)}"\s*:\s*\[')
-    file = TextIOWrapper(open_log(path), encoding="utf-8-sig")
-    text = ""
-    try:
-        while more := file.read(CHUNK_CHARS):
-            text = text[-1000:] + more
-            if (found := begins.search(text)) is not None:
-                return _elements(file, text[found.end() :])
-    except ValueError:
-        file.close()
-        raise
-    file.close()
-    return None
-
-
-def _elements(file: TextIO, text: str) -> Iterator[Any]:
-    decode, at = json.JSONDecoder().raw_decode, 0
-    with file:
-        while True:
-            try:
-                at = _after_space(text, at)
-                if text[at : at + 1] == "]":
-                    return
-                found, end = decode(text, at)
-                end = _after_space(text, end)
-                if text[end : end + 1] not in (",", "]"):
-                    raise ValueError("no comma after it")
-                if "\\u" in text[at:end]:
-                    require_characters(found)
-            except ValueError:
-                text, at = text[at:], 0
-                more = file.read(max(CHUNK_CHARS, len(text))) if len(text) < LONGEST_CHARS else ""
-                if not more:
-                    raise
-                text += more
-                continue
-            yield found
-            at = end + 1 if text[end] == "," else end
-
-
-def _after_space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    assert space is not None
-    return space.end()

@@ -1,0 +1,160 @@
+"""Reads consoles whose steps are lines of a number and a printed Python dictionary: OpenRLHF's and slime's.
+
+Their steps have wandb's names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.verdicts import Verdict
+from trainers.logs.log_files import Printout, printouts
+from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, leading_number, parse_number
+from trainers.logs.record import TIMERS, Imported, StepRecord
+from trainers.logs.restarts import steps_in_sequence
+from trainers.logs.step_names import EVALUATION, StepNames
+from trainers.protocol import LogFormat
+
+_PAIR = re.compile(r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|(?P<value>[^,'\"{}\[\]()]+(?:\([^()]*\))?))")
+# How many incomplete steps wait for their row with the total; the oldest is dropped beyond it.
+MOST_WAITING = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRow:
+    """A printed dictionary. `complete` is false if its closing brace is missing."""
+
+    step: int
+    numbers: dict[str, PrintedNumber]
+    complete: bool
+    line: int
+
+
+def parse_row(text: str, step: int, line: int) -> PrintedRow:
+    """The numbers of the dictionary at the start of a text; a truncated dictionary loses its last number."""
+    body, brace, _ = text.partition("}")
+    numbers: dict[str, PrintedNumber] = {}
+    for pair in _PAIR.finditer(body):
+        raw = pair["text"] if pair["text"] is not None else pair["value"]
+        number = parse_number(raw) or parse_number(leading_number(raw.strip()))
+        if number is not None:
+            numbers[pair["name"]] = number
+    if not brace and numbers:
+        numbers.popitem()
+    return PrintedRow(step, numbers, bool(brace), line)
+
+
+def console_rows(parts: Iterable[Printout], word: str, begins: re.Pattern[str]) -> Iterable[PrintedRow]:
+    """The rows of a console. `begins` matches the text before the dictionary, with the step; it contains `word`."""
+    for part in parts:
+        if word in part.text and (found := begins.search(part.text)) is not None:
+            yield parse_row(part.text[found.end() :], int(found[1]), part.line)
+
+
+def imported_rows(
+    rows: Iterable[PrintedRow],
+    path: Path,
+    form: str,
+    names: StepNames,
+    prefix: str = "",
+    resumed_at: Collection[int] = (),
+) -> Imported:
+    """The steps of printed rows, under wandb's names; the console omits `prefix` before them.
+
+    `resumed_at`, complete when the rows are, has the first steps after restarts. Rows before the one with a step's
+    total add their numbers to that step. A truncated row gives a verdict.
+    """
+    waiting: dict[int, dict[str, PrintedNumber]] = {}
+    records: list[StepRecord] = []
+    verdicts: list[Verdict] = []
+    for row in rows:
+        numbers = waiting.pop(row.step, {}) | {prefix + name: number for name, number in row.numbers.items()}
+        logged = names.logged_step({name: number.value for name, number in numbers.items()}, float(row.step))
+        if not row.complete:
+            text = f"{path}:{row.line}: the row of step {row.step} is truncated; its last value is left out"
+            verdicts.append(Verdict("note", "value-cut-off", text))
+        if logged is None or not logged.timed:
+            waiting[row.step] = numbers
+            if len(waiting) > MOST_WAITING:
+                waiting.pop(next(iter(waiting)))
+            continue
+        fixed = fixed_decimals(list(numbers.values()))
+        rounding = {
+            names.scalar_name(name): half_digit(number.decimals)
+            for name, number in numbers.items()
+            if fixed and number.decimals is not None
+        }
+        records.append(StepRecord(logged.step, {}, logged.numbers, {}, None, path, row.line, rounding))
+    read = steps_in_sequence(records, path, resumed_at)
+    read.verdicts = verdicts + read.verdicts
+    return Imported(read, form)
+
+
+_OPENRLHF = "openrlhf-console"
+_OPENRLHF_PARTS = tuple(TIMERS + name for name in ("generation", "make_experience", "ppo_train", "broadcast"))
+_OPENRLHF_TOTAL = TIMERS + "step_total"
+_OPENRLHF_LINE = re.compile(r"\bGlobal step (\d{1,18}): (?=\{')")
+_OPENRLHF_WORD = "Global step "
+
+
+def openrlhf_overlap(numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """The synchronous loop's total is the exact sum of its parts; the asynchronous loop's is a wall clock."""
+    if _OPENRLHF_TOTAL not in numbers or not all(part in numbers for part in _OPENRLHF_PARTS):
+        return {}
+    summed = sum(value for name, value in numbers.items() if name.startswith(TIMERS) and name != _OPENRLHF_TOTAL)
+    return {} if math.isclose(numbers[_OPENRLHF_TOTAL], summed, rel_tol=1e-9) else {"openrlhf/overlaps": 1.0}
+
+
+def openrlhf_console(names: StepNames) -> LogFormat:
+    """OpenRLHF's console; lines without `timing/step_total` are not steps."""
+    return LogFormat(
+        _OPENRLHF,
+        "OpenRLHF's console, with lines Global step 3: {'timing/step_total': ...}",
+        lambda path: imported_rows(
+            console_rows(printouts(path), _OPENRLHF_WORD, _OPENRLHF_LINE), path, _OPENRLHF, names, "train/"
+        ),
+        is_step=lambda part: _OPENRLHF_WORD in part.text and _OPENRLHF_LINE.search(part.text) is not None,
+    )
+
+
+_SLIME = "slime-console"
+# Trainer and rollout manager print `perf 3: {...}`; `rollout 3: {...}` has rewards and lengths.
+_SLIME_LINE = re.compile(r"(?<![\w/])(?:perf|rollout) (\d{1,18}): (?=\{')")
+_SLIME_STEP = "'perf/step_time': "
+_SLIME_EVALUATED = re.compile(r"(?<![\w/])eval \d{1,18}: (?=\{')")
+
+
+def slime_overlap(numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """A rollout longer than the trainer's wait for it ran during the previous training (train_async.py)."""
+    rollout, wait = (numbers.get(TIMERS + name) for name in ("rollout", "train_wait"))
+    return {"slime/overlaps": 1.0} if rollout is not None and wait is not None and rollout > wait else {}
+
+
+def _slime_rows(parts: Iterable[Printout]) -> Iterator[PrintedRow]:
+    """The rows of slime's console. An evaluation marks the trainer's next row."""
+    evaluated = False
+    for part in parts:
+        if ": {'" not in part.text:
+            continue
+        if (found := _SLIME_LINE.search(part.text)) is None:
+            evaluated = evaluated or _SLIME_EVALUATED.search(part.text) is not None
+            continue
+        row = parse_row(part.text[found.end() :], int(found[1]), part.line)
+        if evaluated and "perf/step_time" in row.numbers:
+            row.numbers[f"perf/{EVALUATION}_time"] = PrintedNumber(0.0, None)
+            evaluated = False
+        yield row
+
+
+def slime_console(names: StepNames) -> LogFormat:
+    """slime's console; a rollout's lines belong to the step that trains it."""
+    return LogFormat(
+        _SLIME,
+        "slime's console, with lines perf 3: {'perf/step_time': ...}",
+        lambda path: imported_rows(_slime_rows(printouts(path)), path, _SLIME, names),
+        is_step=lambda part: _SLIME_STEP in part.text and _SLIME_LINE.search(part.text) is not None,
+    )
