@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -147,7 +146,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
             raise UserError(f"{path} is no parquet file ({error}); copy it again") from None
         yield from enumerate(table.to_pylist(), start=1)
         return
-    with TextIOWrapper(path.open("rb"), encoding="utf-8-sig", errors="replace", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         if path.suffix.lower() in (".csv", ".tsv"):
             first = file.readline()
             file.seek(0)

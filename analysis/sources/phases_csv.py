@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from io import StringIO, TextIOWrapper
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -162,7 +162,7 @@ def columns_of(line: str) -> tuple[list[str], str] | None:
 
 def has_tree(path: Path) -> bool:
     """Whether a table of phases has its own tree."""
-    with TextIOWrapper(path.open("rb"), encoding="utf-8-sig", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         found = columns_of(file.readline(1_000_000))
     return found is not None and PARENT in found[0]
 
@@ -215,7 +215,7 @@ def read_phases_csv(path: Path, names: Collection[str] = ()) -> Imported:
 
 def _rows_of(path: Path) -> tuple[list[str], list[Row]]:
     try:
-        text = TextIOWrapper(path.open("rb"), encoding="utf-8-sig").read()
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error}); save the table as CSV UTF-8") from None
     first_line = text.split("\n", 1)[0]

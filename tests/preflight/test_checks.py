@@ -81,7 +81,12 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("impossible", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async"}}),
     ("odd", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async", "data.return_raw_chat": True}}),
     ("odd", "trainer-mode", EQUAL, {"options": {"trainer.v1.trainer_mode": "colocate_async"}}),
-    ("impossible", "setting-asserted", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
+    (
+        "impossible",
+        "setting-asserted",
+        EQUAL,
+        {"options": {f"{ROLLOUT}.quantization": "awq"}},
+    ),
     ("impossible", "setting-gpus-beside", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
     ("impossible", "lora-sglang", ARTICLE, {"options": {LORA: 16}}),
     ("impossible", "lora-weights", ARTICLE, {"options": {LORA: 24}, "without": ("sglang",)}),
@@ -183,7 +188,7 @@ def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dic
 @pytest.mark.parametrize(
     "option",
     [
-        {"vllm_tensor_parallel_size": 1},
+        {"vllm_tensor_parallel_size": 2},
         {"vllm_gpu_memory_utilization": 1.5},
         {"sync_ref_model": True},
     ],
@@ -192,8 +197,8 @@ def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dic
 def test_what_trl_refuses_on_the_node_is_told_before_the_queue(option: dict[str, Any]) -> None:
     finding = trl_with(option, beta=0.0)["trl-refuses"]
     assert finding.level == "impossible" and finding.what.startswith(f"{next(iter(option))} is ")
-    assert "trl-refuses" not in trl_with({"vllm_tensor_parallel_size": 1}, gpus_per_node=4)
-    assert "trl-refuses" in trl_with({"vllm_tensor_parallel_size": 1}, gpus_per_node=1, nodes=2)
+    assert "trl-refuses" not in trl_with({"vllm_tensor_parallel_size": 2}, gpus_per_node=4)
+    assert "trl-refuses" in trl_with({"vllm_tensor_parallel_size": 2}, gpus_per_node=1, nodes=2)
     assert "trl-refuses" not in trl_with({"vllm_gpu_memory_utilization": 0.5, "sync_ref_model": True}, beta=0.04)
 
 

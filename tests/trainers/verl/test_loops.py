@@ -62,25 +62,9 @@ BROKEN: dict[str, tuple[list[str], str]] = {
     "threshold": (["trainer.v1.sampler.max_off_policy_threshold=0"], "trainer/ppo/v1/replay_buffer.py:166"),
     "parts": (["+trainer.v1.sync.parameter_sync_step=3"], "trainer/ppo/v1/trainer_base.py:535"),
     "legacy": (["trainer.use_v1=false", "actor_rollout_ref.hybrid_engine=false"], "trainer/ppo/ray_trainer.py:334"),
-    "experts": ([f"{R}.expert_parallel_size=4"], "workers/config/rollout.py:295"),
-    "experts' tensors": ([f"+{R}.moe_tensor_parallel_size=2"], "workers/config/rollout.py:300"),
-    "pipeline": ([f"{R}.pipeline_model_parallel_size=2"], "workers/config/rollout.py:321"),
-    "prefill": (
-        [f"{R}.disaggregation.enabled=true", f"{R}.disaggregation.prefill_replicas=0"],
-        "workers/config/disaggregation.py:43",
-    ),
-    "transfer": (
-        [f"{R}.disaggregation.enabled=true", f"{R}.disaggregation.transfer_backend=tcp"],
-        "workers/config/disaggregation.py:41",
-    ),
 }
 # Assertions that only an engine or a GPU reaches.
 UNREACHED: dict[str, tuple[list[str], str]] = {
-    "decode": (
-        [f"{R}.disaggregation.enabled=true", f"{R}.disaggregation.decode_replicas=8"],
-        "workers/rollout/llm_server.py:455",
-    ),
-    "logs": ([f"{R}.prometheus.enable=true"], "workers/rollout/llm_server.py:493"),
     "quantization": ([f"{R}.quantization=awq"], "workers/rollout/vllm_rollout/vllm_async_server.py:1242"),
     "quantization of SGLang": (
         [f"{R}.name=sglang", f"{R}.quantization=torchao"],

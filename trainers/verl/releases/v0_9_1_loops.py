@@ -13,9 +13,8 @@ from trainers.verl.releases.release import Assertion, FlatConfig, RefusedSetting
 
 MODE = "trainer.v1.trainer_mode"
 SEPARATE = "separate_async"
-_SECTION = f"trainer.v1.{SEPARATE}"
 _BASE, _OWN = "trainer/ppo/v1/trainer_base.py", "trainer/ppo/v1/trainer_separate_async.py"
-_REWARD, _GROUPS, _SPLIT = "reward.reward_model", "algorithm.filter_groups", f"{ROLLOUT}.disaggregation"
+_REWARD, _GROUPS = "reward.reward_model", "algorithm.filter_groups"
 _ENGINES = f"{ROLLOUT}.n_gpus_per_node"
 _Condition = Callable[[FlatConfig], object]
 
@@ -59,21 +58,9 @@ def _beside(config: FlatConfig) -> Iterator[RefusedSetting]:
             )
 
 
-def _mini_batches(config: FlatConfig) -> str | None:
-    prompts, mini = config.count("data.train_batch_size"), config.count(f"{ACTOR}.ppo_mini_batch_size")
-    syncs = config.get(f"{_SECTION}.parameter_sync_step")
-    separate = loop_of(config) == SEPARATE and syncs is not None
-    return f"{prompts}, and {syncs} x {mini}" if separate and prompts != syncs * mini else None
-
-
 def _parts_of_a_step(config: FlatConfig) -> object:
     parts = config.count(f"trainer.v1.{loop_of(config)}.parameter_sync_step")
     return parts if _V1(config) and config.count("data.train_batch_size") % parts else None
-
-
-def _experts(config: FlatConfig) -> object:
-    experts = config.count(f"{ROLLOUT}.expert_parallel_size")
-    return experts if experts > 1 and experts != _replica(config) else None
 
 
 def _replica(config: FlatConfig) -> int:
@@ -84,15 +71,6 @@ def _replica_over_nodes(config: FlatConfig) -> object:
     replica = _replica(config)
     per_node = int(config.get(_ENGINES, replica))
     return per_node if per_node < 1 or replica % min(per_node, replica) else None
-
-
-def _split_replica(config: FlatConfig) -> object:
-    """GPUs of an engine with prefill and decode servers, if the trainer's GPUs are fewer: then it starts no engine."""
-    prefill = config.count(f"{ROLLOUT}.tensor_model_parallel_size")
-    decode = config.get(f"{_SPLIT}.decode_tensor_model_parallel_size", prefill)
-    servers = (prefill, f"{_SPLIT}.prefill_replicas"), (decode, f"{_SPLIT}.decode_replicas")
-    needed = sum(size * config.count(key) for size, key in servers) * config.count(f"{ROLLOUT}.data_parallel_size")
-    return needed if config.get(f"{_SPLIT}.enabled") and needed > config.gpus else None
 
 
 def _of_other_programs(config: FlatConfig) -> str | None:
@@ -148,20 +126,6 @@ _ASSERTIONS = (
         "experimental/one_step_off_policy/main_ppo.py, experimental/fully_async_policy/fully_async_main.py",
         "remove it; or train it elsewhere and import the run",
     ),
-    Assertion(
-        _mini_batches,
-        f"data.train_batch_size must be {_SECTION}.parameter_sync_step x {ACTOR}.ppo_mini_batch_size",
-        f"{_OWN}:59",
-        "workload.mini_batch_size: batch_size over parameter_sync_step",
-    ),
-    _needs(
-        f"{_BACKEND}.backend",
-        f"another than naive with {MODE} {SEPARATE}",
-        lambda value: value != "naive",
-        f"{_OWN}:68",
-        "nccl",
-        _in(SEPARATE),
-    ),
     _one_of(
         f"{_BACKEND}.backend",
         ("naive", "nccl", "nixl", "delta_sharded", "kimi_ckpt_engine", "mooncake"),
@@ -199,47 +163,10 @@ _ASSERTIONS = (
     ),
     _needs("actor_rollout_ref.hybrid_engine", "true", bool, "trainer/ppo/ray_trainer.py:334", when=_in("legacy")),
     Assertion(
-        _experts,
-        f"{ROLLOUT}.expert_parallel_size must be tensor_model_parallel_size x data_parallel_size",
-        "workers/config/rollout.py:295",
-        f"remove {ROLLOUT}.expert_parallel_size",
-    ),
-    _one_of(f"{ROLLOUT}.moe_tensor_parallel_size", (None, 1), "workers/config/rollout.py:300"),
-    _one_of(f"{ROLLOUT}.pipeline_model_parallel_size", (None, 1), "workers/config/rollout.py:321"),
-    Assertion(
         _replica_over_nodes,
         f"{_ENGINES} must divide an engine's GPUs",
         "workers/rollout/replica.py:114",
         f"remove {_ENGINES}",
-    ),
-    Assertion(
-        _split_replica,
-        f"an engine with {_SPLIT} must fit the trainer's GPUs",
-        "workers/rollout/llm_server.py:455",
-        f"{_SPLIT}.enabled: False",
-    ),
-    *(
-        _needs(
-            f"{_SPLIT}.{servers}",
-            "a whole number of at least 1",
-            _whole,
-            "workers/config/disaggregation.py:43",
-            "1",
-            _with(f"{_SPLIT}.enabled"),
-        )
-        for servers in ("prefill_replicas", "decode_replicas")
-    ),
-    _one_of(
-        f"{_SPLIT}.transfer_backend",
-        ("nixl", "mooncake", "ascend", "mori", "fake"),
-        "workers/config/disaggregation.py:41",
-        _with(f"{_SPLIT}.enabled"),
-    ),
-    _one_of(
-        f"{ROLLOUT}.disable_log_stats",
-        (False,),
-        "workers/rollout/llm_server.py:493",
-        _with(f"{ROLLOUT}.prometheus.enable"),
     ),
     _one_of(
         f"{ROLLOUT}.quantization",
