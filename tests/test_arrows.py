@@ -20,7 +20,7 @@ IN_STACKS = (
     *("common", "node", "engines", "trainers/__init__.py", "trainers/resolve.py", "trainers/*/driver"),
     # The driver asks its release, whose file says all of it: what engines make of settings and its timers, too.
     *("trainers/verl/releases", "trainers/verl/engine_settings.py", "trainers/verl/timers.py"),
-    *("trainers/rows.py", "trainers/cases.py", "trainers/timers/tree.py"),
+    *("trainers/rows.py", "trainers/cases.py", "trainers/engine_checks.py", "trainers/timers/tree.py"),
 )
 CONTROLLERS = {"pydantic", "pandas", "altair", "jinja2", "snakemake", "submitit", "psutil", "arch"}
 

@@ -11,7 +11,7 @@ from common.files import file_sha256, read_json_object
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers import Spread
-from trainers.cases import attention_kernels, sglang_speed_on_cpu, vllm_attention_backend
+from trainers.engine_checks import attention_kernels, sglang_speed_on_cpu, vllm_attention_backend
 from trainers.protocol import Driver, Logs, Rules, StackFacts, Trainer
 from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import check_lengths

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import UserError
 from trainers import Spread, hf_server
-from trainers.cases import sglang_speed_on_cpu
+from trainers.engine_checks import sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
     KEYS,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
-from trainers.cases import Case, Check, Variables, attention_kernels
+from trainers.cases import Case, Check, Variables
+from trainers.engine_checks import attention_kernels
 from trainers.rows import Rule
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.driver.rules import problems
@@ -63,10 +64,8 @@ def _over_nodes(case: Case) -> str | None:
 
 
 def _validation_in_step(case: Case) -> str | None:
-    """Validation is part of a step's time before 0.6.0."""
     freq, steps = case.settings.int("trainer.test_freq", -1), int(case.workload["steps"])
-    release = tuple(int(part) if part.isdigit() else 0 for part in case.version.split(".")[:2])
-    if freq <= 0 or release >= (0, 6):
+    if freq <= 0 or not release_named(case.version).validates_in_step:
         return None
     # The last step is validated too, also where `freq` does not divide it.
     return f"every {freq} steps is part of those steps' time ({-(-steps // freq)} of {steps}, always the last one)"

@@ -122,6 +122,8 @@ class Release:
     """Settings that have another effect than they seem to have."""
     pads_packed_batches: bool = False
     """Whether it pads a batch that it packs by tokens, and then ignores the micro-batch size."""
+    validates_in_step: bool = False
+    """Whether a step's time includes its validation (before 0.6.0, verl PR 3117)."""
 
     # What its engines make of settings
     effects: Mapping[str, Mapping[str, Effect]] = field(default_factory=dict)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from common.model_facts import model_facts
-from trainers.cases import Case, vllm_attention_backend
+from trainers.cases import Case
+from trainers.engine_checks import vllm_attention_backend
 from trainers.rows import Advice, Effect, Rule
 from trainers.verl import engine_settings as read
 from trainers.verl import timers
@@ -466,6 +467,7 @@ V0_4_1 = Release(
     context_checked={"vllm": f"{_VLLM}:124", "sglang": f"{_SGLANG}:358"},
     rope_scaling_unchecked=("vllm",),
     checks_model_length=True,
+    validates_in_step=True,
     cpus_with_gpu=1,
     trees=(
         timers.loop_before_v1(

@@ -1,0 +1,58 @@
+"""Checks of an engine's settings that do not depend on the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from common.findings import Finding
+from trainers.cases import Case, Variables
+
+
+def sglang_speed_on_cpu(case: Case, variables: Variables) -> Iterator[Finding]:
+    """SGLang without its kernels: its behaviour is real, its speed is not."""
+    if case.engine.name == "sglang" and not case.on_gpu:
+        yield Finding(
+            "unequal",
+            "sglang-speed-on-cpu",
+            (case.arm,),
+            "SGLang generates on a CPU, without its compiled kernels",
+            "its speed here says nothing about GPUs; its scheduler, cache, sampler and weight updates are real",
+            "SGLang 0.5.23 on a CPU without AMX, engines/sglang/; docs/preflight.md#unequal",
+            "use the rewards, lengths and correctness of this report, not its speeds; on GPUs use trainer verl",
+            scope="on a CPU without SGLang's compiled kernels",
+            settle="the same comparison on GPUs (trainer verl has both engines there)",
+        )
+
+
+def vllm_attention_backend(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A kernel that a stack with vLLM 0.8 lacks; later releases do not read the variable."""
+    name, packages = "VLLM_ATTENTION_BACKEND", case.pins.packages
+    wanted = case.env.get(name, variables.get(name, ("", ""))[0])
+    lacks = packages.get("vllm", "").startswith("0.8.") and "flashinfer-python" not in packages
+    if case.engine.name == "vllm" and wanted == "FLASHINFER" and lacks:
+        yield Finding(
+            "impossible",
+            "attention-backend",
+            (case.arm,),
+            f"{name}=FLASHINFER, and stack {case.stack} has no flashinfer-python",
+            "vLLM ends with an error when the engine is built",
+            "vLLM 0.8.5, vllm/config.py:422; envs/<stack>/requirements.lock",
+            f"remove {name}, or use a stack of your own that also pins flashinfer-python",
+        )
+
+
+def attention_kernels(case: Case, variables: Variables) -> Iterator[Finding]:
+    """Attention kernels that the lock of the stack does not have."""
+    option = case.trainer.rules.engine_options.format(engine=case.engine.name) + "attention_backend"
+    wanted, packages = case.settings.get(option), case.pins.packages
+    needed = case.engine.attention_packages.get(str(wanted).lower(), ())
+    if needed and packages and case.on_gpu and not case.imported and not set(needed) & set(packages):
+        yield Finding(
+            "impossible",
+            "attention-kernels-missing",
+            (case.arm,),
+            f"{option}: {wanted}, and stack {case.stack} has no {' or '.join(needed)}",
+            f"{case.engine.label} ends with an error when it is built, or uses other kernels",
+            f"envs/{case.stack}/requirements.lock; the imports of {case.engine.label}'s attention backends",
+            f"remove {option}, or use a stack of your own that also pins {needed[0]}",
+        )
