@@ -106,14 +106,14 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
         (name, "passed")
         for name in (
             *("Slurm", "request", "partitions", "resources", "sbatch", "limits"),
-            *("accounting", "TaskPlugin", "preemption", "KillWait"),
+            *("TaskPlugin", "preemption"),
         )
     ], [one.found for one in results]
     shown = {one.name: one.found for one in results}
     assert shown["Slurm"] == "23.11.4, cluster big; 0 jobs of yours in the queue"
     assert shown["resources"] == "8 of 8 GPUs, 180 of 192 CPUs, 1500000 of 2000000 MB of memory, 1200 min of 2880"
     assert shown["limits"] == "MaxJobs 200, MaxSubmit 400"
-    assert shown["request"] == f"11 keys of train: in {ROOT / 'profiles' / 'slurm'}"
+    assert shown["request"] == f"14 keys of train: in {ROOT / 'profiles' / 'slurm'}"
     assert shown["sbatch"] == "--test-only accepts a training job, a job of the light rules"
 
 
@@ -132,7 +132,6 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
         ("sinfo", PARTITIONS.replace("h100:8", "h100:4"), "resources", "failed", "largest node has 4", "lower gres"),
         ("sinfo", PARTITIONS.replace("2-00:00:00", "12:00:00"), "resources", "failed", "allows 720", "lower runtime"),
         ("sacctmgr", "lab|me|4|10|||\n", "limits", "warning", "MaxSubmit 10", "train_slots=10"),
-        ("scontrol", CONFIG.replace("/slurmdbd", "/none"), "accounting", "warning", "300 sec", "nothing to do"),
         (
             "scontrol",
             CONFIG.replace("cgroup,task/affinity", "none"),
@@ -150,7 +149,6 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
             "suspended",
             "does not suspend",
         ),
-        ("scontrol", CONFIG.replace("30 sec", "5 sec"), "KillWait", "warning", "5 s: a longer step", "save_steps"),
     ],
 )
 def test_each_fault_of_a_site_is_named_with_its_remedy(
@@ -166,7 +164,7 @@ def test_a_slurm_that_does_not_answer_is_said_once(slurm: FakeProgram) -> None:
         slurm(name, "Unable to contact slurm controller", 1)
     results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site()))}
     assert results["Slurm"].level == "failed" and "Unable to contact" in results["Slurm"].found
-    assert results["KillWait"].found == "not checked: Slurm does not answer"
+    assert results["TaskPlugin"].found == "not checked: Slurm does not answer"
     assert results["sbatch"].level == "warning"
     assert results["sbatch"].found == "not asked: Unable to contact slurm controller"
     long = " ".join(f"slurm_load_jobs error {number}:" for number in range(40))
@@ -332,8 +330,7 @@ def test_what_a_stack_needs_of_compilers_and_conda(fake: FakeProgram, monkeypatc
     assert stack_checks.needs(bare, True)[0] == "passed"
 
 
-def test_the_machines_python_cpus_memory_and_disk(tmp_path: Path) -> None:
-    assert [machine_checks.python_version((3, minor, 1))[0] for minor in (10, 11)] == ["failed", "passed"]
+def test_the_machines_cpus_memory_and_disk(tmp_path: Path) -> None:
     assert [machine_checks.cpus(count)[0] for count in (1, 2)] == ["warning", "passed"]
     limit = tmp_path / "memory.max"
     for text, level in ((str(4 * 2**30), "warning"), ("max", machine_checks.memory(tmp_path / "none")[0])):

@@ -181,7 +181,8 @@ def test_what_was_cancelled_is_cancelled_for_everybody_whatever_ended_it(experim
     write(made.paths.attempt(1).exit, {"kind": "stopped"})
     write(made.paths.job(1).cancelled, {"by": "alice"})
     assert row(shown(experiment, "a"), "a").startswith("a cancelled by alice 1 ")
-    head = Launcher(made.paths, {"spec": {**made.spec, "run_id": "a"}, "cluster": "slurm", "inputs_sha256": INPUTS})
+    request = {"spec": {**made.spec, "run_id": "a"}, "cluster": "slurm", "inputs_sha256": INPUTS, "limits": {}}
+    head = Launcher(made.paths, request)
     assert explain(head._end_of(made.paths.job(1))).startswith("was cancelled by alice")
 
 

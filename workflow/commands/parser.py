@@ -125,7 +125,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "--watch": {
         "action": "store_true",
-        "help": "a live table until all runs are finished; without a terminal, a line for each change",
+        "help": "a live table until all runs are finished; without a terminal, as --every",
     },
     "--now": {"action": "store_true", "help": "jobs on this machine stop at once, without finishing their step"},
     "--across-nodes": {"action": "store_true", "help": "submit a short job that tests a node"},

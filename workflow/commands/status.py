@@ -18,7 +18,7 @@ from workflow.runs.experiment import Experiment, is_imported, unplanned
 from workflow.runs.history import explain, read_object
 from workflow.runs.jobs import SlurmReport, clock
 from workflow.runs.locks import holder_note
-from workflow.runs.progress import part_of, readable_duration
+from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import explain_wait
@@ -34,11 +34,10 @@ ORDER = (
     *("finished", "running", "starting", "ending", "suspended", "waiting", "requeued"),
     *("stopped", "failed", "cancelled", "not submitted", "unknown"),
 )
-EVERY_S = 2.0
+EVERY_S, EVERY_PRINTED_S = 2.0, 60.0
 LIMIT_S = 45.0
 """For one `status`, whatever does not answer."""
 _COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "unknown": "red", "waiting": "yellow"}
-_CELL_LABELS = {"node": "on", "note": ""}
 # The table's header, the line on the hidden runs, and the last line with the time.
 _OTHER_LINES = 4
 _GAP = 2
@@ -73,11 +72,16 @@ def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
         print()
 
 
-def watch(find: Callable[[], Experiment], every_s: float) -> None:
-    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
-    show = _show_table if can_redraw(sys.stdout) else _show_changes
+def watch(find: Callable[[], Experiment], every_s: float | None) -> None:
+    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm.
+
+    Without a terminal the table is printed again and again.
+    """
+    if not can_redraw(sys.stdout):
+        return show_status(find, every_s or EVERY_PRINTED_S)
+    every_s = every_s or EVERY_S
     try:
-        show(_snapshots(find, every_s), every_s)
+        _show_table(_snapshots(find, every_s), every_s)
     except KeyboardInterrupt:
         print()
 
@@ -271,30 +275,3 @@ def _notes_of(snapshot: Snapshot, columns: Sequence[int]) -> list[str]:
     note = HEADER.index("note")
     of_rows = [f"{row[0]}: {row[note]}" for row in snapshot.rows if row[note] and note not in columns]
     return [*of_rows, *filter(None, snapshot.notes)]
-
-
-def _show_changes(snapshots: Iterator[Snapshot], every_s: float) -> None:
-    before: Snapshot | None = None
-    for now in snapshots:
-        for line in changes(before, now):
-            print(f"{now.time} {line}", flush=True)
-        before = now
-
-
-def changes(before: Snapshot | None, now: Snapshot) -> Iterator[str]:
-    """A line for each run with a new state, job, node, attempt or part of its steps; then the new notes."""
-    old_signs = {} if before is None else dict(zip((row[0] for row in before.rows), _signs(before), strict=True))
-    for row, sign in zip(now.rows, _signs(now), strict=True):
-        if old_signs.get(row[0]) != sign:
-            cells = zip(HEADER[2:], row[2:], strict=True)
-            facts = [f"{_CELL_LABELS.get(name, name)} {cell}".lstrip() for name, cell in cells if cell]
-            yield f"{row[0]}: {', '.join([row[1], *facts])}"
-    known = set() if before is None else set(before.notes)
-    yield from (note for note in now.notes if note and note not in known)
-
-
-def _signs(snapshot: Snapshot) -> Sequence[tuple[object, ...]]:
-    """The values of each row whose change is reported: not the seconds, and not every step."""
-    parts = [part_of(state.step, state.steps or 0) for state in snapshot.states]
-    parts += [0] * (len(snapshot.rows) - len(parts))
-    return [(*row[1:5], part) for row, part in zip(snapshot.rows, parts, strict=True)]

@@ -187,13 +187,13 @@ def _experiment(config: Path | None, name: str | None) -> Callable[[], Experimen
 
 
 def _status(args: argparse.Namespace) -> None:
-    from workflow.commands.status import EVERY_S, show_status, watch
+    from workflow.commands.status import show_status, watch
 
     if args.every is not None and not 0 < args.every < float("inf"):
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
     find = _experiment(args.config, args.experiment)
     if args.watch:
-        watch(find, args.every or EVERY_S)
+        watch(find, args.every)
     else:
         show_status(find, args.every)
 

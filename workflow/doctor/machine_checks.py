@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -42,7 +41,6 @@ _TOKENS = (
 def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> list[DoctorCheck]:
     """The checks of the machine; `required`: the experiment trains in these stacks."""
     return [
-        DoctorCheck("machine", "Python", python_version),
         DoctorCheck("machine", "installation", lambda: installation(required)),
         DoctorCheck("machine", "CPUs", lambda: cpus(len(os.sched_getaffinity(0)))),
         DoctorCheck("machine", "memory", memory),
@@ -60,15 +58,6 @@ def token_checks(environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
         DoctorCheck("tokens", name, partial(token, variable, [home / file for file in files], why, environ))
         for name, variable, files, why in _TOKENS
     ]
-
-
-def python_version(version: Sequence[Any] = tuple(sys.version_info)) -> Outcome:
-    """Whether the controller's Python is new enough."""
-    shown = f"{'.'.join(map(str, version[:3]))} ({sys.prefix})"
-    if tuple(version[:2]) >= (3, 11):
-        return passed(shown)
-    again = "run `make venv` with it" if is_checkout() else "install rolloutbench with it"
-    return failed(f"{shown}, but 3.11 is needed", f"install Python 3.11 or later and {again}")
 
 
 def installation(required: bool, checkout: bool | None = None) -> Outcome:

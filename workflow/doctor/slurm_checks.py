@@ -21,7 +21,6 @@ from workflow.slurm.request import Request, gpus_of_gres
 from workflow.slurm.site import Site, refusals
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
-_LEAST_KILL_WAIT_S = 30  # Slurm's own default
 
 
 @dataclass
@@ -89,10 +88,8 @@ def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
         "resources": resources,
         "sbatch": sbatch,
         "limits": limits,
-        "accounting": accounting,
         "TaskPlugin": task_plugin,
         "preemption": preemption,
-        "KillWait": kill_wait,
     }
     return [DoctorCheck("Slurm", name, partial(_unless_silent, check, site)) for name, check in checks.items()]
 
@@ -270,21 +267,6 @@ def _total(request: Request, name: str) -> int:
     return (each.get(name) or 0) * (request.nodes or 0)
 
 
-def accounting(site: SlurmSite) -> Outcome:
-    """Whether sacct can report the end of a job that squeue has forgotten."""
-    kind = site.settings.get("AccountingStorageType", "")
-    if kind in ("", "(null)", "accounting_storage/none"):
-        return warning(
-            f"none: who cancelled a job is unknown after MinJobAge ({site.settings.get('MinJobAge', '?')})",
-            "nothing to do; the jobs' own files and squeue show how a run ended",
-        )
-    try:
-        slurm.accounting(["1"])
-    except SlurmError as error:
-        return warning(f"sacct does not answer: {error}", "ask the administrator for slurmdbd")
-    return passed(kind.rpartition("/")[2])
-
-
 def task_plugin(site: SlurmSite) -> Outcome:
     """Whether jobs that share a node are bound to their own CPUs."""
     kind = site.settings.get("TaskPlugin", "")
@@ -317,14 +299,3 @@ def preemption(site: SlurmSite) -> Outcome:
             "keep save_steps low, or train in a partition that requeues",
         )
     return passed(f"{mode}{where}: a preempted run resumes from its checkpoint")
-
-
-def kill_wait(site: SlurmSite) -> Outcome:
-    """How long a cancelled or preempted job may finish its step."""
-    seconds = int((site.settings.get("KillWait") or "0").split()[0])
-    if seconds >= _LEAST_KILL_WAIT_S:
-        return passed(f"{seconds} s to finish a step when a job is cancelled or preempted")
-    return warning(
-        f"{seconds} s: a longer step is lost when a job is cancelled or preempted",
-        "keep save_steps low: the run resumes from its last checkpoint",
-    )
