@@ -45,9 +45,7 @@ class RewardProgram:
     `timeout_s`. `NotLoaded` if the file cannot be loaded.
     """
 
-    def __init__(
-        self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S, call_s: float = 0.0
-    ) -> None:
+    def __init__(self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S) -> None:
         self._request = {
             **{key: reward[key] for key in ("source", "code", "function")},
             "options": dict(reward.get("options") or {}),
@@ -74,7 +72,7 @@ class RewardProgram:
         self.answers: list[str] = answer["answers"]
         """Its parameters that get the ground truth because no column of the workload has their name."""
         self._one_by_one: bool = answer["one_by_one"]
-        self.limit_s = call_s or float(reward.get("timeout_s") or (CALL_S if self.signature == OWN else FOREIGN_CALL_S))
+        self.limit_s = float(reward.get("timeout_s") or (CALL_S if self.signature == OWN else FOREIGN_CALL_S))
 
     def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
         """One value for each response, and the number of failures; `UserError` after many failures in a row.

@@ -134,7 +134,7 @@ def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     does, words = BROKEN[name]
-    reward = RewardProgram(own(CODE.replace("{}", does)), tmp_path / "failures.jsonl", call_s=0.5)
+    reward = RewardProgram(own(CODE.replace("{}", does)) | {"timeout_s": 0.5}, tmp_path / "failures.jsonl")
     responses = [Response(text, row={"index": at + 5, "split": "train"}) for at, text in enumerate(["a", "bad", "abc"])]
     for _ in range(2):  # after a crash it is there again
         assert reward.score(responses) == ([1.0, None, 3.0], 1)
@@ -196,7 +196,7 @@ def test_a_run_that_a_slow_function_ends_names_the_time_limit_and_finds_no_fault
 
 def test_many_hangs_take_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
-    reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n"), call_s=0.2)
+    reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n") | {"timeout_s": 0.2})
     values, failed = reward.score([Response("a")] * 20)
     assert (values, failed) == ([None] * 20, 20)
     reward.close()
