@@ -1,6 +1,7 @@
 """Imports only go down the floors, and code in stacks needs no controller packages."""
 
 import ast
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -56,6 +57,23 @@ def test_imports_go_down(floor):
         if name.split(".")[0] in above
     ]
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Annotations may: a case names its trainer, whose checks take cases."""
+    files = [file for floor in FLOORS for file in files_of(floor)]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    graph = {}
+    for name, file in modules.items():
+        tree = ast.parse(file.read_text())
+        typing = [
+            node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ]
+        skipped = {id(one) for block in typing for node in block.body for one in ast.walk(node)}
+        found = [one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and id(one) not in skipped]
+        parts = {(one.module or "", alias.name) for one in found for alias in one.names}
+        graph[name] = {at if (at := f"{module}.{part}") in modules else module for module, part in parts} - {name}
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_code_in_stacks_does_not_import_the_controllers_packages():
