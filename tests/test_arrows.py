@@ -18,7 +18,15 @@ FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
 OUTSIDE = {"bench", "tests", "rules", "scripts"}
 # They are loaded by a stack's Python, where the controller is not installed.
 IN_STACKS = (
-    *("common", "node", "engines", "trainers/__init__.py", "trainers/resolve.py", "trainers/*/driver"),
+    *(
+        "common",
+        "node",
+        "engines",
+        "trainers/__init__.py",
+        "trainers/resolve.py",
+        "trainers/*/driver",
+        "trainers/*/hooks.py",
+    ),
     # The driver asks its release, whose file says all of it: what engines make of settings and its timers, too.
     *("trainers/verl/releases", "trainers/verl/engine_settings.py", "trainers/verl/timers.py"),
     *("trainers/rows.py", "trainers/cases.py", "trainers/engine_checks.py", "trainers/timers/tree.py"),

@@ -17,7 +17,7 @@ import pytest
 from common.retry import keep_watching, present
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import RequeueError
-from trainers.verl.driver import hooks, in_ray
+from trainers.verl.driver import in_ray, step_hooks
 from trainers.verl.driver.checkpoints import prepare
 
 from .node.test_files import make_checkpoint
@@ -199,15 +199,15 @@ def test_a_watching_thread_outlives_its_errors(capfd: pytest.CaptureFixture[str]
 
 
 def test_a_step_of_verl_outlives_a_stale_request(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
-    one = hooks.StepHooks(tmp_path)
+    one = step_hooks.StepHooks(tmp_path)
     one._trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=9)))
     (tmp_path / "stop").touch()
     stale("stop", 1)
-    assert not one._wanted(hooks.STOP)
+    assert not one._wanted(step_hooks.STOP)
     one._look()
     assert one._trainer.config.trainer.save_freq == 1
     stale("stop", 9)
-    assert one._wanted(hooks.STOP)  # seen once, it holds
+    assert one._wanted(step_hooks.STOP)  # seen once, it holds
 
 
 def test_a_stop_reaches_verl_once_the_files_answer(tmp_path: Path, stale: Callable[[str, int], None]) -> None:

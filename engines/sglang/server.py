@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from common.errors import UserError
-from engines.sglang import standins
+from engines.sglang import hooks, standins
 from node.exit_codes import FAILED, STOP_SIGNALS, one_line, run
 from node.hardware import importing
 from node.ranks import describe_exit, die_with_parent
@@ -52,13 +52,11 @@ def main() -> None:
     tempfile.tempdir = sockets.name
 
     with importing():
-        from sglang.srt.entrypoints.engine import Engine
-        from sglang.srt.entrypoints.http_server import launch_server
-        from sglang.srt.server_args import ServerArgs
+        launch_server, server_arguments = hooks.LAUNCH.get(), hooks.ARGUMENTS.get()
 
     if request["settings"].get("device") == "cpu":
         # Prompts and completions are token ids, so that its detokenizer only costs CPU time at the start.
-        Engine._launch_detokenizer_subprocesses = classmethod(lambda *_, **__: ([], []))
+        hooks.DETOKENIZER.replace(classmethod(lambda *_, **__: ([], [])))
 
     def ready() -> None:
         """Run in a thread of SGLang's after its first request."""
@@ -68,13 +66,13 @@ def main() -> None:
             "settings": {name: getattr(arguments, name) for name in _REPORTED if hasattr(arguments, name)},
             "stand_ins": standins.installed(),
             # From 0.5.23 on an update of the weights has a begin and an end.
-            "update_sessions": hasattr(Engine, "begin_weight_update"),
+            "update_sessions": hooks.UPDATE_SESSION.find() is not None,
         }
         run(lambda: _watch(answers, answer))
         os._exit(FAILED)
 
     try:
-        arguments = ServerArgs(**request["settings"], api_key=request["secret"])
+        arguments = server_arguments(**request["settings"], api_key=request["secret"])
         launch_server(arguments, launch_callback=ready)
     except (TypeError, ValueError) as error:
         raise UserError(f"SGLang rejects the settings: {one_line(error)}") from error

@@ -1,36 +1,12 @@
-"""Passes the run's seed and number format to vLLM in the trainer's process, and reads vLLM's settings."""
+"""Reads the final settings of a vLLM in the trainer's process or of a server."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from common.errors import UserError
-from node.hardware import importing
-
-
-def pass_seed_and_dtype(seed: int, dtype: str) -> None:
-    """Make TRL 1.16 build its colocated vLLM with the run's seed and the workload's dtype.
-
-    trl/generation/vllm_generation.py builds `LLM(seed=rank // tensor_parallel_size, ...)` for every run, and vLLM
-    reseeds the process's global generators with it, which its CPU sampler uses. Here that number is added to the run's
-    seed, so that ranks differ. A seed per request would make all completions of a prompt equal.
-
-    TRL keeps vLLM's dtype "auto", which loads a float32 checkpoint as bfloat16 (vllm/config/model.py,
-    `_resolve_auto_dtype`), unlike transformers.
-    """
-    with importing():
-        from trl.generation import vllm_generation
-
-    original = vllm_generation.LLM
-
-    @functools.wraps(original, updated=())
-    def build(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, "seed": seed + int(kwargs.get("seed") or 0), "dtype": dtype})
-
-    vllm_generation.LLM = build
-
+from engines.vllm import hooks
 
 _REPORTED = (
     *(("model_config", name) for name in ("seed", "max_model_len", "enforce_eager")),
@@ -53,6 +29,7 @@ def final_settings(config: Any, get: Callable[[Any, str], Any], dtype: str) -> d
 
 def engine_settings(engine: Any, dtype: str) -> dict[str, Any]:
     """The final settings of a colocated `LLMEngine`."""
-    compilation = engine.vllm_config.compilation_config
+    config = hooks.CONFIG.get(engine)
+    compilation = config.compilation_config
     mode = getattr(compilation, "mode", getattr(compilation, "level", ""))  # level up to 0.10
-    return {**final_settings(engine.vllm_config, getattr, dtype), "compilation_mode": str(mode)}
+    return {**final_settings(config, getattr, dtype), "compilation_mode": str(mode)}

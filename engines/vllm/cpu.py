@@ -7,58 +7,46 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from engines.vllm import hooks
+
 
 def is_cpu_platform() -> bool:
     """Whether vLLM runs on a CPU here."""
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
-
-
-def sync_through_reload() -> None:
-    """Make TRL's colocated weight sync use vLLM's `reload_weights`.
-
-    vLLM's CPU build packs linear weights while loading, and packed parameters have no `weight_loader`. TRL 1.16 calls
-    `model.load_weights` for every parameter and fails. `reload_weights` unpacks, loads and packs again
-    (vllm/v1/worker/gpu_model_runner.py), except an output layer that is tied to the embedding: nothing is loaded under
-    its name, so vLLM 0.31 keeps the old packed copy (warning "Failed to load weights") and samples from stale logits.
-    """
-    from trl.generation.vllm_generation import VLLMGeneration
-
-    original = VLLMGeneration.sync_weights
-
-    def sync_weights(generation: Any) -> None:
-        if generation.mode != "colocate":
-            original(generation)
-            return
-        reload_weights(generation.llm.llm_engine, generation._iter_named_params())
-
-    VLLMGeneration.sync_weights = sync_weights
+    return bool(hooks.PLATFORM.get().is_cpu())
 
 
 def reload_weights(engine: Any, weights: Iterable[tuple[str, Any]]) -> None:
-    """Load new weights into an `LLMEngine` of this process, on a CPU."""
+    """Load new weights into an `LLMEngine` of this process, on a CPU.
+
+    vLLM's CPU build packs linear weights while loading. Its own reload unpacks, loads and packs again
+    (vllm/v1/worker/gpu_model_runner.py), except an output layer that is tied to the embedding: nothing is loaded under
+    its name, so vLLM 0.31 keeps the old packed copy (warning "Failed to load weights") and samples from stale logits.
+    """
     # Its warning, at every step, is about the layer that is repacked below.
-    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-    runner = engine.model_executor.driver_worker.model_runner
-    runner.reload_weights(weights_iterator=weights)
-    repack_tied_output_layers(runner.get_model())
+    logging.getLogger(hooks.START_RELOAD.module).setLevel(logging.ERROR)
+    runner = model_runner(engine)
+    hooks.RELOAD.get(runner)(weights_iterator=weights)
+    repack_tied_output_layers(hooks.MODEL_OF.get(runner)())
     # Cached prefixes have keys and values of the old weights.
-    engine.reset_prefix_cache()
+    hooks.RESET_PREFIX_CACHE.get(engine)()
+
+
+def model_runner(engine: Any) -> Any:
+    """What has the model of an `LLMEngine` of this process."""
+    return hooks.RUNNER.get(hooks.DRIVER_WORKER.get(hooks.EXECUTOR.get(engine)))
 
 
 def repack_tied_output_layers(model: Any) -> None:
     """Repack an output layer that is tied to the embedding: nothing is loaded under its name."""
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
-
+    output_layer, embedding = hooks.OUTPUT_LAYER.get(), hooks.EMBEDDING.get()
     layers = list(model.modules())
     embeddings = {
         layer.weight.data_ptr()
         for layer in layers
-        if isinstance(layer, VocabParallelEmbedding) and not isinstance(layer, ParallelLMHead)
+        if isinstance(layer, embedding) and not isinstance(layer, output_layer)
     }
     for layer in layers:
-        if isinstance(layer, ParallelLMHead) and layer.weight.data_ptr() in embeddings:
+        if isinstance(layer, output_layer) and layer.weight.data_ptr() in embeddings:
             layer.quant_method.process_weights_after_loading(layer)
 
 

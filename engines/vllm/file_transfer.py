@@ -10,27 +10,29 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from vllm.distributed.weight_transfer import base
-from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from engines.vllm import hooks
 from engines.vllm.cpu import repack_tied_output_layers
 from engines.vllm.server import TRANSFER
 
+_InitInfo: Any = hooks.TRANSFER_INIT.get()
+_UpdateInfo: Any = hooks.TRANSFER_UPDATE.get()
+_Engine: Any = hooks.TRANSFER_ENGINE.get()
+
 
 @dataclass
-class _Init(base.WeightTransferInitInfo):  # type: ignore[misc]
+class _Init(_InitInfo):  # type: ignore[misc]
     """Nothing to initialize."""
 
 
 @dataclass
-class _Update(base.WeightTransferUpdateInfo):  # type: ignore[misc]
+class _Update(_UpdateInfo):  # type: ignore[misc]
     """The path of the weights."""
 
     path: str
 
 
-class FileTransfer(base.WeightTransferEngine):  # type: ignore[misc]
+class FileTransfer(_Engine):  # type: ignore[misc]
     """Reads all weights from a file, and packs them for the CPU kernels."""
 
     init_info_cls, update_info_cls = _Init, _Update
@@ -40,7 +42,7 @@ class FileTransfer(base.WeightTransferEngine):  # type: ignore[misc]
 
     def start_weight_update(self) -> None:
         """Start to unpack the model's layers."""
-        initialize_layerwise_reload(self.model)
+        hooks.START_RELOAD.get()(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Load new weights; vLLM's own method would then wait for a GPU."""
@@ -52,14 +54,14 @@ class FileTransfer(base.WeightTransferEngine):  # type: ignore[misc]
 
     def finish_weight_update(self) -> None:
         """Pack the layers again."""
-        finalize_layerwise_reload(self.model, self.model_config)
+        hooks.FINISH_RELOAD.get()(self.model, self.model_config)
         repack_tied_output_layers(self.model)
 
     def shutdown(self) -> None:
         """Nothing to release."""
 
 
-WeightTransferEngineFactory.register_engine(TRANSFER, FileTransfer)
+hooks.REGISTER_TRANSFER.get()(TRANSFER, FileTransfer)
 
 
 class Registered:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from engines.vllm import hooks
 from engines.vllm.colocate import engine_settings
-from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
+from engines.vllm.cpu import is_cpu_platform, keep_threads, model_runner, reload_weights
 from node.hardware import importing
 
 STARTS_ITS_SHARDS = False
@@ -40,7 +41,7 @@ class VllmReplay:
             reload_weights(self._llm.llm_engine, weights)
             return
         # As TRL 1.16 in one process (trl/generation/vllm_generation.py, sync_weights).
-        self._llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(weights)
+        hooks.MODEL.get(model_runner(self._llm.llm_engine)).load_weights(weights)
         self._llm.reset_prefix_cache()
 
     def sleep(self) -> None:
@@ -54,7 +55,7 @@ class VllmReplay:
         return {**engine_settings(self._llm.llm_engine, self._settings["dtype"]), **warm_up}
 
     def close(self) -> None:
-        self._llm.llm_engine.engine_core.shutdown()
+        hooks.CORE.get(self._llm.llm_engine).shutdown()
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> VllmReplay:
@@ -89,9 +90,7 @@ def _warm_up_timed() -> Iterator[list[float]]:
     if is_cpu_platform():
         yield []
         return
-    from vllm.v1.worker.gpu_worker import Worker
-
-    original, seconds = Worker.compile_or_warm_up_model, []
+    original, seconds = hooks.WARM_UP.get(), []
 
     def timed(worker: Any) -> Any:
         started = time.perf_counter()
@@ -100,8 +99,8 @@ def _warm_up_timed() -> Iterator[list[float]]:
         finally:
             seconds.append(time.perf_counter() - started)
 
-    Worker.compile_or_warm_up_model = timed
+    hooks.WARM_UP.replace(timed)
     try:
         yield seconds
     finally:
-        Worker.compile_or_warm_up_model = original
+        hooks.WARM_UP.replace(original)

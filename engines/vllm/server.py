@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from operator import getitem
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from engines.vllm.colocate import final_settings
+from engines.vllm import hooks
 from engines.vllm.cpu import is_cpu_platform
 from node.hardware import importing
 
@@ -69,36 +67,6 @@ def _option(name: str, value: Any) -> list[str]:
     return [f"--{flag}={json.dumps(value) if isinstance(value, dict | list) else value}"]
 
 
-def server_settings(client: Any, dtype: str) -> dict[str, Any]:
-    """The server's final settings, from TRL's client."""
-    return {"mode": "server", **final_settings(client.get_server_info(), getitem, dtype)}
-
-
-def transfer_through_file(folder: Path) -> None:
-    """Make TRL's client send new weights as a file in a folder that the server can read.
-
-    TRL 1.16's client rejects all devices but CUDA (trl/generation/vllm_client.py, `init_communicator`).
-    """
-    from safetensors.torch import save_file
-    from trl.generation.vllm_client import VLLMClient
-
-    def init_communicator(client: Any, device: Any = None) -> None:
-        client._post(f"{client.base_url}/init_weight_transfer_engine", json={"init_info": {}})
-
-    def update_named_params(client: Any, metadata: Any, named_params: Iterable[tuple[str, Any]]) -> None:
-        path = folder / "weights.safetensors"
-        # The format does not support tensors that share memory.
-        save_file({name: tensor.detach().clone().contiguous() for name, tensor in named_params}, path)
-        client._start_weight_update()
-        client._post(f"{client.base_url}/update_weights", json={"update_info": {"path": str(path)}})
-        client._finish_weight_update()
-        with suppress(OSError):  # the next weights replace it
-            path.unlink()
-
-    VLLMClient.init_communicator = init_communicator
-    VLLMClient.update_named_params = update_named_params
-
-
 def main() -> None:
     """Run vLLM's server in a stack without pip.
 
@@ -106,14 +74,13 @@ def main() -> None:
     fails without it.
     """
     with importing():
-        from vllm import collect_env
-        from vllm.entrypoints.launchers.api_server import entry
+        serve = hooks.SERVE.get()
 
     def get_pip_packages(run: Any, patterns: Any = None) -> tuple[str, str]:
         return "pip3", "not listed"
 
-    collect_env.get_pip_packages = get_pip_packages
-    entry.main()
+    hooks.PIP_PACKAGES.replace(get_pip_packages)
+    serve()
 
 
 if __name__ == "__main__":

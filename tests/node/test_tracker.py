@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.tracker import Tracker
-from trainers.verl.driver.hooks import GuardedWandb
+from trainers.verl.driver.step_hooks import GuardedWandb
 
 RUN = {"project": "p", "name": "n", "config": {}}
 

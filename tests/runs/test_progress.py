@@ -14,7 +14,7 @@ import pytest
 
 from node.over_ranks import RankStep
 from trainers.replay.driver import _line as replays_line
-from trainers.verl.driver.hooks import step_line as verls_line
+from trainers.verl.driver.step_hooks import step_line as verls_line
 from workflow.job.stopping import Watchdog
 from workflow.runs.progress import MOST_PARTS, JobReporter, Progress, StepReader, without_new_step
 

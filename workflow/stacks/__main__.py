@@ -82,6 +82,15 @@ def _lock(given: argparse.Namespace) -> None:
         print(path)
 
 
+def _contract(given: argparse.Namespace) -> None:
+    from workflow.stacks.contract import contract  # asks the trainers, which a builder lacks
+
+    found = contract(given.name)
+    print(found.summary())
+    for one in found.to_read:
+        print(one)
+
+
 def _needs(given: argparse.Namespace) -> None:
     stack = load_stack(given.name, given.envs)
     for lack in missing_needs(stack.run_needs, stack):
@@ -157,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--all", action="store_true", help="check every environment with a lock")
     add = command(_lock, "resolve requirements.in again; pins that still fit stay")
     add("--upgrade", action="store_true", help="take the newest versions that fit")
+    command(_contract, "compare our hooks with a release (trl==1.16.0, a wheel, a folder), without installing it")
     add = command(_needs, "list what this machine lacks to run a stack, with remedies")
     add("--debian", action="store_true", help="print only the names of Debian packages")
     add = command(_container, "write an Apptainer definition that builds the stack from its lock")

@@ -94,7 +94,7 @@ def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
             self.engine_args = SimpleNamespace(seed=1, dtype="float32", disable_custom_all_reduce=True)
 
     monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
-    monkeypatch.setitem(sys.modules, "swift.infer_engine", SimpleNamespace(GRPOVllmEngine=Engine))
+    monkeypatch.setitem(sys.modules, "swift.infer_engine.grpo_vllm_engine", SimpleNamespace(GRPOVllmEngine=Engine))
     monkeypatch.setattr(colocate, "is_cpu_platform", lambda: False)
     with colocate.corrected(SimpleNamespace(use_vllm=True, vllm_mode="colocate", bf16=True, fp16=False), 7, 2):
         engine = Engine()

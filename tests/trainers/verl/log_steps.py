@@ -120,7 +120,7 @@ class Trainer:
 
 
 def main(order: dict[str, Any]) -> None:
-    from trainers.verl.driver.hooks import StepHooks
+    from trainers.verl.driver.step_hooks import StepHooks
 
     os.environ.update(order["environment"])
     StepHooks(Path(order["folder"]), ("accuracy", "mine")).install(Trainer)

@@ -19,7 +19,7 @@ STEPS = 17
 
 
 def trainer_of(version: str, folder: Path, rows: int) -> Any:
-    from trainers.verl.driver.hooks import StepHooks
+    from trainers.verl.driver.step_hooks import StepHooks
 
     if version == "0.4.1":
         from verl.trainer.main_ppo import create_rl_sampler

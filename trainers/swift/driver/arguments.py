@@ -21,6 +21,7 @@ from node import hf_training
 from node.engine_server import uses_server
 from node.exit_codes import one_line
 from node.hardware import free_port, importing
+from trainers.swift import hooks
 from trainers.swift.driver.pipeline import with_scheduler
 
 # The same in every run: no ModelScope, and no folder names of swift's own.
@@ -58,12 +59,12 @@ def model_arguments(model: Path) -> dict[str, Any]:
 def parsed(trainer_args: Mapping[str, Any], owned: Mapping[str, Any]) -> Any:
     """ms-swift's RLHFArguments; `UserError` for an argument that is unknown, set by the job, or refused."""
     with importing():
-        from swift.arguments import RLHFArguments
+        kind = hooks.ARGUMENTS.get()
 
     version = importlib.metadata.version("ms-swift")
     fixed = {name: value for name, value in owned.items() if name != "model_type"}
-    hf_training.require_settings(trainer_args, RLHFArguments, fixed, f"no argument of ms-swift {version}'s rlhf")
-    return parse_command(RLHFArguments, {**owned, **trainer_args, **_fsdp_arguments(trainer_args)})
+    hf_training.require_settings(trainer_args, kind, fixed, f"no argument of ms-swift {version}'s rlhf")
+    return parse_command(kind, {**owned, **trainer_args, **_fsdp_arguments(trainer_args)})
 
 
 def _fsdp_arguments(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,12 +79,10 @@ def _fsdp_arguments(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_command(kind: type[Any], settings: Mapping[str, Any]) -> Any:
     """The arguments of a swift command, by swift's own parser; `UserError` with its message if it refuses them."""
-    from swift.utils import parse_args
-
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
-            arguments, rest = parse_args(kind, command_line(settings))
+            arguments, rest = hooks.PARSE.get()(kind, command_line(settings))
     except SystemExit:
         # argparse: the usage, then "<program>: error: <what is wrong>".
         raise UserError(
@@ -103,10 +102,9 @@ def server_arguments(trainer_args: Mapping[str, Any], model: Path, address: Mapp
     and may be missing where settings are resolved; vLLM itself checks them.
     """
     with importing():
-        from swift.arguments import RolloutArguments
-        from swift.rlhf_trainers.args_mixin import VllmArguments
+        kind = hooks.SERVER_ARGUMENTS.get()
 
-    passed = {field.name for field in dataclasses.fields(VllmArguments)} | {*_TEMPLATE, _ADAPTER_ALONE}
+    passed = {field.name for field in dataclasses.fields(hooks.VLLM_ARGUMENTS.get())} | {*_TEMPLATE, _ADAPTER_ALONE}
     settings = {
         **model_arguments(model),
         "vllm_disable_custom_all_reduce": False,  # vLLM's default, as in TRL
@@ -117,21 +115,19 @@ def server_arguments(trainer_args: Mapping[str, Any], model: Path, address: Mapp
     }
     if trainer_args.get(_ADAPTER_ALONE):
         settings["vllm_max_lora_rank"] = trainer_args.get("lora_rank", 8)
-    RolloutArguments._check_device_count = lambda self: None
-    return parse_command(RolloutArguments, settings)
+    hooks.COUNT_DEVICES.replace(lambda self: None)
+    return parse_command(kind, settings)
 
 
 @contextlib.contextmanager
 def _unconnected() -> Iterator[None]:
     """Within this context swift's parser for the trainer does not connect to the server."""
-    from swift.arguments import RLHFArguments
-
-    connect = RLHFArguments._init_external_vllm
-    RLHFArguments._init_external_vllm = lambda self: None
+    connect = hooks.CONNECT.get()
+    hooks.CONNECT.replace(lambda self: None)
     try:
         yield
     finally:
-        RLHFArguments._init_external_vllm = connect
+        hooks.CONNECT.replace(connect)
 
 
 def command_line(settings: Mapping[str, Any]) -> list[str]:
@@ -157,12 +153,11 @@ def _type_of(model: Path) -> str | None:
     They differ in the chat template, but runs use the tokenizer's own. None if swift finds the type itself.
     """
     with importing():
-        from swift.model import MODEL_MAPPING, ModelLoader
-        from swift.model.model_meta import get_matched_model_types
+        models, loader = hooks.MODELS.get(), hooks.LOADER.get()
 
     config = retry_io(lambda: read_json(model / "config.json"), "the model")
-    types = get_matched_model_types(config.get("architectures"))
-    plain = [name for name in types if MODEL_MAPPING[name].loader is ModelLoader and not MODEL_MAPPING[name].is_reward]
+    types = hooks.MODEL_TYPES.get()(config.get("architectures"))
+    plain = [name for name in types if models[name].loader is loader and not models[name].is_reward]
     return plain[0] if len(types) > 1 and plain else None
 
 

@@ -5,7 +5,6 @@ Source: ms-swift 4.6.0 infer_engine/vllm_engine.py and rlhf_trainers/rollout_mix
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, keep_threads, reload_weights
 from node.hardware import importing
 from node.hf_training import number_format
+from trainers.swift import hooks
 
 
 def is_colocated(arguments: Any) -> bool:
@@ -41,8 +41,8 @@ def corrected(arguments: Any, seed: int, threads: int) -> Iterator[None]:
 
 def settings(trainer: Any) -> dict[str, Any]:
     """The engine's final settings, for done.json; `UserError` if its number format is not the workload's."""
-    final = engine_settings(trainer.engine.engine, number_format(trainer.args.bf16, trainer.args.fp16))
-    return final | {"adapter_only_sync": bool(trainer.rollout_enable_lora)}
+    final = engine_settings(hooks.VLLM_ENGINE.get(trainer.engine), number_format(trainer.args.bf16, trainer.args.fp16))
+    return final | {"adapter_only_sync": bool(hooks.ADAPTER_ONLY.get(trainer))}
 
 
 def vary_seeds(trainer: Any, seed: int) -> None:
@@ -52,15 +52,15 @@ def vary_seeds(trainer: Any, seed: int) -> None:
     (rollout_mixin.py, `_get_request_config`): all steps and all runs would have the same random numbers. The added
     number is the same in all processes.
     """
-    original, calls = trainer._get_request_config, itertools.count()
+    calls = itertools.count()
 
-    def request_config() -> Any:
+    def request_config(original: Callable[[], Any]) -> Any:
         config = original()
         if config.seed is not None:
             config.seed += random.Random(f"{seed} {trainer.state.global_step} {next(calls)}").getrandbits(48)
         return config
 
-    trainer._get_request_config = request_config
+    hooks.REQUEST.wrap(request_config, trainer)
 
 
 def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
@@ -81,17 +81,13 @@ def _pass_seed_and_dtype(seed: int, dtype: str) -> None:
 
 def change_engine_args(change: Callable[[Any], None]) -> None:
     """Change the engine arguments that ms-swift prepares for its vLLM."""
-    with importing():
-        from swift.infer_engine import GRPOVllmEngine
 
-    original = GRPOVllmEngine._prepare_engine_kwargs
-
-    @functools.wraps(original)
-    def prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
+    def prepare(original: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
         original(engine, *args, **kwargs)
-        change(engine.engine_args)
+        change(hooks.ENGINE_ARGUMENTS.get(engine))
 
-    GRPOVllmEngine._prepare_engine_kwargs = prepare
+    with importing():
+        hooks.PREPARE_ENGINE.wrap(prepare, hooks.GRPO_ENGINE.get())
 
 
 def _sync_through_reload() -> None:
@@ -100,18 +96,15 @@ def _sync_through_reload() -> None:
     It packs the weights for the CPU's kernels, so swift's own last step must not pack them again. If only an adapter is
     sent, vLLM keeps the base's weights that it loaded from the model's folder.
     """
-    with importing():
-        from swift.rlhf_trainers import rollout_mixin
-
-    mixin = rollout_mixin.RolloutTrainerMixin
 
     def load(trainer: Any, weights: Mapping[str, Any]) -> None:
-        if not trainer.rollout_enable_lora:
+        if not hooks.ADAPTER_ONLY.get(trainer):
             detached = ((name, weight.detach()) for name, weight in weights.items())
-            reload_weights(trainer.engine.engine, detached)
+            reload_weights(hooks.VLLM_ENGINE.get(trainer.engine), detached)
 
-    mixin._load_state_dict_to_vllm = load
-    rollout_mixin.finish_vllm_weight_reload = lambda *args, **kwargs: None
+    with importing():
+        hooks.LOAD.replace(load)
+    hooks.FINISH_LOADING.replace(lambda *args, **kwargs: None)
 
 
 def _copy_adapters() -> None:
@@ -120,11 +113,9 @@ def _copy_adapters() -> None:
     vLLM 0.31 moves them to the CPU (no copy here) and multiplies B by alpha / rank in place
     (vllm/lora/lora_weights.py, `optimize`): each sync would change the policy itself.
     """
-    from swift.rlhf_trainers import rollout_mixin
-
-    original = rollout_mixin.TensorLoRARequest
+    original = hooks.ADAPTER_REQUEST.get()
 
     def request(lora_tensors: Mapping[str, Any], **others: Any) -> Any:
         return original(lora_tensors={name: one.clone() for name, one in lora_tensors.items()}, **others)
 
-    rollout_mixin.TensorLoRARequest = request
+    hooks.ADAPTER_REQUEST.replace(request)

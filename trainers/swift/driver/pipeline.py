@@ -13,6 +13,7 @@ from common.errors import UserError
 from node.hardware import importing
 from node.own_reward_process import Problem, load_function
 from node.rewards import RewardFunction
+from trainers.swift import hooks
 
 # The data's columns, and the function that logs a reward's counts.
 _PASSED = ("data_source", "reward_model", "extra_info", "log_metric")
@@ -25,10 +26,11 @@ def run(arguments: Any, data: Path, rewards: Sequence[RewardFunction], train: Ca
     """Load model and data as ms-swift does, and call `train` with its trainer."""
     with_solution = bool(arguments.multi_turn_scheduler)
     with importing():
-        from swift.pipelines.train.rlhf import SwiftRLHF
+        base: Any = hooks.PIPELINE.get()
         from transformers.utils import logging
 
-    class Pipeline(SwiftRLHF):  # type: ignore[misc]
+    # Its methods are those of the rows DATASET, PREPARE_TEMPLATE and TRAINER_ARGUMENTS.
+    class Pipeline(base):  # type: ignore[misc]
         def _get_dataset(self) -> tuple[Any, None]:
             # swift would shuffle the rows again with its own seed.
             return _rows(data, with_solution), None
@@ -68,19 +70,19 @@ def with_scheduler(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(own, Mapping):
         return dict(trainer_args)
     with importing():
-        from swift.rollout.multi_turn import MultiTurnScheduler, multi_turns
+        scheduler = hooks.SCHEDULER.get()
 
     name = f"{own['source']}: {own['class']}"
     try:
         made: Any = load_function(own["source"], own["code"], own["class"])
     except Problem as problem:
         raise UserError(f"options.{_SCHEDULER}: {problem}; correct the file") from problem
-    if not (issubclass(made, MultiTurnScheduler) and made.step is not MultiTurnScheduler.step):
+    if not (issubclass(made, scheduler) and hooks.STEP.get(made) is not hooks.STEP.get()):
         raise UserError(
-            f"options.{_SCHEDULER}: {name} must inherit from swift.rollout.multi_turn.MultiTurnScheduler and define "
-            "step; correct the file"
+            f"options.{_SCHEDULER}: {name} must inherit from {hooks.SCHEDULER.module}.{hooks.SCHEDULER.name} and "
+            "define step; correct the file"
         )
-    multi_turns[name] = made
+    hooks.SCHEDULERS.get()[name] = made
     return {**trainer_args, _SCHEDULER: name}
 
 
@@ -93,7 +95,7 @@ def encode_with_chat_template(template: type[Any]) -> None:
     """
     if hasattr(template, "rendered_whole"):
         return
-    template.rendered_whole = original = template._jinja_encode
+    template.rendered_whole = original = hooks.ENCODE.get(template)
 
     def encode(self: Any, inputs: Any) -> tuple[list[Any], list[float], int]:
         turns = [_is_tokens(one["content"]) for one in inputs.messages]
@@ -111,16 +113,16 @@ def encode_with_chat_template(template: type[Any]) -> None:
         contexts, scales = [before], [0.0]
         for at, behind in zip(rest[::2], rest[1::2], strict=True):
             _add_turn(inputs.messages[int(at)]["content"], contexts, scales)
-            more = self._remove_response_separator_overlap(contexts[-1], [behind])
+            more = hooks.SEPARATOR.get(self)(contexts[-1], [behind])
             contexts += more
             scales += [0.0] * len(more)
         if last:
             _add_turn(last["content"], contexts, scales)
         return contexts, scales, 1
 
-    template._jinja_encode = encode
+    hooks.ENCODE.replace(encode, template)
     # Otherwise an end token is learned that the engine did not generate.
-    template._add_dynamic_eos = staticmethod(lambda *args: None)
+    hooks.ADD_EOS.replace(staticmethod(lambda *args: None), template)
 
 
 def _is_tokens(content: Any) -> bool:

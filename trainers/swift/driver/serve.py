@@ -22,6 +22,7 @@ from node.engine_server import read_server_request, server_address, uses_server
 from node.exit_codes import run
 from node.hardware import importing
 from node.ranks import describe_exit
+from trainers.swift import hooks
 from trainers.swift.driver import arguments
 
 _ENGINE = "server-engine.json"
@@ -38,16 +39,15 @@ def main() -> None:
     if given.port != request.port:
         raise UserError(f"address already in use: port {request.port}; swift rollout would use {given.port}")
     with importing():
-        from swift.pipelines.infer import rollout
-
+        serve = hooks.SERVE.get()
         from trainers.swift.driver import rollout_worker
 
-    for name in rollout_worker.WORKERS:
-        setattr(rollout, name, functools.partial(rollout_worker.run, name, job.folder / _ENGINE))
+    for worker in rollout_worker.WORKERS:
+        worker.replace(functools.partial(rollout_worker.run, worker.get(), job.folder / _ENGINE))
     over = threading.Event()
     threading.Thread(target=exit_with_failed_worker, args=(over,), daemon=True).start()
     try:
-        rollout.rollout_main(given)
+        serve(given)
     finally:
         over.set()
         _kill_workers()

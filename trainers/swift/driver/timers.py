@@ -16,9 +16,10 @@ from typing import Any
 from node.engine_server import uses_server
 from node.over_ranks import gather_ranks
 from node.phase_clock import ROOT, sanitize
+from trainers.swift import hooks
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
-from trainers.trl.driver.timers import LOG_PROB, TrlTimers
+from trainers.trl.driver.timers import TrlTimers
 
 _PHASES = {
     "_prepare_inputs": "prepare_inputs",
@@ -34,14 +35,14 @@ _UNTIMED = frozenset(
 )
 DISCARDED = "discarded_completions"
 
-_OFFLOADING = ("offload_model", "load_model", "offload_optimizer", "load_optimizer")
+_OFFLOADING = (hooks.OFFLOAD_MODEL, hooks.LOAD_MODEL, hooks.OFFLOAD_OPTIMIZER, hooks.LOAD_OPTIMIZER)
 """Methods that move the trainer's weights and moments off the GPU and back, around a generation."""
 
 
 class SwiftTimers(TrlTimers):
     """TRL's hooks on swift's profiling contexts."""
 
-    BATCH = "_generate_completions"
+    TRAINING_STEP, LOG_PROB, BATCH = hooks.TRAINING_STEP, hooks.LOG_PROB, hooks.BATCH
 
     def install(self, trainer: Any) -> None:
         """Hook swift's profiling contexts, its rewards, and the methods that it does not time."""
@@ -49,12 +50,12 @@ class SwiftTimers(TrlTimers):
         for method in _OFFLOADING:
             self._time(trainer, method, "offload")
         # Only a colocated vLLM sleeps.
-        engine = getattr(trainer.engine, "engine", None) if colocate.is_colocated(trainer.args) else None
+        engine = hooks.VLLM_ENGINE.find(trainer.engine) if colocate.is_colocated(trainer.args) else None
         if engine is not None:
             self._time(engine, "sleep", "sleep", unless="sync_weights")
             self._time_waking(engine)
         if trainer.args.async_generate:
-            self._time(trainer, "_wait_queue", "wait_for_responses")
+            self._time(trainer, hooks.WAIT, "wait_for_responses")
             log_only_the_step(self._clock)
         elif uses_server(vars(trainer.args)):
             self._time_server_calls(trainer)
@@ -74,22 +75,20 @@ class SwiftTimers(TrlTimers):
 
     def _time_server_calls(self, trainer: Any) -> None:
         """Give all processes the seconds of rank 0, the only one that calls the server, as in TRL."""
-        sync, wait = trainer._move_model_to_vllm, trainer.accelerator.wait_for_everyone
+        wait = trainer.accelerator.wait_for_everyone
 
-        def sync_weights(*args: Any, **kwargs: Any) -> None:
+        def sync_weights(sync: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             with self._clock.phase("sync_weights"):
                 sync(*args, **kwargs)
                 wait()
 
-        trainer._move_model_to_vllm = sync_weights
-        self._time(trainer, "_server_rollout", "generate")
+        hooks.SYNC_WEIGHTS.wrap(sync_weights, trainer)
+        self._time(trainer, hooks.WITH_SERVER, "generate")
 
     def _hook_profiling_contexts(self) -> None:
-        from swift.rlhf_trainers import grpo_trainer, rollout_mixin, utils
-
         @contextmanager
         def profiling_context(trainer: Any, name: str) -> Iterator[None]:
-            phase = self._log_prob if name == LOG_PROB else _PHASES.get(name) or sanitize(name)
+            phase = self._log_prob if name == self.LOG_PROB.attribute else _PHASES.get(name) or sanitize(name)
             # With async_generate a thread generates for the next step during training.
             other_thread = threading.current_thread() is not threading.main_thread()
             if name in _UNTIMED or other_thread or self._clock.is_open(phase):
@@ -98,8 +97,8 @@ class SwiftTimers(TrlTimers):
             with self._clock.phase(phase):
                 yield
 
-        for module in (utils, grpo_trainer, rollout_mixin):
-            module.profiling_context = profiling_context
+        for hook in (hooks.PROFILING, hooks.PROFILING_TRAINER, hooks.PROFILING_ROLLOUT):
+            hook.replace(profiling_context)
 
     def _timed_reward(self, function: Any, log_metric: Any) -> Any:
         @functools.wraps(function)
@@ -132,19 +131,18 @@ def log_counts(trainer: Any) -> Callable[[str, float], None]:
     processes. swift itself would log one process's mean over the calls.
     """
     counts: defaultdict[str, float] = defaultdict(float)
-    log = trainer.log
 
-    def logged(*args: Any, **kwargs: Any) -> None:
+    def logged(log: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         by_rank = gather_ranks(dict(counts), trainer.accelerator.num_processes)
         counts.clear()
         for name in sorted(set().union(*by_rank)):
-            trainer._metrics["train"][name] = [sum(one.get(name, 0.0) for one in by_rank) / len(by_rank)]
+            hooks.METRICS.get(trainer)["train"][name] = [sum(one.get(name, 0.0) for one in by_rank) / len(by_rank)]
         log(*args, **kwargs)
 
     def count(name: str, number: float) -> None:
         counts[name] += number
 
-    trainer.log = logged
+    hooks.LOG.wrap(logged, trainer)
     return count
 
 
@@ -157,14 +155,10 @@ def count_tokens(trainer: Any, log: Any) -> None:
     - With several turns the response is everything that the engine generates, including what a scheduler removes. The
       prompt is the rest of the conversation that is not learned.
     """
-    attach, generate, score = (
-        getattr(trainer, name)
-        for name in ("_postprocess_rollout_outputs", "_generate_completions", "_score_completions")
-    )
     generated_count = [0]
     written = _count_written(trainer) if trainer.multi_turn_scheduler else {}
 
-    def attached(samples: Any, outputs: Any) -> Any:
+    def attached(attach: Callable[..., Any], samples: Any, outputs: Any) -> Any:
         found = attach(samples, outputs)
         for sample, output in zip(found, outputs, strict=True):
             usage = output.response.usage
@@ -173,34 +167,34 @@ def count_tokens(trainer: Any, log: Any) -> None:
             sample.written_tokens = written.pop(sample.request_id, len(last_turn(sample.response_token_ids)))
         return found
 
-    def generated(samples: Any) -> Any:
+    def generated(generate: Callable[..., Any], samples: Any) -> Any:
         found = generate(samples)
         generated_count[0] += len(found)
         return found
 
-    def scored(samples: Any) -> Any:
+    def scored(score: Callable[..., Any], samples: Any) -> Any:
         kept, mine, generated_count[0] = score(samples), generated_count[0], 0
         if trainer.dynamic_sample:
             # swift redistributes the kept groups among the processes.
             by_rank = gather_ranks(mine, trainer.accelerator.num_processes)
-            trainer._metrics["train"][DISCARDED].append(sum(by_rank) - len(kept) * len(by_rank))
+            hooks.METRICS.get(trainer)["train"][DISCARDED].append(sum(by_rank) - len(kept) * len(by_rank))
         log.generated((sample.prompt_tokens for sample in kept), (sample.written_tokens for sample in kept))
         return kept
 
-    trainer._postprocess_rollout_outputs, trainer._generate_completions = attached, generated
-    trainer._score_completions = scored
+    hooks.OUTPUTS.wrap(attached, trainer)
+    hooks.BATCH.wrap(generated, trainer)
+    hooks.SCORE.wrap(scored, trainer)
 
 
 def _count_written(trainer: Any) -> Counter[str]:
     """Count, by request, the tokens that an engine generates for this process in all turns."""
     written: Counter[str] = Counter()
-    roll = trainer._rollout
 
-    def rolled(asked: Any, *args: Any, **kwargs: Any) -> Any:
+    def rolled(roll: Callable[..., Any], asked: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = roll(asked, *args, **kwargs)
-        for request, output in zip(trainer.samples2requests(asked), outputs, strict=True):
+        for request, output in zip(hooks.REQUESTS.get(trainer)(asked), outputs, strict=True):
             written[request.uuid] += output.response.usage.completion_tokens
         return outputs
 
-    trainer._rollout = rolled
+    hooks.ROLLOUT.wrap(rolled, trainer)
     return written

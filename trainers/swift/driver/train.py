@@ -15,6 +15,7 @@ from node.attempt import begin, exit_code
 from node.exit_codes import StopRequest
 from node.hf_training import job_rewards, number_format, require_devices, reward_weights, train_to_end
 from node.phase_clock import PhaseClock
+from trainers.swift import hooks
 from trainers.swift.driver import colocate, pipeline, serve
 from trainers.swift.driver.arguments import owned_settings, parsed, resolved, set_environment
 from trainers.swift.driver.timers import SwiftTimers, count_tokens
@@ -47,7 +48,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
 
     def train_with(trainer: Any) -> None:
         building.close()
-        trainer.executor = serve.DaemonExecutor()
+        hooks.EXECUTOR.replace(serve.DaemonExecutor(), trainer)
         colocate.vary_seeds(trainer, trainer_args["seed"])
         if not trainer.args.use_vllm:
             _sample_from_all_tokens(trainer.engine)
@@ -72,16 +73,16 @@ def _sample_from_all_tokens(engine: Any) -> None:
     swift 4.6 reads its own -1 as None (infer_engine/utils.py, prepare_generation_config) and fills it from the model's
     generation_config, and transformers then fills 50. The copy keeps this out of the checkpoints.
     """
-    engine.generation_config = copy.deepcopy(engine.generation_config)
-    engine.generation_config.top_k = 0
+    defaults = copy.deepcopy(hooks.DEFAULTS.get(engine))
+    defaults.top_k = 0
+    hooks.DEFAULTS.replace(defaults, engine)
 
 
 def _generate_for_fsdp() -> None:
     """Let swift's own engine generate without torch's inference mode: weights that FSDP2 gathers in it cannot train."""
     import torch
-    from swift.infer_engine import TransformersEngine
 
-    TransformersEngine._infer = torch.no_grad()(TransformersEngine._infer.__wrapped__)
+    hooks.INFER.replace(torch.no_grad()(hooks.INFER.get().__wrapped__))
 
 
 def _engine_settings(trainer: Any, folder: Path) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def _engine_settings(trainer: Any, folder: Path) -> dict[str, Any]:
         "dtype": number_format(trainer.args.bf16, trainer.args.fp16),
         "weights": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
         "attention": trainer.model.config._attn_implementation,
-        "generation": trainer.engine._prepare_generation_config(trainer.request_config).to_diff_dict(),
+        "generation": hooks.GENERATION.get(trainer.engine)(trainer.request_config).to_diff_dict(),
     }
 
 

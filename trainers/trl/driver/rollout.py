@@ -9,6 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from engines.sglang.client import Sglang
+from trainers.trl import hooks
 
 
 def sampling(args: Any, stop: int | None) -> dict[str, Any]:
@@ -44,10 +45,9 @@ class Rollout:
         self._synced: int | None = None
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        from trl.extras.profiling import profiling_context
-
         # TRL's template and tokens, as for its own engines.
-        prompt_ids = trainer._tokenize_prompts(prompts)[0]
+        prompt_ids = hooks.TOKENIZE.get(trainer)(prompts)[0]
+        profiling_context = hooks.CONTEXT.get()
         # An engine that slept has no weights.
         if self.engine.sleeps or trainer.state.global_step != self._synced:
             with profiling_context(trainer, "sync_weights"):

@@ -27,10 +27,12 @@ from collections.abc import Callable
 from typing import Any
 
 from node.engine_server import uses_server
+from node.hooks import Hook
 from node.over_ranks import WAIT
 from node.phase_clock import PhaseClock, sanitize
+from trainers.trl import hooks
 
-LOG_PROB = "_get_per_token_logps_and_entropies"
+LOG_PROB = hooks.LOG_PROB.attribute
 _PHASES = {
     "_prepare_inputs": "prepare_inputs",
     "sync_weights": "sync_weights",
@@ -61,8 +63,8 @@ def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
     """
     if "compute_loss" in path.split("/"):
         return "policy_log_prob"
-    if trainer.ref_model is not None:
-        return "ref_log_prob" if model is trainer.ref_model else "old_log_prob"
+    if (reference := hooks.REF_MODEL.get(trainer)) is not None:
+        return "ref_log_prob" if model is reference else "old_log_prob"
     return "ref_log_prob" if _adapter_is_reference(model) else "old_log_prob"
 
 
@@ -78,21 +80,19 @@ def _adapter_is_reference(model: Any) -> bool:
 
 def count_tokens(trainer: Any, log: Any) -> None:
     """Report the lengths of generated prompts and completions to a `StepLog`."""
-    original = trainer._generate
 
-    def generate(prompts: list[Any]) -> Any:
+    def generate(original: Callable[..., Any], prompts: list[Any]) -> Any:
         made = original(prompts)
         log.generated(map(len, made[0]), map(len, made[1]))
         return made
 
-    trainer._generate = generate
+    hooks.GENERATE.wrap(generate, trainer)
 
 
 class TrlTimers:
     """Hooks that open and close a `PhaseClock`'s phases in TRL. They work on every rank and need no tracker."""
 
-    BATCH = "_generate_single_turn"
-    """The trainer's method that generates a batch's completions in each process."""
+    TRAINING_STEP, LOG_PROB, BATCH = hooks.TRAINING_STEP, hooks.LOG_PROB, hooks.BATCH
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
@@ -102,17 +102,16 @@ class TrlTimers:
         """Hook TRL's profiling contexts and the methods that TRL does not time."""
         self._hook_profiling_contexts()
         self._label_log_probs(trainer)
-        self._time(trainer, "training_step", "training_step")
+        self._time(trainer, self.TRAINING_STEP, "training_step")
         self._time(trainer.accelerator, "backward", "backward")
-        generation = getattr(trainer, "vllm_generation", None)
-        if generation is not None:
+        if (generation := hooks.VLLM_GENERATION.find(trainer)) is not None:
             for method in ("merge_adapter", "unmerge_adapter") if hasattr(trainer.model, "merge_adapter") else ():
                 self._time(trainer.model, method, "merge_adapter")
-            if generation.mode == "server":
+            if hooks.MODE.get(generation) == "server":
                 self._time_server(generation)
             # In sleep mode vLLM wakes up and syncs inside generate(), outside TRL's own timer.
-            self._time(generation, "sync_weights", "sync_weights")
-            llm = getattr(generation, "llm", None)
+            self._time(generation, hooks.SYNC_WEIGHTS, "sync_weights")
+            llm = hooks.COLOCATED.find(generation)
             for method in ("sleep", "wake_up") if llm is not None else ():
                 self._time(llm, method, "sleep", unless="sync_weights")
         if trainer.accelerator.num_processes > 1 and not uses_server(vars(trainer.args)):
@@ -120,16 +119,15 @@ class TrlTimers:
 
     def _wait_for_slowest(self, trainer: Any) -> None:
         """Time each process's wait for the slowest engine; otherwise the next phase that gathers would include it."""
-        generate, wait = getattr(trainer, self.BATCH), trainer.accelerator.wait_for_everyone
+        wait = trainer.accelerator.wait_for_everyone
 
-        @functools.wraps(generate)
-        def waited(*args: Any, **kwargs: Any) -> Any:
+        def waited(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             made = generate(*args, **kwargs)
             with self._clock.phase(WAIT):
                 wait()
             return made
 
-        setattr(trainer, self.BATCH, waited)
+        self.BATCH.wrap(waited, trainer)
 
     def _time_server(self, generation: Any) -> None:
         """Give all processes the seconds of rank 0, the only one that calls the server.
@@ -137,49 +135,42 @@ class TrlTimers:
         The others would wait for new weights in `generate`, and for completions outside TRL's timer; the mean over all
         processes would be wrong for both.
         """
-        sync, generate = generation.sync_weights, generation.generate
 
-        def sync_weights() -> None:
+        def sync_weights(sync: Callable[[], None]) -> None:
             sync()
-            generation.accelerator.wait_for_everyone()
+            hooks.ACCELERATOR.get(generation).wait_for_everyone()
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             with self._clock.phase("generate"):
                 return generate(*args, **{**kwargs, "profiler": None})
 
-        generation.sync_weights, generation.generate = sync_weights, timed
+        hooks.SYNC_WEIGHTS.wrap(sync_weights, generation)
+        hooks.GENERATE_WITH_VLLM.wrap(timed, generation)
 
     def _hook_profiling_contexts(self) -> None:
-        from trl.extras.profiling import ProfilingContext
-
-        enter, leave = ProfilingContext.__enter__, ProfilingContext.__exit__
-        clock, timers = self._clock, self
-
-        def timed_enter(context: Any) -> Any:
-            clock.open(phase_name(context.name, timers._log_prob))
+        def timed_enter(enter: Callable[..., Any], context: Any) -> Any:
+            self._clock.open(phase_name(hooks.TIMER_NAME.get(context), self._log_prob))
             return enter(context)
 
-        def timed_leave(context: Any, *error: Any) -> Any:
+        def timed_leave(leave: Callable[..., Any], context: Any, *error: Any) -> Any:
             # Close first: TRL logs to the tracker as it exits, and does not time that.
-            clock.close()
+            self._clock.close()
             return leave(context, *error)
 
-        ProfilingContext.__enter__ = timed_enter
-        ProfilingContext.__exit__ = timed_leave
+        hooks.ENTER.wrap(timed_enter)
+        hooks.EXIT.wrap(timed_leave)
 
     def _label_log_probs(self, trainer: Any) -> None:
-        original = getattr(trainer, LOG_PROB)
-
-        @functools.wraps(original)
-        def labelled(model: Any, *args: Any, **kwargs: Any) -> Any:
+        def labelled(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
             self._log_prob = log_prob_phase(trainer, model, self._clock.path)
             return original(model, *args, **kwargs)
 
-        setattr(trainer, LOG_PROB, labelled)
+        self.LOG_PROB.wrap(labelled, trainer)
 
-    def _time(self, owner: Any, method: str, phase: str, unless: str | None = None) -> None:
+    def _time(self, owner: Any, method: Hook | str, phase: str, unless: str | None = None) -> None:
         """Time a method as a phase, unless that phase is already open, or `unless`, which includes the method."""
-        original: Callable[..., Any] = getattr(owner, method)
+        name = method if isinstance(method, str) else method.attribute
+        original: Callable[..., Any] = getattr(owner, name)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -188,4 +179,4 @@ class TrlTimers:
             with self._clock.phase(phase):
                 return original(*args, **kwargs)
 
-        setattr(owner, method, timed)
+        setattr(owner, name, timed)

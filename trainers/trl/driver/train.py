@@ -14,7 +14,8 @@ from typing import Any
 
 from common.dotted import flatten
 from common.errors import UserError
-from engines.vllm import server
+from engines.vllm import cpu as vllm_cpu
+from engines.vllm.colocate import engine_settings
 from node.attempt import begin, exit_code
 from node.checkpoints import newest_checkpoint
 from node.exit_codes import StopRequest, one_line
@@ -33,7 +34,8 @@ from node.hf_training import (
 )
 from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
-from trainers.trl.driver import options, rollout, serve
+from trainers.trl import hooks
+from trainers.trl.driver import options, rollout, serve, vllm_engine
 from trainers.trl.driver.timers import TrlTimers, count_tokens
 
 _PACKAGES = (
@@ -137,14 +139,11 @@ def _engine_corrections(args: Any, dtype: str, threads: int, folder: Path) -> Ab
     if not (args.use_vllm and args.vllm_mode == "colocate"):
         if args.use_vllm and args.use_cpu:
             # Without NCCL new weights travel through a file in the attempt's folder.
-            server.transfer_through_file(folder)
+            vllm_engine.transfer_through_file(folder)
         return nullcontext()
-    from engines.vllm import colocate as vllm_colocate
-    from engines.vllm import cpu as vllm_cpu
-
-    vllm_colocate.pass_seed_and_dtype(args.seed, dtype)
+    vllm_engine.pass_seed_and_dtype(args.seed, dtype)
     if vllm_cpu.is_cpu_platform():
-        vllm_cpu.sync_through_reload()
+        vllm_engine.sync_through_reload()
         return vllm_cpu.keep_threads(threads)
     return nullcontext()
 
@@ -179,13 +178,12 @@ def _trainer(
 def _engine_settings(trainer: Any, args: Any, dtype: str) -> dict[str, Any]:
     """The engine's final settings, for done.json."""
     if args.use_vllm and args.vllm_mode == "colocate":
-        from engines.vllm.colocate import engine_settings
-
-        return engine_settings(trainer.vllm_generation.llm.llm_engine, dtype)
+        return engine_settings(hooks.COLOCATED.get(hooks.VLLM_GENERATION.get(trainer)).llm_engine, dtype)
     if args.use_vllm:
         # Only rank 0 has a client of the server.
         is_main = trainer.accelerator.is_main_process
-        return server.server_settings(trainer.vllm_generation.vllm_client, dtype) if is_main else {}
+        client = hooks.CLIENT.get(hooks.VLLM_GENERATION.get(trainer)) if is_main else None
+        return vllm_engine.server_settings(client, dtype) if client else {}
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
     return {
         "name": "transformers",

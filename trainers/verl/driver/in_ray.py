@@ -17,8 +17,9 @@ from common.errors import UserError
 from common.retry import exists
 from node.exit_codes import STOP_SIGNALS, RequeueError, one_line
 from node.hardware import importing
-from trainers.verl.driver import hooks
-from trainers.verl.driver.hooks import HookSettings
+from trainers.verl import hooks
+from trainers.verl.driver import step_hooks
+from trainers.verl.driver.step_hooks import HookSettings, remote_task_runner
 
 _POLL_S = 0.5
 
@@ -42,8 +43,8 @@ class Stop:
         if self._name is None or self._passed_on:
             return
         try:
-            (self._folder / hooks.STOP).touch()
-            training = exists(self._folder / hooks.TRAINING)
+            (self._folder / step_hooks.STOP).touch()
+            training = exists(self._folder / step_hooks.TRAINING)
         except OSError:  # the next check tries again
             return
         self._passed_on = True
@@ -57,7 +58,7 @@ class Stop:
     def _on_stacks(self, number: int, frame: FrameType | None) -> None:
         faulthandler.dump_traceback(all_threads=True)
         with suppress(OSError):
-            (self._folder / hooks.STACKS).touch()
+            (self._folder / step_hooks.STACKS).touch()
 
 
 def run_verl(
@@ -115,23 +116,23 @@ def require_cpus(config: Any, cpus: float) -> None:
 def _start_of_verl(config: Any, settings: HookSettings) -> Callable[[], None]:
     """verl's function that starts Ray and its TaskRunner, with our TaskRunner instead."""
     with importing():
-        from verl.trainer import main_ppo
+        run_ppo = hooks.RUN.get()
 
-    runner = hooks.remote_task_runner(settings, config)
-    if "task_runner_class" in inspect.signature(main_ppo.run_ppo).parameters:
+    runner = remote_task_runner(settings, config)
+    if "task_runner_class" in inspect.signature(run_ppo).parameters:
         # As in verl's main.
-        main_ppo.auto_set_device(config)
+        hooks.SET_DEVICE.get()(config)
         try:
-            main_ppo.validate_config(
+            hooks.VALIDATE.get()(
                 config=config,
-                use_reference_policy=main_ppo.need_reference_policy(config),
-                use_critic=main_ppo.need_critic(config),
+                use_reference_policy=hooks.NEED_REFERENCE.get()(config),
+                use_critic=hooks.NEED_CRITIC.get()(config),
             )
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UserError(f"verl refuses the settings: {one_line(error)}") from error
-        return lambda: main_ppo.run_ppo(config, task_runner_class=runner)
-    main_ppo.TaskRunner = runner  # 0.4.1 uses its module's class
-    return lambda: main_ppo.run_ppo(config)
+        return lambda: run_ppo(config, task_runner_class=runner)
+    hooks.RUNNER_0_4.replace(runner)  # 0.4.1 uses its module's class
+    return lambda: run_ppo(config)
 
 
 class _RayArguments(Exception):

@@ -23,8 +23,8 @@ from node.hardware import THREAD_VARIABLES, tracker_environment
 from node.records import write_json
 from node.rewards import reward_functions, reward_name
 from trainers.verl.driver import checkpoints as verl_checkpoints
-from trainers.verl.driver import hooks
 from trainers.verl.driver import reward as verl_reward
+from trainers.verl.driver import step_hooks
 from trainers.verl.driver.in_ray import Stop, run_verl
 
 _PACKAGES = (
@@ -162,13 +162,13 @@ def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
     return added
 
 
-def _hook_settings(job: Job) -> hooks.HookSettings:
+def _hook_settings(job: Job) -> step_hooks.HookSettings:
     environment = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     # verl empties this file when it starts, so each attempt has its own.
     environment["VERL_FILE_LOGGER_PATH"] = str(job.folder / "verl.jsonl")
     workload = job.spec["workload"]
     rewards = tuple(reward_name(reward) for reward in workload["rewards"])
-    return hooks.HookSettings(job.folder, environment, rewards, int(workload.get("samples") or 0))
+    return step_hooks.HookSettings(job.folder, environment, rewards, int(workload.get("samples") or 0))
 
 
 def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None, int]:
@@ -179,7 +179,7 @@ def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None
     metrics = folder / "metrics.jsonl"
     text = retry_io(lambda: metrics.read_text(encoding="utf-8") if exists(metrics) else "", "the attempt's files")
     done = [int(json.loads(line)["step"]) for line in text.splitlines()]
-    stopped = retry_io(lambda: exists(folder / hooks.STOP), "the attempt's files")
+    stopped = retry_io(lambda: exists(folder / step_hooks.STOP), "the attempt's files")
     if stopped and not done:
         raise RequeueError("before the first step")
     last = done[-1] if done else resumed_from

@@ -35,6 +35,7 @@ from common.retry import keep_watching, present, retry_io
 from node.records import append_json_line
 from node.rewards import FAILED
 from node.tracker import has_wandb
+from trainers.verl import hooks
 from trainers.verl.driver import data_order
 from trainers.verl.driver.samples import ValidationSamples
 
@@ -75,17 +76,14 @@ class StepHooks:
 
     def install(self, trainer: type[Any]) -> None:
         """Hook verl in this process; `trainer` is the class whose `fit` will run, or its base."""
-        from verl.trainer.ppo import metric_utils
-        from verl.utils import tracking
-
-        _wrap(trainer, "fit", self._fit)
-        _wrap(trainer, "_save_checkpoint", self._save)
-        _wrap(trainer, "_load_checkpoint", data_order.resume)
-        _wrap(metric_utils, "_compute_response_info", self._note_lengths)
-        if self._names and hasattr(trainer, "_compute_metrics"):
-            _wrap(trainer, "_compute_metrics", self._note_rewards)
-        _wrap(tracking.Tracking, "__init__", self._guard_wandb)
-        _wrap(tracking.Tracking, "log", self._log)
+        hooks.FIT.wrap(self._fit, trainer)
+        hooks.SAVE.wrap(self._save, trainer)
+        hooks.LOAD.wrap(data_order.resume, trainer)
+        hooks.LENGTHS.wrap(self._note_lengths)
+        if self._names and hooks.METRICS_V1.find(trainer):
+            hooks.METRICS_V1.wrap(self._note_rewards, trainer)
+        hooks.START_TRACKING.wrap(self._guard_wandb)
+        hooks.LOG.wrap(self._log)
 
     def _fit(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> None:
         if self._wanted(STOP):
@@ -97,8 +95,8 @@ class StepHooks:
             original(trainer, *args, **named)
         except _Stop:
             # As verl does after its last step: pending dumps are written.
-            if hasattr(trainer, "_shutdown_dump_executor"):
-                trainer._shutdown_dump_executor()
+            if end_dumps := hooks.END_DUMPS_V1.find(trainer):
+                end_dumps()
         finally:
             self._over.set()
 
@@ -136,12 +134,12 @@ class StepHooks:
         """V1 keeps the other values of each completion's reward in its queue."""
         result = original(trainer, batch, *args, **named)
         try:
-            from verl.trainer.ppo.v1 import trainer_base
-
             keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-            fields = trainer_base.tq.kv_batch_get(
-                keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
-            ).pop("extra_fields")
+            fields = (
+                hooks.QUEUE.get()
+                .kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+                .pop("extra_fields")
+            )
             infos = [one.get("reward_extra_info") or {} for one in fields.tolist() if isinstance(one, dict)]
             values = {name: [one[name] for one in infos if name in one] for name in set().union(*infos)}
             self._rewards = reward_scalars(values, self._names)
@@ -151,8 +149,9 @@ class StepHooks:
 
     def _guard_wandb(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
         original(tracking, *args, **named)
-        if "wandb" in tracking.logger:
-            tracking.logger["wandb"] = GuardedWandb(tracking.logger["wandb"])
+        backends = hooks.BACKENDS.get(tracking)
+        if "wandb" in backends:
+            backends["wandb"] = GuardedWandb(backends["wandb"])
 
     def _log(self, original: Callable[..., Any], tracking: Any, *args: Any, **named: Any) -> None:
         given = dict(zip(("data", "step", "backend"), args, strict=False)) | named
@@ -186,10 +185,10 @@ class StepHooks:
         if self._saved == step:
             return
         # The request came after this step's place to save. Newer versions have already woken the engine.
-        manager = getattr(self._trainer, "checkpoint_manager", None)
+        manager = hooks.CHECKPOINTS_V1.find(self._trainer)
         if manager is not None:
             manager.sleep_replicas()
-        self._trainer._save_checkpoint()
+        hooks.SAVE.get(self._trainer)()
 
 
 def step_line(data: Mapping[str, Any], step: int, lengths: Mapping[str, Any] | None, *, resumed: bool) -> MetricsLine:
@@ -286,15 +285,6 @@ class GuardedWandb:
             _finish(lambda: self._wandb.finish(exit_code=exit_code))
 
 
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-
-    def wrapped(*args: Any, **named: Any) -> Any:
-        return around(original, *args, **named)
-
-    setattr(owner, name, wrapped)
-
-
 class TaskRunner:
     """verl's own TaskRunner with our hooks. Ray creates it without arguments, so its settings are a class attribute."""
 
@@ -307,8 +297,8 @@ class TaskRunner:
         StepHooks(self.settings.folder, self.settings.rewards).install(trainer)
         if self.settings.samples:
             samples = ValidationSamples(self.settings.folder, self.settings.samples, self.settings.rewards)
-            _wrap(trainer, "_validate", samples.validate)
-            _wrap(trainer, "_dump_generations", samples.dump)
+            hooks.VALIDATION.wrap(samples.validate, trainer)
+            hooks.DUMP.wrap(samples.dump, trainer)
         try:
             runner.run(config)
         finally:
@@ -329,17 +319,9 @@ def remote_task_runner(settings: HookSettings, config: Any) -> Any:
 
 def _task_runner(config: Any) -> tuple[Any, type[Any]]:
     """verl's TaskRunner for this configuration, without Ray's wrapping, and its trainer class."""
-    from verl.trainer import main_ppo
-
     if _is_v1(config):
-        from verl.trainer.ppo.v1 import PPOTrainer
-
-        return _unwrapped(main_ppo.TaskRunnerV1)(), PPOTrainer
-    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-
-    if not hasattr(main_ppo, "TaskRunner"):
-        from verl.trainer import main_ppo_v0 as main_ppo
-    return _unwrapped(main_ppo.TaskRunner)(), RayPPOTrainer
+        return _unwrapped(hooks.RUNNER_V1.get())(), hooks.TRAINER_V1.get()
+    return _unwrapped(hooks.RUNNER_0_4.find() or hooks.RUNNER.get())(), hooks.TRAINER.get()
 
 
 def _is_v1(config: Any) -> bool:

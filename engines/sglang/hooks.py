@@ -1,0 +1,31 @@
+"""Lists the names inside SGLang that our server uses (read in SGLang 0.4.6, 0.5.12 and 0.5.23).
+
+All that a trainer asks of the engine are requests to SGLang's HTTP server.
+"""
+
+from node.hooks import Hook
+
+_ENGINE = "sglang.srt.entrypoints.engine"
+_SERVER = "sglang.srt.entrypoints.http_server"
+
+ARGUMENTS = Hook("sglang.srt.server_args", "ServerArgs", "", "a dataclass with an HTTP server's settings")
+LAUNCH = Hook(
+    _SERVER,
+    "launch_server",
+    "(server_args, ..., launch_callback)",
+    "serves; calls launch_callback after its first request",
+)
+DETOKENIZER = Hook(
+    _ENGINE,
+    "Engine._launch_detokenizer_subprocesses",
+    "(cls, server_args, port_args, run_detokenizer_process_func)",
+    "a class method; returns processes and their names; not needed, as completions are token ids",
+    since="0.5.20",
+)
+UPDATE_SESSION = Hook(
+    _ENGINE,
+    "Engine.begin_weight_update",
+    "(self, selector)",
+    "an update of the weights has a begin and an end",
+    since="0.5.20",
+)

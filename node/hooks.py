@@ -1,0 +1,65 @@
+"""Defines a hook: a name inside another package that our code replaces, calls or inherits from.
+
+A trainer's or engine's `hooks.py` has one row for each. `python -m workflow.stacks contract` compares the rows with a
+release's source, without installing it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Hook(NamedTuple):
+    """A name that is not in its package's documented interface."""
+
+    module: str
+    """The module that binds it; a name that a module only imports is replaced there."""
+    name: str
+    """`function`, `Class`, `Class.method` or `Class.attribute`."""
+    signature: str
+    """The parameters of a function as in its source, without annotations and defaults; empty for anything else."""
+    relied_on: str
+    """What our code relies on, as a maintainer must check it."""
+    since: str = ""
+    """The first release that has it, of those that were read; empty: all."""
+    until: str = ""
+    """The last release that has it; empty: the newest."""
+
+    @property
+    def attribute(self) -> str:
+        """The last part of its name, as an instance has it."""
+        return self.name.rpartition(".")[2]
+
+    def get(self, owner: Any = None) -> Any:
+        """The object; with `owner` that instance's or class's own."""
+        return getattr(*resolve(self, owner))
+
+    def replace(self, new: Any, owner: Any = None) -> None:
+        """Put another object in its place."""
+        setattr(*resolve(self, owner), new)
+
+    def find(self, owner: Any = None) -> Any:
+        """The object; None if this release or this instance lacks it."""
+        return getattr(*resolve(self, owner), None)
+
+    def wrap(self, around: Callable[..., Any], owner: Any = None) -> None:
+        """Replace a function by `around(original, ...)`."""
+        original = self.get(owner)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **named: Any) -> Any:
+            return around(original, *args, **named)
+
+        self.replace(wrapped, owner)
+
+
+def resolve(hook: Hook, owner: Any = None) -> tuple[Any, str]:
+    """The object that has the name (`owner`, or the row's module or class, which is imported), and the last part."""
+    if owner is None:
+        owner = importlib.import_module(hook.module)
+        for part in hook.name.split(".")[:-1]:
+            owner = getattr(owner, part)
+    return owner, hook.attribute

@@ -1,0 +1,71 @@
+"""Lists the names inside verl that our driver uses (read in verl 0.4.1 and 0.9.1).
+
+The driver hooks the class whose loop runs: V1's `PPOTrainer`, or `RayPPOTrainer`. Both have the same methods.
+"""
+
+from node.hooks import Hook
+
+_MAIN = "verl.trainer.main_ppo"
+_LEGACY = "verl.trainer.ppo.ray_trainer"
+_V1 = "verl.trainer.ppo.v1.trainer_base"
+_TRACKING = "verl.utils.tracking"
+
+RUN = Hook(_MAIN, "run_ppo", "(config, ...)", "starts Ray, then its TaskRunner as an actor, and waits")
+RUNNER_V1 = Hook(_MAIN, "TaskRunnerV1", "", "a Ray actor class; its run(config) trains", since="0.9")
+RUNNER = Hook("verl.trainer.main_ppo_v0", "TaskRunner", "", "as TaskRunnerV1, of the legacy loop", since="0.9")
+RUNNER_0_4 = Hook(_MAIN, "TaskRunner", "", "as TaskRunnerV1; run_ppo uses its module's class", until="0.8")
+SET_DEVICE = Hook(_MAIN, "auto_set_device", "", "called in verl's main", since="0.7")
+VALIDATE = Hook(_MAIN, "validate_config", "", "called in verl's main", since="0.6")
+NEED_REFERENCE = Hook(_MAIN, "need_reference_policy", "", "an argument of validate_config", since="0.6")
+NEED_CRITIC = Hook(_MAIN, "need_critic", "", "an argument of validate_config", since="0.6")
+
+TRAINER = Hook(_LEGACY, "RayPPOTrainer", "", "the legacy loop's trainer")
+FIT = Hook(_LEGACY, "RayPPOTrainer.fit", "(self)", "the loop, after the workers have started")
+SAVE = Hook(_LEGACY, "RayPPOTrainer._save_checkpoint", "(self)", "saves all of global_steps")
+LOAD = Hook(_LEGACY, "RayPPOTrainer._load_checkpoint", "(self)", "sets global_steps and the data loader's place")
+VALIDATION = Hook(
+    _LEGACY, "RayPPOTrainer._validate", "(self, ...)", "a validation, and its dump if validation_data_dir is set"
+)
+DUMP = Hook(
+    _LEGACY,
+    "RayPPOTrainer._dump_generations",
+    "(self, inputs, outputs, ..., reward_extra_infos_dict, dump_path)",
+    "all of a validation's texts and rewards",
+)
+
+TRAINER_V1 = Hook(_V1, "PPOTrainer", "", "the base of V1's trainers", since="0.9")
+FIT_V1 = Hook(_V1, "PPOTrainer.fit", "(self, agent_loop_manager)", "as RayPPOTrainer's", since="0.9")
+SAVE_V1 = Hook(_V1, "PPOTrainer._save_checkpoint", "(self)", "as RayPPOTrainer's", since="0.9")
+LOAD_V1 = Hook(_V1, "PPOTrainer._load_checkpoint", "(self)", "as RayPPOTrainer's", since="0.9")
+VALIDATION_V1 = Hook(_V1, "PPOTrainer._validate", "(self)", "as RayPPOTrainer's", since="0.9")
+DUMP_V1 = Hook(
+    _V1,
+    "PPOTrainer._dump_generations",
+    "(self, inputs, outputs, ..., reward_extra_infos_dict, dump_path)",
+    "as RayPPOTrainer's",
+    since="0.9",
+)
+METRICS_V1 = Hook(
+    _V1,
+    "PPOTrainer._compute_metrics",
+    "(self, batch, metrics, timing_raw, global_steps, epoch)",
+    "the batch has keys, tags and partition_id",
+    since="0.9",
+)
+END_DUMPS_V1 = Hook(_V1, "PPOTrainer._shutdown_dump_executor", "(self)", "writes pending dumps", since="0.9")
+CHECKPOINTS_V1 = Hook(_V1, "PPOTrainer.checkpoint_manager", "", "sleep_replicas() frees the engine", since="0.9")
+QUEUE = Hook(_V1, "tq", "", "kv_batch_get reads fields of the transfer queue", since="0.9")
+
+LENGTHS = Hook(
+    "verl.trainer.ppo.metric_utils", "_compute_response_info", "(batch)", "prompt_length and response_length"
+)
+START_TRACKING = Hook(
+    _TRACKING, "Tracking.__init__", "(self, project_name, experiment_name, default_backend, config)", "sets `logger`"
+)
+BACKENDS = Hook(_TRACKING, "Tracking.logger", "", "backend's name -> object with log()")
+LOG = Hook(
+    _TRACKING,
+    "Tracking.log",
+    "(self, data, step, backend)",
+    "once per training step, with training/global_step, at its end",
+)
