@@ -76,9 +76,9 @@ def _missing(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
     logged = steps_per_row(steps).clip(upper=steps["step"] - before)
     unlogged = int(steps.groupby("run_id")["step"].max().sum() - logged.sum())
     texts = {
-        f"without {count_of(bad, 'step')} with a wrong time": bad,
-        f"without {count_of(unlogged, 'step')} that no log has": unlogged,
-        f"without the first time of {count_of(again, 'step')} done again after a restart": again,
+        f"{count_of(bad, 'step')} with a wrong time": bad,
+        f"{count_of(unlogged, 'step')} missing from the logs": unlogged,
+        f"the first time of {count_of(again, 'step')} done again after a restart": again,
     }
     return [text for text, count in texts.items() if count]
 

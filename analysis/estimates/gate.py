@@ -97,11 +97,12 @@ def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
     """Warns of quantities in which an arm is worse by more than chance, or in which one side misses numbers."""
     for row in rows_of(missing_numbers(gate)):
         sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
-        missing = " and ".join(f"{name} misses it in {count_of(int(n), 'step')}" for name, n in sides if n)
+        missing = " and ".join(f"{name} lacks it in {count_of(int(n), 'step')}" for name, n in sides if n)
         both = count_of(row.paired_steps, "step") if row.paired_steps else "no step"
         text = (
-            f"{row.arm} against {plan.baseline}{at(row.factors)}: both log {LABELS[row.quantity]} in {both}; {missing} "
-            "where the other has it. A step without a number may have failed, so the correctness gate cannot pass"
+            f"{row.arm} against {plan.baseline}{at(row.factors)}: both arms have {LABELS[row.quantity]} in {both}; "
+            f"{missing} where the other has it. A step without a number may have failed, so the correctness gate "
+            "cannot pass"
         )
         yield Verdict("warning", "gate-numbers-missing", text)
     for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):

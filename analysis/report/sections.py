@@ -210,7 +210,7 @@ def cost_block(content: Content) -> Table:
         "Used: all steps, warm-up included, and the logged time between them. Start, validation and checkpoints are "
         "not included. A step: the mean of the counted steps that all arms have.": True,
         "For steps: that many mean steps of one run.": bool(cost["to_steps"].notna().any()),
-        "What is left out: GPU-hours that were used and are in no number here, so these are too few.": bool(
+        "Left out: GPU-hours that were used but are in no number here. The true cost is higher.": bool(
             cost["why"].astype(bool).any()
         ),
         "No price is set: report.price_per_gpu_hour in the configuration sets one.": not (cost["price"] > 0).any(),
@@ -245,8 +245,8 @@ def ledger_summary(preflight: Preflight) -> str:
     counts = {level: f"{len(found)} {level}" for level, found in levels.items() if found}
     if shared := sum(SHARED in finding.what for finding in levels["unequal"]):
         apart = len(levels["unequal"]) - shared
-        between = f"{apart} on what differs, " if apart else ""
-        counts["unequal"] += f" ({between}{shared} on what all arms share but may slow some more)"
+        between = f"{apart} between arms, " if apart else ""
+        counts["unequal"] += f" ({between}{shared} shared by all arms, which may slow some arms more)"
     sentences = [f"Findings: {', '.join(counts.values())}."] if counts else []
     if rows := preflight.rows("different"):
         of_level = {level: sum(_has_finding(row, found) for row in rows) for level, found in levels.items()}

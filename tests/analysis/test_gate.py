@@ -72,9 +72,7 @@ def test_a_reward_that_is_no_number_in_many_steps_of_one_arm_does_not_pass(side,
     row = table.loc["reward"]
     assert row["verdict"] == "unknown" and row["paired_steps"] == 10
     assert row[["baseline_missing", "arm_missing"]].tolist() == lacks
-    assert [v.code for v in verdicts] == ["gate-numbers-missing"] and f"{side} misses it in 30 steps" in verdicts[
-        0
-    ].text
+    assert [v.code for v in verdicts] == ["gate-numbers-missing"] and f"{side} lacks it in 30 steps" in verdicts[0].text
 
 
 def test_what_neither_arm_logs_in_a_step_is_missing_in_none():
