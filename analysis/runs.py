@@ -198,7 +198,20 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
         fingerprints={run: str(fingerprints[run]) for run in runs},
         report=raw.get("report") or {},
         same_as=same_as,
+        until=float(raw.get("until", EQUAL_WITHIN)),
+        most=int(raw.get("most", 0)),
     )
+
+
+def without_unneeded(plan: PlanRead, results: Path) -> PlanRead:
+    """The plan with the runs that its looks wanted (`seeds: {until, most}`); the others were never trained."""
+    for pairs in range(2, plan.most):  # one pair is not looked at (analysis/estimates/looks.py)
+        look = _optional(results / "looks" / f"{pairs}.json") or {}
+        if (look.get("until"), look.get("most")) != (plan.until, plan.most):
+            break
+        if not look["more"]:
+            return replace(plan, runs=tuple(run for run in plan.runs if run in look["runs"]))
+    return plan
 
 
 def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[Run], list[Verdict]]:

@@ -43,13 +43,37 @@ class PlanFile(TypedDict):
     baseline: Annotated[str, "the arm that the others are compared with"]
     arms: Annotated[dict[str, Object], "as in config.yaml; imported arms have `import`, repeated ones `same_as`"]
     sweep: Annotated[dict[str, list[Any]], "the values of each factor, by dotted path"]
-    seeds: Annotated[list[int], "the seeds of the trained runs"]
+    seeds: Annotated[list[int], "the seeds of the trained runs; with `most` those that may be trained"]
+    until: NotRequired[Annotated[float, "the ratio to which a verdict is resolved, with `seeds: {until, most}`"]]
+    most: NotRequired[Annotated[int, "the most pairs of runs, with `seeds: {until, most}`"]]
     warmup_steps: Annotated[int, "first steps of each run that are not counted"]
     report: Annotated[Object, "the report's options (docs/configuration.md)"]
     fingerprint: Annotated[str, "sha256 of all runs and the report's options, 64 hex digits"]
     runs: Annotated[list[str], "the ids of all runs"]
     imports: Annotated[list[str], "ids of the imported runs"]
     fingerprints: Annotated[dict[str, str], "each run's fingerprint; the report skips a run with a different one"]
+
+
+class ResolutionInFile(TypedDict):
+    """An arm at one factor combination in a look's file."""
+
+    arm: Annotated[str, "the arm"]
+    factors: Annotated[str, "the factor combination, as canonical JSON"]
+    verdict: Annotated[str, "`+`, `-`, `=`, `~` or `x`, as in verdict.json"]
+    value: Annotated[float | None, "the ratio"]
+    interval: Annotated[list[float | None], "its two ends, valid however often the runs are looked at"]
+    more: Annotated[int, "further pairs of runs that are likely to resolve it; 0 if none is needed, or none is left"]
+
+
+class LookFile(TypedDict):
+    """`results/<experiment>/looks/<pairs>.json`, written after so many pairs of runs with `seeds: {until, most}`."""
+
+    pairs: Annotated[int, "pairs of runs"]
+    runs: Annotated[list[str], "ids of their runs"]
+    until: Annotated[float, "the ratio to which a verdict is resolved"]
+    most: Annotated[int, "the most pairs of runs"]
+    more: Annotated[int, "the largest `more` of all arms; 0: no further pair is trained"]
+    verdicts: Annotated[list[ResolutionInFile], "each arm that is compared, at each factor combination"]
 
 
 class ImportFacts(TypedDict):

@@ -43,7 +43,8 @@ rule preflight:
         # The runs' own settings from their sources, and of scripts from their logs.
         imported=expand(
             f"{RESULTS}/runs/{{run_id}}/imported.json",
-            run_id=[*PLAN.imports, *PLAN.own_runs],
+            # All seeds have the same settings, and some may never be trained.
+            run_id=[*PLAN.imports, *PLAN.first_own_runs],
         ),
     output:
         f"{RESULTS}/preflight.json",

@@ -3,7 +3,9 @@ rule report:
     input:
         plan=f"{RESULTS}/plan.json",
         preflight=f"{RESULTS}/preflight.json",
-        steps=expand(f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=PLAN.all_runs),
+        steps=lambda wildcards: expand(
+            f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=wanted_runs()
+        ),
     output:
         html=report(
             f"{RESULTS}/report.html",

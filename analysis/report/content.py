@@ -33,7 +33,7 @@ from analysis.run_checks import (
     reward_verdicts,
     shared_machine_verdicts,
 )
-from analysis.runs import PlanRead, Run, read_plan, read_runs
+from analysis.runs import PlanRead, Run, read_plan, read_runs, without_unneeded
 from analysis.sample_table import read_samples
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import straggler_table
@@ -44,7 +44,7 @@ from analysis.verdict.verdict_table import verdict_table
 from analysis.wide import samples, wide_steps
 from common.contracts import VerdictFile
 from common.findings import Finding, Preflight, read_preflight
-from common.verdicts import Verdict, worst_first
+from common.verdicts import Verdict, count_of, worst_first
 from trainers.timers.tree import TimerTree
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def read_content(
 
     A problem of a run becomes a verdict, and its data is in no number.
     """
-    plan = read_plan(plan_path, baseline)
+    plan = without_unneeded(read_plan(plan_path, baseline), results)
     before = read_preflight(preflight or results / "preflight.json", plan.experiment)
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
@@ -227,6 +227,7 @@ def _rest(
         "settings": settings_table([one for some in settings.values() for one in some], plan),
         "explained": explained_table(wide, runs, plan, divisible, answered["estimates"]),
     }
+    verdicts += _spent_verdicts(runs, plan, tables["cost"])
     found = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
     tables["suggestions"] = pd.DataFrame(found, columns=[field.name for field in fields(Suggestion)])
     return Rest(tables, lengths, settings, worst_first(verdicts))
@@ -266,6 +267,21 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
     yield from _missing_arms(runs, plan)
     if runs and lengths.empty:
         yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")
+
+
+def _spent_verdicts(runs: list[Run], plan: PlanRead, cost: pd.DataFrame) -> Iterator[Verdict]:
+    """With `seeds: {until, most}`: the pairs of runs that were trained, and what the others would have cost."""
+    pairs = len({run.seed for run in runs})
+    if not plan.most or not pairs:
+        return
+    left = plan.most - pairs
+    spent, unit = float(cost["gpu_hours"].sum()), "GPU-hours"
+    if cost.empty:
+        spans = [run.time_span for run in runs if run.time_span]
+        spent, unit = sum(end - start for start, end in spans) / 3600, "hours of training"
+    text = f"{count_of(pairs, 'run pair')} of at most {plan.most} ({spent:.3g} {unit})"
+    saved = f"the other {left} were not needed, which saved about {spent * left / pairs:.3g} {unit}"
+    yield Verdict("note", "pairs-spent", f"{text}; {saved if left else 'none is left'}")
 
 
 def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) -> str:

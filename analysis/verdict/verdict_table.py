@@ -75,9 +75,10 @@ def _verdict(
     groups = [same for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({claim.verdict for claim in groups[0]}) == 1 and len(groups[0]) == len(claims)
     verdict: Any = groups[0][0].verdict if one_verdict else "~"
-    basis = [
-        f"{count_of(pairs, 'run pair')}, {count_of(steps, f'paired {known[0].record}')}{_warmup(comparison, plan)}"
-    ]
+    # A sum over factor combinations has no limit.
+    of_most = f" of at most {plan.most}" if plan.most and len(known) == 1 else ""
+    paired = f"{count_of(steps, f'paired {known[0].record}')}{_warmup(comparison, plan)}"
+    basis = [f"{count_of(pairs, 'run pair')}{of_most}, {paired}"]
     unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
     verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
     different = sum(row.why != COMPARED for row in preflight.rows("different")) if preflight is not None else 0

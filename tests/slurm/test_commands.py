@@ -28,10 +28,10 @@ STEPS = 100
 class Desk:
     """One experiment of the default configuration, whose runs the stand-in trains, and a person's terminal."""
 
-    def __init__(self, cluster: Cluster, folder: Path, name: str = "mine", seeds: int = 2) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, name: str = "mine", seeds: int | dict[str, Any] = 2) -> None:
         self.cluster, self.folder, self.name = cluster, folder, name
         raw = two_arms()
-        raw |= {"experiment": name, "seeds": list(range(seeds))}
+        raw |= {"experiment": name, "seeds": seeds if isinstance(seeds, dict) else list(range(seeds))}
         raw["workload"]["steps"] = STEPS
         self.config = folder / f"{name}.yaml"
         self.config.write_text(yaml.safe_dump(raw))
@@ -240,3 +240,24 @@ def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: C
     assert found["preemption"]["found"].startswith("REQUEUE in h100")
     assert "respects the locks and sees the renames" in found["across nodes"]["found"]
     assert not list(tmp_path.glob(".doctor-*"))
+
+
+def test_runs_in_the_queue_are_withdrawn_when_the_verdict_is_known(desk: Callable[..., Desk], cluster: Cluster) -> None:
+    mine = desk(seeds={"until": 1.05, "most": 4})
+    training, waiting = mine.run("vllm-s2"), mine.run("vllm-s3")
+    training.start()
+    training.wait_for_step(1)
+    occupy(cluster)
+    head = waiting.start()
+    waiting.wait(lambda: re.search("Resources|Priority", mine.status()["vllm-s3"]))
+    unneeded = ["vllm-s2", "vllm-s3", "transformers-s3"]
+    program = (
+        "import sys, yaml; from workflow.commands.look import withdraw; from workflow.config.plan import load_plan; "
+        f"withdraw(load_plan(yaml.safe_load(open(sys.argv[1]))), {set(unneeded)!r})"
+    )
+    env = {**os.environ, **cluster.env, "ROLLOUTBENCH_SLURM_EVERY_S": "1", "PYTHONPATH": str(ROOT)}
+    done = run([sys.executable, "-c", program, str(mine.config)], 60, cwd=mine.folder, env=env)
+    assert done.returncode == 0 and "not needed any more: vllm-s3: cancelled Slurm job" in done.stderr, done.stderr
+    assert "vllm-s2" not in done.stderr, "what trains already is not lost"
+    assert "was cancelled by" in waiting.ended(head) and waiting.jobs() == []
+    assert training.jobs()

@@ -8,11 +8,12 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.messages import join_first, table_lines
 from common.model_facts import model_facts
+from common.verdicts import count_of
 from workflow.commands.status import readable_step
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
@@ -20,6 +21,7 @@ from workflow.head.train_rule import require_requests
 from workflow.runs.experiment import is_imported, planned_experiment
 from workflow.runs.history import steps_of
 from workflow.runs.jobs import SlurmReport
+from workflow.runs.looks import Outlook, outlook
 from workflow.runs.paths import RunPaths
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
@@ -30,7 +32,7 @@ from workflow.stacks.verification import stack_notes
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
 _HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
 _NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
-_ACTIONS = ("skip", "attach", "resume", "submit", "attach?")
+_ACTIONS = ("skip", "attach", "resume", "submit", "attach?", "if needed", "not needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +147,20 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     site = read_site(profile) if profile else Site()
     estimates, report = estimates_of(plan, site, given_step_s)
     require_requests(site, [one.run.spec for one in estimates if one.action in ("resume", "submit")])
+    ahead = outlook(plan)
+    certain = plan.first_pairs(ahead.wanted)
+    later = "not needed" if ahead.known else "if needed"
+    estimates = [
+        one if one.run.run_id in certain or one.action != "submit" else replace(one, action=later, action_text=later)
+        for one in estimates
+    ]
     experiment = planned_experiment(plan)
     done = {run.run_id for run in experiment.imports if is_imported(experiment, run)}
     imported = [_import_row(run, run.run_id in done) for run in plan.imports.values()]
     table = table_lines(_HEADER, [*map(_row, estimates), *imported], _NUMBERS)
     totals = table_lines(("next", "runs", "time", "GPU-h"), _totals(estimates), _NUMBERS) if estimates else []
     notes = [
+        *_pair_notes(plan, ahead, estimates),
         *_model_notes(estimates),
         *_site_notes(site, estimates),
         *_pace_notes(estimates),
@@ -162,6 +172,27 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in counts if n or not imported)
     count = f"{runs} of experiment {plan.config.experiment}"
     return [*table, "", count, *totals, *(f"- {note}" for note in [*notes, *stack_notes(experiment.stacks)])]
+
+
+def _pair_notes(plan: Plan, ahead: Outlook, estimates: Sequence[Estimate]) -> list[str]:
+    """With `seeds: {until, most}`: the least, the likely and the most that is still to be spent."""
+    until = plan.config.until
+    if until is None or not plan.runs:
+        return []
+    if ahead.known:
+        return [f"the verdict is known after {count_of(ahead.wanted, 'run pair')}; at most {until.most} were allowed"]
+
+    def cost(pairs: int) -> str:
+        runs = plan.first_pairs(pairs)
+        part = [one for one in estimates if one.run.run_id in runs]
+        hours, time = _gpu_hours(part), _time(part)
+        return f"{count_of(pairs, 'run pair')}" + (f", {hours} GPU-h" if hours else f", {time}" if time else "")
+
+    likely = cost(min(ahead.likely, until.most)) if ahead.likely else f"known after the first {until.least} run pairs"
+    return [
+        f"until the verdict is resolved to {until.until:g}: least {cost(ahead.wanted)}; likely {likely}; most "
+        f"{cost(until.most)}"
+    ]
 
 
 def _row(estimate: Estimate) -> tuple[str, ...]:

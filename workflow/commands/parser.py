@@ -133,6 +133,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
     "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
     "--imported": {"type": Path, "nargs": "*", "default": [], "help": "imported.json of all imported runs"},
+    "--plan": {"type": Path, "required": True, "help": "the experiment's plan.json"},
+    "--pairs": {"type": int, "required": True, "help": "the number of pairs of runs"},
     "--out": {"type": Path, "required": True, "help": "the file to write"},
 }
 FOLDERS = ("--profile", "--report", "--model", "--cwd")

@@ -54,6 +54,22 @@ WRITE_PLAN = Command(
 )
 
 
+def _write_look(args: argparse.Namespace) -> None:
+    from workflow.commands.look import look
+    from workflow.config.plan import load_plan
+
+    look(load_plan(args.request), args.plan, args.pairs, args.out)
+
+
+WRITE_LOOK = Command(
+    _write_look,
+    "workflow.commands.look",
+    "",
+    "request --plan --pairs --out",
+    "For rules: look at the verdicts after so many pairs of runs.",
+)
+
+
 def _prepare_inputs(args: argparse.Namespace) -> None:
     from workflow.stacks.environment import run_in_stack
 
@@ -107,6 +123,7 @@ WRITE_PREFLIGHT = Command(
 COMMANDS = {
     "schema": SCHEMA,
     "write-plan": WRITE_PLAN,
+    "write-look": WRITE_LOOK,
     "prepare-inputs": PREPARE_INPUTS,
     "resolve-settings": RESOLVE_SETTINGS,
     "write-preflight": WRITE_PREFLIGHT,

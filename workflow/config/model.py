@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from common.messages import did_you_mean, short_repr
 from common.published import as_number, check_option_name, check_published, check_variable
@@ -80,6 +80,33 @@ class Report(Section):
         return self.model_dump(mode="json", exclude={n for n in ("explain", "cpu_memory_gb_s") if not getattr(self, n)})
 
 
+class Until(Section):
+    """Pairs of runs are added until each verdict is resolved: one arm is faster, or both are equal within a ratio."""
+
+    until: Annotated[Number, Field(gt=1)]
+    """The ratio from which a difference matters, such as 1.05 for 5%."""
+    most: Annotated[int, Field(strict=True, ge=2, le=1000)]
+    """The most pairs of runs; the seeds are 0, 1, 2 and so on. After each pair the error of all looks together is 5%
+    (docs/estimates.md). Runs have the same fingerprints as with these seeds in a list."""
+
+    @property
+    def least(self) -> int:
+        """The pairs of runs before the first look: one pair does not show how much other runs differ."""
+        return 2
+
+
+def _kind_of_seeds(value: Any) -> str:
+    return SEEDS_UNTIL if isinstance(value, Mapping | Until) else SEEDS_LISTED
+
+
+# Tags of the union; error messages leave them out.
+SEEDS_LISTED, SEEDS_UNTIL = "(listed)", "(until)"
+Seeds = Annotated[
+    Annotated[tuple[Seed, ...], Field(min_length=1), Tag(SEEDS_LISTED)] | Annotated[Until, Tag(SEEDS_UNTIL)],
+    Discriminator(_kind_of_seeds),
+]
+
+
 class Config(Section):
     """An experiment: its arms, their common workload, and the sweep."""
 
@@ -100,8 +127,8 @@ class Config(Section):
     sweep: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = {}
     """Factors: a dotted path (`workload.temperature`, `arms.vllm.options.vllm_max_num_seqs`) with a list of values.
     All combinations are run; a factor of one arm's options multiplies only that arm's runs."""
-    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
-    """One run per arm, factor combination and seed."""
+    seeds: Seeds = (0,)
+    """One run per arm, factor combination and seed: a list of seeds, or `{until: 1.05, most: 8}`."""
     warmup_steps: Count = 1
     """Steps at the start of each run that are shown but not counted, fixed before anything is measured. Must be less
     than `workload.steps`."""
@@ -118,8 +145,8 @@ class Config(Section):
 
     @field_validator("seeds")
     @classmethod
-    def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) != len(seeds):
+    def _seeds_differ(cls, seeds: tuple[int, ...] | Until) -> tuple[int, ...] | Until:
+        if not isinstance(seeds, Until) and len(set(seeds)) != len(seeds):
             raise ValueError(f"seeds must differ (got {list(seeds)})")
         return seeds
 
@@ -158,6 +185,19 @@ class Config(Section):
         needy = [name for name in self.trained if not brings_work(self.arms[name].trainer)]
         if needy and self.workload is None:
             raise ValueError(f"workload is missing; trained arms need it: {', '.join(needy)}")
+        return self
+
+    @model_validator(mode="after")
+    def _runs_can_be_added(self) -> Config:
+        if self.until is None:
+            return self
+        if self.imports and self.trained:
+            raise ValueError(
+                f"seeds: until adds runs, and the imported {', '.join(self.imports)} cannot get more (got until and an "
+                "import); list the seeds (seeds: [0, 1]), and the report says how many more logs would resolve it"
+            )
+        if len(self.arms) < 2:
+            raise ValueError("seeds: until needs a second arm to compare (got one arm); list the seeds (seeds: [0, 1])")
         return self
 
     @model_validator(mode="after")
@@ -216,6 +256,16 @@ class Config(Section):
     def imports(self) -> dict[str, Import]:
         """The imports by arm name."""
         return {name: arm.import_ for name, arm in self.arms.items() if arm.import_ is not None}
+
+    @property
+    def until(self) -> Until | None:
+        """When to stop adding pairs of runs; None if the seeds are listed."""
+        return self.seeds if isinstance(self.seeds, Until) else None
+
+    @property
+    def every_seed(self) -> tuple[int, ...]:
+        """The seeds of all runs that may be trained."""
+        return tuple(range(self.seeds.most)) if isinstance(self.seeds, Until) else self.seeds
 
     @property
     def trained(self) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -63,10 +63,14 @@ class Plan:
         settings.append({name: arm.same_as for name, arm in config.arms.items() if arm.same_as})
         return sha256_of([settings, [run.fingerprint for run in self.all_runs.values()]])
 
-    @property
-    def run_files(self) -> list[str]:
+    def first_pairs(self, pairs: int) -> dict[str, PlannedRun]:
+        """The compared runs of the first so many seeds, and all imported ones."""
+        seeds = self.config.every_seed[:pairs]
+        return {run_id: run for run_id, run in self.runs.items() if run.spec["seed"] in seeds} | self.imports
+
+    def run_files(self, runs: Iterable[str]) -> list[str]:
         """The files that mark the end of each run, relative to the folder of runs."""
-        ends = [*((run, "done.json") for run in self.runs), *((run, "imported.json") for run in self.imports)]
+        ends = [(run, "imported.json" if run in self.imports else "done.json") for run in runs]
         return [f"{run}/{file}" for run, end in ends for file in (end, "steps.parquet")]
 
     @property
@@ -78,6 +82,13 @@ class Plan:
     def own_runs(self) -> list[str]:
         """The trained runs that bring their environment and their work; their steps are read from their logs."""
         return [run_id for run_id, run in self.runs.items() if not run.stack]
+
+    @property
+    def first_own_runs(self) -> list[str]:
+        """Those of them that are certainly trained."""
+        until = self.config.until
+        first = self.first_pairs(until.least if until else len(self.config.every_seed))
+        return [run_id for run_id in self.own_runs if run_id in first]
 
     def stack_file(self, run_id: str) -> str:
         """The file that marks a run's stack as built."""
@@ -157,13 +168,13 @@ class Plan:
     def as_json(self) -> PlanFile:
         """The content of plan.json."""
         config = self.config
-        return {
+        content: PlanFile = {
             "experiment": config.experiment,
             "description": config.description,
             "baseline": config.baseline,
             "arms": {name: _arm_json(config.arm(name)) for name in config.arms},
             "sweep": {path: list(values) for path, values in config.sweep.items()},
-            "seeds": list(config.seeds),
+            "seeds": list(config.every_seed),
             "warmup_steps": config.warmup_steps,
             "report": config.report.as_json(),
             "fingerprint": self.fingerprint,
@@ -171,6 +182,9 @@ class Plan:
             "imports": list(self.imports),
             "fingerprints": {run.run_id: run.fingerprint for run in self.all_runs.values()},
         }
+        if config.until is not None:
+            content |= {"until": config.until.until, "most": config.until.most}
+        return content
 
 
 def load_plan(raw: Mapping[str, Any]) -> Plan:
@@ -270,7 +284,7 @@ def _trained(
         for name in config.trained
     }
     # The outer loop is over seeds: equal seeds of all arms run after one another, so drift affects all arms equally.
-    for seed in config.seeds:
+    for seed in config.every_seed:
         for name, arm_points in points.items():
             for factors, arm, workload, request in arm_points:
                 if workload is None:

@@ -14,7 +14,10 @@ from common.errors import UserError
 from common.messages import did_you_mean, join_first, short_repr, yaml_repr
 from trainers.reward_settings import KINDS_OF_REWARD
 from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
-from workflow.config.model import Config
+from workflow.config.model import SEEDS_LISTED, SEEDS_UNTIL, Config
+
+# The tags of unions, which are no keys, and the sections that they stand for.
+_TAGS = {**KINDS_OF_REWARD, SEEDS_UNTIL: "Until", SEEDS_LISTED: ""}
 
 
 def parse_overrides(overrides: Any, where: str = "") -> Any:
@@ -175,7 +178,7 @@ _PATTERNS = {
 
 
 def _explain(problem: dict[str, Any]) -> str:
-    keys = [str(part) for part in problem["loc"] if part not in ("[key]", *KINDS_OF_REWARD)]
+    keys = [str(part) for part in problem["loc"] if part not in ("[key]", *_TAGS)]
     where = ".".join(keys) or "the configuration"
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "extra_forbidden":
@@ -205,8 +208,8 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     schema = Config.model_json_schema()
     at = schema
     for part in loc:
-        if part in KINDS_OF_REWARD:
-            at = schema["$defs"][KINDS_OF_REWARD[part]]
+        if part in _TAGS:
+            at = schema["$defs"][_TAGS[str(part)]]
             continue
         of_any = [*at.get("patternProperties", {}).values(), at.get("items"), at.get("additionalProperties")]
         inner = next(each for each in (at.get("properties", {}).get(part), *of_any) if each)

@@ -59,6 +59,7 @@ def _sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         "Reward": "workload.rewards[]",
         "OwnReward": "workload.rewards[] with a source",
         "RewardModel": "workload.rewards[] with a model",
+        "Until": "seeds with until",
         "Envs": "envs",
         "Import": "arms.<name>.import",
         "ImportedRun": "arms.<name>.import.runs[]",
@@ -81,6 +82,8 @@ def _text(part: dict[str, Any]) -> str:
 
 
 def _type(field: dict[str, Any]) -> str:
+    if "oneOf" in field:
+        return " or ".join(map(_type, field["oneOf"]))
     if "anyOf" in field:
         # `null` is left out where it is the default, which stands beside the type.
         options = [one for one in field["anyOf"] if one.get("type") != "null" or field.get("default") is not None]

@@ -1,0 +1,53 @@
+"""Reads from the files of its looks how many pairs of runs an experiment with `seeds: {until, most}` wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workflow.config.plan import Plan
+from workflow.runs.history import read_object
+
+
+def pairs_wanted(plan: Plan, look: Callable[[int], Mapping[str, Any]]) -> int:
+    """The pairs of runs that are wanted after the looks so far; `look` gives the content of a look's file.
+
+    The last pair is followed by the report, which needs no look.
+    """
+    until = plan.config.until
+    if until is None or not plan.runs:
+        return len(plan.config.every_seed)
+    for pairs in range(until.least, until.most):
+        found = look(pairs)
+        if (found.get("until"), found.get("most")) != (until.until, until.most):
+            return pairs  # not looked at yet, or for another question
+        if not found["more"]:
+            return pairs
+    return until.most
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The pairs of runs of an experiment as far as its looks tell."""
+
+    wanted: int
+    """Those that are trained in any case."""
+    likely: int | None
+    """Those that are likely to resolve the verdicts; None before the first look."""
+    known: bool
+    """Whether the verdicts are resolved."""
+
+
+def outlook(plan: Plan) -> Outlook:
+    """What the files of the looks say."""
+
+    def look(pairs: int) -> Mapping[str, Any]:
+        return read_object(Path(plan.folder) / "looks" / f"{pairs}.json")
+
+    wanted = pairs_wanted(plan, look)
+    if (last := look(wanted)) and not last["more"]:
+        return Outlook(wanted, wanted, known=True)
+    before = look(wanted - 1)
+    return Outlook(wanted, before["pairs"] + before["more"] if before else None, known=False)
