@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -47,9 +46,3 @@ def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path: Path) -> None
     (named,) = [line.split(": ")[1] for line in lines if line.startswith("Complete log")]
     log = Path(named).read_text(encoding="utf-8")
     assert "rule good:" in log and "jobid: " in log and "Error in rule bad:" in log and "CalledProcessError" in log
-
-
-def test_make_quickstart_uses_it_unless_all_is_asked_for() -> None:
-    for words, calm in ((["quickstart"], True), (["quickstart", "V=1"], False), (["article"], True)):
-        made = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        assert ("--logger calm >/dev/null" in made) == calm and "rolloutbench verdict" in made, made

@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,17 +110,6 @@ def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys:
     assert "write-plan" not in said
 
 
-def test_the_old_name_of_verdict_still_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = []
-    for name in ("verdict", "headline"):
-        assert main([name, str(ROOT / "config.yaml")]) == 1
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1] and "no report yet in results/quickstart" in said[0] and "profiles/local" in said[0]
-
-
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the completion script of each shell."""
@@ -156,13 +144,3 @@ def test_bash_completes_commands_options_and_files(scripts: Path, tmp_path: Path
     command = ["bash", "--norc", "-c", ask, "bash", words[-1], line]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert {one.rstrip("/ ") for one in done.stdout.splitlines()} - {""} == offered, done.stderr
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_with_the_same_commands(scripts: Path, shell: str) -> None:
-    text = (scripts / shell).read_text(encoding="utf-8")
-    assert all(name in text for name in (*LISTED, "watch", "verdict-only")) and "write-plan" not in text
-    if program := shutil.which(shell):
-        option = "-n" if shell == "zsh" else "--no-execute"
-        checked = subprocess.run([program, option, scripts / shell], capture_output=True, text=True, check=False)
-        assert (checked.returncode, checked.stderr) == (0, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import difflib
 from pathlib import Path
 from typing import Any, get_args
@@ -50,46 +49,14 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("basline", "vllm", "basline is not a known key (did you mean baseline?)"),
-        ("arms.vllm.option", {}, "arms.vllm.option is not a known key (did you mean options?)"),
         ("workload.steps", "ten", "workload.steps: must be a whole number (got 'ten')"),
         ("workload.batch_size", 30, "multiple of num_generations (got 30 and 8; try 32)"),
-        ("workload.micro_batch_size", 12, "must divide batch_size (got 12 and 32; try 4)"),
         (
             "workload.rewards",
             [{"name": "acuracy"}],
             "workload.rewards.0.name: must be 'accuracy', 'format', 'length', 'phi4', 'cosine'",
         ),
-        (
-            "workload.rewards",
-            [{"source": "./no/such.py", "function": "score"}],
-            "workload.rewards: no such file: ./no/such.py",
-        ),
-        ("workload.rewards", [{"source": "mine.txt", "function": "score"}], "rewards.0.source: must be a Python file"),
-        (
-            "workload.rewards",
-            [{"source": "mine.py", "function": "a b"}],
-            "workload.rewards.0.function must be the name of a Python function (got 'a b')",
-        ),
-        (
-            "workload.rewards",
-            [{"source": "mine.py", "function": "score", "wieght": 1}],
-            "workload.rewards.0.wieght is not a known key (did you mean weight?)",
-        ),
-        (
-            "workload.rewards",
-            [{"name": "format"}, {"source": "mine.py", "function": "format"}],
-            "reward format is listed 2 times",
-        ),
         ("workload.num_generations", 1, "workload.num_generations must be at least 2 with trainer trl"),
-        ("arms.vllm.options", {"logging_steps": 5}, "options.logging_steps of an arm is not free"),
-        ("baseline", "vlm", "baseline must be one of the arms: transformers, vllm (got 'vlm') (did you mean vllm?)"),
-        ("arms.vllm.engine", "lmdeploy", "arms.vllm.engine (of trainer trl) must be one of: transformers, vllm"),
-        (
-            "arms.vllm.trainer",
-            "trll",
-            "arms.vllm.trainer must be one of: trl, verl, swift, replay, command (got 'trll') (did you mean trl?)",
-        ),
         ("arms.vllm.stack", "trl-transformers-cpu", "is built for trainer trl with engine transformers"),
         ("arms.vllm.env", {"WANDB_API_KEY": "x"}, "WANDB_API_KEY looks like a secret"),
         ("arms.vllm.options", {"temperature": 2.0}, "options.temperature of an arm is not free"),
@@ -98,76 +65,26 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("sweep", {"workload.temperature": [1, "hot"]}, "sweep with {'workload.temperature': 'hot'}"),
         ("sweep", {"workload.temperature": [1, 1]}, "sweep lists the same value twice"),
         ("sweep", {"arms.vllm.engine": ["vllm"]}, "arms.<arm>.options.<setting>"),
-        ("workload.data.source", "builtin:arithmetik", "source must be builtin:arithmetic"),
         ("workload.data.source", "openai/gsm8k", "needs a revision"),
-        ("workload.data.source", "./no/such.jsonl", "no such file or folder: ./no/such.jsonl"),
-        ("workload.data.source", "./readme.txt", "must be a local .jsonl, .json, .parquet file"),
-        ("workload.model.source", "./no/such/model", "workload.model.source: no such file or folder"),
         ("experiment", "../elsewhere", "experiment may contain letters"),
         ("description", "x" * 5001, "description: must have at most 5000 characters (got 5001)"),
         ("arms.vllm.env", {"A": 1}, "arms.vllm.env.A: must be text (got 1); quote it"),
         ("arms.vllm.env", {"1A": "x"}, "must be letters, digits and '_', and not begin with a digit (got '1A')"),
         ("arms.vllm.env", {"A": "x\0y"}, "A: must not contain a NUL character"),
-        ("arms.vllm.env", {"A_PASS": "x"}, "A_PASS looks like a secret"),
-        ("arms.vllm.env", {"HTTPS_PROXY": "http://me:pw@host"}, "HTTPS_PROXY contains a URL with a password"),
-        ("sweep", {"arms.vllm.env.MY_TOKEN": ["x"]}, "MY_TOKEN looks like a secret"),
         ("arms.vllm.options", {"index": "https://me:pw@host/x"}, "index contains a URL with a password"),
-        ("arms.vllm.env", {"HUB": "hf_" + "a1" * 17}, "HUB looks like a key or a token"),
-        ("arms.vllm.options", {"a": "x\0y"}, "a: must not contain a NUL character"),
         ("arms.vllm.options", {"a": {"b": [{"api_key": "x"}]}}, "a.b[0].api_key looks like a secret"),
-        ("arms.vllm.options", {"a": datetime.date(2020, 1, 1)}, "(got the date 2020-01-01); quote it"),
         ("arms.vllm.options", {"a": [float("nan")]}, "a[0]: must be a finite number"),
-        ("arms.vllm.options", {"a": {True: 1}}, "a: keys must be text (got true); quote it"),
         ("arms.vllm.options", {"a": NESTED}, "nested more than 20 levels deep"),
-        ("sweep", {"arms.vllm.options.a": [{"b": float("inf")}]}, "arms.vllm.options.a[0].b: must be a finite number"),
         ("workload.temperature", True, "workload.temperature: must be a number (got true)"),
-        ("workload.rewards", [{"name": "length", "options": {"target": True}}], "options.target: must be a number"),
-        (
-            "workload.rewards",
-            [{"name": "length", "options": {"targt": 3}}],
-            "has no option 'targt' (did you mean target",
-        ),
         ("workload.rewards", [{"name": "format", "options": {"target": 3}}], "has no option 'target'; it has: none"),
-        ("workload.rewards", [{"name": "format"}, {"name": "format", "weight": 2}], "format is listed 2 times"),
         ("warmup_steps", 12, "warmup_steps must be less than workload.steps"),
         ("seeds", [2**32], "seeds.0: must be less than or equal to 4294967295"),
-        ("arms", {"速い": {}}, "may contain letters (A-Z, a-z)"),
-        (
-            "report",
-            {"currency": "usd"},
-            "report.currency must be a currency's three capital letters, such as USD (got 'usd')",
-        ),
     ],
 )
 def test_a_mistake_is_told_in_one_message(raw: dict[str, Any], path: str, value: Any, says: str) -> None:
     with pytest.raises(UserError) as caught:
         load_plan(changed(raw, path, value))
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("section", "a_key"),
-    [
-        ("", "baseline"),
-        ("arms.vllm", "import"),
-        ("arms.old.import", "gpu"),
-        ("workload", "steps"),
-        ("workload.rewards.0", "weight"),
-    ],
-)
-def test_an_unknown_key_is_told_with_those_of_its_section(raw: dict[str, Any], section: str, a_key: str) -> None:
-    raw["arms"]["old"] = {"trainer": "trl", "engine": "vllm", "import": {"runs": [{"source": "x.log"}]}}
-    raw |= {"shared": {"trl": {}}, "envs": {}, "report": {}}
-    at: Any = raw
-    for key in filter(None, section.split(".")):
-        at = at[int(key) if key.isdigit() else key]
-    at["nonsense"] = 1
-    with pytest.raises(UserError) as caught:
-        parse_config(raw)
-    said = str(caught.value)
-    assert f"{section}.nonsense is not a known key".lstrip(".") in said
-    allowed = said.partition("Allowed here: ")[2].splitlines()[0].split(", ")
-    assert a_key in allowed and len(allowed) == len(set(allowed))
 
 
 def explaining(**chains: list[str]) -> dict[str, Any]:
@@ -197,9 +114,6 @@ def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
             ["transformers-alone", "vllm-alone"],
             "must be an arm that trains and differs from the baseline",
         ),
-        ("vllm-alone", ["transformers-alone", "vllm-alone"], "arms that train: transformers, vllm"),
-        ("vllm", ["transformers-alone", "vllm-alon"], "(got 'vllm-alon') (did you mean vllm-alone?)"),
-        ("vllm", ["transformers-alone", "vllm-4", "vllm-4"], "must list different arms of trainer replay"),
         ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 has engine vllm and transformers has transformers"),
     ],
 )
@@ -311,29 +225,11 @@ def test_a_source_is_told_by_how_it_is_written(source: str, tmp_path: Path, monk
     assert source_kind(source) == told, "a folder of that name takes no hub id's place"
 
 
-@pytest.mark.parametrize(
-    ("path", "value"), [("workload.rewards", [{"name": "acuracy"}]), ("seeds", ["a"]), ("arms", {"x": 3})]
-)
+@pytest.mark.parametrize(("path", "value"), [("workload.rewards", [{"name": "acuracy"}]), ("seeds", ["a"])])
 def test_a_mistake_in_a_list_is_told_once(raw: dict[str, Any], path: str, value: Any) -> None:
     with pytest.raises(UserError) as caught:
         parse_config(changed(raw, path, value))
     assert str(caught.value).count("\n  - ") == 1, str(caught.value)
-
-
-@pytest.mark.parametrize(("path", "value"), [("workload", "x"), ("arms.vllm", 3), ("seeds", 3), ("sweep", [1])])
-def test_no_mistake_is_told_in_the_words_of_the_library(raw: dict[str, Any], path: str, value: Any) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_config(changed(raw, path, value))
-    for word in ("tuple", "dictionary", "instance", "valid"):
-        assert word not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["@x: y", "[1", "2020-13-45", "a: b: c", "[" * 5000])
-def test_an_override_that_is_not_yaml_is_named(text: str) -> None:
-    with pytest.raises(UserError, match=r"the value of workload\.data\.source in --config is not YAML") as caught:
-        parse_overrides({"workload": {"data": {"source": text}}})
-    assert text[:70] in str(caught.value)
-    assert "\n" not in str(caught.value) and "<unicode string>" not in str(caught.value)
 
 
 def test_overrides_are_read_as_yaml() -> None:
@@ -349,14 +245,9 @@ def test_overrides_are_read_as_yaml() -> None:
     ("content", "says"),
     [
         (b"a: 1\nseeds: [0]\nb: 2\nseeds: [1]\n", "the key 'seeds' is given twice, in lines 2 and 4"),
-        (b"arms:\n  x: {a: 1}\n  y: {}\n  x: {}\n", "the key 'x' is given twice, in lines 2 and 4"),
-        (b"a: [{b: 1, b: 2}]\n", "the key 'b' is given twice, in lines 1 and 1"),
         (b"experiment: \xff\xfe\n", "is not UTF-8 text (byte 12 is 0xff)"),
         (b"a: [1\n", "wrong.yaml is not YAML: while parsing a flow sequence, expected ',' or ']'"),
-        (b"a: [1\n", "(line 2, column 1)"),
         (b"a: " + b"[" * 5000, "nested too deeply"),
-        (b"a: 2020-13-45\n", "is not YAML"),
-        (b"- a\n", "must be a mapping of keys to values (got a list)"),
         (b"", "must be a mapping of keys to values (got nothing)"),
     ],
 )
@@ -375,14 +266,6 @@ def test_equal_keys_of_different_mappings_are_fine(tmp_path: Path) -> None:
     file = tmp_path / "fine.yaml"
     file.write_text("a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: [*a, *a, &r [*r]]\n1: 2\n'1': 3\n")
     check_yaml(file)
-
-
-def test_a_number_too_long_for_python_to_print_is_refused(raw: dict[str, Any]) -> None:
-    huge = 16**5000  # YAML reads 0xfff... of any length
-    for path in ("workload.steps", "seeds", "arms.vllm.options", "sweep"):
-        values = {"seeds": [huge], "arms.vllm.options": {"a": huge}, "sweep": {"workload.steps": [huge]}}
-        with pytest.raises(UserError, match="a number of thousands of digits"):
-            load_plan(changed(raw, path, values.get(path, huge)))
 
 
 def test_dotted_settings_are_nested_ones() -> None:

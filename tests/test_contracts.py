@@ -14,7 +14,6 @@ from common.contracts import (
     MetricsLine,
     PlanFile,
     SpecFile,
-    describe_type,
     fits,
     read_file,
 )
@@ -73,8 +72,3 @@ def test_a_reader_rejects_missing_keys(tmp_path: Path, content: Any, message: st
         read_file(PlanFile, file, "the plan", ("runs",))
     assert message in str(error.value)
     assert read_file(PlanFile, file, "the plan") == content
-
-
-def test_types_are_described() -> None:
-    assert describe_type(int | None) == "whole number or null" and describe_type(dict[str, list[float]])
-    assert fits(1, float) and not fits(True, float) and not fits("1", int | None) and fits({"a": [1]}, dict[str, Any])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from analysis.imports.formats import formats
 from scripts import docs_tables
@@ -117,12 +115,6 @@ def test_the_pages_give_commands_the_flags_that_they_have(capsys: pytest.Capture
         known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
         unknown += [(command, flag) for flag in flags - known]
     assert unknown == []
-
-
-def test_the_citation_is_of_this_version() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
 
 
 def texts_of(tree: ast.AST) -> Iterator[str]:

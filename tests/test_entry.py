@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workflow.config.entry import snakemake_options
-
 from .importing import ROOT
 from .patience import run
 
@@ -44,14 +42,7 @@ def said_by(program: Path, folder: Path, *arguments: str) -> tuple[int, str]:
             None,
             "nosuch.yaml does not exist (looked in FOLDER); existing files: experiments/mine.yaml, other.yaml",
         ),
-        (
-            "experiments",
-            None,
-            "experiments is a folder, not a YAML file; existing files: experiments/mine",
-        ),
         ("broken.yaml", b"arms: [1\n", "broken.yaml is not YAML: while parsing a flow sequence"),
-        ("twice.yaml", b"seeds: [0]\nseeds: [1]\n", "twice.yaml: the key 'seeds' is given twice, in lines 1 and 2"),
-        ("pipe/mine.yaml", None, "pipe/mine.yaml cannot be read: Not a directory"),
     ],
 )
 def test_a_wrong_configuration_file_is_one_line(
@@ -69,18 +60,6 @@ def test_a_wrong_configuration_file_is_one_line(
 
 
 @pytest.mark.full("whole workflows")
-def test_a_profile_that_is_not_there_is_one_line(program: Path, tmp_path: Path) -> None:
-    code, said = said_by(program, tmp_path, "--profile", "profiles/locl", "--dry-run")
-    brought = f"(did you mean {ROOT}/profiles/local?); known: {ROOT}/profiles/local, {ROOT}/profiles/slurm\n"
-    assert code == 1 and said.startswith("error: no such profile: profiles/locl") and said.endswith(brought), said
-    (tmp_path / "profiles" / "mine").mkdir(parents=True)
-    (tmp_path / "profiles" / "empty").mkdir()
-    (tmp_path / "profiles" / "mine" / "config.yaml").write_text("cores: 1\n")
-    code, said = said_by(program, tmp_path, "--profile", "profiles/min", "--dry-run")
-    assert code == 1 and said.count("\n") == 1 and said.endswith("known: profiles/mine\n"), said
-
-
-@pytest.mark.full("whole workflows")
 def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     """A right file, and a mistake that the Snakefile finds; then what Snakemake itself answers."""
     (tmp_path / "x.csv").write_text("step,phase,seconds\n1,step,2.0\n")
@@ -93,19 +72,6 @@ def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
     code, said = said_by(program, tmp_path, "--version")
     assert code == 0 and re.match(r"\d+\.\d+", said)
     assert said_by(program, tmp_path, "--no-such-option")[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("argv", "files"),
-    [
-        (["--configfile", "a.yaml", "b.yaml", "-n"], ["a.yaml", "b.yaml"]),
-        (["--configfiles=a.yaml", "--config", "x=1"], ["a.yaml"]),
-        (["--configfile"], []),
-        (["--configfile", "a.yaml", "--", "b.yaml"], ["a.yaml"]),
-    ],
-)
-def test_the_files_are_those_that_snakemake_reads(argv: list[str], files: list[str]) -> None:
-    assert snakemake_options(argv).configfile == [Path(file) for file in files]
 
 
 LAUNCHER = ("-m", "workflow.head.launcher", "run", "--spec", "{}", "--inputs", "i", "--stack", "s", "--cpus", "1")
@@ -126,8 +92,6 @@ sys.meta_path.insert(0, Finder)
     [
         (LAUNCHER, "workflow.head.watch"),
         (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "common.retry"),
-        (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "workflow.config.model"),
-        (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "workflow.config.model"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),
     ],
 )
@@ -172,7 +136,6 @@ def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quo
     ("train", "says"),
     [
         ("runtime: 20:00:00", "runtime 72000 min is 50 days; did YAML read 20:00:00? Write 20h or 1200"),
-        ("setup: nowhere.sh", "no runtime, the walltime of one job; write runtime: 20h"),
         ("runtime: 20h, nodes: 2", "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
     ],
 )

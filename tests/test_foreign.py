@@ -106,7 +106,7 @@ def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, m
     assert "no-generation-phase" in {verdict.code for verdict in found.verdicts}
 
 
-@pytest.mark.parametrize("trainer", ["nemo-rl", "skyrl", "slime", "prime-rl", "rllm", "my-own"])
+@pytest.mark.parametrize("trainer", ["nemo-rl", "rllm", "my-own"])
 def test_a_foreign_trainer_is_no_misspelling_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:
@@ -125,13 +125,9 @@ def test_a_foreign_trainer_is_no_misspelling_of_ours(
     ("source", "content", "trainer", "says"),
     [
         ("nemo.csv", "step,phase,seconds\n1,step,2.0\n", "rllm", "nemo.csv has no column parent. Runs of"),
-        ("nemo.log", VERL.format(1), "verll", "says trainer: verll (did you mean verl?)"),
         ("nemo.log", nemo_block(1), "rllm", "nemo.log is NeMo-RL's console, and arm nemo says trainer: rllm"),
-        ("nemo.log", ROLL, "roll", "nemo.log looks like ROLL's console"),
         ("nemo.log", ROLL * 60_000, "rllm", "nemo.log looks like ROLL's console"),
         ("wandb:team/grpo/1abc", "", "rllm", "wandb:team/grpo/1abc is not a table"),
-        ("nemo.csv", HEAD + "1,step,,2.0\n", "a b", "arms.nemo.trainer may hold letters"),
-        ("nemo.csv", HEAD + "1,step,,2.0\n1,gen,all,1.0\n", "nemo-rl", "arms.nemo.import: nemo.csv:3: phase gen has"),
     ],
 )  # fmt: skip
 def test_what_else_than_a_table_of_a_foreign_trainer_is_told_at_the_start(

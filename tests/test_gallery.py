@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from common.messages import report_errors
 from scripts import gallery
 
 from .importing import ROOT
@@ -40,12 +37,3 @@ def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name: s
     assert rivals or "Fastest of 6 settings" in shown
     picture = (gallery.FOLDER / f"{name}.svg").read_bytes()
     assert ElementTree.fromstring(picture).tag.endswith("svg") and len(picture) < 100_000
-
-
-def test_without_the_trained_runs_it_says_what_makes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["gallery.py", "quickstart"])
-    assert report_errors(gallery.main) == 1
-    assert "snakemake --profile profiles/local --configfile config.yaml" in capsys.readouterr().err

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from common.errors import UserError
-from workflow.config.entry import columns_of, require_readable
+from workflow.config.entry import require_readable
 from workflow.config.plan import Plan, load_plan
 
 from .two_arms import two_arms
@@ -87,28 +84,3 @@ def test_a_folder_without_a_model_is_told_with_what_is_in_it(tmp_path: Path) -> 
     require_readable(planned(model=tmp_path))
     with pytest.raises(UserError, match="is not a folder"):
         require_readable(planned(model=tmp_path / "config.json"))
-
-
-def test_the_plan_tells_it(tmp_path: Path) -> None:
-    raw = copy.deepcopy(RAW)
-    raw["workload"]["data"] = {"source": str(written(tmp_path, ".jsonl", question=["1+1?"], truth=["2"]))}
-    (tmp_path / "my.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-    command = [sys.executable, "-m", "workflow.cli", "plan", str(tmp_path / "my.yaml")]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert told.returncode == 1 and told.stderr.startswith("error: workload.data.answer_column is 'answer', but")
-    assert told.stderr.count("\n") == 1
-
-
-def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
-    command = f"{sys.executable} -m workflow.cli preflight experiments/camino-2025.yaml | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("141\n", "")
-
-
-@pytest.mark.parametrize("name", ["gs:rows.parquet", "s3:a/rows.parquet", "a:b/rows.jsonl"])
-def test_a_colon_in_a_path_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(name).parent.mkdir(parents=True, exist_ok=True)
-    written(tmp_path, Path(name).suffix, prompt=["1+1"], answer=["2"]).rename(name)
-    assert columns_of("workload.data.source", Path(name)) == ["prompt", "answer"]
-    require_readable(planned(Path(name), prompt_column="prompt", answer_column="answer"))

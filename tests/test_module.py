@@ -106,12 +106,3 @@ def test_it_is_a_module_of_another_workflow(tmp_path: Path) -> None:
     moved.write_text(moved.read_text(encoding="utf-8").replace("use rule", '    prefix: "moved"\n\nuse rule'))
     prefixed = snakemake_of(folder, "-n")
     assert prefixed.returncode == 1 and "error: module rolloutbench has prefix" in prefixed.stderr, prefixed.stderr
-
-
-def test_the_catalog_and_snakedeploy_find_what_they_ask_for(tmp_path: Path) -> None:
-    settings = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))["usage"]
-    assert settings["software-stack-deployment"] and settings["mandatory-flags"]["flags"]
-    assert (ROOT / "config" / "README.md").read_text(encoding="utf-8").startswith("# ")
-    copied = tmp_path / "config"
-    shutil.copytree(ROOT / "config", copied)  # as snakedeploy copies it
-    assert (copied / "config.yaml").read_bytes() == (ROOT / "config.yaml").read_bytes()

@@ -114,16 +114,8 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
     ("given", "said"),
     [
         ("--gpus x", "--gpus: must be 0 to 999 (got 'x')"),
-        ("--steps 0", "--steps: must be a whole number, 1 or more (got '0')"),
         ("--trainer vrl", "--trainer: unknown trainer 'vrl' (did you mean trl?); known: trl, swift (with --gpus 0)"),
-        ("--rewards acuracy", "--rewards: unknown reward 'acuracy' (did you mean accuracy?); known: accuracy, "),
-        ("--rewards nowhere.py:score", "workload.rewards: no such file: nowhere.py"),
         ("--model qwen", "--model: must be ID@COMMIT of a hub, or the path of a folder, such as ./qwen (got 'qwen')"),
-        (
-            "--model builtin:huge",
-            "unknown source 'builtin:huge' (did you mean builtin:tiny-qwen2?); known: builtin:tiny-qwen2, ",
-        ),
-        ("--data nowhere.jsonl", "must be an existing .jsonl or .json or .parquet file (got 'nowhere.jsonl')"),
         ("--partition 'a b'", "--partition: must be a Slurm partition (got 'a b')"),
     ],
 )

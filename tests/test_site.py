@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-class Loaded(HTMLParser):
-    """What a browser fetches to show a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.addresses += [given[name] for name in ("src", "srcset", "data", "poster") if name in given]
-        if tag == "link" and given.get("rel") not in ("next", "prev", "canonical"):
-            self.addresses.append(given.get("href", ""))
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
@@ -51,20 +36,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_has_every_page_of_docs(site: Path) -> None:
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if not (site / page).with_suffix(".html").is_file()] == []
-
-
-@pytest.mark.full("the whole site is built")
-def test_a_page_is_shown_without_a_network(site: Path) -> None:
-    found = []
-    for page in site.rglob("*.html"):
-        loaded = Loaded()
-        loaded.feed(page.read_text(encoding="utf-8"))
-        found += [(page.name, one) for one in loaded.addresses]
-    for style in site.rglob("*.css"):
-        addresses = re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", style.read_text(encoding="utf-8"))
-        found += [(style.name, one) for one in addresses if not one.startswith("data:")]
-    assert len(found) > 100
-    assert [one for one in found if re.match(r"(https?:)?//", one[1])] == []
 
 
 def test_what_leads_nowhere_fails_the_build(tmp_path: Path) -> None:

@@ -59,28 +59,6 @@ def test_one_arm_and_a_wheel_for_a_stack_that_is_built(tmp_path: Path) -> None:
     assert calls[1] == build and one in calls[2] and calls[3] == ["rolloutbench", "verdict", one]
 
 
-@pytest.mark.parametrize(("arms", "asked"), [("", "vllm"), ("transformers", "transformers"), ("vllm", "vllm")])
-def test_only_the_arms_packages_are_asked_for(tmp_path: Path, arms: str, asked: str) -> None:
-    told = subprocess.check_output(
-        ["make", "-n", "-o", ".venv/controller.stamp", "cpu-smoke", f"ARMS={arms}"], cwd=ROOT, text=True
-    )
-    (command,) = [line for line in told.splitlines() if "packages.sh" in line]
-    noted = tmp_path / "noted"
-    python = executable(tmp_path / "python", f'echo "$@" >>{noted}')
-    subprocess.run(["bash", "-c", command.replace(".venv/bin/python", str(python))], cwd=ROOT, check=True)
-    assert noted.read_text() == f"-m workflow.stacks needs trl-{asked}-cpu --debian\n"
-
-
-def test_a_shim_that_does_not_start_is_no_python(tmp_path: Path) -> None:
-    executable(tmp_path / "python3.11", "exit 127")
-    executable(tmp_path / "python3.12", f'exec {shlex.quote(sys.executable)} "$@"')
-    command = ["/bin/bash", "scripts/python.sh"]
-    told = subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True)
-    assert told == "python3.12\n"
-    executable(tmp_path / "python3.12", "exit 1")
-    assert subprocess.check_output(command, cwd=ROOT, env={"PATH": str(tmp_path)}, text=True) == "python3.11\n"
-
-
 @pytest.mark.full("whole workflows")
 def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> None:
     """As Debian's without python3-venv, and as an interpreter that is an environment itself."""

@@ -95,10 +95,6 @@ class Page:
     def press(self, key: str) -> None:
         ActionChains(self.driver).send_keys(key).perform()
 
-    def run_scripts(self, allowed: bool) -> None:
-        """Whether pages opened from now on may run their scripts."""
-        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not allowed})
-
     def complaints(self) -> list[str]:
         """Console messages, refused resources and uncaught errors since `open`."""
         return [f"{e['level']}: {e['message']}" for e in self.driver.get_log("browser")]

@@ -147,22 +147,3 @@ def test_what_more_runs_would_do():
         assert needed[0] > effect >= needed[1] or runs == 5
     assert found.more_runs(0.05) > found.more_runs(0.1)
     assert math.isnan(found.more_runs(0.0))
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("scale", [0.01, 1e150, 1e300])
-def test_block_length_knows_no_unit(scale):
-    tied = autoregressive(np.random.default_rng(8), 200, 0.9)
-    assert block_length([tied * scale]) == block_length([tied]) > 10
-
-
-def test_a_thousand_runs_are_the_most_that_are_named():
-    one_run, runs = 2.0, 4
-    found = Interval(0.0, 0.0, one_run / runs**0.5, 3.0, runs)
-
-    def resolved_by(count):
-        """The effect that so many runs resolve."""
-        return one_run / count**0.5 * Interval(0.0, 0.0, 1.0, count - 1.0, count).detectable * (1 + 1e-12)
-
-    assert found.more_runs(resolved_by(1000)) == 996
-    assert math.isnan(found.more_runs(resolved_by(1001)))

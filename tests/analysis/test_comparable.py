@@ -34,11 +34,6 @@ def gpu_run(name="NVIDIA H100 80GB HBM3", per_node=8, nodes=1, **more):
     return {"hardware": machine, "spec_more": {"workload": workload}, **more}
 
 
-def test_equal_machines_are_divided(tmp_path):
-    found, told, table = judged(two(tmp_path, gpu_run(), gpu_run()))
-    assert not found.refused and not told and table["value"].iloc[0] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     "other, code, words",
     [

@@ -14,7 +14,6 @@ from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 from analysis.report.timing_tables import phase_blocks
 from analysis.run_checks import busy_machine_verdicts
-from analysis.speedup import comparison_table
 from analysis.steps import write_steps
 from analysis.verdict.verdict_block import verdict_text
 
@@ -136,17 +135,6 @@ def test_tokens_of_what_was_not_thrown_away_leave_no_ratio_per_token(tmp_path):
     assert "no-tokens" not in codes(found) and "the arm in 1 paired step" in text(found, "completions-discarded")
 
 
-def test_lengths_without_their_number_say_what_tells_it(tmp_path):
-    found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(s, 1) for s in (1, 2, 3)])
-    wide = found.tables["steps"].drop(columns="response_tokens").assign(mean_response_length=[9.0] * 3 + [math.nan] * 3)
-    (told,) = [v for v in comparison_table(wide, found.plan)[1] if v.code == "no-tokens"]
-    base = wide["arm"].iloc[0]
-    assert (
-        f"{base} logged lengths, but not the number of responses of a step: set arms.<arm>.import.batch_size"
-        in told.text
-    )
-
-
 def test_other_baseline(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 9)]]), "a": ("vllm", 0, [[row(1, 4)]])})
     assert content(folder, baseline="vllm").tables["comparison"]["raw_speedup"].tolist() == [0.5]
@@ -170,14 +158,6 @@ def test_one_arm_only(tmp_path):
     found = content(results(tmp_path, {"a": ("vllm", 0, [[row(1, 1)]])}, arms={"vllm": ARMS["vllm"]}))
     assert {"one-arm"} <= codes(found) and not found.arm_verdicts
     assert found.no_comparison == "No comparison: only one arm has runs (vllm)."
-
-
-def test_arm_without_runs_and_run_without_files(tmp_path):
-    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
-    (folder / "runs" / "a" / "steps.parquet").unlink()
-    found = content(folder)
-    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.arm_verdicts
-    assert "run a is left out" in text(found, "run-left-out") and "analysis.collect" in text(found, "run-left-out")
 
 
 def test_a_run_of_another_configuration_is_left_out(tmp_path):

@@ -208,12 +208,6 @@ def test_one_pair_of_runs_resolves_nothing_and_tells_at_least_how_many_more_it_t
     assert small["low"] < 1 < small["high"] and small["why"] == ONE_PAIR and small["runs_to_resolve"] > 1
 
 
-def test_no_step_in_common():
-    table, _ = found(arm_rows("a", [4.0]), arm_rows("b", [2.0], seed=1))
-    assert set(table["verdict"]) == {"x"} and set(table["why"]) == {"no counted step in common"}
-    assert set(table["paired_steps"]) == set(table["run_pairs"]) == {0} and set(table["scope"]) == {""}
-
-
 def test_overlapping_phases_have_throughput_only():
     told = {"response_tokens": [10.0, 20.0], "equal_floor_s": [1.0, 1.0]}
     why = Comparable(throughput_only={("", "b"): "the phases overlap"})
@@ -370,18 +364,3 @@ def test_the_fit_of_one_run_does_not_lose_its_interval_by_chance(steps):
         table, _ = found(*(arm_rows(arm, t, **columns) for (arm, columns), t in zip(sides, noise, strict=True)))
         has += table.loc["standardised", "low"] > 0
     assert has == 20
-
-
-def test_the_least_ratio_that_could_be_told_knows_the_rounding():
-    draw = np.random.default_rng(9)
-
-    def runs(arm, speed, **more):
-        return [arm_rows(arm, 10 / speed * np.exp(draw.normal(0, 0.01, 40)), seed, **more) for seed in range(4)]
-
-    cut = {"rounding/step": [0.5] * 40}
-    fine, _ = found(*runs("a", 1.0), *runs("b", 1.02))
-    rounded, _ = found(*runs("a", 1.0, **cut), *runs("b", 1.02, **cut))
-    least = {name: table.loc["raw", "minimum_detectable_ratio"] for name, table in (("fine", fine), ("cut", rounded))}
-    # Half a second of ten, in both arms.
-    assert 1 < least["fine"] < 1.02 and least["cut"] > 1.05 * 1.05
-    assert least["cut"] > rounded.loc["raw", "value"] and rounded.loc["raw", "verdict"] == "~"

@@ -34,7 +34,6 @@ def told(*runs):
     "imported",
     [
         run("b"),
-        run("b", hardware={"gpus": None, "driver": None}, inputs={"data_sha256": None}),
         run("b", hardware={"cpus": 2, "gpus": GPU}, workload={"temperature": 0.9}),
     ],
 )

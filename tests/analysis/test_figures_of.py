@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import time
 from xml.etree import ElementTree
 
 import figure_tables as made
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import cascade, phase_bars, waterfall_figure
+from analysis.figures.bars import cascade, waterfall_figure
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import (
     reward_figures,
@@ -221,33 +220,6 @@ def test_whatever_the_tables_hold_the_figures_are_sound(kind: str) -> None:
         assert {f.name for f in made_of_little} <= {"estimates", "phases"}
 
 
-@pytest.mark.full("large figures")
-def test_names_are_shown_as_they_are_and_never_run() -> None:
-    factors = [{"x.y": HOSTILE, HOSTILE: 0}, {"x.y": "plain", HOSTILE: 1}]
-    tables = made.tables_of([HOSTILE, "vllm"], seeds=1, steps=3, factors=factors)
-    # Drawn as the step time is.
-    wide = tables.wide.drop(columns=["reward", "response_tokens", "mean_response_length", "max_response_length"])
-    for figure in dataclasses.replace(tables, wide=wide, lengths=tables.lengths[:1]).drawn():
-        check_svg(figure)
-        # A legend cuts a long name's middle.
-        assert any("変換器＝基準 <b>" in text or text.startswith(HOSTILE[:9] + "…") for text in texts(figure)), (
-            figure.name
-        )
-        assert float(re.search(r'width="([\d.]+)"', figure.svg)[1]) < 1000, figure.name
-
-
-@pytest.mark.full("large figures")
-def test_a_thousand_runs_make_a_light_page() -> None:
-    factors = [{"workload.temperature": t, "workload.num_generations": n} for t in range(5) for n in range(10)]
-    tables = made.tables_of(["vllm", "sglang"], seeds=10, steps=100, factors=factors, responses=4)
-    assert tables.wide["run_id"].nunique() == 1000 and len(tables.wide) == 100_000
-    before = time.process_time()
-    figures = tables.drawn()
-    seconds = time.process_time() - before
-    assert sum(len(figure.svg) + len(figure.alt) for figure in figures) < 1_500_000
-    assert seconds < 20, f"half of that is what they take on a slow machine; took {seconds:.1f} s"
-
-
 def test_each_reward_has_its_curve_under_any_trainers_name() -> None:
     wide = made.wide_of(["trl", "verl"], seeds=2, steps=6)
     mine = (wide["arm"] == "trl").to_numpy()
@@ -294,15 +266,3 @@ def test_failures_of_a_users_reward_are_told() -> None:
     (verdict, *_) = reward_verdicts(wide, [])
     assert (verdict.code, verdict.level) == ("reward-failed", "warning")
     assert "reward brevity failed on 4 completions in 2 steps (first: step 3)" in verdict.text
-
-
-def bars_of(**seconds: float) -> Figure:
-    rows = [{"factors": "", "arm": arm, "category": "generation", "own_mean_s": s} for arm, s in seconds.items()]
-    figure = phase_bars(pd.DataFrame(rows))
-    assert figure is not None
-    return figure
-
-
-@pytest.mark.parametrize("seconds", [0.6876, 0.0123, 878.89, 0.00456])
-def test_a_bars_label_is_its_sum_rounded_and_not_cut(seconds: float) -> None:
-    assert f"{seconds:.3g} s" in texts(bars_of(a=seconds))

@@ -15,9 +15,7 @@ from common.model_facts import facts_of, model_facts
     [
         ("NVIDIA H100 80GB HBM3", "H100-80GB"),
         ("NVIDIA H100 PCIe", "H100-PCIe-80GB"),
-        ("NVIDIA H200", "H200-141GB"),
         ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
-        ("A100-SXM4-80GB", "A100-80GB"),
         ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
         (" h100-80gb ", "H100-80GB"),
     ],

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from analysis.imports.__main__ import main
@@ -93,16 +92,6 @@ def said(metadata, code):
 def wide_of(results, *specs, warmup=0):
     runs = [read_run(results, spec["run_id"], None)[0] for spec in specs]
     return runs, *wide_steps(runs, warmup)
-
-
-def test_a_long_run_is_written_in_groups_of_rows(tmp_path, monkeypatch):
-    log = write(tmp_path, verl_lines([PLAIN] * 10))
-    whole, about, _ = imported(tmp_path / "one", spec_of("vllm", [log]))
-    monkeypatch.setattr("analysis.steps.ROWS_AT_A_TIME", 9)
-    parts, metadata, _ = imported(tmp_path / "two", spec_of("vllm", [log]))
-    assert parts.equals(whole) and metadata == about
-    file = tmp_path / "two" / "runs" / "vllm-s0" / "steps.parquet"
-    assert [pq.ParquetFile(file).metadata.row_group(n).num_rows for n in range(4)] == [12, 12, 12, 4]
 
 
 def test_a_missing_version_is_read_from_the_source_or_from_its_timers(tmp_path):
@@ -307,17 +296,6 @@ def test_a_configuration_tells_whether_each_step_generates(config, word):
     assert [v.code for v in verdicts] == ["tokens-unknown"] * bool(word) and all(word in v.text for v in verdicts)
 
 
-def test_a_timer_that_moved_is_placed_by_the_numbers(tmp_path):
-    tested = {"gen": 8.0, "update_actor": 1.0, "testing": 30.0, "step": 9.003}
-    text = verl_lines([PLAIN, PLAIN, tested, PLAIN])
-    for version, level in (("0.4.1", "warning"), ("0.6.1", "note")):
-        spec = spec_of("vllm", [write(tmp_path, text)], version=version)
-        frame, metadata, _ = imported(tmp_path / "res", spec)
-        (told,) = metadata["verdicts"]
-        assert told["level"] == level and "testing lies outside the step" in told["text"]
-        assert "testing" in set(frame["name"]) and "step/testing" not in set(frame["name"])
-
-
 def test_the_loop_is_told_by_its_timers(tmp_path):
     slowest = {**PLAIN, "agent_loop/slowest/generate_sequences": 7.5, "agent_loop/num_preempted/max": 2.0}
     spec = spec_of("vllm", [write(tmp_path, verl_lines([slowest]))], version="0.9.1")
@@ -386,45 +364,6 @@ def test_a_loop_without_timers_of_its_own_is_told_by_how_old_its_responses_are_o
         tmp_path / "sure", spec_of("vllm", spec["import"]["sources"], version="0.9.1", mode="sync")
     )
     assert metadata["timers"] == "verl 0.9.1" and not metadata["verdicts"]
-
-
-def test_swifts_console_of_texts_without_step_times_is_read(tmp_path):
-    """As ms-swift prints them with transformers 5: every number a text, the average since the start alone."""
-    speeds = {1: ("161.3", "2m 41s"), 2: ("98.25", "3m 16s"), 3: ("77.12", "3m 51s")}
-    rows = [
-        {"loss": "0.1", "learning_rate": "1e-06", "reward": "0.5", "memory(GiB)": "40.53", "epoch": f"{0.1 * n:.4g}"}
-        | {"global_step/max_steps": f"{n}/3", "elapsed_time": elapsed, "train_speed(s/it)": speed}
-        for n, (speed, elapsed) in speeds.items()
-    ]
-    log = write(tmp_path, "".join(f"{row}\n" for row in rows))
-    frame, metadata, _ = imported(tmp_path / "res", spec_of("vllm", [log], trainer="swift", version="4.6.0"))
-    phases = frame[frame["kind"] == "phase"].set_index("step")["value"]
-    assert phases.to_dict() == pytest.approx({1: 161.3, 2: 35.2, 3: 34.86}) and codes(metadata) == [
-        "times-from-average"
-    ]
-    assert not frame["name"].str.contains("train_speed").any()
-    rounding = frame.set_index(["step", "name"])["rounding"]
-    assert rounding[1, "train/memory(GiB)"] == pytest.approx(0.005) and rounding[2, "step"] == pytest.approx(0.06)
-
-
-def test_bad_specs_are_errors(tmp_path, capsys):
-    log = write(tmp_path, verl_lines([PLAIN]))
-    changed = spec_of("vllm", [log]) | {"seed": 5}
-    assert "spec.json was changed by hand" in failure(tmp_path, changed, capsys)
-    trained = {k: v for k, v in spec_of("vllm", [log]).items() if k not in ("import", "fingerprint")}
-    trained |= {"fingerprint": fingerprint_of(trained)}
-    assert "has no import.sources" in failure(tmp_path, trained, capsys)
-    assert main(["{broken", "--out", str(tmp_path / "o.parquet")]) == 1
-    assert "SPEC_JSON is not JSON" in capsys.readouterr().err
-    assert "does not exist" in failure(tmp_path, spec_of("vllm", [tmp_path / "none.log"]), capsys)
-    assert "the file is empty" in failure(tmp_path, spec_of("vllm", [write(tmp_path, "")]), capsys)
-
-
-def test_the_loop_is_told_by_the_configuration_that_the_log_holds(tmp_path):
-    held = {"actor_rollout_ref": {"rollout": {"name": "vllm"}}, "trainer": {"use_v1": False}}
-    log = write(tmp_path, f"{held}\n{verl_lines([PLAIN])}")
-    _, metadata, end = imported(tmp_path / "res", spec_of("vllm", [log], version="0.9.1"))
-    assert metadata["timers"] == "verl 0.9.1 legacy" and not metadata["verdicts"] and end["resolved"] == held
 
 
 def test_what_a_log_prints_of_keys_and_tokens_goes_nowhere(tmp_path):

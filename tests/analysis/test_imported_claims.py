@@ -56,16 +56,3 @@ def test_what_wandbs_configuration_says(config, trainer, engine, says):
         return
     with pytest.raises(UserError, match=f"wandb:a/b/c .* and arm one says {says}"):
         require_of_arm(spec, parts)
-
-
-@pytest.mark.parametrize(
-    ("text", "trainer"), [(TRL, "trl"), (STATE, "trl"), (SWIFT, "swift"), (SWIFT.replace("'", '"'), "swift")]
-)
-def test_a_log_of_the_step_alone_needs_no_declared_release(tmp_path, text, trainer):
-    source = written(tmp_path, text)
-    found = run_of(tmp_path, [source], trainer, version="9.9.1")
-    assert found.table.query("kind == 'phase'")["name"].tolist() == ["step"]
-    assert f"the timers of {trainer} 9.9.1 are not declared" in found.verdicts["release-by-data"]["text"]
-    assert found.end["versions"] == {trainer: "9.9.1"}
-    declared = "4.6.0" if trainer == "swift" else "1.9.0"
-    assert "release-by-data" not in run_of(tmp_path, [source], trainer, version=declared).verdicts

@@ -6,7 +6,6 @@ import make_results
 import pytest
 
 from analysis.report.content import read_content
-from analysis.report.page import html_page
 
 
 @pytest.fixture(scope="module")
@@ -19,23 +18,6 @@ def plain(tmp_path_factory):
 
 def content(folder):
     return read_content(folder / "plan.json", folder, None, None)
-
-
-def test_the_table_of_estimates_fits_and_tells_a_scope_of_all_once(page, plain, tmp_path):
-    found = content(plain)
-    assert found.tables["estimates"]["scope"].unique().tolist() == ["across runs"]
-    (tmp_path / "report.html").write_text(html_page(found), encoding="utf-8")
-    page.open(tmp_path / "report.html", width=1200)
-    heads = page.js("[...document.querySelectorAll('table.estimates thead th')].map(th => th.textContent)")
-    assert "scope" not in heads and {"least detectable", "more runs to resolve"} <= set(heads)
-    assert "(across runs)" in page.js("document.querySelector('table.estimates caption').textContent")
-    over = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('table.estimates').parentElement)"
-    assert page.js(over) <= 0
-    page.open(tmp_path / "report.html", 1280, height=800)
-    parts = "[...document.querySelectorAll('.verdict, .claimed dd, .caveats li')]"
-    ends = page.js(f"{parts}.map(e => e.getBoundingClientRect().bottom)")
-    assert len(ends) >= 4 and max(ends) <= 800, "the answer is on the first screen"
-    assert page.js("document.querySelectorAll('.caveats .settle, .try').length") > 0
 
 
 def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):

@@ -82,18 +82,3 @@ def test_a_table_sorts_by_its_full_numbers(page, report):
     ascending = [f"{v:.2f}×" for v in sorted(values)]
     assert seen == [("ascending", ascending), ("descending", ascending[::-1]), (None, before)]
     assert page.complaints() == []
-
-
-def test_a_table_filters_and_says_how_many_rows_are_left(page, report):
-    page.open(report / "report.html")
-    page.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    field = page.find("#provenance ~ details input[type=search]")
-    assert field.accessible_name.startswith("Rows with these words in Where each number comes from")
-    field.send_keys("run-1 0.7")
-    shown = page.js(
-        "[...document.querySelectorAll('table.runs tbody tr')].filter(r => !r.hidden).map(r => r.dataset.path)"
-    )
-    assert shown == ["run-1"]
-    counted = "document.querySelector('#provenance ~ details .filter output')"
-    assert page.js(f"{counted}.textContent") == "1 of 12 rows"
-    assert page.js(f"{counted}.getAttribute('aria-live')") == "polite"

@@ -2,13 +2,10 @@
 
 import io
 import json
-import struct
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 from chromium import eventually
-from page_results import HOSTILE
 
 ENTER, CONTROL = "\ue007", "\ue009"
 TABLES = ("estimates", "phases", "comparison", "ledger", "samples", "overview")
@@ -38,34 +35,6 @@ def test_the_first_screen_tells_which_how_much_whether_to_believe_it_and_what_ne
     assert links == page.js("[...document.querySelectorAll('.answer')].map(a => `#${a.id}`)")
 
 
-def test_a_long_word_in_any_text_does_not_widen_the_page(page, report):
-    page.open(report / "report.html", 360)
-    page.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    texts = "[...document.querySelectorAll('p:not(.ends), li, dd, summary, figcaption, h1, h3')]"
-    texts += ".filter(e => !e.closest('.scroll'))"
-    page.js(f"{texts}.forEach(e => e.append(' ' + 'a_long_path_'.repeat(9)))")
-    assert page.js("document.documentElement.scrollWidth") <= 360
-
-
-def test_the_contents_list_has_every_section_and_sections_fold_without_a_script(page, report):
-    page.run_scripts(False)
-    try:
-        page.open(report / "report.html")
-        listed = page.js("[...document.querySelectorAll('.contents a')].map(a => [a.hash.slice(1), a.textContent])")
-        sections = "[...document.querySelectorAll('main > section[aria-labelledby]')]"
-        named = page.js(f"{sections}.map(s => s.getAttribute('aria-labelledby'))")
-        assert [place for place, _ in listed] == named and len(named) >= 9
-        heads = page.js("[...document.querySelectorAll('h2')].map(h => h.textContent)")
-        assert [text for _, text in listed] == heads
-        seen = "document.querySelector('table.phases').checkVisibility()"
-        assert page.js(seen)
-        page.find("#phases").click()
-        assert not page.js(seen)
-        assert page.js("document.querySelectorAll('.tools').length") == 0
-    finally:
-        page.run_scripts(True)
-
-
 def test_every_number_of_a_table_has_its_address(opened, report):
     cells = "[...document.querySelectorAll('td[data-column], .next [data-column]')]"
     shown = opened.js(f"{cells}.map(c => [c.id, c.dataset.table, Number(c.dataset.row), c.dataset.column])")
@@ -92,20 +61,6 @@ def test_an_address_unfolds_marks_and_shows_its_number(page, report, width):
     assert page.js(f"getComputedStyle({cell}).outlineStyle") == "solid"
     assert page.js("document.activeElement.matches(':target')")
     assert page.js("document.getElementById('number').textContent").startswith("tables/phase_speedups.parquet row ")
-
-
-def test_a_number_puts_its_address_in_the_address_bar(opened, report):
-    rows = json.loads((report / "report.json").read_text())["tables"]
-    opened.find("table.comparison td[data-column=raw_speedup]").click()
-    first = f"#{rows['comparison'][0]['address']}:raw_speedup"
-    assert opened.js("decodeURIComponent(location.hash)") == first
-    answer = opened.find(".answer [data-column=value]")
-    opened.driver.execute_script("arguments[0].focus()", answer)
-    opened.press(ENTER)
-    at = int(answer.get_attribute("data-row"))
-    assert opened.js("decodeURIComponent(location.hash)") == f"#{rows['estimates'][at]['address']}:value"
-    opened.driver.refresh()
-    assert opened.js("document.querySelector(':target').dataset.value") == repr(rows["estimates"][at]["value"])
 
 
 def copied(page, table, label):
@@ -170,23 +125,3 @@ def saved(page, folder, name, label):
     file = folder / f"{name}.{ending}"
     eventually(page, file.is_file)
     return file
-
-
-def test_figures_are_saved_from_the_page_as_they_lie_in_the_files(opened, report, tmp_path):
-    opened.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    for name in ("phases", "estimates"):
-        svg = saved(opened, tmp_path, name, "Save SVG")
-        mine, theirs = (ElementTree.canonicalize(from_file=file) for file in (svg, report / "figures" / svg.name))
-        assert mine == theirs and len(mine) > 2000
-    png = saved(opened, tmp_path, "phases", "Save PNG").read_bytes()
-    truth = (report / "figures" / "phases.png").read_bytes()
-    assert png[:8] == truth[:8] and len(png) > len(truth) / 4
-    sizes = [struct.unpack(">II", data[16:24]) for data in (png, truth)]
-    assert all(abs(a - b) <= 1 for a, b in zip(*sizes, strict=True))
-    assert opened.requests() == [] and opened.complaints() == []
-
-
-def test_what_is_copied_runs_nothing_and_leaves_nothing_out(opened):
-    text = copied(opened, "samples", "Copy TSV")
-    assert HOSTILE in text and opened.js("document.scripts.length") == 1
-    assert copied(opened, "ledger", "Copy TSV").splitlines()[0].split("\t")[0] == "setting"

@@ -119,17 +119,6 @@ def test_what_the_roofline_does_not_hold_for_is_said(settings: dict[str, Any], w
     assert any(word in text for text in trained(settings).unknown)
 
 
-@pytest.mark.parametrize(
-    ("model", "word"),
-    [
-        ({"source": "somebody/else"}, "the sizes of the model somebody/else"),
-        ({"source": "builtin:tiny-qwen2"}, "chip's caches"),
-    ],
-)
-def test_models_that_are_not_known_or_too_small(model: dict[str, Any], word: str) -> None:
-    assert any(word in text for text in trained(workload={"model": model}).unknown)
-
-
 @pytest.mark.parametrize("path", ["model", "elsewhere"])
 def test_the_prepared_models_own_file_tells_its_sizes(tmp_path: Path, path: str) -> None:
     """Beside inputs.json, as its path there is relative; or where the user's own or the hub's lies."""
@@ -174,11 +163,6 @@ def test_trls_engine_speaks_for_itself() -> None:
     assert trl("transformers", {"name": "transformers", "dtype": "bfloat16"}).unknown == ()
     server = trl(vllm_mode="server", vllm_tensor_parallel_size=2)
     assert server.replicas is None and "server" in server.unknown[0]
-
-
-def test_a_run_on_the_cpu_has_no_floor() -> None:
-    setup = trl("transformers", {"dtype": "float32"}, gpus=[])
-    assert setup.unknown == ("a GPU: it trained on the CPU",)
 
 
 def test_an_imported_runs_own_word_comes_before_its_imports_and_the_workloads() -> None:

@@ -110,8 +110,3 @@ def test_a_damaged_wandb_file_is_to_be_copied_anew(tmp_path, head):
         "is damaged: it does not begin with wandb's header. Copy it again" in said and "wandb:entity/project/id" in said
     )
     assert "leet" not in said and "version" not in said
-
-
-def test_unreadable_wandb_file_is_an_error_for_people(tmp_path):
-    with pytest.raises(UserError, match=r"wandb cannot read .*nothing\.wandb"):
-        read_wandb_offline(tmp_path / "nothing.wandb", "here")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
+from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from test_waterfall import waterfall_of
 
 from analysis.roofline.work import with_work
@@ -88,28 +87,3 @@ def test_what_the_timers_count_twice_is_not_called_time_without_a_timer(tmp_path
     (residual, _) = [one for one in suggestions(stragglers, waterfall, wide) if one.quantity == "residual share"]
     assert residual.value < -0.05 and "the timers sum to more than the step, by " in residual.text
     assert "no timer covers" not in residual.text and " -" not in residual.text
-
-
-def test_an_engine_near_its_floor_is_let_be(tmp_path: Path) -> None:
-    """20000 iterations of 4.222 ms and their keys: 90.6 s, of 100 s."""
-    told = found(trained(tmp_path, [20001] * 8, gen_s=100.0))
-    assert "no engine setting has much left to win" in told["vllm", "efficiency"].text
-    assert ("vllm", "length bubble") not in told
-
-
-def test_where_training_is_most_of_the_step_the_engine_is_not(tmp_path: Path) -> None:
-    told = found(trained(tmp_path, [100] * 8, gen_s=5.0))
-    assert "generation is only 17.9%" in told["vllm", "generation share"].text
-    assert "loss+backward is the largest, 57.1%" in told["vllm", "generation share"].text
-    assert "1 / (1 - 0.571) = 2.33×" in told["vllm", "loss+backward share"].text
-
-
-def test_of_a_sweep_the_worst_combination_is_told() -> None:
-    def line(share: float, factors: str) -> dict[str, Any]:
-        return {"factors": factors, "arm": "a", "generation_share": share, "amdahl_ceiling": 1 / (1 - share)}
-
-    stragglers = pd.DataFrame([line(0.6, '{"t": 1}'), line(0.9, '{"t": 2}'), line(0.7, '{"t": 3}')])
-    waterfall = pd.DataFrame(columns=["factors", "arm", "part", "seconds"])
-    wide = pd.DataFrame({"factors": [""], "arm": ["a"], "counted": [True]})
-    (one,) = suggestions(stragglers, waterfall, wide)
-    assert one.factors == '{"t": 2}' and "t = 2" in one.text and one.value == 0.9

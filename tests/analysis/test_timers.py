@@ -37,14 +37,6 @@ def test_unknown_version_or_engine_says_how_to_declare(version, engine):
         tree_for("trl", version, engine)
 
 
-@pytest.mark.parametrize("mode", ["", "native"])
-def test_an_engine_that_only_another_release_has_names_that_release(mode):
-    wrong = r"swift 4\.6 has no lmdeploy \(declared: transformers, vllm; lmdeploy is declared for swift 3\.4\)"
-    with pytest.raises(UserError, match=wrong) as refused:
-        tree_for("swift", "4.6", "lmdeploy", mode)
-    assert "--names" in str(refused.value) and "--release" in str(refused.value) and "tree" not in str(refused.value)
-
-
 @pytest.mark.parametrize("version", ["0.6.0", "v0.6.0", "V0.6.0", "0.6.0+cu124", "v0.6.0.post1+cu124", "0.6.0.dev1"])
 def test_a_version_may_be_a_tag_or_name_its_build(version):
     assert tree_for("verl", version, "vllm").series == "0.6"

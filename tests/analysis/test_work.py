@@ -8,7 +8,7 @@ from typing import Any
 import make_results
 import pandas as pd
 import pytest
-from roofline_results import ARTICLE_VLLM, ROLLOUT, an_import, article_row, collected, row, steps_to, trained
+from roofline_results import an_import, article_row, collected, steps_to, trained
 
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.runs import Run, read_run
@@ -21,15 +21,6 @@ def worked(*runs: Run, warmup: int = 2) -> pd.DataFrame:
 
 def codes(*runs: Run, warmup: int = 2) -> dict[str, str]:
     return {v.code: v.text for v in work_verdicts(wide_steps(runs, warmup)[0], runs)}
-
-
-def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> None:
-    """The article has vLLM's phases only."""
-    run = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
-    wide = worked(run)
-    assert wide["floor_s"].isna().all() and set(wide["floor_basis"]) == {""}
-    assert wide["generation_s"].iloc[2] == pytest.approx(849.20 - 1.04)
-    assert "no decode floor in 1 of 1 counted steps: neither each response's" in codes(run)["no-lengths-for-floor"]
 
 
 def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
@@ -83,14 +74,6 @@ def test_the_lengths_of_a_trained_run_by_hand(tmp_path: Path) -> None:
     assert found["weight_floor_s"] == pytest.approx(20000 * 4.22247e-3, rel=1e-5)
     assert found["kv_floor_s"] == pytest.approx(20000 * 20001 / 2 * 204800 / 2 / 3.35e12, rel=1e-6)
     assert codes(run) == {}
-
-
-def test_the_cap_on_sequences_at_once_raises_the_floor(tmp_path: Path) -> None:
-    """32 responses of 5001 on 4 replicas that run one at a time: 8 * 5000 iterations each."""
-    free = trained(tmp_path / "free", [5001] * 32)
-    capped = trained(tmp_path / "capped", [5001] * 32, **{f"{ROLLOUT}.max_num_seqs": 1})
-    assert worked(free)["weight_floor_s"].iloc[2] == pytest.approx(5000 * 4.22247e-3, rel=1e-5)
-    assert worked(capped)["weight_floor_s"].iloc[2] == pytest.approx(40000 * 4.22247e-3, rel=1e-5)
 
 
 def test_a_run_on_the_cpu_has_its_generation_and_no_floor(tmp_path: Path) -> None:

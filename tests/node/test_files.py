@@ -16,7 +16,6 @@ import pytest
 from common.errors import UserError
 from common.files import write_json_once
 from common.retry import await_file
-from node import dataset
 from node.attempt import Inputs
 from node.checkpoints import newest_checkpoint
 from node.dataset import arithmetic_rows, ground_truths
@@ -190,26 +189,6 @@ def test_ground_truths() -> None:
     assert ground_truths([f"#### {one}" for one in lists], "####") == lists
     kept = ["100,200", "$1,234", "(1, 2)"]
     assert ground_truths([f"#### {one}" for one in kept], "####", "keep") == kept
-
-
-def test_that_thousands_separators_are_removed_is_said_with_the_setting_that_keeps_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers = ["#### 7", "#### 100,200", "#### 1,234"]
-    rows = [{"question": "Which?", "answer": answer} for answer in answers]
-    monkeypatch.setattr(dataset, "_source_rows", lambda data: rows)
-    data = {"source": "rows.jsonl", "answer_after": "####", "prompt_column": "question", "answer_column": "answer"}
-    made = dataset.read_examples(data)
-    assert [row["reward_model"]["ground_truth"] for row in made] == ["7", "100200", "1234"]
-    assert capsys.readouterr().err == (
-        "inputs: thousands separators are removed from 2 of 3 answers, first in row 2: '100,200' becomes '100200'. If "
-        "these are lists of numbers, set workload.data.answer_commas: keep\n"
-    )
-    made = dataset.read_examples(data | {"answer_commas": "keep"})
-    assert [row["reward_model"]["ground_truth"] for row in made] == ["7", "100,200", "1,234"]
-    rows[:] = rows[:1]
-    dataset.read_examples(data)
-    assert capsys.readouterr().err == ""
 
 
 def test_arithmetic() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
-import weakref
 from pathlib import Path
 
-import pytest
-
-from node.hardware import driver_version, git_state, importing
+from node.hardware import driver_version, git_state
 
 # As the open and the closed kernel modules write it.
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
@@ -36,24 +32,6 @@ class Model:
 
     def __init__(self) -> None:
         self.own = self
-
-
-def test_imported_modules_are_excluded_from_collections_and_a_model_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "a_large_library.py").write_text("parts = [[] for _ in range(1000)]\n")
-    before = gc.get_freeze_count()
-    with importing():
-        __import__("a_large_library")
-    assert gc.get_freeze_count() > before + 900  # what was frozen before may end meanwhile
-    model = Model()
-    alive = weakref.ref(model)
-    with importing():
-        __import__("a_large_library")
-    del model
-    gc.collect()
-    assert alive() is None
 
 
 def test_the_git_state_is_the_commit_and_a_dirty_flag(tmp_path: Path) -> None:

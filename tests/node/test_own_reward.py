@@ -83,8 +83,6 @@ NOT_LOADED = {
     "syntax": ("def score(completions:\n  return 1", "mine.py cannot be imported: SyntaxError: '(' was never closed"),
     "raises": ("x = 1\n\nx / 0\n", "ZeroDivisionError: division by zero (mine.py, line 3)"),
     "lacks": ("import a_package_that_nobody_has\n", "ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
-    "exits": ("import sys\nsys.exit(3)\n", "SystemExit: 3 (mine.py, line 2)"),
-    "none": ("def scores(completions): ...\n", "mine.py has no function 'score'; it has: scores"),
     "option": ("def score(completions): ...\n", "mine.py: score has no parameter for option 'target'"),
     "parameter": ("def score(completions, target, truths): ...\n", "has a parameter 'truths' that is no option"),
     "dies": ("import os\nos._exit(7)\n", "its process ended (exit code 7)"),
@@ -114,10 +112,8 @@ BROKEN = {
     "raises": ("text['x']", "TypeError: string indices must be integers, not 'str' (mine.py, line 4)"),
     "text": ("'high'", "must return a number or None for each completion (got 'high', of type str)"),
     "nan": ("float('nan')", "must return finite numbers (got nan)"),
-    "infinite": ("1e999", "must return finite numbers (got inf)"),
     "hangs": ("hang()", "mine.py: score: no answer within 0.5 s: a call of 1 completion"),
     "crashes": ("__import__('os')._exit(9)", "its process ended (exit code 9)"),
-    "list": ("[1, 2]", "must return a number or None for each completion (got [1, 2], of type list)"),
 }
 CODE = """
 def score(completions):
@@ -179,19 +175,6 @@ def test_a_slow_function_has_the_time_that_its_setting_gives() -> None:
     reward = RewardProgram(own(SLOW) | {"timeout_s": 20})
     assert reward.score([Response("a")] * 2) == ([1.0, 1.0], 0)
     reward.close()
-
-
-def test_a_run_that_a_slow_function_ends_names_the_time_limit_and_finds_no_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(own_reward, "MOST_FAILED", 2)
-    reward = RewardProgram(own(SLOW) | {"timeout_s": 0.2})
-    with pytest.raises(UserError) as caught:
-        reward.score([Response("a", row={"index": 3})] * 2)
-    reward.close()
-    told = str(caught.value)
-    assert told.startswith("reward score was too slow for 2 responses in a row, the last one to row 3 of the data: ")
-    assert "raise its timeout_s (0.2 s)" in told and "failed" not in told and "correct the file" not in told
 
 
 def test_many_hangs_take_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workflow.commands.preflight import WIDTH, preflight_lines, summary_lines
 from workflow.preflight import PreflightResult
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
@@ -75,13 +74,3 @@ def test_graphs_and_no_blocking_leave_only_what_0_4_1_hard_codes() -> None:
     ]
     # Blocking costs all arms alike once all have graphs.
     assert found(ARTICLE, options=graphs)["cuda-launch-blocking"].level == "odd"
-
-
-def test_it_fits_100_columns_and_says_what_why_change_and_source(article: PreflightResult) -> None:
-    lines = list(preflight_lines(article))
-    assert max(map(len, lines)) <= WIDTH
-    text = "\n".join(lines)
-    assert text.count("why:") == text.count("change:") == text.count("source:") == len(article.findings)
-    assert "unequal (4): the arms do not train under equal terms" in text
-    assert "impossible: nothing" in text
-    assert summary_lines(article)[1].startswith("  1. unequal: CUDA graphs")

@@ -298,18 +298,6 @@ def test_a_sweep_is_compared_point_by_point() -> None:
     assert (row.verdict, row.values["vllm"]) == ("equal", "0.7 | 1.0")
 
 
-def test_an_arms_own_factor_names_its_cases() -> None:
-    raw = EQUAL | {"sweep": {f"arms.vllm.options.{ROLLOUT}.enforce_eager": [True, False]}}
-    what = found(raw)["cuda-graphs"].what
-    assert "off in vllm (actor_rollout_ref.rollout.enforce_eager=True)" in what
-
-
 def test_sglangs_own_choice_of_attention_goes_by_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PACKAGES, "verl09-sglang", PACKAGES["verl09-sglang"] | {"sglang": "0.5.11"})
     assert "attention-kernels" not in found(EQUAL, options={f"{KWARGS}.vllm.attention_backend": None})
-
-
-def test_an_arm_that_is_alike_in_all_its_factors_goes_by_its_name() -> None:
-    raw = EQUAL | {"sweep": {f"arms.vllm.options.{ROLLOUT}.max_num_seqs": [64, 128]}}
-    what = found(raw, options={f"{KWARGS}.vllm.attention_backend": None})["attention-kernels"].what
-    assert what == "attention kernels: FlashAttention in vllm; flashinfer in sglang"

@@ -11,7 +11,6 @@ import yaml
 
 from common.errors import UserError
 from common.findings import Finding
-from engines import engine_named
 from trainers.swift import checks as swift_checks
 from trainers.trl.checks import REFUSALS, RefusedOption
 from workflow.preflight.checks import LaunchContext, variables_of
@@ -396,26 +395,6 @@ def test_the_ablations_arms_with_graphs_are_named() -> None:
 def test_the_steps_with_a_validation_are_counted(steps: int, every: int, validated: str) -> None:
     seen = found(ARTICLE | {"warmup_steps": 0}, steps=steps, test_steps=every)["validation-in-step"]
     assert f"({validated}, always the last one)" in seen.what
-
-
-@pytest.mark.parametrize(("engine", "label"), [("trtllm", "TensorRT-LLM"), ("hf", "transformers' own generation")])
-def test_an_engine_of_verls_without_a_stack_is_refused_with_the_reason(engine: str, label: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"no stack with {label} is declared \(got '{engine}'\); supported: vllm, sglang"
-    ):
-        planned(EQUAL, arms={"one": {"trainer": "verl", "engine": engine, "stack": "verl09-vllm"}})
-
-
-@pytest.mark.parametrize("name", ["tune-verl04", "tune-verl09", "tune-verl04-node", "tune-verl09-node"])
-def test_the_swept_attention_kernels_are_in_the_locks_of_their_stacks(name: str) -> None:
-    raw = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())
-    for path, values in raw["sweep"].items():
-        if path.endswith("attention_backend"):
-            arm = raw["arms"][path.split(".")[1]]
-            lock = (ROOT / "envs" / arm["stack"] / "requirements.lock").read_text()
-            for value in values:
-                packages = engine_named(arm["engine"]).attention_packages.get(value.lower(), ("torch",))
-                assert any(f"\n{package}==" in lock for package in packages), (name, value)
 
 
 def test_two_trainers_are_compared_by_common_names_and_the_rest_is_unverifiable() -> None:

@@ -174,29 +174,6 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return put
 
 
-@pytest.mark.parametrize(
-    ("train", "says"),
-    [
-        ({"account": "lab"}, "train: has no key account; did you mean slurm_account? [slurm-request]"),
-        ({"cpus_per_task": 8}, "verl reserves 33 CPUs with these settings"),
-    ],
-)
-def test_a_request_that_can_never_run_is_impossible(
-    tmp_path: Path,
-    sbatch: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    train: dict[str, object],
-    says: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    sbatch("exit 0")
-    config = str(ROOT / "experiments" / "camino-2025-equal.yaml")
-    assert main(["preflight", config, "--profile", slurm_profile(tmp_path, **train)]) == 1
-    out = " ".join(capsys.readouterr().out.split())
-    assert says in out[out.index("impossible (") : out.index("unequal")], out
-
-
 def test_slurm_is_asked_about_one_job_of_each_kind(
     tmp_path: Path,
     sbatch: Callable[[str], Path],

@@ -10,7 +10,7 @@ import yaml
 
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.swift.checks import DRIVEN, NOT_DRIVEN, REFUSALS
+from trainers.swift.checks import DRIVEN, NOT_DRIVEN
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -61,11 +61,6 @@ def test_turns_are_possible_as_long_as_the_model_has_positions_for_them() -> Non
     assert "swift-refuses" not in few[1] and "context" not in few[1] and many[1]["context"].level == "impossible"
 
 
-def test_each_has_a_test() -> None:
-    marks = test_it_is_told_before_the_queue.pytestmark  # type: ignore[attr-defined]
-    assert [one.setting for one in REFUSALS] == [next(iter(options)) for options, _ in marks[0].args[1]]
-
-
 def test_responses_of_the_next_step_are_told_of() -> None:
     """On eight GPUs, as the experiment has it."""
     raw = yaml.safe_load((ROOT / "experiments" / "swift-colocate-server-async.yaml").read_text(encoding="utf-8"))
@@ -96,7 +91,3 @@ def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms() -> None:
     }
     for one in unequal.values():
         assert one.concerns(("trl", "swift-vllm")) and not one.concerns(("swift", "swift-vllm"))
-
-
-def test_weights_in_half_are_told() -> None:
-    assert case_with({"torch_dtype": "bfloat16"})[1]["weights-in-half"].level == "odd"

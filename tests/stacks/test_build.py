@@ -159,27 +159,6 @@ def test_a_source_that_does_not_answer_is_told_without_its_password(tiny: Site, 
     assert "PIP_INDEX_URL" in failed.stderr and "secret" not in failed.stderr and tiny.built() == []
 
 
-def test_a_folder_of_wheels_is_enough(tiny: Site, index: Index) -> None:
-    built = tiny.build(PIP_INDEX_URL="", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index.folder / "files"))
-    assert built.returncode == 0, built.stderr
-
-
-def test_a_missing_python_is_told(tiny: Site) -> None:
-    stack = tiny.envs / "tiny" / "stack.yaml"
-    lines = [line if not line.startswith("python:") else 'python: "3.99"' for line in stack.read_text().splitlines()]
-    stack.write_text("\n".join(lines))
-    failed = tiny.build()
-    assert failed.returncode == 1 and "needs Python 3.99" in failed.stderr and tiny.built() == []
-
-
-def test_too_little_space_is_told_beforehand(tiny: Site) -> None:
-    stack = tiny.envs / "tiny" / "stack.yaml"
-    stack.write_text(stack.read_text().replace("disk_gib: 0.001", "disk_gib: 1000000000"))
-    failed = tiny.build()
-    assert failed.returncode == 1 and tiny.built() == []
-    assert "needs about 1000000000.0 GiB, and " in failed.stderr and "GiB free; make room" in failed.stderr
-
-
 @pytest.mark.full("stacks are built")
 def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:
     index.add(write_wheel(tmp_path / "wheels", "rbt-large", "1.0", payload=4 * 2**20))

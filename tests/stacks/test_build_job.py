@@ -49,9 +49,3 @@ def test_the_default_slurm_profile_gives_a_build_what_it_needs(tmp_path: Path) -
     for stack, resources in asked.items():
         assert {key: int(resources[key]) for key in BUILD_JOB} == load_stack(stack).build_job
         assert resources["slurm_partition"] == "cpu"
-
-
-def test_a_sites_own_words_go_before_it(tmp_path: Path) -> None:
-    asked = planned(tmp_path, "--set-resources", "stack:mem_mb=64000", "stack:runtime=720")
-    seen = {tuple(each[key] for key in BUILD_JOB) for each in asked.values()}
-    assert seen == {("16", "64000", "720")}

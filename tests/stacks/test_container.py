@@ -141,18 +141,3 @@ def test_an_image_keeps_its_own_library_path_where_this_machine_has_none(tmp_pat
     script.write_text(wrapper(str(program), Path("/a.sif"), [], gpu=False))
     for given, seen in ({}, "unset"), ({"LD_LIBRARY_PATH": ""}, "unset"), ({"LD_LIBRARY_PATH": "/lib"}, "/lib"):
         assert subprocess.check_output(["/bin/sh", script], env=given, text=True) == f"{seen}\n"
-
-
-def test_the_command_writes_what_it_names(tiny: Site) -> None:
-    shutil.copytree(ENVS / "controller", tiny.envs / "controller")
-    written = tiny.run("container", "tiny", "--out", "tiny.def", "--base", "docker://debian@sha256:0123")
-    assert written.returncode == 0 and written.stdout == "tiny.def\n", written.stderr
-    text = (tiny.root / "tiny.def").read_text()
-    assert "\nBootstrap: docker\nFrom: debian@sha256:0123\n" in text
-    assert tiny.run("container", "tiny", "--base", "docker://debian@sha256:0123").stdout == text
-    deeper = tiny.run("container", "tiny", "--out", "new/folder/tiny.def", "--base", "docker://debian@sha256:0123")
-    assert deeper.returncode == 0 and (tiny.root / "new" / "folder" / "tiny.def").read_text() == text
-    nowhere = tiny.run("container", "tiny", "--out", "tiny.def/x", "--base", "docker://debian@sha256:0123")
-    assert nowhere.returncode == 1 and nowhere.stderr.startswith("error: container: tiny.def: ")
-    refused = tiny.run("container", "tiny", "--base", "debian")
-    assert refused.returncode == 1 and "'debian' is not understood" in refused.stderr

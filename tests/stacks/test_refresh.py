@@ -56,11 +56,3 @@ def test_hashes_come_from_the_main_index_where_a_mirror_holds_only_some(
     locked = tiny.run("lock", "two", PIP_EXTRA_INDEX_URL=mirror.parent.as_uri())
     assert locked.returncode == 0, locked.stderr
     assert (tiny.envs / "two" / "requirements.lock").read_text().count("--hash=") == 2
-
-
-def test_overrides_leave_a_package_out(tiny: Site) -> None:
-    (tiny.envs / "tiny" / "overrides.txt").write_text('rbt-beta ; python_version < "3"\n')
-    assert tiny.run("lock", "tiny").returncode == 0
-    assert "rbt-beta" not in (tiny.envs / "tiny" / "requirements.lock").read_text()
-    built = tiny.build()
-    assert built.returncode == 0, built.stderr

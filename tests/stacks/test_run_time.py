@@ -14,7 +14,7 @@ import pytest
 
 from common.errors import UserError
 from workflow.job.training import trainer_environment
-from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack, stack_names
+from workflow.stacks.definition import SITE_PACKAGES, load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 
 from ..preload import RUNTIME, preloaded_library
@@ -112,15 +112,6 @@ def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path
     assert found() == [f"{env}/{LIBRARIES}", f"{base}/{LIBRARIES}"]
 
 
-@pytest.mark.full("stacks are built")
-def test_a_path_that_the_environment_does_not_have_fails_the_check(preloading: Site) -> None:
-    stack = preloading.envs / "tiny" / "stack.yaml"
-    stack.write_text(stack.read_text() + PATHS.replace("cu13", "cu14"))
-    failed = preloading.build()
-    assert failed.returncode == 1
-    assert "cu14/lib: expected yes, got there is no such folder" in failed.stderr
-
-
 def test_paths_and_caches_of_a_process(tmp_path: Path) -> None:
     run = {"paths": {"LD_LIBRARY_PATH": ["/a", "/b"]}, "caches": {"TRITON_CACHE_DIR": "triton"}, "cache": "s-0123"}
     told = {"environment": {"LD_LIBRARY_PATH": "/conda"}, "run": run}
@@ -166,18 +157,6 @@ def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path: Path) 
         cache_folder("s", {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)})
 
 
-def test_every_stack_with_sglang_on_cuda_13_starts_its_schedulers_and_compiles_their_kernels() -> None:
-    """sglang srt/utils/torch_memory_saver_adapter.py, and jit_kernel/ (0.5.12) or kernels/jit/ (0.5.23)."""
-    stacks = [load_stack(folder.parent.name) for folder in sorted(ENVS.glob("*/stack.yaml"))]
-    named = {one.name: one for one in stacks if one.engine == "sglang" and (one.cuda or "").startswith("13.")}
-    assert {"trl-sglang", "verl09-sglang"} <= set(named)
-    for stack in named.values():
-        assert stack.run_paths["LD_LIBRARY_PATH"] == ("{site-packages}/nvidia/cu13/lib",)
-        assert {"nvcc", "c++", "ninja"} <= set(stack.run_needs)
-    # From 0.5.23 on it has a cache of its own beside tvm-ffi's, else in the home folder.
-    assert "SGLANG_JIT_CACHE_DIR" in named["trl-sglang"].run_caches
-
-
 HOLD = """
 import os, sys
 from workflow.stacks.environment import cache_folder
@@ -206,8 +185,3 @@ def test_runs_at_the_same_time_have_caches_of_their_own_and_later_ones_find_them
     assert found == its
     for run in (second, third):
         run.communicate()
-
-
-@pytest.mark.parametrize("name", [name for name in stack_names() if load_stack(name).engine == "vllm"])
-def test_every_stack_with_vllm_has_its_compile_cache_there(name: str) -> None:
-    assert {"VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR"} <= set(load_stack(name).run_caches)

@@ -170,23 +170,6 @@ def test_a_build_that_fails_is_quoted(kernel: Site, tmp_path: Path) -> None:
     assert "kernel.cu(7): error: broken on purpose" in failed.stderr and kernel.built() == []
 
 
-def test_a_changed_archive_is_refused(kernel: Site, index: Index, tmp_path: Path) -> None:
-    evil = write_sdist(tmp_path / "evil", backend=BACKEND + "\nevil = True\n")
-    (index.folder / "files" / evil.name).write_bytes(evil.read_bytes())
-    failed = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")))
-    assert failed.returncode == 1 and "is not the file that the lock names: its hash differs" in failed.stderr
-    assert kernel.built() == []
-
-
-def test_everything_else_stays_wheels_only(kernel: Site, tmp_path: Path) -> None:
-    stack = kernel.envs / "tiny" / "stack.yaml"
-    lines = [line for line in stack.read_text().splitlines() if not line.startswith("source_")]
-    stack.write_text("\n".join(lines) + "\n")
-    failed = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")))
-    assert failed.returncode == 1 and "rbt-kernel==1.0 has no usable wheels" in failed.stderr
-    assert kernel.built() == []
-
-
 def test_compilers_at_once_are_bound_by_memory_unless_told(kernel: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = load_stack("tiny", kernel.envs)
     assert build_settings(stack, {})["MAX_JOBS"] == str(jobs_at_once({}))

@@ -150,12 +150,6 @@ def test_a_table_without_seconds_says_what_it_has(tmp_path):
         )
 
 
-def test_a_parquet_file_that_is_none_is_told(tmp_path):
-    (tmp_path / "a.parquet").write_text("PAR1")
-    with pytest.raises(UserError, match="is no parquet file"):
-        read_source(str(tmp_path / "a.parquet"), None, (), None)
-
-
 def test_what_is_no_number_leaves_out_its_step_alone(tmp_path):
     table = rows(total="step_time")
     table[4]["step_time"] = float("nan")

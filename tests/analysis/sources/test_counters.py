@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from analysis.imports.formats import read_source
 from analysis.sources.wandb_import import joined_attempts
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
-from trainers.logs.restarts import TRAINING_COUNTERS
 
 
 def verl_console(rows):
@@ -215,13 +213,6 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
         assert [v.code for v in found.verdicts] == codes and found.records[begins].resumed
 
 
-def test_every_counter_is_in_the_table_of_the_docs():
-    docs = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
-    assert not [
-        name for name in TRAINING_COUNTERS if f"`{name.partition('/')[2]}`" not in docs and f"`{name}`" not in docs
-    ]
-
-
 def table(tmp_path, rows, columns="step,phase,seconds"):
     path = tmp_path / "phases.csv"
     path.write_text(f"{columns}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
@@ -284,12 +275,3 @@ def test_a_column_of_durations_is_no_clock(tmp_path, name, seconds):
         ]
         read = table(tmp_path, rows, f"step,phase,seconds,{name}")
         assert not read.verdicts and not any(r.resumed for r in read.records.values())
-
-
-def test_a_clock_of_a_table_that_falls_again_and_again_is_a_warning(tmp_path):
-    at = dict(enumerate([10, 20, 30, 5, 15, 25, 5, 15, 25, 35], 1))
-    read = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], "step,phase,seconds,elapsed_time")
-    assert [s for s, r in read.records.items() if r.resumed] == [4, 7]
-    note, warning = read.verdicts
-    assert (note.code, note.level) == ("counter-fell", "note") and warning.code == "clock-fell"
-    assert warning.level == "warning" and "elapsed_time falls 2 times (at step 4, 7)" in warning.text

@@ -2,7 +2,6 @@
 
 import json
 import random
-import resource
 import struct
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from analysis.imports.formats import format_of, read_source
 from analysis.imports.import_run import merged
-from analysis.sources.any_table import COLUMNS_TAKEN
 from common.errors import UserError
 from trainers.logs.record import STEPS_LOGGED
 from workflow.cli import main
@@ -151,12 +149,6 @@ def test_rows_of_several_steps_are_means_of_as_many(tmp_path):
     assert {(r.scalars["timing_s/wall_time"], r.scalars[STEPS_LOGGED]) for r in clock.values()} == {(12.0, 5.0)}
 
 
-def test_a_step_whose_time_is_no_number_is_left_out_alone(tmp_path):
-    found = read(write(tmp_path / "a", lambda n: own(n) | ({"time/total": float("nan")} if n == 7 else {})))
-    assert said(found, COLUMNS_TAKEN) and "timing_s/time/total" not in found.read.records[7].scalars
-    assert "timing_s/time/total" in found.read.records[8].scalars
-
-
 def test_a_last_record_that_is_cut_off_is_a_caveat_and_damage_a_warning(tmp_path):
     file = write(tmp_path / "a", verl)
     raw = file.read_bytes()
@@ -229,14 +221,6 @@ def test_a_named_column_counts_in_the_files_that_have_it_alone(tmp_path, capsys,
     assert "time/rollout is the step's seconds" in said and "b: verl 0.8" in said
 
 
-def test_one_step_is_enough(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        write(tmp_path / name, own, [1])
-    assert main(["compare", "a", "b", "--verdict-only"]) == 0
-    assert "1 run, 1 step\n" in capsys.readouterr().out
-
-
 def test_a_configuration_imports_a_folder_and_its_format_is_checked(tmp_path):
     write(tmp_path / "a", verl)
     (tmp_path / "run.log").write_text("step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n")
@@ -251,10 +235,3 @@ def test_commands_that_read_no_event_file_do_not_load_its_reader():
     modules = "workflow.cli, workflow.commands.compare, workflow.config.entry"
     code = f"import sys, {modules}; print('tensorboard' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
-
-
-@pytest.mark.full("a minute: a million events, read by their names and as a table")
-def test_a_million_events_take_bounded_memory(tmp_path):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert len(read(write(tmp_path / "a", own, range(1, 250_001))).read.records) == 250_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000, "kilobytes"

@@ -89,11 +89,8 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
     ("text", "form"),
     [
         ("step:0 - val-core/acc:0.500\n", None),
-        ("", "verl-jsonl"),
-        ("", "swift-jsonl"),
         ('{"log_history": []}', None),
         ("step,phase,seconds\n", None),
-        ('{"step": 0, "data": {"val/acc": 1.0}}\n', None),
     ],
 )
 def test_no_step_at_all_is_an_error(tmp_path, text, form):
@@ -144,24 +141,6 @@ def test_a_decimal_comma_is_read_where_it_can_be_nothing_else(tmp_path, delimite
     assert set(record.rounding.values()) == {0.0005}
     thousands = german.replace("10,5", "1,234,567")
     assert not set(read(write(tmp_path, thousands)).read.records[2].scalars.values()) - {12.0}
-
-
-@pytest.mark.parametrize("row", ["1;step;1,234", "1;step;10,5\n1;gen;9.5", "1;step;fast", ";step;1.0"])
-def test_a_table_without_one_readable_row_says_what_is_wrong_with_it(tmp_path, row):
-    text = "step;phase;seconds\n" + row + "\n"
-    if "9.5" in row:
-        assert [v.code for v in read(write(tmp_path, text)).read.verdicts] == ["corrupt-line"]
-        return
-    with pytest.raises(
-        UserError, match=r"has no training step that can be read as phases-csv.*x:2 cannot be read.*seconds a number"
-    ):
-        read(write(tmp_path, text))
-
-
-def test_a_row_with_more_values_than_columns_is_not_read_in_part(tmp_path):
-    found = read(write(tmp_path, "step,phase,seconds\n1,gen,10,5\n1,step,12.5,\n"))
-    assert found.read.records[1].scalars == {"timing_s/step": 12.5}
-    assert "x:2 cannot be read" in found.read.verdicts[0].text and "more values" in found.read.verdicts[0].text
 
 
 def test_odd_rows_of_a_table_are_named(tmp_path):

@@ -160,13 +160,6 @@ def test_rows_that_a_terminal_broke_are_read_at_any_width(tmp_path, told):
         assert codes(found) == codes(whole), width
 
 
-def test_a_row_that_was_broken_by_hand_is_read(tmp_path):
-    """As in issue 3485 of unsloth: between its pairs, at any length."""
-    broken = str(trl_row(1)).replace(", 'rewards", ", \n'rewards").replace(", 'step_time", ", \n 'step_time")
-    (record,) = console(tmp_path, f"training result:\n{broken}\n\n{bar(1)}\n").read.records.values()
-    assert {name.removeprefix("train/"): value for name, value in record.scalars.items()} == trl_row(1)
-
-
 def test_a_row_whose_end_is_lost_takes_no_other_lines(tmp_path):
     first, second = (str(trl_row(s)) for s in (1, 2))
     for between in ("Traceback (most recent call last):\n  file, line 3}\n", "", "saved\n\n"):
@@ -323,17 +316,6 @@ def test_steps_per_second_are_of_all_steps_since_the_trainer_was_made(tmp_path):
     assert [records[s].scalars[WALL] for s in (110, 115)] == pytest.approx([30.0, 30.0], abs=0.01)
 
 
-def test_values_as_texts_and_a_resumed_run(tmp_path):
-    rows = averages(start=7)
-    for n, row in enumerate(rows, start=1):
-        row["elapsed_time"] = f"{int(sum(TIMES[:n])) // 60}m {int(sum(TIMES[:n])) % 60}s"
-        row["train_speed(s/it)"] = str(row["train_speed(s/it)"])
-    found = jsonl(tmp_path, rows)
-    assert [s for s in found.read.records] == [8, 9, 10, 11]
-    times = [r.scalars[WALL] for r in found.read.records.values()]
-    assert times == pytest.approx(TIMES, abs=0.01)
-
-
 def test_averages_of_a_restarted_run_begin_anew(tmp_path):
     again = [row for row in averages(start=2, times=[20.0, 21.0, 22.0])]
     for row, elapsed in zip(again, ("20s", "41s", "1m 3s"), strict=True):
@@ -369,12 +351,6 @@ def test_an_excerpt_of_averages_was_not_logged_every_so_many_steps(tmp_path):
     assert [r.scalars.get(STEPS_LOGGED, 1) for r in found.read.records.values()] == [56, 1, 1]
     (told,) = [v.text for v in found.read.verdicts if v.code == "logging-window"]
     assert "every" not in told and "1 record of 3" in told and "56 steps" in told
-
-
-def test_an_average_that_was_written_twice_is_one(tmp_path):
-    rows = averages()
-    records = jsonl(tmp_path, [*rows[:2], rows[1], *rows[2:]]).read.records
-    assert [r.scalars[WALL] for r in records.values()] == pytest.approx(TIMES, abs=1e-4)
 
 
 def test_averages_that_are_too_coarse_are_refused(tmp_path):

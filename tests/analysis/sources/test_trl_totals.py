@@ -44,10 +44,6 @@ def read(tmp_path, text):
         (PLAN.format(200) + bars(43, 200) + rows(range(5, 44, 5)) + SUMMARY, range(5, 44, 5)),
         # Killed, and each step has a row.
         (PLAN.format(200) + bars(40, 200) + rows(range(1, 41)), range(1, 41)),
-        # Beside a bar of other work that has no name.
-        (PLAN.format(200) + bars(500, 500, "01:00") + bars(200, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
-        # An evaluation of as many batches had only begun.
-        (PLAN.format(200) + bars(200, 200) + bars(0, 200) + rows(EVERY_5) + SUMMARY, EVERY_5),
         (
             PLAN.format(200)
             + "  Continuing training from global step 100\n"

@@ -265,10 +265,8 @@ def test_commands_understand_such_an_arm(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"speed": 1}, "options.speed of trainer command"),
         ({"resume": "later"}, "options.resume"),
         ({"words": ["api_key=x"]}, "looks like a secret"),
-        ({"script": "nowhere.sh"}, "No such file"),
         ({"words": ["key"]}, "is no word to vary"),
     ],
 )

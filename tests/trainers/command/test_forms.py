@@ -118,10 +118,6 @@ def test_a_form_starts_without_an_edit(form: str, tmp_path: Path, monkeypatch: p
     assert said and all("sglang" in call and "vllm" not in call for call in said), called
 
 
-def test_there_are_twenty() -> None:
-    assert len(FORMS) == 20
-
-
 def test_the_first_lines_options_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert start("#!/bin/bash -e\nfalse\npython3 train.py\n", [], tmp_path, monkeypatch).returncode == 1
     assert not (tmp_path / "calls").exists()

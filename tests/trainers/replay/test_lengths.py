@@ -80,12 +80,6 @@ def test_zero_lengths_and_foreign_files_are_refused(tmp_path: Path) -> None:
         step_lengths({"source": "no.parquet"}, tmp_path, 1, 1, 8)
 
 
-def test_a_source_without_lengths_is_refused(tmp_path: Path) -> None:
-    source = {"source": steps_table(tmp_path / "steps.parquet", [(1, "phase", "step", 3.0)])}
-    with pytest.raises(UserError, match="has no step with lengths"):
-        step_lengths(source, tmp_path, 1, 1, 8)
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -236,12 +236,8 @@ def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus: dict[
     ("arm", "words", "says"),
     [
         ({"options": {"learning_rate": 1}}, {}, "options.learning_rate of an arm is not free"),
-        ({"options": {"multi_turn_scheduler": "math_tip_trick"}}, {}, "options.max_turns must be a whole number"),
         ({"options": {"max_turns": 2}}, {}, "options.max_turns does nothing without options.multi_turn_scheduler"),
-        ({"options": {"gym_env": "math_env"}}, {}, "options.gym_env cannot be used with trainer swift"),
-        ({}, {"mini_batch_size": 4}, "mini_batch_size must be null or batch_size (8) with trainer"),
         ({}, {"nodes": 3}, "batch_size must be a multiple of the 3 processes that trainer swift"),
-        ({"options": {"deepspeed": "zero2"}}, {"nodes": 2}, "options.deepspeed cannot be used with trainer swift"),
         (
             {"engine": "vllm", "stack": "swift-vllm-cpu"},
             {"nodes": 2},

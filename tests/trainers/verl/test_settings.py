@@ -314,11 +314,9 @@ def test_values_arrive_as_they_were_given(version: str, composed: Composed) -> N
     ("key", "value", "says"),
     [
         ("a b", 1, "is no key that Hydra can read"),
-        ("~a", 1, "is no key that Hydra can read"),
         ("a", float("nan"), "a must be a finite number"),
         ("a", {"b c": 1}, "a: 'b c' cannot be the key of a mapping"),
         ("a", [{"null": 1}], "a[0]: 'null' cannot be the key of a mapping"),
-        ("a", object(), "a must be text, a number"),
     ],
 )
 def test_what_hydra_cannot_be_told_is_refused(key: str, value: Any, says: str) -> None:
@@ -515,14 +513,9 @@ def test_fields_read_from_the_source_are_those_of_the_classes(composed: Composed
     ("key", "says"),
     [
         (f"{R}.temperature", "it follows from workload.temperature; change that instead"),
-        (f"++{R}.temperature", "it follows from workload.temperature"),
-        ("data.seed", "it follows from the experiment's seeds"),
-        (f"{R}.name", "it follows from the arm's engine"),
         ("algorithm.adv_estimator", "rolloutbench sets it, since it compares GRPO"),
-        ("trainer.logger", "the job sets it on the node"),
         ("custom_reward_function.reward_kwargs.x", "the job sets it on the node"),
         ("trainer", "is a section of verl's configuration, not one setting"),
-        ("hydra.run.dir", "is a setting of Hydra's command line"),
     ],
 )
 def test_an_option_that_is_not_free_is_refused(version: str, key: str, says: str) -> None:
@@ -549,7 +542,6 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
         ("0.4.1", {}, {"gpus_per_node": 0}, "workload.gpus_per_node must be at least 1 with trainer verl"),
         ("0.9.1", {}, {"dtype": "float32"}, "workload.dtype must be bfloat16 with trainer verl"),
         ("0.9.1", {}, {"mini_batch_size": 6}, "workload.mini_batch_size must be a multiple of num_generations"),
-        ("0.4.1", {}, {"mini_batch_size": 24}, "and divide batch_size with trainer verl"),
         ("0.4.1", {}, {"loss_type": "dr_grpo"}, "workload.loss_type dr_grpo needs micro_batch_size 1"),
         (
             "0.4.1",
@@ -558,9 +550,7 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
             "no use_dynamic_bsz",
         ),
         ("0.4.2", {}, {}, "pins verl 0.4.2, which is not supported; supported: 0.4.1, 0.9.1"),
-        ("0.4.1", {"+a b": 1}, {}, "options of an arm: '+a b' is no key that Hydra can read"),
         ("0.4.1", {"data.tokenizer": "${oc.env:HOME}"}, {}, "reads an environment variable"),
-        ("0.4.1", {f"{R}.seed": 3}, {}, "it follows from the experiment's seeds"),
     ],
 )
 def test_what_verl_cannot_do_is_told_in_the_plan(
@@ -583,23 +573,3 @@ def test_seeds_and_arms_change_only_what_they_should() -> None:
     ]
     vllm, sglang = overrides("0.4.1"), overrides("0.4.1", engine="sglang")
     assert [a for a, b in zip(vllm, sglang, strict=True) if a != b] == [f"{R}.name=vllm"]
-
-
-def test_every_loss_type_is_had_from_every_version() -> None:
-    from typing import get_args
-
-    types = get_args(Workload.model_fields["loss_type"].annotation)
-    assert all(set(release.losses) == set(types) for release in releases())
-
-
-def test_the_page_lists_every_word_with_its_keys() -> None:
-    page = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
-    for version in VERSIONS:
-        owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, release_named(version), 1, False)
-        for key, (word, _) in owned.items():
-            row = (
-                rf"^\| [^|]*{f'`{word}`' if word else ''}[^|]*\|.*`{re.escape(key.removeprefix('actor_rollout_ref.'))}`"
-            )
-            assert re.search(row, page, re.MULTILINE), f"docs/verl.md has no row for {word or 'GRPO'} with {key}"
-        for key in release_named(version).trl_defaults:
-            assert f"`{key.removeprefix('actor_rollout_ref.')}`" in page, key
