@@ -119,28 +119,3 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert main(["completion", shell]) == 0
         (folder / shell).write_text(said.getvalue(), encoding="utf-8")
     return folder
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("rolloutbench comp", {"compare", "completion"}),
-        ("rolloutbench status --w", {"--watch"}),
-        ("rolloutbench completion ", set(SHELLS)),
-        ("rolloutbench doctor --profile s", {"site"}),
-    ],
-)
-def test_bash_completes_commands_options_and_files(scripts: Path, tmp_path: Path, line: str, offered: set[str]) -> None:
-    (tmp_path / "mine.yaml").touch()
-    (tmp_path / "site").mkdir()
-    words = line.split(" ")
-    ask = (
-        f'source {scripts / "bash"}; COMP_WORDS=({" ".join(words[:-1])} "$1"); COMP_CWORD={len(words) - 1}; '
-        'COMP_LINE="$2"; COMP_POINT=${#COMP_LINE}; COMPREPLY=(); '
-        'function=$(complete -p rolloutbench | sed "s/.*-F \\([^ ]*\\).*/\\1/"); '
-        '$function rolloutbench "$1" "${COMP_WORDS[COMP_CWORD-1]}"; '
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    command = ["bash", "--norc", "-c", ask, "bash", words[-1], line]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert {one.rstrip("/ ") for one in done.stdout.splitlines()} - {""} == offered, done.stderr

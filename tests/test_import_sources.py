@@ -35,7 +35,6 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
     [
         (TRL, {}, "is TRL's console log, and arm other says trainer: verl"),
         (VERL, {"facts": {"format": "trl-console"}}, "run.log is verl-console by its content (verl's console log"),
-        (VERL, {"trainer": "trl"}, "is verl's console log, and arm other says trainer: trl"),
         (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
     ],
 )
@@ -77,8 +76,6 @@ def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, ar
             {},
             "It contains FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
         ),
-        ([], {}, "It is empty. If the run was uploaded, import it from wandb's server: wandb:entity/project/id; else"),
-        (["a.log"], {"format": "verl-console"}, "is a folder, but verl-console is verl's console log"),
         (["run-a.wandb", "wandb/run-1-a/run-b.wandb"], {}, None),
         (["wandb/run-1-a/run-a.wandb", "wandb/run-1-b/run-b.wandb"], {}, "holds 2 runs of wandb (a, b)"),
     ],

@@ -59,21 +59,6 @@ def test_the_validation_rows_need_the_columns_as_well(tmp_path: Path) -> None:
         require_readable(planned(train, test_source=str(test)))
 
 
-def test_what_a_look_does_not_tell_is_left_to_the_job(tmp_path: Path) -> None:
-    for name, text in (("a.jsonl", "no JSON\n"), ("b.jsonl", ""), ("c.jsonl", "[1]\n"), ("d.json", "[]")):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        require_readable(planned(tmp_path / name))
-
-
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_text("no parquet at all")
-    with pytest.raises(UserError, match=r"workload\.data\.source '.*a\.parquet' cannot be read as parquet: "):
-        require_readable(planned(tmp_path / "a.parquet"))
-    (tmp_path / "b.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"b\.jsonl' is not a file"):
-        require_readable(planned(tmp_path / "b.jsonl"))
-
-
 def test_a_folder_without_a_model_is_told_with_what_is_in_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no config\.json \(got: nothing\)"):
         require_readable(planned(model=tmp_path))

@@ -14,7 +14,6 @@ import yaml
 
 from node.built_in_rewards import BUILT_IN
 from workflow.cli import main
-from workflow.commands.new import QUESTIONS, answers
 from workflow.config.plan import load_plan
 from workflow.preflight import preflight
 from workflow.slurm.site import read_site
@@ -152,23 +151,3 @@ def test_without_a_terminal_nothing_is_asked(here: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert out.startswith("wrote my.yaml\nvllm, sglang, transformers: 6 runs of 20 steps each\nnext: ")
     assert yaml.safe_load(Path("my.yaml").read_text())["workload"]["gpus_per_node"] == 0
-
-
-def test_at_a_terminal_a_wrong_answer_is_asked_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = iter(["many", "2", "", "", "vllm", "", "train.jsonl", "", "", "", ""])
-    asked = []
-
-    def told(question: str) -> str:
-        asked.append(question)
-        return next(said)
-
-    found = answers({}, told)
-    assert (found["gpus"], found["trainer"], found["engines"]) == ("2", "verl", "vllm")
-    assert found["columns"] == "prompt,solution"
-    assert [question.partition(" ")[0] for question in asked] == [
-        "GPUs",
-        "GPUs",
-        "nodes",
-        *(one.text.partition(" ")[0] for one in QUESTIONS[2:]),
-    ]
-    assert "  must be 0 to 999 (got 'many')" in capsys.readouterr().err

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -114,46 +111,6 @@ def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_on
     assert rows["transformers-temperature=1.0-s1"][6] == "~7.00"
     more = planned(sweep={"workload.temperature": [0.5, 1.0, 2.0]})
     assert next(line for line in told(more) if line[:1] == ["vllm-temperature=2.0-s0"])[6] == "~20.0"
-
-
-def test_an_experiment_that_needs_no_gpu_is_told_without_a_profile(results: Path) -> None:
-    assert told(planned(), profile=None)[1] == [
-        *("transformers-s0", "trl", "transformers", "trl-transformers-cpu"),
-        *("10", "0", "?", "?", "submit"),
-    ]
-    text = "\n".join(" ".join(line) for line in told(planned(), given=60, profile=None))
-    assert (
-        "next runs time\nsubmit 4 40 min\n- builtin:tiny-qwen2 in float32: " in text
-        and "\n- ~ from --seconds-per-step" in text
-    )
-
-
-@pytest.mark.full("processes that are struck")
-def test_ten_thousand_runs_are_planned_quickly_without_pandas(results: Path) -> None:
-    raw = two_arms() | {"experiment": "mine", "seeds": list(range(5000))}
-    results.parents[1].joinpath("big.yaml").write_text(json.dumps(raw))
-    code = (
-        "import sys; from workflow.cli import main; code = main(['plan', 'big.yaml', '--profile', 'site']);"
-        "heavy = {'pandas', 'pyarrow', 'submitit', 'snakemake'} & set(sys.modules);"
-        "sys.exit(code or ', '.join(heavy) or 0)"
-    )
-    before = os.times()
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "10000 runs of experiment mine" in done.stdout
-    after = os.times()
-    used = sum(after[2:4]) - sum(before[2:4])
-    assert used < 5, "a second of its own, as a rule (docs/bench.md)"
-
-
-def test_the_certain_sizes_of_a_known_model_are_told_and_nothing_of_an_unknown_one(results: Path) -> None:
-    raw = two_arms()
-    sizes = "microsoft/phi-4 in bfloat16: 27.3 GiB of weights, 200 KiB of cache per token"
-    for model, count in (("microsoft/phi-4", 1), ("somebody/else", 0)):
-        raw["workload"] |= {"model": {"source": model, "revision": "0" * 40}, "dtype": "bfloat16"}
-        lines = plan_lines(load_plan(raw), None, None)
-        assert lines.count(f"- {sizes}") == count and sum("of cache per token" in line for line in lines) == count
 
 
 def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -> None:

@@ -57,13 +57,6 @@ def was_asked(folder: Path) -> bool:
     return (folder.parents[1] / "bin" / "squeue.called").exists()
 
 
-def test_nothing_was_started(experiment: Path) -> None:
-    lines = shown(experiment, "a-s0", "a-s1")
-    assert row(lines, "a-s0") == "a-s0 not submitted 0/10"
-    assert lines[-2:] == ["2 not submitted of 2 runs of mine", "no run was started yet"]
-    assert not was_asked(experiment)
-
-
 def test_local_runs_need_no_slurm(experiment: Path) -> None:
     MadeRun(experiment, "done").job(cluster="local").attempt(steps=10).done().end("finished")
     alive = MadeRun(experiment, "alive").job(cluster="local").attempt(steps=4)

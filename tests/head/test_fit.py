@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import UserError
 from workflow.head.train_rule import local_gpus, require_fit
-from workflow.job.training import server_environment, trainer_environment
+from workflow.job.training import trainer_environment
 
 from ..programs import executable
 
@@ -98,13 +98,6 @@ def test_threads_do_not_spin_where_they_compute(
     order["spec"] = {"workload": {"gpus_per_node": gpus}}
     for env, environ in (({}, own), (own, {})):
         assert trainer_environment(order | {"env": env}, environ).get("OMP_WAIT_POLICY") == waits
-
-
-def test_the_trainer_and_the_server_share_the_gpus_out(tmp_path: Path) -> None:
-    order = stack_order(tmp_path, {}) | {"cluster": "slurm", "visible_gpus": None}
-    order["spec"] = {"workload": {"gpus_per_node": 4}, "server": {"gpus": 2}}
-    both = [of(order, {"CUDA_VISIBLE_DEVICES": "2,3,5,7,8"}) for of in (trainer_environment, server_environment)]
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in both] == ["2,3", "5,7"]
 
 
 def stack_order(folder: Path, environment: dict[str, str]) -> dict[str, Any]:

@@ -6,22 +6,18 @@ import io
 import json
 import os
 import pty
-import re
 import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from workflow.commands.status import Snapshot, row_of, table_of, take_snapshot
-from workflow.runs.experiment import ExpectedRun, Experiment
+from workflow.commands.status import Snapshot, table_of
 from workflow.runs.locks import try_lock
-from workflow.runs.run_state import RunState
 
 from ..late_signals import late_signals
 from ..patience import Patience, ended
@@ -123,33 +119,3 @@ def shown(found: Snapshot, width: int = 80, height: int = 24) -> list[str]:
     with console.capture() as captured:
         console.print(table_of(found, 2.0, width, height))
     return captured.get().splitlines()
-
-
-def test_a_table_of_more_runs_than_lines_shows_what_is_on_its_way(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "mine"
-    for number in range(40):
-        MadeRun(folder, f"done-{number:02}").job(cluster="local").attempt(steps=10).done().end("finished")
-    MadeRun(folder, "broken").job(cluster="local").attempt(steps=2).end("killed", code=-9)
-    runs = [*(f"done-{number:02}" for number in range(40)), "broken", "later"]
-    found = take_snapshot(Experiment("mine", folder, [ExpectedRun(run, F, 10) for run in runs]))
-    lines = shown(found, 100)
-    assert len(lines) <= 24 and all(len(line) <= 100 for line in lines)
-    assert [line.split()[0] for line in lines[1:4]] == ["broken", "later", "done-00"]
-    (more,) = [line for line in lines if line.startswith("and ")]
-    left = int(more.split()[1])
-    assert more == f"and {left} more: {left} finished" and left > 25
-    assert "40 finished, 1 failed, 1 not submitted of 42 runs of mine" in lines
-    assert re.match(r"as of \d\d:\d\d:\d\d; every 2 s; Ctrl-C ends the watch, not the runs", lines[-1])
-    assert any(line.startswith("broken: was killed by signal 9") for line in lines)
-
-
-def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
-    state = RunState("sglang-lr0.001-s0", state="running", step=4, steps=100, attempt=1, node="gpu1", job_id="7")
-    state = replace(state, step_s=400.0, walltime_left_s=3600.0, note="wrote 3 s ago")
-    found = Snapshot("12:00:00", [state], [row_of(state)], ["", "1 running of 1 run of mine"])
-    assert shown(found, 100)[1].split("  ")[-1] == "wrote 3 s ago"
-    for width in (60, 80):
-        lines = shown(found, width)
-        assert all(len(line) <= width for line in lines) and "4/100" in lines[1] and "10 h 40 min" in lines[1], lines
-        assert "sglang-lr0.001-s0: wrote 3 s ago" in lines
-    assert "4/100" in shown(found, 40)[1]

@@ -106,16 +106,3 @@ def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(
     monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock() + slept)
     monkeypatch.setattr(rendezvous.time, "sleep", sleep)
     assert nodes.head.culprit(1) == ("rank 1 (gpu2) has not written its status for 120 s", None), "nobody polls it"
-
-
-def test_the_processes_of_one_node_meet_on_its_loopback(tmp_path: Path) -> None:
-    setup = setup_of(tmp_path, 0)
-    alone = TaskSetup(
-        **{name: getattr(setup, name) for name in ("folder", "python", "environment", "cwd", "log")},
-        place=Place(0, ("gpu1",), 2, 2),
-    )
-    with RanksHead(alone, 2) as head:
-        head.start(tmp_path)
-        head.wait_for_nodes()
-        assert head.command(["python", "-m", "trainer", "order"])[-3:] == ["-m", "trainer", "order"]
-        assert head.address.startswith("127.0.0.1:") and head.culprit(1) == ("", 1)

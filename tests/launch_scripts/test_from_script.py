@@ -303,50 +303,19 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings() -> Non
     ("text", "says"),
     [
         ("python train.py --engine vllm\n", r"starts no training that is read here \(line 1 starts train.py\); known"),
-        ("echo nothing\n", "starts no training that is read here; known: the commands of TRL, verl, ms-swift"),
         ("python -m openrlhf.cli.train_ppo_ray --n 8\n", r"run.sh:1 trains with OpenRLHF; an experiment is made of"),
-        ("python -m verl.trainer.main_ppo a=1\n", "algorithm.adv_estimator=gae"),
         (
             "python -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer\n",
             "line 1: --config-name=ppo_megatron_trainer: an experiment has verl's ppo_trainer",
         ),
         ("swift rlhf --rlhf_type dpo --model x\n", "trains with --rlhf_type dpo, and an experiment compares GRPO"),
-        ("trl grpo --model_name_or_path m --dataset_name d\n", "--data"),
     ],
 )
 def test_a_script_without_such_a_training_is_told_in_its_own_terms(text: str, says: str) -> None:
     Path("run.sh").write_text(text, encoding="utf-8")
-    if "trl" in text:
-        text = "a table of the hub"
-        raw, _ = _written(Path("run.sh"))
-        assert raw["workload"]["data"]["revision"] == "write-the-commit-here"
-        return
     with pytest.raises(UserError, match=says) as caught:
         planned(Path("run.sh"))
     assert "`rolloutbench ab` runs a script as it is" in str(caught.value)
-
-
-def test_no_file_is_overwritten_and_no_script_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "--from", "none.sh"]) == 1
-    assert (
-        "none.sh cannot be read: No such file or directory; give the path of a bash script" in capsys.readouterr().err
-    )
-    Path("run.sh").write_text(article_script(), encoding="utf-8")
-    Path("run.yaml").write_text("mine")
-    assert main(["new", "run.yaml", "--from", "run.sh"]) == 1
-    assert "run.yaml exists" in capsys.readouterr().err and not Path("profiles").exists()
-
-
-def test_an_environment_is_used_as_it_is(
-    stack_python: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    python = stack_python("trl-transformers-cpu")
-    raw, said = written("trl grpo --model_name_or_path ./m --dataset_name ./d.jsonl\n", "--stack-python", str(python))
-    assert raw["arms"] == {"transformers": {"trainer": "trl", "engine": "transformers", "stack": "run-transformers"}}
-    assert raw["workload"]["gpus_per_node"] == 0 and "the environment's torch is the build for CPUs" in said
-    Path("run.yaml").unlink()
-    assert main(["new", "--from", "run.sh", "--stack-python", f"{python},{python}"]) == 1
-    assert "--stack-python names 2 environments for 1 engine" in capsys.readouterr().err
 
 
 def test_nothing_of_a_script_is_run() -> None:

@@ -34,30 +34,23 @@ def ran(text: str, words: Sequence[str], tmp_path: Path) -> str:
     ("script", "word", "prints"),
     [
         ("show python t a.name=vllm \\\n  b=1\n", "a.name=sglang", "<python><t><a.name=sglang><b=1>"),
-        ("E=vllm\nshow t a.name=$E b=1\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
         ("E=vllm\nshow t \"a.name=${E}\" b=1\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
         ("show t a.name='vllm' b=1\n", "a.name=two words", "<t><a.name=two words><b=1>"),
         ("show t ++a.name=vllm\n", "a.name=it's", "<t><++a.name=it's>"),
         ("ARGS=(a.name=vllm 'b=1')\nshow t \"${ARGS[@]}\"\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
-        ("ARGS=\"a.name=vllm b=1\"\nshow t $ARGS\n", "a.name=sglang", "<t><a.name=sglang><b=1>"),
         ("ARGS='b=1\n  a.name=vllm'\nshow t $ARGS\n", "a.name=sglang", "<t><b=1><a.name=sglang>"),
         ("show t --engine vllm -b 1\n", "--engine=sglang", "<t><--engine><sglang><-b><1>"),
-        ("show t --engine=vllm \\\n -b 1\n", "--engine=sglang", "<t><--engine=sglang><-b><1>"),
         ("show t --roll-engine \\\n  vllm\n", "roll_engine=sglang", "<t><--roll-engine><sglang>"),
         ("show t --fast -b 1\n", "--fast=false", "<t><--fast><false><-b><1>"),
         ("ARGS=\"-b 1 --engine vllm\"\nshow t $ARGS\n", "--engine=sglang", "<t><-b><1><--engine><sglang>"),
         ("ENGINE=${1:-vllm}\nshow t a.name=$ENGINE\n", "ENGINE=sglang", "<t><a.name=sglang>"),
-        ("export ENGINE=vllm OTHER=1\nshow $ENGINE $OTHER\n", "ENGINE=sglang", "<sglang><1>"),
         ("ENGINE=vllm bash -c 'echo $ENGINE'\n", "ENGINE=sglang", "sglang\n"),
         ("bash -c 'echo train a.name=vllm b=1'\n", "a.name=sglang", "train a.name=sglang b=1\n"),
         ("bash <<EOF\necho train a.name=vllm b=1\nEOF\n", "a.name=sglang", "train a.name=sglang b=1\n"),
         ("run() { show t a.name=$1; }\nrun vllm\n", "a.name=sglang", "<t><a.name=sglang>"),
         ("# a.name=v\nshow t aa.name=1 a.name=v x.a.name=2\n", "a.name=s", "<t><aa.name=1><a.name=s><x.a.name=2>"),
         ("if true; then\n show t a.name=vllm\nelse\n show t a.name=hf\nfi\n", "a.name=sglang", "<t><a.name=sglang>"),
-        ("ARGS='a.name=vllm'\nshow t $ARGS\n", "a.name=sglang", "<t><a.name=sglang>"),
         ("show t a.name=[1,2] 'a.x={b:1}'\n", "a.name=[3,4]", "<t><a.name=[3,4]><a.x={b:1}>"),
-        ("show t a.x={b:1,c:2}\n", "a.x={b: 3}", "<t><a.x={b: 3}>"),
-        ("show é a.name=vllm ü\n", "a.name=sglang", "<é><a.name=sglang><ü>"),
         ("show $(dirname ${BASH_SOURCE[0]:-x}) a.name=vllm\n", "a.name=$(rm -rf /)", "<><a.name=$(rm -rf /)>"),
     ],
 )  # fmt: skip
@@ -111,8 +104,6 @@ def test_an_argument_of_the_script_selects_the_training() -> None:
         ("echo nothing\n", "a.name=x", "no command in it looks like the training"),
         ("ARGS='a.name=vllm b=1'\npython train.py $ARGS\n", "a.name=two words", "line 1: a.name is part of a longer"),
         ("ARGS='a.name=vllm'\npython train.py $ARGS\n", "a.name=two words", "cannot be quoted"),
-        ("python train.py\n", "name", "write key=value"),
-        ("docker run x bash -c \"python train.py \\\"\\$X\\\" a=1\"\n", "b.c=1", "cannot be added to the quoted"),
     ],
 )  # fmt: skip
 def test_a_word_without_a_place_is_refused(script: str, word: str, told: str) -> None:
@@ -136,8 +127,6 @@ def test_the_scripts_own_path_is_that_of_the_original(tmp_path: Path) -> None:
     [
         ("train.py", "import torch\n", r'python .*train.py "\$@"'),
         ("run", "#!/usr/bin/env python3\n", "is no bash script"),
-        ("run.sh", "echo\r\necho\r\n", "line ends of Windows"),
-        ("run.sh", "\xff", "not UTF-8"),
         ("missing.sh", None, "No such file"),
     ],
 )

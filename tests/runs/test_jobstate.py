@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from common import retry
-from common.errors import UserError
 from common.files import write_text
-from common.messages import report_errors
 from common.retry import retry_io
 from workflow.head import watch as scheduler
 from workflow.head.watch import LocalScheduler, SlurmScheduler
@@ -245,13 +243,3 @@ def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thre
         write_text(tmp_path / "file", "")
     os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_log_that_cannot_be_written_hides_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-
-    def fail() -> None:
-        raise UserError("no space left")
-
-    assert report_errors(fail, log=tmp_path / "file" / "log") == 1
-    assert capsys.readouterr().err == "error: no space left\n"

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from workflow.runs.locks import holder_note, try_lock
 
-from ..patience import ended
-
 HOLD = """
 import sys
 from workflow.runs.locks import lock_experiment
@@ -38,14 +36,6 @@ def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
     assert again is not None
     with again:
         assert holder_note(path) == "8"
-
-
-def test_results_that_are_no_folder_are_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    refused = holder(tmp_path / "file")
-    _, said = ended(refused, 60)
-    assert refused.returncode == 1
-    assert said == f"error: {tmp_path / 'file'} cannot be written (File exists); it must be a folder that you own\n"
 
 
 def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,6 @@ from trainers.verl.driver.step_hooks import step_line as verls_line
 from workflow.job.stopping import Watchdog
 from workflow.runs.progress import MOST_PARTS, JobReporter, Progress, StepReader, without_new_step
 
-from ..job.run_bench import ROOT, RunBench
 from .make_runs import MadeRun
 
 
@@ -52,29 +47,6 @@ def test_the_lines_of_a_run_are_bounded_whatever_its_length(
     assert len(lines) <= 2 + MOST_PARTS and lines[-1].endswith(f"step {steps}/{steps}, 300.00 s, last step"), lines
     if steps == 2000:
         assert [line.split()[2] for line in lines[1:4]] == ["1/2000,", "200/2000,", "400/2000,"]
-
-
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_a_launcher_draws_a_bar_on_a_terminal_that_can(tmp_path: Path, term: str) -> None:
-    one = RunBench(tmp_path, env={"STAND_IN_WAIT": "2"})
-    env = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": term, "COLUMNS": "60"}
-    ours, theirs = pty.openpty()
-    head = subprocess.Popen(one.command(), cwd=ROOT, env=env, stderr=theirs)
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            said += os.read(ours, 4096)
-        except OSError:  # the last one on the terminal has ended
-            break
-        if b"/5" in said:  # its first news
-            one.go()
-    os.close(ours)
-    assert head.wait() == 0, said
-    text = said.decode().replace("\r\n", "\n")
-    bars = re.findall(r"\rarm-s0  [█░]{24}  (\d)/5  ", text)
-    assert ("5" in bars and len(bars) > 1 and text.endswith("done\x1b[K\n")) if term == "xterm" else not bars, text
-    assert ("arm-s0: step 5/5, 0.05 s, last step\n" in text) == (term == "dumb"), text
 
 
 def line_of(kind: str, step: int) -> dict[str, Any]:

@@ -638,17 +638,6 @@ def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_head_that_waits_for_slurm_hears_a_ctrl_c(run: MakeRun) -> None:
-    one = run()
-    one.cluster.stop_daemon("slurmctld")
-    head = one.start()
-    one.wait_for_words(head, "waiting")
-    os.killpg(head.pid, signal.SIGINT)
-    said = one.ended(head)
-    assert head.returncode == 1 and "stopped while waiting" in said
-
-
-@pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start()

@@ -70,18 +70,12 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_
     assert "[slurm-re" not in said and "was not asked" not in said, said
     for train, words, key in (
         ({"slurm_account": "nobody"}, "Invalid account or account/partition combination specified", "slurm_account"),
-        ({"qos": "high"}, "Invalid qos specification", "qos"),
-        ({"slurm_partition": "a100"}, "Invalid partition name specified", "slurm_partition"),
         ({"constraint": "infiniband"}, "Invalid feature specification", "constraint"),
-        ({"reservation": "mine"}, "Requested reservation is invalid", "reservation"),
         ({"slurm_extra": "--frobnicate=1"}, "unrecognized option", "slurm_extra"),
-        ({"slurm_extra": "--constraint=infiniband"}, "Invalid feature specification", "constraint"),
         ({"nodelist": "gpu9"}, "Invalid node name specified", "nodelist or exclude"),
     ):
         code, said = typed(cluster, tmp_path, "preflight", **train)
-        assert code == 1 and f"sbatch refuses a training job of transformers, vllm: {words}" in said.replace(
-            "invalid partition specified: a100 ", ""
-        ), said
+        assert code == 1 and f"sbatch refuses a training job of transformers, vllm: {words}" in said, said
         assert f"change: correct {key} under set-resources: train: in the profile" in said, said
     assert cluster.jobs() == [], "nothing was submitted"
     site = tmp_path / "site" / "config.yaml"
@@ -101,15 +95,6 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_
     code, said = typed(cluster, tmp_path, "preflight")
     assert "sbatch --test-only: Slurm was not asked (" in said and "[slurm-refuses]" not in said, said
     assert doctor(cluster, tmp_path)["sbatch"]["found"].startswith("not asked: ")
-
-
-@pytest.mark.full("a scenario on a real Slurm")
-def test_a_wait_for_ever_has_a_remedy(make_cluster: MakeCluster, run: MakeRun) -> None:
-    cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30")
-    one = run(on=cluster, options=("--account", "lab", "--qos", "short"))
-    head = one.start()
-    one.wait_for_words(head, "waits: QOSMaxWallDurationPerJobLimit (does not end by itself: its QOS or account allows")
-    assert "lower runtime in the profile" in one.said(head)
 
 
 def test_options_in_slurm_extra_reach_sbatch(run: MakeRun) -> None:

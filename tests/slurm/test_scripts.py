@@ -45,20 +45,6 @@ def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_script_is_stopped_before_its_time_limit_and_requeued(run: MakeRun) -> None:
-    one = run(kind=SlurmScript, steps=6, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
-    one.cluster.run("scancel", "--signal=USR2", one.job_id())  # as Slurm does before the limit
-    one.wait(lambda: one.attempts()[0])
-    end = one.attempts()[0]
-    assert (end["kind"], end["cause"], end["last_step"]) == ("stopped", "time limit", 2)
-    one.release()
-    one.finish(head)
-    one.assert_trained_once()
-
-
-@pytest.mark.full("a scenario on a real Slurm")
 def test_a_cancelled_script_is_gone_with_all_that_it_started(run: MakeRun) -> None:
     class WithBackground(SlurmScript):
         setup = "sleep 3600 &\nsetsid sleep 3601 &\n"

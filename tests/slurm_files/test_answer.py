@@ -13,7 +13,6 @@ import pytest
 from common.files import user_name
 from workflow.runs.history import end_from_slurm, kind_of_state
 from workflow.slurm import commands as slurm
-from workflow.slurm import shared_answer as subject
 from workflow.slurm.commands import EndedJob, SlurmError
 from workflow.slurm.shared_answer import Answer, ask, read, request_details
 
@@ -243,4 +242,3 @@ def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
     write(made.paths.attempt(1).request, {"job": 1, "output_bytes": 1000})
     assert kind("FAILED", "1:0") == "died", "an earlier life's words"
     assert kind_of_state("") == "lost" and kind_of_state("NODE_FAIL") == "node failure"
-    assert subject.MAX_AGE_S == 30.0

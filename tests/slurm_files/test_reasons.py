@@ -35,26 +35,11 @@ QOSGrpWallLimit AssocGrpCPUMinutesLimit AssocGrpWallLimit AssocGrpGRESMinutes QO
 """
 
 
-@pytest.mark.parametrize("reason", OF_A_JOB.split())
-def test_a_wait_that_never_ends_has_a_remedy(reason: str) -> None:
-    text = explain_wait(reason)
-    assert text.startswith("does not end by itself: ") and "`rolloutbench cancel` it" in text, text
-
-
-@pytest.mark.parametrize("reason", THAT_END.split() + HELD.split())
-def test_a_wait_that_ends_or_is_a_persons_matter_is_explained(reason: str) -> None:
-    text = explain_wait(reason)
-    assert text and "does not end by itself" not in text, text
-
-
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
         ("QOSMaxWallDurationPerJobLimit", "lower runtime in the profile"),
-        ("AssocMaxWallDurationPerJobLimit", "lower runtime in the profile"),
-        ("QOSMaxGRESPerJob", "lower gres, CPUs"),
         ("QOSMaxGRESPerUser", "never if this job alone requests more (`sacctmgr show qos`"),
-        ("InvalidQOS", "set qos in the profile"),
         ("BadConstraints", "correct constraint"),
         ("(ReqNodeNotAvail, UnavailableNodes:gpu1)", "down, drained or reserved"),
         ("launch failed requeued held", "`scontrol release`"),

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import UserError
 from workflow.slurm.request import gpus_of_gres
-from workflow.slurm.site import Site, default_gres, read_site
+from workflow.slurm.site import Site, read_site
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"nodes": 1, "gpus_per_node": 0}
@@ -67,18 +67,6 @@ def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
     assert read_site(tmp_path).gpus(CPU) is None
     (tmp_path / "config.v9+.yaml").write_text("executor: local\n")
     assert read_site(tmp_path).gpus(CPU) == 0, "Snakemake takes a file for its own version first"
-
-
-def test_the_shipped_profiles() -> None:
-    assert read_site(ROOT / "profiles" / "local").gpus(CPU) == 0
-    assert read_site(ROOT / "profiles" / "local").gpus({"nodes": 1, "gpus_per_node": 2}) == 2
-    slurm = read_site(ROOT / "profiles" / "slurm")
-    assert slurm.gpus({"nodes": 2, "gpus_per_node": 8}) == 16
-    assert (slurm.on_slurm, slurm.light_partition, slurm.slots) == (True, "cpu", 64)
-
-
-def test_what_is_asked_for_where_the_profile_leaves_it_to_the_experiment() -> None:
-    assert (default_gres(CPU), default_gres({"gpus_per_node": 4})) == ("", "gpu:4")
 
 
 def test_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:
