@@ -203,20 +203,6 @@ def test_the_largest_batch_that_vllm_captures(sequences: int, tokens: int, large
     assert cases(EQUAL, options=options)["vllm"].behaviour("graph-sizes") == largest
 
 
-def test_other_modes_differ() -> None:
-    arms = {
-        "sync": {"trainer": "verl", "engine": "vllm", "stack": "verl04-vllm"},
-        "async": {
-            "trainer": "verl",
-            "engine": "vllm",
-            "stack": "verl04-vllm",
-            "options": {f"{ROLLOUT}.mode": "async", "data.return_raw_chat": True},
-        },
-    }
-    levels = {(one.code, one.level) for one in looked_at(planned(ARTICLE, arms=arms)).findings}
-    assert {("rollout-mode", "unequal"), ("rollout-mode", "odd")} <= levels
-
-
 def test_a_flag_that_is_only_asserted_on_is_equivalent_to_its_opposite() -> None:
     """0.4.1's SGLang has graphs whatever enforce_eager says."""
     arms = {

@@ -381,12 +381,6 @@ def test_a_built_in_model_is_not_shared_by_two_transformers() -> None:
     assert "built-in-tokenizer" not in found(EQUAL, arms=mixed)
 
 
-def test_the_ablations_arms_with_graphs_are_named() -> None:
-    raw = yaml.safe_load((ROOT / "experiments/camino-2025-ablation.yaml").read_text())
-    finding = found(raw)["graphs-may-hang"]
-    assert set(finding.arms) == {"vllm-graphs", "vllm-graphs-blocking"} and finding.source == "verl issue 1815"
-
-
 @pytest.mark.parametrize(
     ("steps", "every", "validated"),
     # verl validates at each step that `test_freq` divides, and at the last one.

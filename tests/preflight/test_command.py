@@ -69,12 +69,6 @@ def test_data_need_not_be_here(config: Callable[..., Path]) -> None:
     assert main(["preflight", str(config(**elsewhere))]) == 0
 
 
-def test_nonsense_is_one_message(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["preflight", str(config()), "--seconds-per-step", "-1"]) == 1
-    assert main(["preflight", str(config()), "--profile", "nowhere"]) == 1
-    assert capsys.readouterr().err.count("error:") == 2
-
-
 @pytest.mark.full("libraries of a stack")
 def test_trls_own_settings_tell_of_no_difference_but_the_engines(
     stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -193,12 +187,7 @@ def test_slurm_is_asked_about_one_job_of_each_kind(
     for option in ("--test-only", "--partition=h100", "--qos=high", "--gres=gpu:8", "--exclusive", "--time=1200"):
         assert option in training.split()
     assert "--partition=cpu" in light.split()
-    monkeypatch.setattr(command, "_SLURM_S", 1.0)
-    for script, why in (
-        ("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact slurm controller"),
-        ("sleep 60", "sbatch did not answer within 1 s"),
-    ):
-        sbatch(script)
-        main(words)
-        out = " ".join(capsys.readouterr().out.split())
-        assert "sbatch --test-only: Slurm was not asked (" in out and why in out and "[slurm-refuses]" not in out
+    sbatch("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
+    main(words)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "sbatch --test-only: Slurm was not asked (" in out and "[slurm-refuses]" not in out

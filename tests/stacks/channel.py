@@ -10,7 +10,7 @@ import os
 import sys
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,11 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.send_header("Connection", "close")  # unsaid, the client's next request would meet the closing of this one
         self.end_headers()
-        end = len(content) if channel.cut is None else start + channel.cut
-        if end < len(content):
-            channel.before_cut()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.wfile.write(content[start:end])
+            self.wfile.write(content[start:])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -127,12 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass
 class Channel:
-    """A channel on loopback; with `cut`, every answer ends early after so many bytes."""
+    """A channel on loopback."""
 
     folder: Path
     url: str = ""
-    cut: int | None = None
-    before_cut: Callable[[], object] = bool
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
     """While it is cleared, every answer waits."""

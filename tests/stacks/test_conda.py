@@ -153,31 +153,6 @@ def test_a_tampered_package_is_refused(layered: Site, channel: Channel, tmp_path
     assert not list((layered.stacks / ".conda-packages").glob("rbt-conda*/info"))
 
 
-def test_a_download_that_breaks_off_is_told_and_what_is_there_stays(layered: Site, channel: Channel) -> None:
-    channel.cut = 5_000  # of about 40 000; the other three packages are there by then
-    unpacked = layered.stacks / ".conda-packages"
-    channel.before_cut = lambda: patience.until(lambda: len([*unpacked.glob("*/info/index.json")]) == 3, os.getpid())
-    failed = layered.build()
-    assert failed.returncode == 1 and "Unpacked packages stay" in failed.stderr, failed.stderr
-    assert "channel_alias" in failed.stderr and layered.built() == []
-    channel.cut = None
-    channel.asked.clear()
-    again = layered.build()
-    assert again.returncode == 0, again.stderr
-    assert ("rbt-conda-1.5-0.tar.bz2", None) in channel.asked and len(channel.asked) < 4
-
-
-def dead(line: str) -> str:
-    return f"  url: http://me:secret@127.0.0.1:9/linux-64/{line.rpartition('/')[2]}"
-
-
-def test_a_mirror_stands_in_for_the_public_channels(layered: Site, channel: Channel) -> None:
-    channel.lock(WISHES, layered.envs / "tiny", url="https://conda.anaconda.org")
-    built = layered.build(CONDA_CHANNEL_ALIAS=channel.url + "/")
-    assert built.returncode == 0, built.stderr
-    assert f"from {channel.url}" in built.stderr
-
-
 def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path) -> None:
     use_program(layered, None)
     fake_nvcc(tmp_path / "cuda" / "bin", "12.4")

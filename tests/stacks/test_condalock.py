@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.conda import check_conda_lock, fits, parse_conda_lock
+from workflow.stacks.conda import check_conda_lock, fits
 from workflow.stacks.definition import ENVS, load_stack, stack_names
 
 LAYERED = [name for name in stack_names() if load_stack(name).conda_lock]
@@ -77,15 +77,8 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
             "libgcc 13.*",
             r"dependency 2, wants libgcc 13\.\*, but .*:13 has 14.2.0",
         ),
-        ("conda-lock.yml", "version: 3.11.11", "version: 3.12.1", "the file of python 3.12.1 is called python-3.11.11"),
         ("conda-lock.yml", ", sha256: ", ", sha1: ", "conda-lock.yml:5: python has no sha256"),
         ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs the missing openssl"),
-        (
-            "stack.yaml",
-            'python: "3.11"',
-            'python: "3.12"',
-            "must have Python 3.12, as in stack.yaml .got 3.11.11",
-        ),
     ],
 )
 def test_a_lock_that_does_not_fit_is_refused(folder: Path, file: str, old: str, new: str, message: str) -> None:
@@ -96,23 +89,12 @@ def test_a_lock_that_does_not_fit_is_refused(folder: Path, file: str, old: str, 
         check_conda_lock(load_stack("s", folder.parent))
 
 
-def test_a_package_twice_is_refused(folder: Path) -> None:
-    lock = folder / "conda-lock.yml"
-    lock.write_text(LOCK + LOCK[LOCK.index("- name: libgcc") :])
-    assert len(parse_conda_lock(lock)) == 3
-    with pytest.raises(UserError, match=":20 lists libgcc twice"):
-        check_conda_lock(load_stack("s", folder.parent))
-
-
 @pytest.mark.parametrize(
     ("wish", "version", "expected"),
     [
-        ("*", "1", True),
         ("3.1.*", "3.11.1", False),
         ("3.11.*", "3.11.11", True),
-        ("=12.4", "12.4.131", True),
         ("12.4", "12.4.131", False),
-        (">=2.17,<3", "2.9", False),
         ("1.*|>=3", "2.1", False),
         ("~=2.2", "3.0", False),
     ],

@@ -53,16 +53,6 @@ def test_every_pinned_thing_comes_from_a_lock(name: str) -> None:
     assert len(installs) == 2 and all("--require-hashes" in line for line in installs)
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_shell_takes_the_scripts(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
-    parts = sections(container_definition("trl-transformers-cpu"))
-    for name in ("post", "environment", "runscript"):
-        done = subprocess.run([shell, "-n"], input=parts[name], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-
 def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:
     # As in the image: the definition's folders, and of the site's packages only the builder's. The controller's
     # environment finds the repository itself, so each module's file is looked at.

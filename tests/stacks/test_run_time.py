@@ -132,17 +132,6 @@ def test_paths_and_caches_of_a_process(tmp_path: Path) -> None:
     assert other["TRITON_CACHE_DIR"] != env["TRITON_CACHE_DIR"], "a cache for each stack and lock"
 
 
-def test_caches_lie_on_the_nodes_own_disk_unless_the_site_names_one(tmp_path: Path) -> None:
-    for name in ("own", "job", "site"):
-        (tmp_path / name).mkdir()
-    environ = {"TMPDIR": str(tmp_path / "own")}
-    assert cache_folder("s", environ).is_relative_to(tmp_path / "own")
-    environ |= {"SLURM_TMPDIR": str(tmp_path / "job")}
-    assert cache_folder("s", environ).is_relative_to(tmp_path / "job")
-    environ |= {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path / "site")}
-    assert cache_folder("s", environ).is_relative_to(tmp_path / "site")
-
-
 def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     own = tmp_path / f"rolloutbench-{os.getuid()}"
     own.mkdir(mode=0o777)

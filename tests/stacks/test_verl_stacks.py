@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 from workflow.stacks.conda import parse_conda_lock
 from workflow.stacks.definition import ENVS, SITE_PACKAGES, load_stack
 from workflow.stacks.lockfile import check_lock
-from workflow.stacks.needs import LAYER
 from workflow.stacks.source_builds import build_from_source
 from workflow.stacks.uv import Uv
 
@@ -86,42 +85,6 @@ def test_the_conda_layer_has_the_stacks_python_and_cuda(name: str) -> None:
     assert packages["cuda-nvcc"].version.startswith(f"{stack.cuda}.")
     virtual = yaml.safe_load((ENVS / name / "virtual-packages.yml").read_text(encoding="utf-8"))
     assert virtual["subdirs"]["linux-64"]["packages"]["__cuda"] == stack.cuda
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_the_conda_layer_brings_what_runs_need_or_the_docs_say_what_it_lacks(name: str) -> None:
-    stack = load_stack(name)
-    packages = {package.name for package in parse_conda_lock(ENVS / name / "conda-lock.yml")}
-    locked = versions(name)
-    assert {need for need in stack.run_needs if LAYER[need] not in packages and need not in locked} == set()
-    assert ("libnuma" in packages) == ("libnuma" in stack.run_needs)
-    # Where the driver's stub lies that FlashInfer links with.
-    assert {"cuda-cudart-dev", "cuda-driver-dev_linux-64"} <= packages
-    assert "{conda}/targets/x86_64-linux/lib/stubs" in stack.run_paths["LIBRARY_PATH"]
-    text = " ".join(DOCS.read_text(encoding="utf-8").split())
-    assert (
-        "libcurand-dev" in packages
-        or "(10.4.0.35 for linux-64), which FlashInfer's sampling includes, could not" in text
-    )
-
-
-@pytest.mark.parametrize("kind", ["conda-lock.yml", "environment.yml", "virtual-packages.yml"])
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0][:6])
-def test_two_arms_have_one_conda_layer_but_for_sglangs_libnuma(pair: tuple[str, str], kind: str) -> None:
-    one, other = ((ENVS / name / kind).read_text(encoding="utf-8") for name in pair)
-    if load_stack(pair[1]).cuda == "13.0":
-        other = other.replace('  - "libnuma"\n', "")
-        other = re.sub(r"- name: libnuma\n(?:  .*\n)+", "", other)
-        one, other = (re.sub(r"linux-64: [0-9a-f]{64}", "", text) for text in (one, other))  # of environment.yml
-    assert one == other
-
-
-def test_a_stack_without_mathematics_headers_in_its_conda_layer_takes_those_of_the_wheels() -> None:
-    for name in STACKS:
-        stack = load_stack(name)
-        packages = {package.name for package in parse_conda_lock(ENVS / name / "conda-lock.yml")}
-        has = {"libcublas-dev", "libcusparse-dev", "libcusolver-dev"} <= packages
-        assert has != (stack.source_environment.get("CPATH") == f"{SITE_PACKAGES}/nvidia/cu13/include")
 
 
 def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path: Path) -> None:
