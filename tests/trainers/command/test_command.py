@@ -262,20 +262,6 @@ def test_commands_understand_such_an_arm(
     assert command == "doctor" or "a-s0" in out.out or "impossible: nothing" in out.out
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"resume": "later"}, "options.resume"),
-        ({"words": ["api_key=x"]}, "looks like a secret"),
-        ({"words": ["key"]}, "is no word to vary"),
-    ],
-)
-def test_wrong_options_are_named(bench: Callable[..., ScriptBench], options: dict[str, Any], told: str) -> None:
-    one = bench()
-    with pytest.raises(UserError, match=told):
-        one.plan(**options)
-
-
 def test_its_fingerprint_is_of_the_text_and_the_words(bench: Callable[..., ScriptBench]) -> None:
     one = bench()
     first = one.spec["fingerprint"]

@@ -1,4 +1,4 @@
-"""Twenty forms in which people write launch scripts: each starts as it is, with another engine in the training's words.
+"""Forms in which people write launch scripts: each starts as it is, with another engine in the training's words.
 
 The forms are those of public examples of verl, TRL, ms-swift, OpenRLHF, NeMo-RL and slime, written anew and short.
 Programs are stand-ins that note how they were called; those that start others start them.
@@ -27,16 +27,14 @@ done
 """
 )
 PROGRAMS = {
-    **dict.fromkeys(("python", "python3", "torchrun", "accelerate", "deepspeed", "trl", "swift", "nvidia-smi"), NOTE),
-    **dict.fromkeys(("srun", "uv", "ray"), STARTS + '[ $# -eq 0 ] || exec "$@"\n'),
+    **dict.fromkeys(("python3", "torchrun", "swift"), NOTE),
+    **dict.fromkeys(("srun", "ray"), STARTS + '[ $# -eq 0 ] || exec "$@"\n'),
     # The image comes before the program.
-    **dict.fromkeys(("docker", "apptainer"), STARTS + '[ $# -lt 2 ] || { shift; exec "$@"; }\n'),
+    "apptainer": STARTS + '[ $# -lt 2 ] || { shift; exec "$@"; }\n',
 }
 VERL = "actor_rollout_ref.rollout.name"
 FORMS = {
     "backslashes": (f"set -x\npython3 -m verl.trainer.main_ppo \\\n  trainer.n=1 \\\n  {VERL}=vllm $@\n", VERL),
-    "set -euo pipefail, tee": (
-        f"set -euo pipefail\npython3 -m verl.trainer.main_ppo {VERL}=vllm 2>&1 | tee run.log\n", VERL),
     "a variable in the engine's word": (
         f"ENGINE=${{ENGINE:-vllm}}\npython3 -m verl.trainer.main_ppo {VERL}=$ENGINE exp=${{ENGINE}}_1\n", "ENGINE"),
     "functions": (
@@ -45,12 +43,8 @@ FORMS = {
     "arrays": (
         f"DATA=(data.train=a data.val=b)\nROLLOUT=(\n  {VERL}=vllm  # engine\n  x=1\n)\n"
         "python3 -m verl.trainer.main_ppo \"${DATA[@]}\" \"${ROLLOUT[@]}\" \"$@\"\n", VERL),
-    "arguments only": ("python3 -m verl.trainer.main_ppo --config-name=base \"$@\"\n", VERL),
     "torchrun": (
         "torchrun --nproc_per_node=8 --master_port=$((29500 + RANDOM % 10)) train.py --rollout vllm\n", "--rollout"),
-    "accelerate launch": (
-        "export ACCELERATE_LOG_LEVEL=info\naccelerate launch --config_file zero3.yaml \\\n"
-        "  train.py --vllm_mode vllm --lr 1e-6\n", "vllm_mode"),
     "ray job submit": (
         "ray start --head --num-gpus 8\nray job submit --address=http://127.0.0.1:8265 \\\n"
         "  --runtime-env-json='{\"env_vars\": {\"A\": \"1\"}}' \\\n"
@@ -59,25 +53,13 @@ FORMS = {
         "#SBATCH --nodes=2\n#SBATCH --gres=gpu:8\ncd \"$SLURM_SUBMIT_DIR\"\n"
         "srun --ntasks-per-node=1 apptainer exec --nv image.sif bash -c 'python3 train.py --engine vllm'\n",
         "--engine"),
-    "a here-document": (
-        f"bash -s <<EOF\nset -e\npython3 -m verl.trainer.main_ppo {VERL}=vllm\nEOF\n", VERL),
     "a here-document that becomes a script": (
         f"cat > inner.sh <<'EOF'\npython3 -m verl.trainer.main_ppo {VERL}=vllm\nEOF\nbash inner.sh\n", VERL),
-    "a here-string": (
-        f"bash <<< 'python3 -m verl.trainer.main_ppo {VERL}=vllm'\n", VERL),
     "in the background, with wait": (
         f"nohup python3 -m verl.trainer.main_ppo {VERL}=vllm > train.log 2>&1 &\nPID=$!\nwait $PID\n", VERL),
-    "exec": (
-        "exec > >(cat) 2>&1\nMODEL_ARGS=(--layers 24)\nexec python3 train.py ${MODEL_ARGS[@]} --rollout-engine vllm\n",
-        "rollout_engine"),
     "case by the first argument": (
         "case \"${1:?engine}\" in\n  vllm) ARGS='--engine vllm' ;;\n  sglang) ARGS='--engine sglang' ;;\n"
         "  *) echo unknown; exit 1 ;;\nesac\npython3 train.py $ARGS\n", "1"),
-    "a Python launcher": ("python3 launch.py --recipe grpo.yaml --override 'engine=vllm'\n", "engine"),
-    "uv run": ("uv run --no-sync python3 examples/run_grpo.py --config c.yaml ++policy.generation.backend=vllm\n",
-               "policy.generation.backend"),
-    "a container": (
-        "docker pull image\ndocker run --rm image bash -c 'cd . && python3 train.py --engine vllm'\n", "--engine"),
     "in the script's own folder": (
         "SCRIPT_DIR=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\ncd \"$(dirname $0)/..\"\n"
         "source \"$SCRIPT_DIR/model.sh\"\nswift rlhf --rlhf_type grpo --use_vllm true --engine vllm $MODEL_ARGS\n",
@@ -113,7 +95,7 @@ def test_a_form_starts_without_an_edit(form: str, tmp_path: Path, monkeypatch: p
     done = start(f"#!/bin/bash\n{body}", [f"{name}=sglang"], tmp_path, monkeypatch)
     assert done.returncode == 0, done.stderr
     called = (tmp_path / "calls").read_text().splitlines()
-    trained = [call for call in called if not call.startswith(("srun", "uv", "ray", "docker", "apptainer"))]
+    trained = [call for call in called if not call.startswith(("srun", "ray", "apptainer"))]
     said = [call.replace("vllm_mode", "").replace("use_vllm", "") for call in trained]
     assert said and all("sglang" in call and "vllm" not in call for call in said), called
 

@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from common.files import file_sha256
-from trainers.replay.driver import _lengths
 from trainers.replay.lengths import check_lengths, draw_lengths, idle_share, step_lengths
-from workflow.runs.paths import RunPaths
 
 
 @settings(max_examples=200)
@@ -84,25 +81,14 @@ def test_zero_lengths_and_foreign_files_are_refused(tmp_path: Path) -> None:
     ("asked", "said"),
     [
         ({}, "must give the lengths of the completions"),
-        ({"mean": 3, "median": 3}, "has no 'median'"),
         ({"shortest": 3}, "mean must be a number of tokens"),
         ({"mean": 300}, "1 <= shortest <= mean <= longest <= workload.max_response_length"),
-        ({"mean": 5, "longest": 4}, "1 <= shortest"),
     ],
 )
 def test_what_cannot_be_asked_for(asked: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         check_lengths(asked, 64)
     assert check_lengths({"mean": 5}, 64) == {"mean": 5.0, "shortest": 1, "longest": 64}
-
-
-def test_a_source_is_looked_for_where_snakemake_was_started(tmp_path: Path) -> None:
-    """In the folders as the job makes them: its spec.json is its attempt's."""
-    source = steps_table(tmp_path / "steps.parquet", [(1, "sample", "response_length", 3.0)] * 2)
-    lengths = {"source": source, "sha256": file_sha256(tmp_path / "steps.parquet")}
-    words = {"lengths": lengths, "steps": 1, "prompts": 1, "num_generations": 2, "max_response_length": 8}
-    attempt = RunPaths(tmp_path / "results" / "mine" / "runs" / "vllm-s0").new_attempt()
-    assert _lengths(words, attempt.folder) == [[3, 3]]
 
 
 def test_places_stand_empty_while_the_longest_is_written() -> None:

@@ -218,10 +218,7 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(
 def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Path) -> None:
     assert planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs
     for options, words, said in (
-        ({"speed": 3}, {}, "options.speed is no option of a replay"),
-        ({"lengths": {"source": "nosuch.parquet"}}, {}, "no such file: nosuch.parquet"),
         ({}, {"nodes": 2}, "workload.nodes must be 1 with trainer replay"),
-        ({"tensor_parallel": True}, {}, "options.tensor_parallel of a replay must be a number of GPUs"),
         ({"tensor_parallel": 2}, {}, r"must divide workload.gpus_per_node \(1\)"),
         ({"tensor_parallel": 4}, {"gpus_per_node": 6, "gpu": "H100-80GB"}, r"must divide workload.gpus_per_node \(6\)"),
         ({}, {"gpus_per_node": 4, "gpu": "H100-80GB"}, "the step's 2 prompts .* must be a multiple of the 4 engines"),
