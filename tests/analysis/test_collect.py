@@ -210,3 +210,9 @@ def test_many_runs_have_each_its_own_table_and_one_that_fails_stops_no_other(run
     for n in (0, 2):
         table, metadata = read_steps(runs[n] / "steps.parquet")
         assert set(table["run_id"].to_pylist()) == {f"vllm-s{n}"} and metadata["timers"] == "trl 1.16"
+
+
+def test_one_file_for_several_runs_is_refused(runs, tmp_path, capfd):
+    with pytest.raises(SystemExit):
+        main([*map(str, runs), "--out", str(tmp_path / "steps.parquet")])
+    assert "--out is for one run" in capfd.readouterr().err

@@ -160,6 +160,14 @@ def test_one_arm_only(tmp_path):
     assert found.no_comparison == "No comparison: only one arm has runs (vllm)."
 
 
+def test_arm_without_runs_and_run_without_files(tmp_path):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    (folder / "runs" / "a" / "steps.parquet").unlink()
+    found = content(folder)
+    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.arm_verdicts
+    assert "run a is left out" in text(found, "run-left-out") and "analysis.collect" in text(found, "run-left-out")
+
+
 def test_a_run_of_another_configuration_is_left_out(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
     plan = json.loads((folder / "plan.json").read_text())

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.imports.__main__ import main
@@ -92,6 +93,16 @@ def said(metadata, code):
 def wide_of(results, *specs, warmup=0):
     runs = [read_run(results, spec["run_id"], None)[0] for spec in specs]
     return runs, *wide_steps(runs, warmup)
+
+
+def test_a_long_run_is_written_in_groups_of_rows(tmp_path, monkeypatch):
+    log = write(tmp_path, verl_lines([PLAIN] * 10))
+    whole, about, _ = imported(tmp_path / "one", spec_of("vllm", [log]))
+    monkeypatch.setattr("analysis.steps.ROWS_AT_A_TIME", 9)
+    parts, metadata, _ = imported(tmp_path / "two", spec_of("vllm", [log]))
+    assert parts.equals(whole) and metadata == about
+    file = tmp_path / "two" / "runs" / "vllm-s0" / "steps.parquet"
+    assert [pq.ParquetFile(file).metadata.row_group(n).num_rows for n in range(4)] == [12, 12, 12, 4]
 
 
 def test_a_missing_version_is_read_from_the_source_or_from_its_timers(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 import make_results
 import pandas as pd
 import pytest
-from roofline_results import an_import, article_row, collected, steps_to, trained
+from roofline_results import ARTICLE_VLLM, an_import, article_row, collected, row, steps_to, trained
 
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.runs import Run, read_run
@@ -21,6 +21,15 @@ def worked(*runs: Run, warmup: int = 2) -> pd.DataFrame:
 
 def codes(*runs: Run, warmup: int = 2) -> dict[str, str]:
     return {v.code: v.text for v in work_verdicts(wide_steps(runs, warmup)[0], runs)}
+
+
+def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> None:
+    """The article has vLLM's phases only."""
+    run = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
+    wide = worked(run)
+    assert wide["floor_s"].isna().all() and set(wide["floor_basis"]) == {""}
+    assert wide["generation_s"].iloc[2] == pytest.approx(849.20 - 1.04)
+    assert "no decode floor in 1 of 1 counted steps: neither each response's" in codes(run)["no-lengths-for-floor"]
 
 
 def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ def test_the_single_requests_are_kept_where_the_file_has_them(files, name, laten
     assert mean == pytest.approx(latency_s, rel=0.2) and max(samples["benchmark/first_token_s"]) < mean
 
 
+def test_a_folder_of_aiperf_and_its_requests_alone_are_read(files, capsys):
+    said = told(capsys, "a=aiperf-0.12", "b=aiperf-0.13/profile_export.jsonl")
+    assert "a: aiperf, engine not in its log; 1 run, 1 result 20 requests, 13.6 requests/s" in said
+    assert "b: aiperf-requests, engine not in its log; 1 run, 1 result 3 requests" in said
+
+
 def test_other_loads_are_unequal_terms_and_a_rate_that_the_client_sets_is_said(files, capsys):
     said = told(capsys, "a=aiperf-0.12", "b=aiperf-0.13")
     assert "Unequal terms (1 setting differs between arms: load ('20 requests/s' in a; '4 at once' in b))" in said

@@ -275,3 +275,12 @@ def test_a_column_of_durations_is_no_clock(tmp_path, name, seconds):
         ]
         read = table(tmp_path, rows, f"step,phase,seconds,{name}")
         assert not read.verdicts and not any(r.resumed for r in read.records.values())
+
+
+def test_a_clock_of_a_table_that_falls_again_and_again_is_a_warning(tmp_path):
+    at = dict(enumerate([10, 20, 30, 5, 15, 25, 5, 15, 25, 35], 1))
+    read = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], "step,phase,seconds,elapsed_time")
+    assert [s for s, r in read.records.items() if r.resumed] == [4, 7]
+    note, warning = read.verdicts
+    assert (note.code, note.level) == ("counter-fell", "note") and warning.code == "clock-fell"
+    assert warning.level == "warning" and "elapsed_time falls 2 times (at step 4, 7)" in warning.text

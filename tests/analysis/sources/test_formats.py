@@ -143,6 +143,12 @@ def test_a_decimal_comma_is_read_where_it_can_be_nothing_else(tmp_path, delimite
     assert not set(read(write(tmp_path, thousands)).read.records[2].scalars.values()) - {12.0}
 
 
+def test_a_row_with_more_values_than_columns_is_not_read_in_part(tmp_path):
+    found = read(write(tmp_path, "step,phase,seconds\n1,gen,10,5\n1,step,12.5,\n"))
+    assert found.read.records[1].scalars == {"timing_s/step": 12.5}
+    assert "x:2 cannot be read" in found.read.verdicts[0].text and "more values" in found.read.verdicts[0].text
+
+
 def test_odd_rows_of_a_table_are_named(tmp_path):
     text = TABLE + "x,gen,1\n5,,1\n5,gen,fast\n\n5,step,nan\n5,gen,-1\n5,gen,-2\n"
     found = read(write(tmp_path, text, "t.csv"))

@@ -353,6 +353,12 @@ def test_an_excerpt_of_averages_was_not_logged_every_so_many_steps(tmp_path):
     assert "every" not in told and "1 record of 3" in told and "56 steps" in told
 
 
+def test_an_average_that_was_written_twice_is_one(tmp_path):
+    rows = averages()
+    records = jsonl(tmp_path, [*rows[:2], rows[1], *rows[2:]]).read.records
+    assert [r.scalars[WALL] for r in records.values()] == pytest.approx(TIMES, abs=1e-4)
+
+
 def test_averages_that_are_too_coarse_are_refused(tmp_path):
     rows = [as_texts(swift_row(s, 12.0 + 0.01 * s)) for s in range(2000, 2010)]
     with pytest.raises(UserError, match=r"only the average since the start.*took .* s, give or take"):
