@@ -109,7 +109,7 @@ CASES: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
         lambda: of(claim(raw=(2.0, 0.7, 5.9, ""))),
     ),
     "more steps": (lambda: of(claim(raw=(2.0, NAN, NAN, ""))), lambda: of(claim(raw=(2.0, NAN, NAN, ROUNDED)))),
-    "resolve only ratios of": (lambda: block(engines(1.0, noise=0.05)), lambda: block(engines(2.0))),
+    "resolve only ratios of": (lambda: block(engines(1.0, noise=0.3)), lambda: block(engines(2.0))),
     "The estimates disagree: raw and roofline point to the other arm": (
         lambda: of(claim(standardised=1.1, roofline=0.95, raw=0.9, per_token=1.1)),
         lambda: of(claim(standardised=1.1, roofline=1.15, raw=0.9, per_token=1.1)),

@@ -220,7 +220,7 @@ def test_the_claim_is_that_of_the_least_biased_estimate_with_an_interval():
     assert found.ratios[0].estimates == ("roofline",) and found.verdict == "+" and "(95% CI " in line(found)
 
 
-def claim(until=1.05, **estimates):
+def claim(at="", until=1.05, **estimates):
     """A claim of estimates: a value, or (value, low, high, why); a value alone is resolved."""
     rows = {}
     for name in ("raw", "per_token", "roofline", "standardised"):
@@ -230,7 +230,7 @@ def claim(until=1.05, **estimates):
         shown = {"estimate": name, "value": value, "low": low, "high": high, "verdict": verdict, "why": why}
         rows[name] = {**shown, "run_pairs": 3, "paired_steps": 90, "minimum_detectable_ratio": math.nan}
         rows[name] |= {"runs_to_resolve": math.nan, "scope": "across runs"}
-    return claim_from("", rows, until=until)
+    return claim_from(at, rows, until=until)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_the_warm_up_that_was_really_left_out():
     ],
 )
 def test_arms_are_equal_where_the_interval_is_within_the_ratio_that_matters(ends, until, verdict):
-    assert claim(until, raw=(1.02, *ends, "")).verdict == verdict
+    assert claim(until=until, raw=(1.02, *ends, "")).verdict == verdict
 
 
 # Frames whose tables are as different as tables of verdicts can be.
