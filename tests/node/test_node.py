@@ -27,13 +27,6 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
 
 
-class Model:
-    """Something large that refers to itself, as a trainer and its model do."""
-
-    def __init__(self) -> None:
-        self.own = self
-
-
 def test_the_git_state_is_the_commit_and_a_dirty_flag(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
     git(tmp_path, "init", "-q")

@@ -80,11 +80,9 @@ def test_a_function_gets_columns_for_its_parameters() -> None:
 
 
 NOT_LOADED = {
-    "syntax": ("def score(completions:\n  return 1", "mine.py cannot be imported: SyntaxError: '(' was never closed"),
     "raises": ("x = 1\n\nx / 0\n", "ZeroDivisionError: division by zero (mine.py, line 3)"),
     "lacks": ("import a_package_that_nobody_has\n", "ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
     "option": ("def score(completions): ...\n", "mine.py: score has no parameter for option 'target'"),
-    "parameter": ("def score(completions, target, truths): ...\n", "has a parameter 'truths' that is no option"),
     "dies": ("import os\nos._exit(7)\n", "its process ended (exit code 7)"),
 }
 

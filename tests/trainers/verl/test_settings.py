@@ -134,9 +134,6 @@ def bad(version: str) -> Bad:
             "hydra",
         ),
         "without +": (with_("data.shards=3"), "write it with a leading +", "hydra"),
-        "with + though it is there": (with_("+data.shuffle=true"), f"verl {version} has data.shuffle already", "hydra"),
-        "twice": (with_("+data.extra=1", "+data.extra=2"), "An item is already at 'data.extra'", "hydra"),
-        "not an override": (with_("data.shuffle=[1,"), "cannot be read as an override", "hydra"),
         "text for a boolean": (
             with_(f"{M}.use_remove_padding='True'"),
             "must be true or false, without quotes",
