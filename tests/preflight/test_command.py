@@ -13,7 +13,6 @@ import yaml
 
 from common.errors import UserError
 from workflow.cli import main
-from workflow.commands import preflight as command
 from workflow.commands.preflight import resolve_settings
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
