@@ -27,7 +27,7 @@ from trainers.launching import Left
 from trainers.section import NAME_PATTERN
 from workflow.commands.new import name_of
 from workflow.config.plan import load_plan
-from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
+from workflow.launch_scripts.sbatch import options_of_script, request_of
 from workflow.launch_scripts.script import Script, ShellCommand
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import Changes, changes_of, read_text, training_command
@@ -67,7 +67,7 @@ def ab(args: argparse.Namespace) -> None:
     script = read_script(text, args.arguments)
     _require_one_job(args.script, script)
     arms = _arms(args, text)
-    options = [(line, *pair) for line, words in sbatch_lines(text) for pair in options_of(words)[0]]
+    options = options_of_script(text)
     request, left = request_of(options)
     has_slurm = shutil.which("sbatch") is not None
     on_slurm = bool(args.partition or (has_slurm and request.get("slurm_partition")))

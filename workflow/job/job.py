@@ -20,7 +20,7 @@ from common.contracts import AttemptFile, SlurmPlace
 from common.files import read_json, write_json, write_json_once
 from common.retry import await_file, exists, retry_io
 from trainers import Spread
-from workflow.job.node_speed import measured_speed
+from workflow.job.measured_speed import measured_speed
 from workflow.job.place import Place
 from workflow.job.processes import adopt_orphans
 from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask

@@ -14,7 +14,7 @@ from common.published import check_text, check_variable
 from trainers.launching import Launched, Left, Surroundings
 from trainers.protocol import Trainer
 from trainers.registry import trainers
-from workflow.launch_scripts.sbatch import options_of, request_of, sbatch_lines
+from workflow.launch_scripts.sbatch import options_of, options_of_script, request_of
 from workflow.launch_scripts.script import Script, ShellCommand, Word
 from workflow.launch_scripts.shell import read_script
 
@@ -102,7 +102,7 @@ def read_launch_script(path: Path, nodes: int = 0, gpus: int = 0) -> LaunchScrip
         raise UserError(_no_training(path, script))
     trainer, command, at = found[0]
     assert trainer.launch is not None
-    options = [(line, *pair) for line, words in sbatch_lines(text) for pair in options_of(words)[0]]
+    options = options_of_script(text)
     options += [(one.line, *pair) for one in script.commands for pair in _of_sbatch(one)]
     request, left = request_of(options)
     around = _surroundings(path, script, command, at, request)

@@ -18,7 +18,12 @@ _FLAGS = frozenset({"exclusive", "requeue", "no-requeue", "overcommit", "parsabl
 _KEYS = {flag: key for key, flag in TEXTS.items()}
 
 
-def sbatch_lines(text: str) -> Iterator[tuple[int, list[str]]]:
+def options_of_script(text: str) -> list[tuple[int, str, str]]:
+    """Line, name and value of each option in a script's `#SBATCH` lines."""
+    return [(line, *pair) for line, words in _sbatch_lines(text) for pair in options_of(words)[0]]
+
+
+def _sbatch_lines(text: str) -> Iterator[tuple[int, list[str]]]:
     """The words of each `#SBATCH` line; sbatch reads none behind the first command."""
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()

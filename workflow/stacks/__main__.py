@@ -138,7 +138,7 @@ def _found(given: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m workflow.stacks", description=__doc__)
     parser.add_argument("--envs", type=Path, default=ENVS, help="folder of the definitions (default: the repository's)")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     stacks, wheels = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
     stacks.add_argument(
         "--stacks-dir", type=Path, default=Path(".stacks"), help="folder of the stacks (default: .stacks)"

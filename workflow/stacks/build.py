@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -43,10 +42,12 @@ class PipLayer:
         names = {pin.name for pin in self.pins} - {wheel.package for wheel in self.wheels}
         return tuple(name for name in self.stack.source_builds if name in names)
 
-    def with_torch_index(self, python: str) -> PipLayer:
-        """The layer with PyTorch's own index, if no other source has its torch for that Python release."""
+    def with_torch_index(self) -> PipLayer:
+        """The layer with PyTorch's own index, if no other source has its torch."""
         torch = next((f"torch=={pin.version}" for pin in self.pins if pin.name == "torch"), None)
-        return replace(self, torch_index=tuple(torch_arguments(self.uv, torch, self.stack.torch_backend, python)))
+        return replace(
+            self, torch_index=tuple(torch_arguments(self.uv, torch, self.stack.torch_backend, self.stack.python))
+        )
 
 
 def build(
@@ -136,13 +137,13 @@ def _build(
     for line in require_needs(replace(stack, source_builds=layer.compiled), pins, packages):
         stack.log(f"compute nodes need to run it, and this machine lacks: {line}")
     staging.require_space(final.parent, stack.disk_gib, stack.name)
-    layer = layer.with_torch_index(stack.python)
+    layer = layer.with_torch_index()
     stack.log(f"{len(pins)} packages from {layer.uv.sources}{' and PyTorch' if layer.torch_index else ''}")
     if packages is None:
         with staging.building_folder(final.parent, final.name) as temporary:
-            make_venv(stack, temporary / "env", layer.uv, stack.python, fds)
-            install(layer, temporary / "env", temporary)
-            verify_and_move(layer, temporary, final, wheel_records(layer.wheels))
+            _make_venv(stack, temporary / "env", layer.uv, fds)
+            _install(layer, temporary / "env", temporary)
+            _verify_and_move(layer, temporary, final)
     else:
         _build_in_place(layer, packages, final)
     stack.log(f"ready in {time.monotonic() - started:.0f} s: {final}")
@@ -161,7 +162,7 @@ def _takes_conda(stack: Stack, wanted: str) -> bool:
     return False
 
 
-def verify_and_move(layer: PipLayer, temporary: Path, final: Path, origin: dict[str, Any]) -> None:
+def _verify_and_move(layer: PipLayer, temporary: Path, final: Path) -> None:
     """Verifies the environment `temporary/env`, then moves it to its final path."""
     stack = layer.stack
     if programs := staging.foreign_paths(temporary / "env" / "bin", temporary.name):
@@ -170,7 +171,9 @@ def verify_and_move(layer: PipLayer, temporary: Path, final: Path, origin: dict[
             "is renamed; their packages cannot be part of a stack"
         )
     stack.log("verifying")
-    verify(BuiltEnvironment(stack, temporary / "env", final.name, (), origin, layer.fds), temporary)
+    verify(
+        BuiltEnvironment(stack, temporary / "env", final.name, (), wheel_records(layer.wheels), layer.fds), temporary
+    )
     staging.move_into_place(temporary, final)
 
 
@@ -179,7 +182,7 @@ def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) 
     with staging.growing_prefix(final) as prefix, staging.building_folder(final.parent, final.name) as work:
         prefix = prefix.absolute()  # the environment's files contain it
         create_prefix(stack, packages, prefix, final.parent.parent, uv, layer.fds)
-        install(replace(layer, uv=replace(uv, environ=activated(prefix, uv.environ))), prefix, work)
+        _install(replace(layer, uv=replace(uv, environ=activated(prefix, uv.environ))), prefix, work)
         stack.log("verifying")
         verify(BuiltEnvironment(stack, prefix, final.name, packages, wheel_records(layer.wheels), layer.fds), work)
         (final / "verify.json").unlink(missing_ok=True)
@@ -187,8 +190,9 @@ def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) 
         (work / "verify.json").replace(final / "verify.json")
 
 
-def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]) -> None:
-    """Creates an empty, relocatable environment of `python`: a feature release or an interpreter's path."""
+def _make_venv(stack: Stack, env: Path, uv: Uv, fds: tuple[int, ...]) -> None:
+    """Creates an empty, relocatable environment of the stack's Python."""
+    python = stack.python
     command = ["venv", str(env), "--python", python, "--relocatable", "--no-python-downloads", "--no-project"]
     status, output = uv.run(command, fds=fds)
     if status != 0:
@@ -200,7 +204,7 @@ def make_venv(stack: Stack, env: Path, uv: Uv, python: str, fds: tuple[int, ...]
         raise uv_error(output, f"{stack.name}: making the environment with Python {python}", uv)
 
 
-def install(layer: PipLayer, env: Path, folder: Path) -> None:
+def _install(layer: PipLayer, env: Path, folder: Path) -> None:
     """Installs the pip layer into an empty or a conda environment.
 
     `folder` is on the environment's file system, for temporary files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -13,7 +14,7 @@ from common.errors import UserError
 from workflow.stacks import staging
 from workflow.stacks.definition import ENVS, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import check_lock, parse_lock
-from workflow.stacks.verification import BuiltEnvironment, require_free, verify
+from workflow.stacks.verification import BuiltEnvironment, origin_of, verify
 
 BUILDER = ("packaging", "pyyaml", "uv")
 """The packages of the controller's lock that `python -m workflow.stacks build` imports."""
@@ -87,7 +88,9 @@ def adopt(name: str, image: Path, stacks_dir: Path, envs: Path = ENVS) -> Path:
     if program is None:
         raise UserError("neither apptainer nor singularity is on PATH; install it, or load its module, and try again")
     final = stacks_dir / name / lock_id(name, envs)
-    require_free(stack, final, ADOPTED, f"adopt {image}")
+    present = origin_of(final).get("state", "built")
+    if os.path.lexists(final / "env") and present != ADOPTED:
+        raise UserError(f"{name} already exists, {present}; to adopt {image}, remove that folder first: {final}")
     with (
         staging.builder_lock(final.parent, name) as fds,
         staging.building_folder(final.parent, final.name) as temporary,

@@ -121,14 +121,14 @@ def move_into_place(temporary: Path, final: Path) -> None:
 
 
 @contextlib.contextmanager
-def explaining_disk(name: str, folder: Path, advice: str = "") -> Iterator[None]:
+def explaining_disk(name: str, folder: Path) -> Iterator[None]:
     """Turns file system errors into UserErrors, and reports a full disk."""
     try:
         yield
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise UserError(f"{name}: {redacted(str(error))}") from error
-        raise UserError(f"{name}: the disk of {folder.resolve()} is full (or your quota is){advice}") from None
+        raise UserError(f"{name}: the disk of {folder.resolve()} is full (or your quota is)") from None
 
 
 def require_space(folder: Path, needed_gib: float, name: str) -> None:

@@ -83,13 +83,6 @@ def was_chosen(origin: Mapping[str, Any]) -> bool:
     return bool(origin.get("state", "built") != "built")
 
 
-def require_free(stack: Stack, final: Path, state: str, doing: str) -> None:
-    """UserError if the folder has an environment in another state, such as "adopted, not built"."""
-    present = origin_of(final).get("state", "built")
-    if os.path.lexists(final / "env") and present != state:
-        raise UserError(f"{stack.name} already exists, {present}; to {doing}, remove that folder first: {final}")
-
-
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
     """One line for each of those stacks that is registered, adopted or as found."""
     lines = []

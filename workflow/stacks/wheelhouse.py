@@ -17,7 +17,7 @@ from workflow.stacks.uv import HOW_TO_SET_SOURCES, configured_uv, end_of_output,
 
 _PLATFORM = re.compile(r"manylinux_2_(?P<minor>\d+)_(?P<machine>x86_64|aarch64)")
 _TORCH_INDEX = "https://download.pytorch.org/whl/"
-_OLDEST_GLIBC = 5
+_OLDEST_GLIBC = 17
 
 
 def collect(name: str, out: Path, platform: str, envs: Path = ENVS) -> Path:
@@ -50,14 +50,14 @@ def download(pins: Sequence[Pin], folder: Path, python: str, platform: str, opti
     `options` are further ones of `pip download`; index, proxy, certificates and passwords are pip's own settings.
     """
     target = _PLATFORM.fullmatch(platform)
-    if target is None:
+    if target is None or int(target["minor"]) < _OLDEST_GLIBC:
         raise UserError(
-            f"--platform must be manylinux_2_<glibc's minor version>_<x86_64 or aarch64>, such as "
+            f"--platform must be manylinux_2_<glibc's minor version, at least 17>_<x86_64 or aarch64>, such as "
             f"manylinux_2_28_x86_64 (got {platform!r}); `ldd --version` on the target prints its glibc version"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    # pip takes only the platforms that are named; manylinux2014 includes the older names.
-    names = [f"manylinux_2_{minor}" for minor in range(int(target["minor"]), _OLDEST_GLIBC - 1, -1)]
+    # pip takes only the platforms that are named; manylinux2014, which is 2_17, includes the older names.
+    names = [f"manylinux_2_{minor}" for minor in range(int(target["minor"]), _OLDEST_GLIBC, -1)]
     platforms = [f"--platform={each}_{target['machine']}" for each in (*names, "manylinux2014", "linux")]
     with explaining_disk("pip download", folder), tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("".join(pin.requirement for pin in pins))
