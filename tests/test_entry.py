@@ -104,11 +104,7 @@ def test_a_ctrl_c_while_a_program_loads_leaves_no_traceback(words: tuple[str, ..
     assert (head.returncode, head.stderr) == (-signal.SIGINT, "")
 
 
-SITE = {
-    "executor": "slurm",
-    "default-resources": {"slurm_partition": "cpu"},
-    "jobs": 1,
-}
+SITE = {"executor": "slurm", "default-resources": {"slurm_partition": "cpu"}, "jobs": 1}
 TRAIN = {"slurm_partition": "all", "cpus_per_task": 8, "runtime": "1-00:00:00", "mem_mb": "800G"}
 
 

@@ -295,13 +295,7 @@ def test_an_adapter_is_refused_where_nothing_merges_it() -> None:
 
 @pytest.mark.parametrize(
     ("workload", "options", "says"),
-    [
-        (
-            {"gpus_per_node": 4},
-            {"vllm_tensor_parallel_size": 2, "vllm_data_parallel_size": 2},
-            "1 to 3 (got 2 times 2)",
-        ),
-    ],
+    [({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": 2, "vllm_data_parallel_size": 2}, "1 to 3 (got 2 times 2)")],
 )
 def test_what_a_server_of_ms_swift_cannot_have_is_refused(
     workload: dict[str, Any], options: dict[str, Any], says: str

@@ -17,11 +17,7 @@ from analysis.estimates.speedup_table import estimate_table
 from analysis.speedup import comparison_table
 from analysis.verdict.arm_verdict import ArmVerdict, ratio_text
 from analysis.verdict.claim import claim_from
-from analysis.verdict.verdict_block import (
-    verdict_html,
-    verdict_markdown,
-    verdict_text,
-)
+from analysis.verdict.verdict_block import verdict_html, verdict_markdown, verdict_text
 from analysis.verdict.verdict_table import verdict_table
 from common.findings import Finding, LedgerRow, Preflight
 

@@ -119,9 +119,6 @@ class WandbServer:
             self.asked.append(asked)
         return self.fault(asked, before) if self.fault else None
 
-    def count(self, operation: str) -> int:
-        return sum(one.operation == operation for one in self.asked)
-
     def graphql(self, asked: Asked) -> bytes:
         return json.dumps(self._graphql(asked)).encode()
 

@@ -29,10 +29,7 @@ print(json.dumps(results))
 """
 
 # Answers that would be trained on as Python writes them.
-STRANGE: dict[str, list[Any]] = {
-    "lists": [["a"], ["b"]],
-    "blank": ["a", "b", "   "],
-}
+STRANGE: dict[str, list[Any]] = {"lists": [["a"], ["b"]], "blank": ["a", "b", "   "]}
 
 
 def request(data: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
@@ -93,13 +90,9 @@ def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
         "empty": request({**jsonl, "source": str(folder / "empty.jsonl")}),
         "broken": request({**jsonl, "source": str(folder / "broken.jsonl")}),
         "holes": request({**jsonl, "source": str(folder / "holes.jsonl"), "answer_after": None}),
-        "text-and-numbers": request(
-            {**jsonl, "source": str(folder / "text-and-numbers.jsonl"), "answer_after": None},
-        ),
+        "text-and-numbers": request({**jsonl, "source": str(folder / "text-and-numbers.jsonl"), "answer_after": None}),
         "late": request({**jsonl, "source": str(folder / "late.jsonl"), "answer_after": None}),
-        "blank-unused": request(
-            {**jsonl, "source": str(folder / "blank.jsonl"), "answer_after": None, "rows": 2},
-        ),
+        "blank-unused": request({**jsonl, "source": str(folder / "blank.jsonl"), "answer_after": None, "rows": 2}),
         **{name: request({**jsonl, "source": str(folder / f"{name}.jsonl"), "answer_after": None}) for name in STRANGE},
         "no-file": request({**jsonl, "source": "./no/such.jsonl"}),
         "hub-offline": request({"source": "org/data", "revision": "0" * 40}),

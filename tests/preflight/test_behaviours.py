@@ -52,10 +52,7 @@ def test_every_row_knows_all_four_places_or_says_why_not() -> None:
         (
             "attention-kernels",
             EQUAL,
-            {
-                "options": {f"{KWARGS}.vllm.attention_backend": None},
-                "env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"},
-            },
+            {"options": {f"{KWARGS}.vllm.attention_backend": None}, "env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}},
         ),
         ("prefix-cache", EQUAL, {"options": {f"{KWARGS}.vllm.enable_prefix_caching": False}}),
         ("engine-options", EQUAL, {"options": {f"{KWARGS}.vllm.kv_cache_dtype": "fp8"}}),
@@ -79,10 +76,7 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
             EQUAL,
             {
                 **MANY,
-                "options": {
-                    f"{KWARGS}.vllm.num_gpu_blocks_override": 1000,
-                    f"{KWARGS}.sglang.max_total_tokens": 16000,
-                },
+                "options": {f"{KWARGS}.vllm.num_gpu_blocks_override": 1000, f"{KWARGS}.sglang.max_total_tokens": 16000},
             },
         ),
         ("sequence-limit", EQUAL, MANY),
@@ -103,17 +97,9 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
             },
         ),
         # An engine over two nodes leaves it out, told or not.
-        (
-            "custom-all-reduce",
-            ARTICLE,
-            {"nodes": 2, "options": {f"{ROLLOUT}.tensor_model_parallel_size": 16}},
-        ),
+        ("custom-all-reduce", ARTICLE, {"nodes": 2, "options": {f"{ROLLOUT}.tensor_model_parallel_size": 16}}),
         # On Blackwell vLLM takes flashinfer of its own accord.
-        (
-            "attention-kernels",
-            EQUAL,
-            {"gpu": "B200-180GB", "options": {f"{KWARGS}.vllm.attention_backend": None}},
-        ),
+        ("attention-kernels", EQUAL, {"gpu": "B200-180GB", "options": {f"{KWARGS}.vllm.attention_backend": None}}),
         # 1024 sequences of a replica: the limit that vLLM 0.8.5 takes on such a GPU.
         ("sequence-limit", ARTICLE, MANY),
         ("engine-options", ARTICLE, {"options": {f"{KWARGS}.sglang.kv_cache_dtype": "fp8_e5m2"}}),

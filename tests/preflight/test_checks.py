@@ -70,22 +70,12 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("impossible", "engine-kwargs-twice", ARTICLE, {"options": {f"{KWARGS}.vllm.seed": 3}}),
     ("impossible", "batched-tokens", ARTICLE, {"options": {f"{ROLLOUT}.max_num_batched_tokens": 8192}}),
-    (
-        "odd",
-        "batched-tokens",
-        EQUAL,
-        {"options": {f"{ROLLOUT}.enable_chunked_prefill": False}},
-    ),
+    ("odd", "batched-tokens", EQUAL, {"options": {f"{ROLLOUT}.enable_chunked_prefill": False}}),
     ("impossible", "rollout-mode", EQUAL, {"options": {f"{ROLLOUT}.mode": "sync"}}),
     ("impossible", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async"}}),
     ("odd", "rollout-mode", ARTICLE, {"options": {f"{ROLLOUT}.mode": "async", "data.return_raw_chat": True}}),
     ("odd", "trainer-mode", EQUAL, {"options": {"trainer.v1.trainer_mode": "colocate_async"}}),
-    (
-        "impossible",
-        "setting-asserted",
-        EQUAL,
-        {"options": {f"{ROLLOUT}.quantization": "awq"}},
-    ),
+    ("impossible", "setting-asserted", EQUAL, {"options": {f"{ROLLOUT}.quantization": "awq"}}),
     ("impossible", "setting-gpus-beside", EQUAL, {"options": {"trainer.v1.trainer_mode": "separate_async"}}),
     ("impossible", "lora-sglang", ARTICLE, {"options": {LORA: 16}}),
     ("impossible", "lora-weights", ARTICLE, {"options": {LORA: 24}, "without": ("sglang",)}),
@@ -106,12 +96,7 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("odd", "context", EQUAL, {"max_response_length": 40000}),
     ("odd", "sampling-added", ARTICLE, {"options": {f"+{ROLLOUT}.min_p": 0.1}}),
     ("unequal", "sampling-ignored", ARTICLE, {"options": {f"+{ROLLOUT}.min_tokens": 9}}),
-    (
-        "impossible",
-        "attention-kernels-missing",
-        EQUAL,
-        {"options": {f"{KWARGS}.sglang.attention_backend": "fa4"}},
-    ),
+    ("impossible", "attention-kernels-missing", EQUAL, {"options": {f"{KWARGS}.sglang.attention_backend": "fa4"}}),
     ("odd", "sglang-barrier", ARTICLE, {"max_response_length": 36001}),
     ("odd", "few-steps", EQUAL, {"steps": 2, "without": ("sglang",)}),
     ("odd", "one-seed", ARTICLE, {}),
@@ -186,11 +171,7 @@ def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dic
 
 @pytest.mark.parametrize(
     "option",
-    [
-        {"vllm_tensor_parallel_size": 2},
-        {"vllm_gpu_memory_utilization": 1.5},
-        {"sync_ref_model": True},
-    ],
+    [{"vllm_tensor_parallel_size": 2}, {"vllm_gpu_memory_utilization": 1.5}, {"sync_ref_model": True}],
     ids=lambda option: next(iter(option)),
 )
 def test_what_trl_refuses_on_the_node_is_told_before_the_queue(option: dict[str, Any]) -> None:

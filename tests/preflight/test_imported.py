@@ -313,11 +313,7 @@ def test_what_a_configuration_lacks_is_no_fact() -> None:
     held = {arm: source(arm, version="0.9.1") for arm in ("vllm", "sglang")}
     seen = seen_of(bare(), **held)
     rows = {row.setting.partition(" (")[0]: row for row in seen.ledger}
-    for name in (
-        "tokens that one prefill pass reads",
-        "prefix cache",
-        "weights and cache between rollouts",
-    ):
+    for name in ("tokens that one prefill pass reads", "prefix cache", "weights and cache between rollouts"):
         assert rows[name].verdict == "unverifiable" and rows[name].values["vllm"] == "unknown"
     assert "None" not in {value for row in seen.ledger for value in row.values.values()}
     held["vllm"]["resolved"]["data"]["truncation"] = "left"

@@ -18,14 +18,7 @@ from common.retry import retry_io
 from workflow.head import watch as scheduler
 from workflow.head.watch import LocalScheduler, SlurmScheduler
 from workflow.runs import job_state as jobstate
-from workflow.runs.job_state import (
-    Evidence,
-    HeartbeatWatch,
-    JobVerdict,
-    Life,
-    Pulse,
-    job_state,
-)
+from workflow.runs.job_state import Evidence, HeartbeatWatch, JobVerdict, Life, Pulse, job_state
 from workflow.runs.jobs import Submission, belongs_to, identity, make_identity
 from workflow.runs.paths import JobPaths, RunPaths
 from workflow.slurm.commands import EndedJob, QueueJob

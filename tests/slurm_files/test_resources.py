@@ -38,14 +38,7 @@ def test_the_rule_and_the_reader_know_the_same_keys() -> None:
 
 @pytest.mark.parametrize(
     ("text", "minutes"),
-    [
-        ("20h", 1200),
-        ("1.5d", 2160),
-        ("2h30m", 150),
-        ("30s", 1),
-        ("1-00:00:00", 1440),
-        ("0-20:30", 1230),
-    ],
+    [("20h", 1200), ("1.5d", 2160), ("2h30m", 150), ("30s", 1), ("1-00:00:00", 1440), ("0-20:30", 1230)],
 )
 def test_a_time_is_read_as_people_and_slurm_write_it(text: str, minutes: int) -> None:
     assert minutes_of(text) == minutes
@@ -95,13 +88,7 @@ def test_a_wrong_gres_is_a_matter_of_syntax(gres: str, says: str) -> None:
     assert says in told(gres=gres)
 
 
-@pytest.mark.parametrize(
-    ("key", "near"),
-    [
-        ("account", "slurm_account"),
-        ("gpus", "gres"),
-    ],
-)
+@pytest.mark.parametrize(("key", "near"), [("account", "slurm_account"), ("gpus", "gres")])
 def test_a_key_that_the_rule_does_not_have_is_told_with_the_right_one(key: str, near: str) -> None:
     assert f"train: has no key {key}; did you mean {near}? Correct it under set-resources: train:" in told(**{key: "x"})
     assert f"has no key {key}" in told(on_slurm=False, **{key: "x"}), "on this machine, too"
@@ -125,12 +112,7 @@ def test_a_good_request_is_read() -> None:
     assert not request.errors
     assert (request.cpus, request.gpus, request.nodes, request.runtime_min) == (64, 8, 1, 1200)
     assert request.site["setup"] == str(ROOT / "profiles/slurm/setup.sh")
-    assert sbatch_options(request.site) == {
-        "partition": "h100",
-        "gres": "gpu:h100:8",
-        "qos": "high",
-        "mem": "1500000M",
-    }
+    assert sbatch_options(request.site) == {"partition": "h100", "gres": "gpu:h100:8", "qos": "high", "mem": "1500000M"}
 
 
 def test_a_setup_script_of_windows_is_refused(tmp_path: Path) -> None:

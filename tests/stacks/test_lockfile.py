@@ -33,11 +33,7 @@ def test_every_committed_lock_holds_names_versions_and_hashes_only(name: str) ->
 
 @pytest.mark.parametrize(
     ("with_vllm", "other"),
-    [
-        ("trl-vllm-cpu", "trl-transformers-cpu"),
-        ("trl-vllm-cpu", "trl-sglang-cpu"),
-        ("trl-vllm", "trl-transformers"),
-    ],
+    [("trl-vllm-cpu", "trl-transformers-cpu"), ("trl-vllm-cpu", "trl-sglang-cpu"), ("trl-vllm", "trl-transformers")],
 )
 def test_the_engines_share_every_version_that_both_hold(with_vllm: str, other: str) -> None:
     vllm = {pin.name: pin.version for pin in parse_lock(ENVS / with_vllm / "requirements.lock")}

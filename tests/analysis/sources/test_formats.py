@@ -87,11 +87,7 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
 
 @pytest.mark.parametrize(
     ("text", "form"),
-    [
-        ("step:0 - val-core/acc:0.500\n", None),
-        ('{"log_history": []}', None),
-        ("step,phase,seconds\n", None),
-    ],
+    [("step:0 - val-core/acc:0.500\n", None), ('{"log_history": []}', None), ("step,phase,seconds\n", None)],
 )
 def test_no_step_at_all_is_an_error(tmp_path, text, form):
     with pytest.raises(UserError, match="has no training step as"):

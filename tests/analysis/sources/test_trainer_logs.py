@@ -7,11 +7,7 @@ import pytest
 from analysis.imports.formats import format_of
 from analysis.imports.import_run import merged
 from common.errors import UserError
-from trainers.logs.hf_rows import (
-    WALL,
-    read_trainer_state,
-    windows_of,
-)
+from trainers.logs.hf_rows import WALL, read_trainer_state, windows_of
 from trainers.logs.record import STEPS_LOGGED
 from trainers.swift.trainer import read_swift_jsonl
 from trainers.trl.console import read_trl_console

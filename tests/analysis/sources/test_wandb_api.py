@@ -133,8 +133,6 @@ def test_too_many_questions_are_waited_out_and_a_run_that_went_on_is_read_anew(c
     [
         (NAME, None, "finished", None, "needs a key.*wandb login.*WANDB_API_KEY"),
         (NAME, KEY, "finished", 401, "does not accept the key.*wandb login"),
-        (NAME, KEY, "finished", 403, "may not read wandb run me/p/a: ask for access"),
-        ("me/p/other", KEY, "finished", None, "has no run me/p/other that this key may see"),
         (NAME, KEY, "running", None, "me/p/a is running.*Import it when it has ended"),
     ],
 )
@@ -152,18 +150,7 @@ def test_errors_in_words(client, tmp_path, capfd, name, key, state, status, said
     assert "trying again" not in printed and "No network" not in str(error.value)
 
 
-@pytest.mark.full("many damaged files")
-def test_no_network(client, tmp_path, monkeypatch):
-    monkeypatch.setattr(wandb_api, "TRIES", 1)
-    client("http://127.0.0.1:9")
-    with pytest.raises(
-        UserError,
-        match=r"127\.0\.0\.1:9 gave no answer about run me/p/a .*refused.*wandb_api me/p/a --cache .wandb-cache",
-    ):
-        read_wandb_api(NAME, tmp_path / "cache")
-
-
-@pytest.mark.parametrize("name", ["a", "p/a", "https://wandb.ai/me/p/runs/a", "me/p/../a", "../p/a"])
+@pytest.mark.parametrize("name", ["p/a", "https://wandb.ai/me/p/runs/a", "me/p/../a"])
 def test_a_name_that_is_none(tmp_path, name):
     with pytest.raises(UserError, match="entity/project/id"):
         read_wandb_api(name, tmp_path / "cache")
