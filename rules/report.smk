@@ -4,7 +4,8 @@ rule report:
         plan=f"{RESULTS}/plan.json",
         preflight=f"{RESULTS}/preflight.json",
         steps=lambda wildcards: expand(
-            f"{RESULTS}/runs/{{run_id}}/steps.parquet", run_id=wanted_runs()
+            f"{RESULTS}/runs/{{run_id}}/steps.parquet",
+            run_id=wanted_runs(PLAN, checkpoints),
         ),
     output:
         html=report(

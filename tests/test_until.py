@@ -127,10 +127,13 @@ def rolloutbench(folder: Path, *words: str) -> str:
     return subprocess.run(command, cwd=folder, env=env(folder), capture_output=True, text=True, check=True).stdout
 
 
-def snakemake(folder: Path) -> subprocess.CompletedProcess[str]:
+def snakemake_command(profile: Path) -> list[str]:
     command = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "workflow" / "Snakefile")]
-    command += ["--profile", str(ROOT / "profiles" / "local"), "--configfile", "run-ab.yaml"]
-    return run_patiently(command, 300, cwd=folder, env=env(folder))
+    return [*command, "--profile", str(profile), "--configfile", "run-ab.yaml"]
+
+
+def snakemake(folder: Path) -> subprocess.CompletedProcess[str]:
+    return run_patiently(snakemake_command(ROOT / "profiles" / "local"), 300, cwd=folder, env=env(folder))
 
 
 @pytest.mark.full("a whole workflow by snakemake")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow.config.plan import Plan
+from workflow.config.planned_run import PlannedRun
 from workflow.runs.history import read_object
 
 
@@ -26,6 +27,18 @@ def pairs_wanted(plan: Plan, look: Callable[[int], Mapping[str, Any]]) -> int:
         if not found["more"]:
             return pairs
     return until.most
+
+
+def wanted_runs(plan: Plan, checkpoints: Any) -> dict[str, PlannedRun]:
+    """All runs, or those of the pairs that are wanted after the looks so far; `checkpoints` is Snakemake's object.
+
+    Its `get` raises Snakemake's exception for a look that is still to be made, or to be made again.
+    """
+
+    def look(pairs: int) -> Mapping[str, Any]:
+        return read_object(Path(checkpoints.look.get(pairs=pairs).output[0]))
+
+    return plan.first_pairs(pairs_wanted(plan, look))
 
 
 @dataclass(frozen=True, slots=True)
