@@ -68,6 +68,8 @@ HASH = "--hash=sha256:" + "0" * 64
     ("requirements", "overrides", "lock", "message"),
     [
         ("a==2\n", "", f"a==1 \\\n    {HASH}\n", r"in:1 wants a==2, but .*lock:1 pins a==1; run `make locks STACK=s`"),
+        ("a\nb>1\n", "", f"a==1 \\\n    {HASH}\n", r"in:2 wants b>1, which .* does not pin; run `make locks STACK=s`"),
+        ("a\n", "", "a==1\n", "a==1 has no hash"),
         ("a\n", "", f"# from https://x.invalid/\na==1 \\\n    {HASH}\n", "lock:1 of s has an address"),
         ("a\n", "b==3\n", f"a==1 \\\n    {HASH}\nb==1 \\\n    {HASH}\n", "overrides.txt:1 wants b==3, but"),
         ("-c other.in\na\n", "", f"a==1 \\\n    {HASH}\n", "other.in:1 wants a<1, but"),
