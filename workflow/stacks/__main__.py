@@ -182,11 +182,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="default: wheelhouse/<name>")
     platform = f"manylinux_2_28_{os.uname().machine}"  # most clusters support it
     add("--platform", default=platform, help=f"the target's platform (default: {platform})")
-    former = commands.add_parser("register")  # unlisted: its message says what to use
+    _add_given_up(commands.add_parser("register"))
+    return parser
+
+
+def _add_given_up(former: argparse.ArgumentParser) -> None:
+    """An unlisted command, whose message says what to use."""
     former.add_argument("name")
     former.add_argument("options", nargs=argparse.REMAINDER)
     former.set_defaults(run=_register)
-    return parser
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
