@@ -19,7 +19,7 @@ from analysis.estimates.looks import FIRST_LOOK
 from common.errors import UserError
 from workflow.config.model import Until
 from workflow.config.plan import Plan, load_plan
-from workflow.runs.looks import pairs_wanted
+from workflow.runs.looks import pairs_wanted, wanted_runs
 
 from .patience import run as run_patiently
 from .trainers.command.script_bench import FORMATS, program
@@ -75,6 +75,16 @@ def test_an_imported_arm_cannot_get_more_runs() -> None:
     alone = {name: raw["arms"][name] for name in ("vllm",)}
     with pytest.raises(UserError, match="until needs a second arm"):
         load_plan(raw | {"arms": alone, "baseline": "vllm"})
+
+
+def test_an_experiment_of_logs_alone_has_all_that_there_are() -> None:
+    """The report then says how many more run pairs would resolve the verdict."""
+    arms = {
+        engine: {"trainer": "verl", "engine": engine, "import": str(FORMATS / f"verl-console-{engine}-0.log")}
+        for engine in ("vllm", "sglang")
+    }
+    logs = load_plan({"experiment": "logs", "baseline": "vllm", "arms": arms, "seeds": UNTIL})
+    assert list(wanted_runs(logs, None)) == list(logs.imports) and len(logs.imports) == 2
 
 
 def test_the_next_pair_is_wanted_while_the_last_look_is_open() -> None:

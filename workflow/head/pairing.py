@@ -22,6 +22,8 @@ from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
 
 _POLL_S = 2.0
+# Both launchers of a pair start together: the first one's may take a moment to be there again.
+_STARTS_AGAIN_S = 60.0
 # A job that waits for these does not wait for its nodes.
 _OTHER_REASONS = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
 
@@ -40,15 +42,16 @@ class Pairing:
     def placement(self) -> dict[str, str]:
         """The nodes that the job must have, and the Slurm job that must end before it; empty if there are none.
 
-        Waits while the first run's launcher is at work; without one for at most `pair_wait_s`.
+        Waits while the first run's launcher is at work; without one for at most `pair_wait_s`, and only a minute if it
+        has ended without a job that began, since the first run has probably failed.
         """
         if self._first is None:
             return {}
         name, reported = self._first.folder.name, False
-        give_up = time.monotonic() + self._wait_s
+        give_up = time.monotonic() + self._patience_s()
         while not (attempts := matching_attempts(self._first, self._fingerprint)):
             if holder_note(self._first.launcher_lock) is not None:
-                give_up = time.monotonic() + self._wait_s
+                give_up = time.monotonic() + self._patience_s()
             elif time.monotonic() > give_up:
                 self._print(f"{name} has not begun, and nobody is starting it; training on any node")
                 return {}
@@ -62,6 +65,11 @@ class Pairing:
             return {}
         ended = exists(self._first.job(int(attempt["job"])).end)
         return {"nodes": str(placed["nodes"]), "after": "" if ended else str(placed["job_id"])}
+
+    def _patience_s(self) -> float:
+        assert self._first is not None
+        tried = read_object(self._first.spec).get("fingerprint") == self._fingerprint
+        return min(self._wait_s, _STARTS_AGAIN_S) if tried else self._wait_s
 
     def release_if_waiting(self, job: JobPaths, state: JobState) -> None:
         """Let a job go to other nodes that has waited `pair_wait_s` for those of the first run."""
