@@ -171,6 +171,12 @@ def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path: Path) -> None:
         require_unchanged(["mine"])
 
 
+@pytest.mark.parametrize("name", ["trl-vllm-cpu", "a/b", ".."])
+def test_a_name_is_free_and_a_folder(name: str) -> None:
+    with pytest.raises(UserError, match=r"another name|a stack's name must"):
+        record(name, Path(sys.executable))
+
+
 def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path: Path) -> None:
     bare = interpreter(tmp_path / "bare", wheel(tmp_path, "trl", "1"), wheel(tmp_path, "transformers", "5"))
     with pytest.raises(UserError, match=r"has no torch; wanted torch built for CUDA or for a CPU"):
