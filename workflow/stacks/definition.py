@@ -22,6 +22,8 @@ ENVS = ROOT / "envs"
 STACKS = Path(".stacks")
 """The folder of built environments and of stacks recorded as found, in the working directory."""
 _ACCELERATORS = ("cpu", "cuda")
+TRIAL = "-next"
+"""The end of the name of a copy in which another release is tried (upgrade.py)."""
 CURRENT = "current"
 """In a found stack's folder: the link to what was recorded last, a folder named by its lock_id."""
 SITE_PACKAGES = "{site-packages}"
@@ -102,8 +104,8 @@ class Stack:
 
 
 def stack_names(envs: Path = ENVS) -> list[str]:
-    """The sorted names of all stacks that are built from a lock: the folders of `envs` with a stack.yaml."""
-    return sorted(path.parent.name for path in envs.glob("*/stack.yaml"))
+    """The sorted names of all stacks that are built from a lock: the folders of `envs` with a stack.yaml, no trials."""
+    return sorted(path.parent.name for path in envs.glob("*/stack.yaml") if not path.parent.name.endswith(TRIAL))
 
 
 def found_names() -> list[str]:
