@@ -90,14 +90,14 @@ def _run_nodes(run: Run, results: Path) -> RunNodes:
 
 def slow_nodes(runs: Sequence[RunNodes]) -> Iterator[SlowNode]:
     """The nodes that are slower than the others' median by more than the others' spread."""
-    # quantity -> node -> GPU (None: the whole node) -> values
-    measured: dict[tuple[str, str], dict[str, dict[int | None, list[float]]]] = defaultdict(dict)
-    for speed in (speed for one in runs for speed in one.speeds):
+    # stack and quantity -> node -> GPU (None: the whole node) -> values. Another stack has other libraries.
+    measured: dict[tuple[str, str, str], dict[str, dict[int | None, list[float]]]] = defaultdict(dict)
+    for stack, speed in ((str(one.run.spec.get("stack")), speed) for one in runs for speed in one.speeds):
         for figure in speed["figures"]:
-            of_node = measured[figure["what"], figure["unit"]].setdefault(speed["node"], {})
+            of_node = measured[stack, figure["what"], figure["unit"]].setdefault(speed["node"], {})
             of_node.setdefault(figure["gpu"], []).extend(figure["values"])
     found: dict[str, list[str]] = defaultdict(list)
-    for (what, unit), by_node in measured.items():
+    for (_, what, unit), by_node in measured.items():
         for node, values in by_node.items():
             others = [value for other in by_node if other != node for some in by_node[other].values() for value in some]
             # Equal work waits for the slowest GPU.

@@ -262,5 +262,5 @@ def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(runs: MakeRun, 
         one.finish(one.start())
         speed = one.read("attempts", "1", "attempt.json")["speed"]
         assert speed["node"] == node and not speed["not_measured"]
-        found.append(RunNodes(SimpleNamespace(run_id=one.run_id), (node,), (speed,)))  # type: ignore[arg-type]
+        found.append(RunNodes(SimpleNamespace(run_id=one.run_id, spec=one.spec), (node,), (speed,)))  # type: ignore[arg-type]
     assert [slow.node for slow in slow_nodes(found)] == ["gpu2"]
