@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.estimates.equal_work import FLOOR, GENERATION, LONGEST, STEP
+from analysis.estimates.equal_work import FLOOR, FLOOR_BASIS, GENERATION, LONGEST, STEP
 from analysis.speedup import TOKENS
 
 Floats = npt.NDArray[np.float64]
@@ -162,6 +162,7 @@ def paired_runs(
     made = {s: [work_of(draw, regime, steps, s == "b" and regime.drifts) for _ in range(runs)] for s in "ab"}
     faster = {"a": 1.0, "b": generation_speed([*made["a"], *made["b"]], of, speed)}
     columns: dict[str, object] = {
+        **{f"{FLOOR_BASIS}_{s}": "lengths" for s in "ab"},
         "seed": np.repeat(np.arange(runs), steps),
         "step": np.tile(np.arange(steps) + 1, runs),
     }

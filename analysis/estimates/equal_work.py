@@ -6,7 +6,8 @@ paired steps (factors, seed, step), and functions of sums alone, so that bootstr
 raw           ΣT_A / ΣT_B
 per token     (ΣT_A / Σtokens_A) / (ΣT_B / Σtokens_B)
 roofline      (ΣT_A / Σfloor_A) / (ΣT_B / Σfloor_B); floor is the least time of the step's responses on A's hardware
-standardised  T = a + b·Lmax + c·Σtokens, fitted to each arm; the ratio of both predictions for the same steps
+standardised  T = a + b·Lmax + c·Σtokens + d·floor, fitted to each arm; the ratio of both predictions for equal steps.
+              The floor has a term where the lengths of all responses are known: it knows how unequal they are
 """
 
 from __future__ import annotations
@@ -49,14 +50,26 @@ MADE_OF = {
 # Two steps for each coefficient; with fewer a fit follows noise.
 LEAST_STEPS_FOR_A_FIT = 6
 LEAST_COMMON_STEPS = 3
+STEPS_FOR_THE_FLOOR = 8
 # Below this 1 - r² of the two regressors their effects cannot be separated.
 COLLINEAR = 1e-6
+# Below this share of its variance the floor adds nothing to the other two regressors.
+FLOOR_ADDS = 1e-3
 
 # Columns whose sums make the estimates: `n`, and the others once for each arm.
 _PLAIN = ("t", "tokens", "floor")
-_MOMENTS = ("x1", "x2", "x1x1", "x1x2", "x2x2", "x1t", "x2t")
+_REGRESSORS = (LONGEST, TOKENS, FLOOR)
+_TERMS = range(len(_REGRESSORS))
+_MOMENTS = (
+    *(f"x{i}" for i in _TERMS),
+    *(f"x{i}x{j}" for i in _TERMS for j in _TERMS if i <= j),
+    *(f"x{i}t" for i in _TERMS),
+)
 _NAMES = ["n", *(f"{n}_{s}" for n in (*_PLAIN, *_MOMENTS) for s in "ab")]
 _AT = {name: index for index, name in enumerate(_NAMES)}
+
+
+Fitted = tuple[bool, bool, bool]
 
 
 @dataclass(frozen=True)
@@ -68,8 +81,8 @@ class Paired:
     """The rows of each run."""
     series: dict[str, list[Floats]]
     """Estimate -> each run's series of step by step values, which give the block length."""
-    fitted: tuple[bool, bool]
-    """Whether Lmax and Σtokens vary: a constant needs no coefficient."""
+    fitted: Fitted
+    """Whether Lmax, Σtokens and the floor have a coefficient: a constant needs none."""
     why: dict[str, str]
     """Estimate -> why it has no value."""
 
@@ -103,14 +116,15 @@ def paired(pairs: pd.DataFrame) -> Paired:
         columns[f"t_{s}"] = side[s][STEP]
         for name, source in (("tokens", TOKENS), ("floor", FLOOR)):
             columns[f"{name}_{s}"] = side[s][source] if np.isfinite(side[s][source]).all() else zeros
-    fitted = (False, False)
+    fitted: Fitted = (False, False, False)
     if "standardised" not in why:
-        x = {s: np.stack([side[s][LONGEST], side[s][TOKENS]], axis=1) for s in "ab"}
-        fitted, reason = _regressors(x["a"], x["b"])
+        lengths_of = {s: np.stack([side[s][LONGEST], side[s][TOKENS]], axis=1) for s in "ab"}
+        needed, reason = _regressors(lengths_of["a"], lengths_of["b"])
         if reason:
             why["standardised"] = reason
         else:
-            columns |= _moments(side, x, weights)
+            fitted = (*needed, "roofline" not in why and needed == (True, True) and _floor_adds(pairs, side))
+            columns |= _moments(side, lengths_of, fitted, weights)
     lengths = tuple(int(n) for n in pairs.groupby("seed", sort=False).size())
     series = {name: _series(name, side, fitted) for name in ESTIMATES if name not in why}
     by_run = {name: list(np.split(values, np.cumsum(lengths)[:-1])) for name, values in series.items()}
@@ -137,12 +151,12 @@ def discarded(pairs: pd.DataFrame) -> str:
     return text if shown else ""
 
 
-def _series(name: str, side: dict[str, dict[str, Floats]], fitted: tuple[bool, bool]) -> Floats:
+def _series(name: str, side: dict[str, dict[str, Floats]], fitted: Fitted) -> Floats:
     """An estimate's value step by step; a drift of the lengths is not noise where the estimate removes it."""
     if name == "standardised":
         left = {}
         for s in "ab":
-            t, x = side[s][STEP], [side[s][q] for q, used in zip((LONGEST, TOKENS), fitted, strict=True) if used]
+            t, x = side[s][STEP], [side[s][q] for q, used in zip(_REGRESSORS, fitted, strict=True) if used]
             design = np.stack([np.ones(len(t)), *(v / v.mean() for v in x)], axis=1)
             left[s] = (t - design @ np.linalg.lstsq(design, t, rcond=None)[0]) / t.mean()
         return np.asarray(left["a"] - left["b"], dtype=np.float64)
@@ -217,31 +231,53 @@ def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _moments(side: dict[str, dict[str, Floats]], x: dict[str, Floats], weights: Floats) -> dict[str, Floats]:
+def _floor_adds(pairs: pd.DataFrame, side: dict[str, dict[str, Floats]]) -> bool:
+    """Whether the floor says more of each arm's steps than the longest response and the tokens.
+
+    Made of their number, mean and longest it is a function of them.
+    """
+    names = [f"{FLOOR_BASIS}_{s}" for s in "ab"]
+    if len(pairs) < STEPS_FOR_THE_FLOOR or any(n not in pairs or (pairs[n] != "lengths").any() for n in names):
+        return False
+    for of in side.values():
+        design = np.stack([np.ones(len(pairs)), of[LONGEST] / of[LONGEST].mean(), of[TOKENS] / of[TOKENS].mean()], 1)
+        floor = of[FLOOR] / of[FLOOR].mean()
+        left = floor - design @ np.linalg.lstsq(design, floor, rcond=None)[0]
+        if not left.var() > FLOOR_ADDS * floor.var():
+            return False
+    return True
+
+
+def _moments(
+    side: dict[str, dict[str, Floats]], lengths: dict[str, Floats], fitted: Fitted, weights: Floats
+) -> dict[str, Floats]:
     """The products whose sums make both fits, with regressors that are 0 at the mean step of the common support.
 
     This mean is the work at which the arms are compared, and is the same in every resample.
     """
-    pooled = np.concatenate([x["a"], x["b"]])
-    common, steps = _in_common(x["a"], x["b"]), np.concatenate([weights, weights])
-    centre, size = np.average(pooled[common], axis=0, weights=steps[common]), pooled.std(axis=0)
-    size[size == 0] = 1.0
-    z = {s: (x[s] - centre) / size for s in "ab"}
+    common, steps = _in_common(lengths["a"], lengths["b"]), np.concatenate([weights, weights])
+    z: dict[str, dict[int, Floats]] = {"a": {}, "b": {}}
+    for i in _TERMS:
+        of = {s: side[s][_REGRESSORS[i]] if fitted[i] else np.zeros(len(weights)) for s in "ab"}
+        pooled = np.concatenate([of["a"], of["b"]])
+        centre = np.average(pooled[common], weights=steps[common])
+        for s in "ab":
+            z[s][i] = (of[s] - centre) / (pooled.std() or 1.0)
     found: dict[str, Floats] = {}
     for s in "ab":
-        z1, z2, t = z[s][:, 0], z[s][:, 1], side[s][STEP]
-        products = (z1, z2, z1 * z1, z1 * z2, z2 * z2, z1 * t, z2 * t)
-        found |= {f"{name}_{s}": values for name, values in zip(_MOMENTS, products, strict=True)}
+        for i in _TERMS:
+            found |= {f"x{i}_{s}": z[s][i], f"x{i}t_{s}": z[s][i] * side[s][STEP]}
+            found |= {f"x{i}x{j}_{s}": z[s][i] * z[s][j] for j in _TERMS if i <= j}
     return found
 
 
-def log_estimate(name: str, fitted: tuple[bool, bool], sums: Floats) -> Floats:
+def log_estimate(name: str, fitted: Fitted, sums: Floats) -> Floats:
     """The logarithm of an estimate from sums over steps (last axis: `_NAMES`); NaN where it has none."""
     found: Floats = log_side(name, fitted, sums, "a") - log_side(name, fitted, sums, "b")
     return found
 
 
-def log_side(name: str, fitted: tuple[bool, bool], sums: Floats, side: str) -> Floats:
+def log_side(name: str, fitted: Fitted, sums: Floats, side: str) -> Floats:
     """The logarithm of one arm's seconds for the work of an estimate; NaN where there are none."""
 
     def of(column: str) -> Floats:
@@ -258,23 +294,18 @@ def log_side(name: str, fitted: tuple[bool, bool], sums: Floats, side: str) -> F
     return found
 
 
-def _predicted_s(of: Callable[[str], Floats], side: str, fitted: tuple[bool, bool]) -> Floats:
+def _predicted_s(of: Callable[[str], Floats], side: str, fitted: Fitted) -> Floats:
     """The seconds that an arm's fit predicts for the mean step of the common support."""
     n = of("n")
     mean = {name: of(f"{name}_{side}") / n for name in (*_MOMENTS, "t")}
-    to1, to2 = -mean["x1"], -mean["x2"]
-    v11, v22 = mean["x1x1"] - mean["x1"] ** 2, mean["x2x2"] - mean["x2"] ** 2
-    v12 = mean["x1x2"] - mean["x1"] * mean["x2"]
-    c1, c2 = mean["x1t"] - mean["x1"] * mean["t"], mean["x2t"] - mean["x2"] * mean["t"]
-    if fitted == (True, True):
-        determinant = v11 * v22 - v12**2
-        determinant = np.where(determinant > COLLINEAR * v11 * v22, determinant, np.nan)
-        b1, b2 = (c1 * v22 - c2 * v12) / determinant, (c2 * v11 - c1 * v12) / determinant
-        found: Floats = mean["t"] + b1 * to1 + b2 * to2
-    elif fitted == (True, False):
-        found = mean["t"] + c1 / v11 * to1
-    elif fitted == (False, True):
-        found = mean["t"] + c2 / v22 * to2
-    else:
-        found = mean["t"]
-    return found
+    used = [i for i in _TERMS if fitted[i]]
+    if not used:
+        return mean["t"]
+    spread = [[mean[f"x{min(i, j)}x{max(i, j)}"] - mean[f"x{i}"] * mean[f"x{j}"] for j in used] for i in used]
+    matrix = np.moveaxis(np.array(spread), (0, 1), (-2, -1))
+    with_t = np.stack([mean[f"x{i}t"] - mean[f"x{i}"] * mean["t"] for i in used], axis=-1)
+    singular = ~(np.linalg.det(matrix) > COLLINEAR * np.prod(np.diagonal(matrix, axis1=-2, axis2=-1), axis=-1))
+    matrix = np.where(singular[..., None, None], np.eye(len(used)), matrix)
+    slopes = np.linalg.solve(matrix, with_t[..., None])[..., 0]
+    at_centre: Floats = mean["t"] - (slopes * np.stack([mean[f"x{i}"] for i in used], axis=-1)).sum(axis=-1)
+    return np.where(singular, np.nan, at_centre)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.arm import ACROSS, FIT_BIAS, ONE_STEP, WITHIN, rounding_reach, spent_blocks, verdict_of
+from analysis.estimates.arm import ACROSS, ONE_STEP, WITHIN, fit_bias, rounding_reach, spent_blocks, verdict_of
 from analysis.estimates.bootstrap import RESAMPLES, SEED, Floats, Interval, Sums, interval_from
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.disagreement import REST_MATTERS_FROM
@@ -166,7 +166,6 @@ class _Resampled:
     replay: Sums | None
     whole: Mapping[str, Floats]
     within: Mapping[str, Floats]
-    both: Mapping[str, Floats]
     left_out: tuple[Mapping[str, Floats], ...]
     """Of the trained pairs, then of the replays' pairs; nothing for a kind with one pair."""
 
@@ -174,14 +173,13 @@ class _Resampled:
 def _resampled(data: Decomposition, resamples: int) -> _Resampled:
     trained = data.trained.sums(resamples, SEED)
     replay = data.replay.sums(resamples, REPLAY_SEED) if data.replay else None
-    whole, within, both = (
-        data.logs(getattr(trained, kind), getattr(replay, kind) if replay else None)
-        for kind in ("whole", "within", "both")
+    whole, within = (
+        data.logs(getattr(trained, kind), getattr(replay, kind) if replay else None) for kind in ("whole", "within")
     )
     left_out = [data.logs(trained.without, replay.whole if replay else None)] if trained.runs > 1 else []
     if replay and replay.runs > 1:
         left_out.append(data.logs(trained.whole, replay.without))
-    return _Resampled(trained, replay, whole, within, both, tuple(left_out))
+    return _Resampled(trained, replay, whole, within, tuple(left_out))
 
 
 def _rows(data: Decomposition, pairs: pd.DataFrame, resamples: int) -> list[dict[str, Any]]:
@@ -196,7 +194,7 @@ def _rows(data: Decomposition, pairs: pd.DataFrame, resamples: int) -> list[dict
             rows.append(_without(part, ""))
             continue
         found, scope, counts = _interval(part, data.trained.spent, drawn)
-        found = None if rounded or found is None else _widened(part, found, data.by, weight, drawn.whole)
+        found = None if rounded or found is None else _widened(part, found, data, weight, drawn)
         row = _part_row(part, float(drawn.whole[part]), found, scope) | counts
         rows.append(row | {"phase_ratio": ratios.get(part, math.nan), "estimator": estimator(part, data)})
     return rows
@@ -210,7 +208,6 @@ def _interval(part: str, spent: int, drawn: _Resampled) -> tuple[Interval | None
     found = interval_from(
         float(drawn.whole[part]),
         drawn.within[part],
-        drawn.both[part] if across else None,
         [logs[part] for logs in drawn.left_out[: 2 if replay else 1]] if across else [],
         min(sums.blocks for sums in (trained, replay) if sums),
         spent,
@@ -222,16 +219,17 @@ def _interval(part: str, spent: int, drawn: _Resampled) -> tuple[Interval | None
     return found, ONE_STEP if one_step else ACROSS if across else WITHIN, counts
 
 
-def _widened(part: str, found: Interval, by: str, weight: float, whole: Mapping[str, Floats]) -> Interval:
+def _widened(part: str, found: Interval, data: Decomposition, weight: float, drawn: _Resampled) -> Interval:
     """The interval with the bias of the lengths' estimator, which affects the rest in the opposite direction."""
     if part not in (LENGTHS, REST, IN_TRAINING):
         return found
     low, high = found.low, found.high
-    if by == "standardised":
-        low, high = low - weight * FIT_BIAS, high + weight * FIT_BIAS
-    elif by == "roofline":
+    if data.by == "standardised":
+        off = weight * fit_bias(data.steps, drawn.trained.whole)
+        low, high = low - off, high + off
+    elif data.by == "roofline":
         # How much of generation grows with its floor is unknown: all of it, or none (disagreement.py).
-        off = float(whole[LENGTHS]) * (-1 if part == LENGTHS else 1)
+        off = float(drawn.whole[LENGTHS]) * (-1 if part == LENGTHS else 1)
         low, high = min(low, low + off), max(high, high + off)
     return replace(found, low=low, high=high)
 

@@ -89,9 +89,10 @@ def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: floa
     row, others = rows[claimed], CONTRADICTED_BY.get(claimed, ())
     if (wide := Claim(at, rows, claimed, "~", str(row["why"] or WIDE), step_of=step_of)).too_wide:
         return wide
-    # A difference that the printed digits do not show is not claimed, whatever its interval.
+    # A difference that the printed ratio or its interval does not show is not claimed.
     side = direction(row["value"])
-    verdict = row["verdict"] if side else "~"
+    nearer = row["low"] if side > 0 else row["high"]
+    verdict = row["verdict"] if side and direction(nearer) == side else "~"
     if verdict in "+-" and others and all(direction(rows[name]["value"]) == -side for name in others):
         why = f"{' and '.join(others).replace('_', ' ')} point{'s' * (len(others) == 1)} to the other arm"
         return Claim(at, rows, claimed, "~", why, contradicted=True, step_of=step_of)
