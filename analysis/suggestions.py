@@ -9,8 +9,9 @@ from functools import partial
 
 import pandas as pd
 
+from analysis.factors import at
 from analysis.phases import RESIDUAL
-from analysis.runs import at, rows_of
+from analysis.runs import rows_of
 from analysis.windows import mean_of, steps_per_row
 from common.findings import Finding, Preflight
 

@@ -21,6 +21,8 @@ BENCHES = {
     "first-verdict": "first_verdict:first_verdict_lines",
     "collect": "collect:collect_lines",
     "import-memory": "import_memory:import_lines",
+    "history": "history:history_lines",
+    "history-marks": "history:mark_lines",
     "coverage": "coverage:coverage_lines",
     "replay": "replay:replay_lines",
     "hooks": "hooks:hook_lines",

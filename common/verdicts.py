@@ -27,12 +27,32 @@ class Verdict:
         return asdict(self)
 
 
+class RunInReport(TypedDict):
+    """A run in report.json: what a history of experiments compares (`rolloutbench history`)."""
+
+    run_id: Annotated[str, "the run's id"]
+    arm: Annotated[str, "the run's arm"]
+    factors: Annotated[dict[str, Any], "the run's value of each factor, by dotted path"]
+    trainer: Annotated[str, "the trainer"]
+    engine: Annotated[str, "the engine"]
+    releases: Annotated[dict[str, str], "releases of trainer and engine, by package, where they are known"]
+    stack: Annotated[str, "the stack and its lock; empty for an imported run"]
+    workload: Annotated[str, "hash that runs of equal work share, 12 hex digits"]
+    workload_text: Annotated[str, "the workload in words"]
+    hardware: Annotated[str, "the machine in words; empty where no file has it"]
+    started: Annotated[float | None, "seconds since 1970"]
+    steps: Annotated[int, "counted steps"]
+    step_s: Annotated[float, "mean seconds of a counted step"]
+    tokens_per_s: Annotated[float | None, "response tokens of the counted steps over their seconds"]
+
+
 class ReportFile(TypedDict):
     """`results/<experiment>/report.json`, written by analysis.report: the numbers of report.html, for dashboards.
 
     The conclusion is in verdict.json only.
     """
 
+    format: Annotated[int, "1; missing in older reports, which lack `runs`"]
     experiment: Annotated[str, "the experiment's name"]
     baseline: Annotated[str, "the arm that the others are compared with"]
     arms: Annotated[list[str], "all arms with the baseline, in the plan's order"]
@@ -41,7 +61,71 @@ class ReportFile(TypedDict):
         list[dict[str, str]],
         "problems of the data, most serious first: `level` (`error`, `warning`, `note`), `code`, `text`",
     ]
+    runs: Annotated[list[RunInReport], "the runs with counted steps"]
     tables: Annotated[dict[str, list[dict[str, Any]]], "rows of each table, by the table's name in tables/"]
+
+
+class PointInHistory(TypedDict):
+    """A point of a series in history.json: one experiment."""
+
+    experiment: Annotated[str, "the experiment's name"]
+    folder: Annotated[str, "its folder, as it was found"]
+    time: Annotated[float, "start of its first run, seconds since 1970"]
+    time_recorded: Annotated[bool, "false: no run recorded its start, and `time` is that of report.json"]
+    value: Annotated[float, "the quantity"]
+    low: Annotated[float | None, "lower end of the 95% interval over runs; null with one run"]
+    high: Annotated[float | None, "its upper end"]
+    runs: Annotated[int, "runs that it comes from"]
+    release: Annotated[str, "releases of trainer and engine"]
+    stack: Annotated[str, "the stacks with their locks"]
+
+
+class LevelInHistory(TypedDict):
+    """A level of a series in history.json: points without a marked change between them."""
+
+    first: Annotated[int, "its first point, from 0"]
+    last: Annotated[int, "its last point"]
+    mean: Annotated[float, "geometric mean of its points, outliers clipped"]
+    sd: Annotated[float | None, "standard deviation of the points' logarithms; null for one point"]
+
+
+class ChangeInHistory(TypedDict):
+    """A marked change of a series in history.json."""
+
+    at: Annotated[int, "the first point of the new level, from 0"]
+    slower: Annotated[float, "how many times as slow the new level is as the one before; below 1 it is faster"]
+    low: Annotated[float, "lower end of its 95% interval"]
+    high: Annotated[float, "its upper end"]
+    cause: Annotated[str, "the releases, or else the stack, that changed there; empty if neither did"]
+
+
+class SeriesInHistory(TypedDict):
+    """A series in history.json: one quantity of one arm, workload, hardware and factor combination."""
+
+    quantity: Annotated[str, "`step_s`, `tokens_per_s`, `ratio` (per step) or `ratio_equal_work`"]
+    workload: Annotated[str, "the workload's hash, as in report.json"]
+    workload_text: Annotated[str, "the workload in words"]
+    hardware: Annotated[str, "the machine in words; empty where no file has it"]
+    arm: Annotated[str, "the arm"]
+    side: Annotated[str, "its trainer and engine; of a ratio also the baseline"]
+    factors: Annotated[str, "the factor combination in words"]
+    points: Annotated[list[PointInHistory], "an experiment each, the oldest first: value, interval, time, releases"]
+    levels: Annotated[list[LevelInHistory], "`first` and `last` point, mean and SD of the logarithms, the oldest first"]
+    changes: Annotated[list[ChangeInHistory], "the first point `at` the new level, how much `slower` it is, the cause"]
+    slowdown: Annotated[float | None, "how many times as slow the last level is as the fastest before; null without"]
+    detectable: Annotated[float | None, "share of a lasting change that five more experiments would probably show"]
+
+
+class HistoryFile(TypedDict):
+    """`history.json`, written by `rolloutbench history`."""
+
+    format: Annotated[int, "1"]
+    series: Annotated[list[SeriesInHistory], "series of one workload, hardware and factor combination together"]
+    notes: Annotated[list[str], "what was skipped, and doubts"]
+
+
+REPORT_FORMAT = 1
+"""Raised when report.json changes so that `rolloutbench history` would misread it."""
 
 
 def worst_first(verdicts: list[Verdict]) -> list[Verdict]:

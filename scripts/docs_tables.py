@@ -61,11 +61,12 @@ def commands() -> Table:
 
 def exit_codes() -> Table:
     """Each exit code, with the commands that give it another meaning."""
-    own = {
-        code: [f"for `{name}`: {one.exit_codes[code]}" for name, one in COMMANDS.items() if code in one.exit_codes]
-        for code in EXIT_CODES
-    }
-    return ("code", "meaning"), [(str(code), "; ".join([text, *own[code]])) for code, text in EXIT_CODES.items()]
+    codes = sorted({*EXIT_CODES, *(code for one in COMMANDS.values() for code in one.exit_codes)})
+    rows = []
+    for code in codes:
+        own = [f"for `{name}`: {one.exit_codes[code]}" for name, one in COMMANDS.items() if code in one.exit_codes]
+        rows.append((str(code), "; ".join([*filter(None, [EXIT_CODES.get(code)]), *own])))
+    return ("code", "meaning"), rows
 
 
 TABLES: dict[str, tuple[str, Callable[[], Table]]] = {

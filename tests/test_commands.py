@@ -39,9 +39,10 @@ def test_help_has_examples_that_the_program_understands_and_exit_codes(
     monkeypatch.setenv("COLUMNS", "80")
     text = help_of(name)
     assert max(map(len, text.splitlines())) <= 90, text
-    assert {int(code) for code in re.findall(r"^  (\d+)  ", text.partition("\nexit codes:\n")[2], re.M)} == set(
-        EXIT_CODES
-    )
+    assert {int(code) for code in re.findall(r"^  (\d+)  ", text.partition("\nexit codes:\n")[2], re.M)} == {
+        *EXIT_CODES,
+        *COMMANDS[name].exit_codes,
+    }
     examples = re.findall(r"^  rolloutbench (.*)$", text.partition("\nexamples:\n")[2], re.M)
     assert examples
     for example in examples:
@@ -100,7 +101,9 @@ def test_exit_codes_are_those_of_the_documentation(
     assert [*found, piped(tmp_path)] == [0, 1, 2, 130, 141] == list(EXIT_CODES)
     assert "error: nosuch.yaml does not exist" in capsys.readouterr().err
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)] == list(EXIT_CODES)
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)] == sorted(
+        {*EXIT_CODES, *(code for one in COMMANDS.values() for code in one.exit_codes)}
+    )
 
 
 def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys: pytest.CaptureFixture[str]) -> None:

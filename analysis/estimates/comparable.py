@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.factors import at
 from analysis.roofline.setup import DecodeSetup, setup_of
-from analysis.runs import PlanRead, Run, at
+from analysis.runs import PlanRead, Run
 from analysis.wide import PHASE
 from analysis.windows import steps_per_row
 from common.model_facts import are_different_models, same_model

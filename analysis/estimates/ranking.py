@@ -13,7 +13,8 @@ from analysis.estimates.arm import estimates
 from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import LONGEST, STEP
-from analysis.runs import PlanRead, Run, factors_label, rows_of
+from analysis.factors import factors_label
+from analysis.runs import PlanRead, Run, rows_of
 from analysis.speedup import TOKENS
 from analysis.wide import ROUNDING
 

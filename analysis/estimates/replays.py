@@ -11,7 +11,8 @@ import pandas as pd
 from analysis.estimates.bootstrap import Floats, Sums, block_length, resampled_sums
 from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import GENERATION, LONGEST
-from analysis.runs import PlanRead, Run, at
+from analysis.factors import at
+from analysis.runs import PlanRead, Run
 from analysis.speedup import MEAN_LENGTH, TOKENS
 from common.verdicts import Verdict
 

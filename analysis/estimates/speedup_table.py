@@ -17,7 +17,8 @@ from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_ste
 from analysis.estimates.equal_work import ESTIMATES, Row, discarded
 from analysis.estimates.looks import confidence_at
 from analysis.estimates.noise import noise_bands, repetition_of
-from analysis.runs import PlanRead, at
+from analysis.factors import at
+from analysis.runs import PlanRead
 from analysis.speedup import compared
 from common.verdicts import Verdict
 

@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import altair as alt
-import pandas as pd
 import vl_convert as vlc
+from markupsafe import Markup
 
-from analysis.runs import PlanRead
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.runs import PlanRead
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: every colour vision can distinguish them. Tol's yellow
 # and cyan are darker here, for white paper, and his grey is brown: grey marks what does not count.
@@ -89,6 +92,11 @@ class Figure:
         return float(ElementTree.fromstring(self.svg).get("height", 0))
 
     @property
+    def inline_svg(self) -> Markup:
+        """The SVG for the page, with its text alternative; the drawing has escaped all its texts."""
+        return Markup(self.svg.replace("<svg ", f'<svg role="img" aria-label="{Markup.escape(self.alt)}" ', 1))
+
+    @property
     def standalone_svg(self) -> str:
         """The SVG in ink, for a file."""
         font = FONT if any(letter > LATIN for letter in self.svg) else CONFIG["font"]
@@ -112,14 +120,25 @@ class Panels:
 
 
 def draw(frame: pd.DataFrame, layers: Sequence[Any], width: float, height: Any, panels: Panels | None = None) -> str:
-    """The SVG of layers that share the frame; all panels are one specification, which takes as long as one panel.
+    """`draw_rows` of a table."""
+    rows = json.loads(frame.to_json(orient="records", double_precision=15))
+    return draw_rows(rows, layers, width, height, panels)
+
+
+def draw_rows(
+    rows: Sequence[Mapping[str, Any]],
+    layers: Sequence[Any],
+    width: float,
+    height: Any,
+    panels: Panels | None = None,
+) -> str:
+    """The SVG of layers that share the rows; all panels are one specification, which takes as long as one panel.
 
     Layers become dictionaries here: Altair copies a chart for each layer, facet and setting, which takes longer than
     drawing it. Altair has already validated their parts.
     """
     view = {"layer": [_as_dict(layer) for layer in layers], "width": width, "height": height}
-    rows = {"values": json.loads(frame.to_json(orient="records", double_precision=15))}
-    spec: dict[str, Any] = {"data": rows, "datasets": {"once": [{}]}, "config": CONFIG} | (
+    spec: dict[str, Any] = {"data": {"values": rows}, "datasets": {"once": [{}]}, "config": CONFIG} | (
         view if panels is None else _faceted(view, panels)
     )
     version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])

@@ -11,9 +11,9 @@ from unicodedata import east_asian_width
 
 import altair as alt
 
+from analysis.factors import factors_label
 from analysis.figures.drawing import TITLE_SIZE, Panels
 from analysis.report.cells import fixed
-from analysis.runs import factors_label
 
 
 def panel_name(arm: str, factors: str) -> str:

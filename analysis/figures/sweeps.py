@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.estimates.equal_work import EQUAL_WORK
 from analysis.estimates.ranking import FIRST, UNKNOWN
 from analysis.estimates.ranking import UNRESOLVED as NOT_RESOLVED
+from analysis.factors import factors_label, short_names
 from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, GREY, INK, WIDTH, Figure, arm_scale, draw, once
 from analysis.figures.panels import (
     interval_text,
@@ -38,7 +39,7 @@ from analysis.figures.ratios import (
     points,
     value_marks,
 )
-from analysis.runs import PlanRead, factors_label, rows_of, short_names
+from analysis.runs import PlanRead, rows_of
 from common.verdicts import count_of
 
 MAX_PANELS, MAX_SETTINGS, MAX_LINES = 8, 40, 6

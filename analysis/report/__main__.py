@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from analysis.history.facts import runs_in_report
 from analysis.report.addresses import KEYS, rows_with_addresses
 from analysis.report.content import Content, read_content
 from analysis.report.markdown import markdown
@@ -22,7 +23,7 @@ from analysis.report.page import html_page
 from analysis.verdict.verdict_block import print_verdict
 from common.errors import UserError
 from common.files import write_bytes
-from common.verdicts import ReportFile, count_of
+from common.verdicts import REPORT_FORMAT, ReportFile, count_of
 
 # Tables of rare options, which are not written without rows.
 OPTIONAL_TABLES = ("explained", "ranking")
@@ -42,11 +43,13 @@ def write_report(content: Content, out: Path) -> list[Path]:
         write_bytes(written[-2], figure.standalone_svg.encode())
         write_bytes(written[-1], figure.png())
     report_file: ReportFile = {
+        "format": REPORT_FORMAT,
         "experiment": content.plan.experiment,
         "baseline": content.plan.baseline,
         "arms": list(content.plan.arms),
         "warmup_steps": content.plan.warmup_steps,
         "findings": [verdict.as_dict() for verdict in content.verdicts],
+        "runs": runs_in_report(content.runs, content.tables["steps"]),
         "tables": {name: rows_with_addresses(name, content.tables[name]) for name in KEYS},
     }
     dump = partial(json.dumps, indent=1, ensure_ascii=False, allow_nan=False)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.factors import short_names
 from analysis.report.cells import Cell
-from analysis.runs import short_names
 from common.dotted import as_text
 
 # The columns that identify a row of each table; report.json has these tables.

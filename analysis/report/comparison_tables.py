@@ -12,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.too_wide import WIDE, legible
+from analysis.factors import factors_label, short_names
 from analysis.report.cells import Cell, Table, TableRow, count, decimals, in_full, number, seconds, times
 from analysis.report.content import Content
-from analysis.runs import Run, factors_label, rows_of, short_names
+from analysis.runs import Run, rows_of
 from common.dotted import as_text
 from common.messages import join_first
 

@@ -109,7 +109,7 @@ class Content:
     def figures(self) -> list[Figure]:
         """The figures, drawn on first use; those over the steps only where a run has several."""
         # Altair takes a second to load, and a verdict needs no figure.
-        from analysis.figures import figures_of
+        from analysis.figures.of_report import figures_of
 
         several = bool((self.tables["steps"].groupby("run_id").size() > 1).any())
         drawn = figures_of(self.plan, self.tables, self.lengths)

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pandas as pd
 
+from analysis.factors import at
 from analysis.report.cells import fixed
 from analysis.report.content import Content
 from analysis.roofline.floors import floors_of
@@ -23,7 +24,6 @@ from analysis.roofline.work import (
     SCALARS,
     WEIGHT_S,
 )
-from analysis.runs import at
 from common.gpus import gpu_of
 from common.messages import join_first
 from common.verdicts import count_of

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-from analysis.figures.drawing import HATCH, HATCHED, Figure
+from analysis.figures.drawing import HATCH, HATCHED
 from analysis.installed import installed_settings, lock_differences
 from analysis.report.addresses import Addresses
 from analysis.report.answer import answers
@@ -58,7 +58,7 @@ def html_page(content: Content) -> str:
         ledger_tables=ledger_tables(content.preflight),
         runs_block=runs_block(content.tables["runs"]),
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
-        figures=[(f, inline_svg(f), f.height > TALL) for f in figures],
+        figures=[(f, f.inline_svg, f.height > TALL) for f in figures],
         hatch=Markup(HATCH) if any(HATCHED in f.svg for f in figures) else "",
         sweeps=[f.name for f in figures if f.name.startswith("sweep")],
         inputs_lines=inputs_lines(content.runs),
@@ -73,11 +73,6 @@ def html_page(content: Content) -> str:
         verdict_html=verdict_html,
         ratio_sentences=ratio_sentences,
     )
-
-
-def inline_svg(figure: Figure) -> Markup:
-    """A figure's SVG for the page, with its text alternative; the drawing has escaped all its texts."""
-    return Markup(figure.svg.replace("<svg ", f'<svg role="img" aria-label="{Markup.escape(figure.alt)}" ', 1))
 
 
 def east_asian(texts: Iterable[str]) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.factors import factors_label
 from analysis.installed import origin_of
 from analysis.report.cells import Cell, Table, TableRow, count
-from analysis.runs import Run, factors_label, rows_of
+from analysis.runs import Run, rows_of
 from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import ROOT, read_json_object

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from analysis.estimates.gate import LABELS
 from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
 from analysis.estimates.ranking import ranking_lines
+from analysis.factors import at
 from analysis.report.cells import (
     MINUS,
     Cell,
@@ -24,7 +25,6 @@ from analysis.report.cells import (
 from analysis.report.comparison_tables import VERDICT_LABELS, Column, frame_table, interval_columns, text_column
 from analysis.report.content import Content
 from analysis.report.floor_lines import floor_lines
-from analysis.runs import at
 from analysis.wide import SINGLE_REWARD
 from common.findings import EQUALITIES, LEVELS, Finding, LedgerRow, Preflight
 from common.verdicts import count_of

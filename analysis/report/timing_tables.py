@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.factors import factors_label
 from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, fixed, percent, seconds, times
 from analysis.report.content import Content
-from analysis.runs import factors_label, rows_of
+from analysis.runs import rows_of
 from common.verdicts import count_of
 from trainers.timers.tree import in_order
 

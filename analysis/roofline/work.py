@@ -8,9 +8,10 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from analysis.factors import at
 from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of
 from analysis.roofline.setup import DecodeSetup
-from analysis.runs import Run, at
+from analysis.runs import Run
 from common.messages import join_first
 from common.verdicts import Verdict
 

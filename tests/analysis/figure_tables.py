@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures import figures_of
 from analysis.figures.drawing import Figure
+from analysis.figures.of_report import figures_of
 from analysis.runs import PlanRead
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")

@@ -130,6 +130,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--now": {"action": "store_true", "help": "jobs on this machine stop at once, without finishing their step"},
     "--across-nodes": {"action": "store_true", "help": "submit a short job that tests a node"},
     "--write": {"action": "store_true", "help": "rewrite the committed schema and docs pages"},
+    "folders": {"type": Path, "nargs": "+", "metavar": "FOLDER", "help": "experiments' results, or folders of them"},
+    "--arm": {"metavar": "NAME", "help": "only this arm"},
+    "--fail-if-slower": {"metavar": "PERCENT", "help": "exit code 3 if the arm's steps have become slower by this"},
+    "--to": {"type": Path, "default": Path("history"), "metavar": "FOLDER", "help": "default: history"},
     "--stack": {"type": Path, "required": True, "help": "the stack's verify.json"},
     "--settings": {"type": Path, "nargs": "*", "default": [], "help": "the resolved settings of all runs"},
     "--imported": {"type": Path, "nargs": "*", "default": [], "help": "imported.json of all imported runs"},
@@ -137,7 +141,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--pairs": {"type": int, "required": True, "help": "the number of pairs of runs"},
     "--out": {"type": Path, "required": True, "help": "the file to write"},
 }
-FOLDERS = ("--profile", "--report", "--model", "--cwd")
+FOLDERS = ("folders", "--to", "--profile", "--report", "--model", "--cwd")
 """Arguments that name a folder."""
 FILES = ("sources", "words", "--data")
 """Arguments that may name a file, beside all of the type Path."""

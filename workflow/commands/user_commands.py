@@ -72,6 +72,27 @@ AB = Command(
 )
 
 
+def _history(args: argparse.Namespace) -> None:
+    from workflow.commands.history import history
+
+    history(args)
+
+
+HISTORY = Command(
+    _history,
+    "workflow.commands.history",
+    "draw the speed of finished experiments over time, and mark lasting changes",
+    "folders --arm --fail-if-slower --to",
+    "Experiments are compared where arm, workload and hardware are equal. Unfinished and damaged ones are named and "
+    "skipped. Under 5% of the series without a change get a mark (docs/history.md).",
+    (
+        ("history results", "all experiments below a folder; writes history/history.html and history.json"),
+        ("history nightly --arm vllm --fail-if-slower 5%", "for CI"),
+    ),
+    {0: "done; with --fail-if-slower: no such slowdown is marked, or too few experiments", 3: "the arm is slower"},
+)
+
+
 def _new(args: argparse.Namespace) -> None:
     if args.from_ is not None:
         from workflow.commands.new_from_script import new_from_script
@@ -329,5 +350,6 @@ COMMANDS = {
     "cancel": CANCEL,
     "verdict": VERDICT,
     "headline": HEADLINE,
+    "history": HISTORY,
     "only": ONLY,
 }

@@ -1,0 +1,50 @@
+"""Draws the report's figures from its tables, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from analysis.figures.bars import phase_bars, waterfall_figure
+from analysis.figures.drawing import Figure
+from analysis.figures.over_steps import (
+    length_figure,
+    length_scalars_figure,
+    over_steps,
+    reward_distribution,
+    reward_figures,
+    straggler_figure,
+)
+from analysis.figures.ratios import estimates_figure, paired_figure
+from analysis.figures.sweeps import ranking_figure, sweep_figures
+from analysis.figures.thinning import with_tokens_per_second
+from analysis.phases import category_table
+from analysis.runs import PlanRead
+from analysis.wide import PHASE
+
+
+def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.DataFrame) -> list[Figure]:
+    """The figures of a report's tables (`Content.tables`) in order, without those that have no data.
+
+    `lengths` are the counted steps' samples of `response_length`.
+    """
+    wide, estimates, noise = tables["steps"], tables["estimates"], tables["noise"]
+    if not len(wide):
+        return []
+    rate = ("tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step")
+    made = [
+        estimates_figure(estimates, plan, noise),
+        waterfall_figure(tables["waterfall"]),
+        phase_bars(category_table(tables["phases"], "step")),
+        paired_figure(wide, plan, estimates, noise),
+        over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
+        length_figure(lengths, plan) if len(lengths) else length_scalars_figure(wide, plan),
+        straggler_figure(wide, plan, tables["stragglers"], lengths),
+        *reward_figures(wide, plan, tables["rewards"]),
+        reward_distribution(wide, plan),
+        over_steps(with_tokens_per_second(wide), plan, *rate),
+        *sweep_figures(estimates, plan),
+        ranking_figure(tables["ranking"], plan),
+    ]
+    return [figure for figure in made if figure is not None]

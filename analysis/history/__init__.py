@@ -1,0 +1,1 @@
+"""Reads finished experiments and draws their speed over time."""

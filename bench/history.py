@@ -1,0 +1,112 @@
+"""Measures a history of 1,000 experiments, and simulates how often it marks a change that is none, or misses one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.history.changes import FALSE_MARKS, levels_of
+from bench.measure import ROOT, Line, cost_of
+
+EXPERIMENTS, OF_OLDER = 1000, 100
+SERIES, NIGHTS = 200, 300
+SEED = 11
+
+Draw = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
+
+
+def _alike(share: float) -> Draw:
+    """Noise of which each night keeps a share of the night before."""
+
+    def draw(random: np.random.Generator, nights: int) -> npt.NDArray[np.float64]:
+        values = random.normal(size=nights)
+        for i in range(1, nights):
+            values[i] = share * values[i - 1] + (1 - share**2) ** 0.5 * values[i]
+        return values
+
+    return draw
+
+
+NOISE: dict[str, Draw] = {
+    "normal": lambda random, nights: random.normal(size=nights),
+    "heavy tails (t, 3 degrees of freedom)": lambda random, nights: random.standard_t(3, size=nights),
+    "skewed (log-normal)": lambda random, nights: random.lognormal(size=nights),
+    "1 night in 20 is 8 SD slower": lambda random, nights: (
+        random.normal(size=nights) + 8 * (random.random(nights) < 0.05)
+    ),
+    "neighbours alike, 0.2": _alike(0.2),
+    "neighbours alike, 0.4": _alike(0.4),
+}
+UNPROMISED = ("neighbours alike, 0.4",)
+
+
+def false_marks(noise: str, series: int, nights: int) -> float:
+    """The share of series without a change that have any mark after so many nights, each of which was looked at."""
+    random = np.random.default_rng([SEED, list(NOISE).index(noise), nights])
+    # 2% of a night's speed: the size matters only against the least spread.
+    return float(np.mean([len(levels_of(0.02 * NOISE[noise](random, nights))) > 1 for _ in range(series)]))
+
+
+def found(before: int, after: int, shift: float, series: int) -> tuple[float, float]:
+    """The shares of series whose change of so many SD is marked within `after` nights, and that have a second mark."""
+    random = np.random.default_rng([SEED, before, after, round(10 * shift)])
+    counts = []
+    for _ in range(series):
+        values = random.normal(size=before + after)
+        values[before:] += shift
+        counts.append(len(levels_of(0.02 * values)))
+    return float(np.mean(np.array(counts) > 1)), float(np.mean(np.array(counts) > 2))
+
+
+def mark_lines(series: int = SERIES) -> list[Line]:
+    """The tables of docs/history.md; the lines are what is promised of marks."""
+    lines = []
+    print(
+        "| noise of a night | "
+        + " | ".join(f"{n} nights" for n in (10, 30, 100, NIGHTS))
+        + " |\n|---|---:|---:|---:|---:|"
+    )
+    for noise in NOISE:
+        shares = [100 * false_marks(noise, series, nights) for nights in (10, 30, 100, NIGHTS)]
+        print(f"| {noise} | " + " | ".join(f"{share:.1f}%" for share in shares) + " |", flush=True)
+        bound = None if noise in UNPROMISED else 100 * FALSE_MARKS
+        lines.append(Line(f"no change, {noise}: series with a mark", max(shares), bound, "%"))
+    shifts, nights = (2.0, 3.0, 4.0, 6.0, 10.0), (3, 5, 7, 10, 20)
+    print("\n| change | nights before | " + " | ".join(f"within {n}" for n in nights) + " | a second mark |")
+    print("|---|---:|" + "---:|" * (len(nights) + 1))
+    for shift in shifts:
+        for before in (5, 10, 30):
+            both = [found(before, after, shift, series) for after in nights]
+            cells = [f"{100 * share:.0f}%" for share, _ in both]
+            print(f"| {shift:g} SD | {before} | {' | '.join(cells)} | {100 * both[-1][1]:.1f}% |", flush=True)
+    detected = 100 * found(10, 5, 4.0, series)[0]
+    return [*lines, Line("a change of 4 SD after 10 nights, missed within 5", 100 - detected, 25, "%")]
+
+
+def history_lines() -> list[Line]:
+    """`rolloutbench history` over 1,000 experiments, and over 100 of the reports without `runs`."""
+    sys.path.insert(0, str(ROOT / "tests" / "analysis"))
+    import make_history  # the tests' generator
+
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        template = make_history.finished(Path(folder) / "template")
+        many, older = Path(folder) / "many", Path(folder) / "older"
+        make_history.nightly(many, template, [1.0] * 600 + [1.1] * (EXPERIMENTS - 600), at=600)
+        for night in range(OF_OLDER):
+            shutil.copytree(template, older / str(night))
+            make_history.age(older / str(night), night)
+        command = [sys.executable, "-m", "workflow.cli", "history"]
+        for count, place in ((EXPERIMENTS, many), (OF_OLDER, older)):
+            cost = cost_of([*command, str(place), "--to", str(Path(folder) / "out")])
+            name = f"history of {count:,} experiments{'' if place == many else ', reports without `runs`'}"
+            lines += [Line(f"{name}: time", cost.seconds, 10, "s"), Line("... CPU time", cost.cpu_s, None, "s")]
+            lines.append(Line("... memory", cost.peak_mb, 300, "MB"))
+        page = (Path(folder) / "out" / "history.html").stat().st_size / 1e6
+    return [*lines, Line("... the page", page, 5, "MB")]
