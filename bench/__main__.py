@@ -24,6 +24,7 @@ BENCHES = {
     "history": "history:history_lines",
     "history-marks": "history:mark_lines",
     "coverage": "coverage:coverage_lines",
+    "savings": "savings:saving_lines",
     "replay": "replay:replay_lines",
     "hooks": "hooks:hook_lines",
     "mutants": "mutants:mutant_lines",
