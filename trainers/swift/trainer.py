@@ -17,8 +17,9 @@ from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.swift import checks
 from trainers.swift.launch import LAUNCH
+from trainers.swift.releases import RELEASES
 from trainers.swift.settings import SCHEDULER, trainer_args
-from trainers.swift.timers import ASYNC, SWIFT_3_4, SWIFT_4_6, SWIFT_ASYNC, SWIFT_DRIVEN
+from trainers.swift.timers import ASYNC
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
@@ -66,7 +67,7 @@ SWIFT = Trainer(
     launch=LAUNCH,
     keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
     logs=Logs(
-        trees=(SWIFT_DRIVEN, SWIFT_ASYNC, SWIFT_4_6, SWIFT_3_4),
+        trees=tuple(tree for release in RELEASES for tree in release.trees),
         native="native",
         loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
         marks=("use_vllm",),

@@ -28,55 +28,61 @@ def generate(within: str, *keys: str, more: str = "") -> Phase:
 
 _REWARDS = ("rewards", "Rewards", "Scores the completions with all reward functions.", "rewards")
 
-TRL_1_16 = TimerTree(
-    trainer="trl",
-    series="1.16",
-    engines=("transformers", "vllm", "sglang"),
-    source="TRL 1.16 grpo_trainer.py (profiling decorators) and transformers' Trainer callbacks",
-    phases=(
-        Phase("step", "Step", "Wall clock of one step, from the Trainer's on_step_begin to its on_step_end.", "other"),
-        Phase(_TRAINING_STEP, "Training step", "Prepares inputs; forward and backward pass.", "other"),
-        _inputs("tokenising, padding, advantages"),
-        sync_weights(PREPARE_INPUTS),
-        _input_phase(
-            "sync_weights/merge_adapter",
-            "Merge the adapter",
-            "Merges a LoRA adapter into the weights that are sent, and removes it again.",
-            "weight sync",
-        ),
-        generate(PREPARE_INPUTS),
-        _input_phase("wait", "Wait", "Waits for the slowest engine, if several processes generate.", "generation"),
-        _input_phase(
-            "sleep",
-            "Engine sleeps and wakes",
-            "The engine frees its memory for the update, or takes it again.",
-            "other",
-        ),
-        _input_phase("old_log_prob", "Old log-probs", "Under the policy that wrote the completions.", "log-probs"),
-        _input_phase("ref_log_prob", "Reference log-probs", "Under the reference model, for the KL term.", "log-probs"),
-        _input_phase(*_REWARDS),
-        _input_phase("rewards/*", "Reward: *", "One reward function.", "rewards"),
-        Phase(
-            f"{_TRAINING_STEP}/compute_loss",
-            "Compute loss",
-            "Forward pass and the GRPO loss; its own time is the loss without the log-probabilities.",
-            "loss+backward",
-        ),
-        Phase(
-            f"{_TRAINING_STEP}/compute_loss/policy_log_prob",
-            "Policy log-probs",
-            "Under the policy that is trained, with gradients.",
-            "log-probs",
-        ),
-        Phase(f"{_TRAINING_STEP}/backward", "Backward", "Gradients of the loss.", "loss+backward"),
-        Phase(
-            "step/optimizer_step",
-            "Optimizer step",
-            "Updates the parameters (gradient clipping is in the residual).",
-            "optimizer",
-        ),
+DRIVEN_PHASES = (
+    Phase("step", "Step", "Wall clock of one step, from the Trainer's on_step_begin to its on_step_end.", "other"),
+    Phase(_TRAINING_STEP, "Training step", "Prepares inputs; forward and backward pass.", "other"),
+    _inputs("tokenising, padding, advantages"),
+    sync_weights(PREPARE_INPUTS),
+    _input_phase(
+        "sync_weights/merge_adapter",
+        "Merge the adapter",
+        "Merges a LoRA adapter into the weights that are sent, and removes it again.",
+        "weight sync",
+    ),
+    generate(PREPARE_INPUTS),
+    _input_phase("wait", "Wait", "Waits for the slowest engine, if several processes generate.", "generation"),
+    _input_phase(
+        "sleep",
+        "Engine sleeps and wakes",
+        "The engine frees its memory for the update, or takes it again.",
+        "other",
+    ),
+    _input_phase("old_log_prob", "Old log-probs", "Under the policy that wrote the completions.", "log-probs"),
+    _input_phase("ref_log_prob", "Reference log-probs", "Under the reference model, for the KL term.", "log-probs"),
+    _input_phase(*_REWARDS),
+    _input_phase("rewards/*", "Reward: *", "One reward function.", "rewards"),
+    Phase(
+        f"{_TRAINING_STEP}/compute_loss",
+        "Compute loss",
+        "Forward pass and the GRPO loss; its own time is the loss without the log-probabilities.",
+        "loss+backward",
+    ),
+    Phase(
+        f"{_TRAINING_STEP}/compute_loss/policy_log_prob",
+        "Policy log-probs",
+        "Under the policy that is trained, with gradients.",
+        "log-probs",
+    ),
+    Phase(f"{_TRAINING_STEP}/backward", "Backward", "Gradients of the loss.", "loss+backward"),
+    Phase(
+        "step/optimizer_step",
+        "Optimizer step",
+        "Updates the parameters (gradient clipping is in the residual).",
+        "optimizer",
     ),
 )
+
+
+def driven_tree(series: str) -> TimerTree:
+    """The timers that our driver logs."""
+    return TimerTree(
+        trainer="trl",
+        series=series,
+        engines=("transformers", "vllm", "sglang"),
+        source=f"TRL {series} grpo_trainer.py (profiling decorators) and transformers' Trainer callbacks",
+        phases=DRIVEN_PHASES,
+    )
+
 
 _NATIVE_PHASES = (
     Phase(
@@ -102,7 +108,7 @@ _NATIVE_PHASES = (
 )
 
 
-def _native(series: str) -> TimerTree:
+def native_tree(series: str) -> TimerTree:
     """TRL without our driver: `step_time` in its logs, and its profiling points in wandb."""
     return TimerTree(
         trainer="trl",
@@ -119,7 +125,3 @@ def _native(series: str) -> TimerTree:
         not_summed_if=(("train/rewards/*/mean", "s", "reward_function_s/*"),),
         phases=_NATIVE_PHASES,
     )
-
-
-# These releases have the same profiling points; 1.10 to 1.15 were not checked.
-TRL_NATIVE = tuple(_native(series) for series in ("0.28", "0.29", *(f"1.{n}" for n in range(10)), "1.16"))

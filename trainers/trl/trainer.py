@@ -22,7 +22,7 @@ from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Traine
 from trainers.trl import checks, console
 from trainers.trl.driver.options import LORA, SERVER_ARGS
 from trainers.trl.launch import LAUNCH
-from trainers.trl.timers import TRL_1_16, TRL_NATIVE
+from trainers.trl.releases import RELEASES
 from trainers.workload import TrainedArm, Workload
 
 _SERVER_GPUS = (hf_server.TENSOR_PARALLEL,)
@@ -130,7 +130,7 @@ TRL = Trainer(
     launch=LAUNCH,
     keys=KEYS,
     logs=Logs(
-        trees=(TRL_1_16, *TRL_NATIVE),
+        trees=tuple(tree for release in RELEASES for tree in release.trees),
         native="native",
         marks=("use_vllm",),
         formats=(

@@ -19,8 +19,8 @@ from engines import engine_named
 from trainers.protocol import StackFacts
 from trainers.swift.checks import DRIVEN, NOT_DRIVEN
 from trainers.swift.driver import colocate, timers
+from trainers.swift.releases import RELEASES
 from trainers.swift.settings import trainer_args
-from trainers.swift.timers import SWIFT_4_6
 from trainers.swift.trainer import SWIFT
 from trainers.timers.lookup import mode_of, tree_for
 from trainers.workload import Workload
@@ -137,7 +137,7 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
     assert tree.unit_not_summed("overlapping_s/a/b") == "s"
     # The workload's GPUs are all that there are, the server's among them.
     assert SWIFT.rollout(ASYNC, engine_named("vllm"), tree).engine_gpus == 0
-    assert SWIFT.rollout(ASYNC, engine_named("vllm"), SWIFT_4_6).engine_gpus is None
+    assert SWIFT.rollout(ASYNC, engine_named("vllm"), RELEASES[0].trees[-1]).engine_gpus is None
 
 
 OWN = "class Twice:\n    def step(self): ...\n"

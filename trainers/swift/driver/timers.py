@@ -16,23 +16,13 @@ from typing import Any
 from node.engine_server import uses_server
 from node.over_ranks import gather_ranks
 from node.phase_clock import ROOT, sanitize
+from trainers.hf_releases import driven
 from trainers.swift import hooks
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
+from trainers.swift.releases import RELEASES
 from trainers.trl.driver.timers import TrlTimers
 
-_PHASES = {
-    "_prepare_inputs": "prepare_inputs",
-    "_move_model_to_vllm": "sync_weights",
-    "generate": "generate",
-    "_compute_rewards_per_func": "rewards",
-    "log_metrics": "log_completions",
-    "compute_loss": "compute_loss",
-}
-# These contain the phases above and almost no time of their own: encoding is the rest of prepare_inputs, as in TRL.
-_UNTIMED = frozenset(
-    {"_generate_and_score_completions", "_score_completions", "_dynamic_sampling", "_prepare_batch_inputs"}
-)
 DISCARDED = "discarded_completions"
 
 _OFFLOADING = (hooks.OFFLOAD_MODEL, hooks.LOAD_MODEL, hooks.OFFLOAD_OPTIMIZER, hooks.LOAD_OPTIMIZER)
@@ -86,12 +76,14 @@ class SwiftTimers(TrlTimers):
         self._time(trainer, hooks.WITH_SERVER, "generate")
 
     def _hook_profiling_contexts(self) -> None:
+        phases = driven(RELEASES, "ms-swift").timers
+
         @contextmanager
         def profiling_context(trainer: Any, name: str) -> Iterator[None]:
-            phase = self._log_prob if name == self.LOG_PROB.attribute else _PHASES.get(name) or sanitize(name)
+            phase = self._log_prob if name == self.LOG_PROB.attribute else phases.get(name) or sanitize(name)
             # With async_generate a thread generates for the next step during training.
             other_thread = threading.current_thread() is not threading.main_thread()
-            if name in _UNTIMED or other_thread or self._clock.is_open(phase):
+            if phases.get(name) == "" or other_thread or self._clock.is_open(phase):
                 yield
                 return
             with self._clock.phase(phase):

@@ -23,36 +23,28 @@ step                              on_step_begin -> on_step_end; its residual is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.engine_server import uses_server
 from node.hooks import Hook
 from node.over_ranks import WAIT
 from node.phase_clock import PhaseClock, sanitize
+from trainers.hf_releases import driven
 from trainers.trl import hooks
+from trainers.trl.releases import RELEASES, TIMERS
 
 LOG_PROB = hooks.LOG_PROB.attribute
-_PHASES = {
-    "_prepare_inputs": "prepare_inputs",
-    "sync_weights": "sync_weights",
-    "vLLM.generate": "generate",
-    "SGLang.generate": "generate",
-    "transformers.generate": "generate",
-    "transformers.generate_batch": "generate",
-    "_calculate_rewards": "rewards",
-    "compute_loss": "compute_loss",
-}
 
 
-def phase_name(timer: str, log_prob: str) -> str:
+def phase_name(timer: str, log_prob: str, phases: Mapping[str, str] = TIMERS) -> str:
     """The phase of one of TRL's timers, such as `GRPOTrainer.vLLM.generate`.
 
     All passes for log-probabilities have the same timer; `log_prob` is the phase of the current one. An unknown timer
     keeps its own name, made valid for a path.
     """
     name = timer.partition(".")[2] or timer
-    return log_prob if name == LOG_PROB else _PHASES.get(name) or sanitize(name)
+    return log_prob if name == LOG_PROB else phases.get(name) or sanitize(name)
 
 
 def log_prob_phase(trainer: Any, model: Any, path: str) -> str:
@@ -148,8 +140,10 @@ class TrlTimers:
         hooks.GENERATE_WITH_VLLM.wrap(timed, generation)
 
     def _hook_profiling_contexts(self) -> None:
+        phases = driven(RELEASES, "trl").timers
+
         def timed_enter(enter: Callable[..., Any], context: Any) -> Any:
-            self._clock.open(phase_name(hooks.TIMER_NAME.get(context), self._log_prob))
+            self._clock.open(phase_name(hooks.TIMER_NAME.get(context), self._log_prob, phases))
             return enter(context)
 
         def timed_leave(leave: Callable[..., Any], context: Any, *error: Any) -> Any:
