@@ -185,7 +185,7 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
 
 def without_unneeded(plan: PlanRead, results: Path) -> PlanRead:
     """The plan with the runs that its looks wanted (`seeds: {until, most}`); the others were never trained."""
-    for pairs in range(2, plan.most):  # one pair is not looked at (analysis/estimates/looks.py)
+    for pairs in range(2, plan.most):  # one pair is not looked at (analysis/estimates/alpha_spending.py)
         look = _optional(results / "looks" / f"{pairs}.json") or {}
         if (look.get("until"), look.get("most")) != (plan.until, plan.most):
             break

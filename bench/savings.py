@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from analysis.estimates.alpha_spending import FIRST_LOOK
 from analysis.estimates.arm import estimates
 from analysis.estimates.equal_work import LONGEST, STEP
-from analysis.estimates.looks import FIRST_LOOK
 from analysis.speedup import TOKENS
 from analysis.verdict.claim import claim_from
 from analysis.verdict.sequential import sequential_verdict

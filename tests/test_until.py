@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.estimates.looks import FIRST_LOOK
+from analysis.estimates.alpha_spending import FIRST_LOOK
 from common.errors import UserError
 from workflow.config.model import Until
 from workflow.config.plan import Plan, load_plan

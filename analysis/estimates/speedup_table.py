@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from analysis.estimates.alpha_spending import confidence_at
 from analysis.estimates.arm import estimates, needed, no_value, rounding_reach
 from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.disagreement import UNSETTLED, disagreement, rest_of_step
 from analysis.estimates.equal_work import ESTIMATES, Row, discarded
-from analysis.estimates.looks import confidence_at
 from analysis.estimates.noise import noise_bands, repetition_of
 from analysis.factors import at
 from analysis.runs import PlanRead

@@ -29,7 +29,7 @@ class Skipped(NamedTuple):
     why: str
 
 
-class Ratio(NamedTuple):
+class PastRatio(NamedTuple):
     """A ratio of a report with its 95% interval over runs, NaN where there is none."""
 
     quantity: str
@@ -52,7 +52,7 @@ class FinishedExperiment:
     has_time: bool
     """Whether a run has recorded its start; else it is the time of report.json."""
     runs: list[RunInReport]
-    ratios: list[Ratio]
+    ratios: list[PastRatio]
 
 
 def read_experiments(given: Sequence[Path]) -> tuple[list[FinishedExperiment], list[Skipped]]:
@@ -177,11 +177,11 @@ def _older_runs(folder: Path, report: ReportFile) -> list[RunInReport]:
     return found
 
 
-def _ratios(report: ReportFile) -> Iterator[Ratio]:
+def _ratios(report: ReportFile) -> Iterator[PastRatio]:
     """The ratios that are narrow enough to be printed."""
     for row in report["tables"]["estimates"]:
         if row["estimate"] in RATIOS and row["value"] is not None:
             low, high = (math.nan if row[end] is None else float(row[end]) for end in ("low", "high"))
             factors = json.loads(row["factors"]) if row["factors"] else {}
             if not is_too_wide(row["value"], low, high):
-                yield Ratio(RATIOS[row["estimate"]], str(row["arm"]), factors, float(row["value"]), low, high)
+                yield PastRatio(RATIOS[row["estimate"]], str(row["arm"]), factors, float(row["value"]), low, high)

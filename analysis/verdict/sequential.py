@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.estimates.alpha_spending import FIRST_LOOK, confidence_at
 from analysis.estimates.arm import estimates
 from analysis.estimates.bootstrap import students_t
-from analysis.estimates.looks import FIRST_LOOK, confidence_at
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 from analysis.verdict.claim import Claim, claim_from, equal_within
 

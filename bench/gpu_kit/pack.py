@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
 from workflow.stacks.definition import ENVS, load_stack
 from workflow.stacks.lockfile import Pin, check_lock
+from workflow.stacks.uv import end_of_output
 from workflow.stacks.wheelhouse import download
 
 PART_MIB = 48
@@ -68,10 +71,25 @@ def write_bundle(name: str, bundle: Bundle, out: Path) -> dict[str, Any]:
 
 def _download(bundle: Bundle, folder: Path) -> dict[Path, str]:
     """The bundle's wheels, with the lock's hashes, and the package of each; files that are there are kept."""
-    pins = _pins(bundle)
-    download(pins, folder, PYTHON, PLATFORM)
+    pins, without_wheel = _pins(bundle), load_stack(bundle.stack, ENVS).source_builds
+    download([pin for pin in pins if pin.name not in without_wheel], folder, PYTHON, PLATFORM)
+    for pin in pins:
+        if pin.name in without_wheel:
+            _build(pin, folder)
     packages = {path: str(parse_wheel_filename(path.name)[0]) for path in folder.glob("*.whl")}
     return {path: name for path, name in packages.items() if name in {pin.name for pin in pins}}
+
+
+def _build(pin: Pin, folder: Path) -> None:
+    """Build the wheel of a source archive in pure Python, by the archive's hash."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+        listed.write(pin.requirement)
+        listed.flush()
+        command += ["--require-hashes", "--wheel-dir", str(folder), "-r", listed.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UserError(f"{pin.name} {pin.version} could not be built as a wheel: {end_of_output(done.stderr, 1)}")
 
 
 def _pins(bundle: Bundle) -> list[Pin]:

@@ -18,6 +18,7 @@ from typing import Any
 from bench.gpu_kit.gpu import PeakMemory, VisitedGpu
 from bench.gpu_kit.stages import Stage, StageTask
 from common.files import ROOT, inputs_sha256, last_lines, read_json, write_json
+from trainers import Spread
 
 _END_GRACE_S = 20
 _POLL_S = 0.05
@@ -121,6 +122,8 @@ class StageRun:
         }
         write_json(folder / "attempt.json", attempt)
         module = [run["module"]] if task.synchronized else ["bench.gpu_kit.unsynchronized", run["module"]]
+        if Spread.from_spec(spec) is Spread.RAY:
+            module = ["bench.gpu_kit.with_ray", *module]
         command = [str(self.python), "-m", *module, str(folder / "attempt.json")]
         stop_file = folder / "metrics.jsonl" if stop and task.stop_after else None
         return self._run(command, folder / "log", dict(spec["env"]), stop_file, task.stop_after)

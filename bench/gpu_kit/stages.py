@@ -62,7 +62,6 @@ class Stage:
 _WANDB = (
     *("wandb", "cwevals", "distro", "googleapis-common-protos", "platformdirs", "sniffio", "pydantic"),
     *("pydantic-core", "annotated-types", "typing-inspection", "opentelemetry-api", "opentelemetry-sdk"),
-    *("opentelemetry-exporter-http-transport", "opentelemetry-exporter-otlp-common"),
     *("opentelemetry-exporter-otlp-proto-common", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-proto"),
     "opentelemetry-semantic-conventions",
 )
@@ -72,6 +71,7 @@ BUNDLES: Mapping[str, Bundle] = {
         (
             *("trl", "datasets", "dill", "multiprocess", "math-verify", "latex2sympy2-extended"),
             *("antlr4-python3-runtime", *_WANDB),
+            *("opentelemetry-exporter-http-transport", "opentelemetry-exporter-otlp-common"),
         ),
     ),
     # What importing and running `vllm.LLM` needs beside the bundle `trl`; the rest of its requirements is for servers,
@@ -92,6 +92,23 @@ BUNDLES: Mapping[str, Bundle] = {
                 "vllm/entrypoints/serve/instrumentator/static/*",
             ),
         },
+    ),
+    # What verl's trainer, its workers and its vLLM server import beside the bundle `vllm`, and the lock's transformers.
+    # Without flash-attn: experiments/gpu-kit-verl.yaml.
+    "verl": Bundle(
+        "verl09-vllm",
+        (
+            *("verl", "ray", "tensordict", "transferqueue", "torchdata", "datasets", "dill", "multiprocess", "xxhash"),
+            *("transformers", "tokenizers", "huggingface-hub", "safetensors", "hydra-core", "omegaconf", "math-verify"),
+            *("antlr4-python3-runtime", "latex2sympy2-extended", "codetiming", "pyvers", "orjson"),
+            *("cloudpickle", "einops", "aiohttp", "aiosignal", "aiohappyeyeballs", "attrs", "frozenlist", "multidict"),
+            *("propcache", "yarl", "click", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py"),
+            *("msgpack", "protobuf", "requests", "urllib3", "certifi", "charset-normalizer", "idna", "h11", "httpcore"),
+            *("httpx", "jmespath", "jiter", "model-hosting-container-standards", "prometheus-client"),
+            *("prometheus-fastapi-instrumentator", "py-cpuinfo", "python-multipart", "setproctitle", "tiktoken"),
+            *("uvicorn", "uvloop", "watchfiles", "compressed-tensors", *_WANDB),
+        ),
+        {"ray": ("ray/jars/*", "ray/rllib/*", "ray/dashboard/client/*")},
     ),
     # What importing and running `sglang.Engine` needs beside the bundle `trl`. The target's transformers is too new for
     # this SGLang: both register the same models. Without nvidia-cutlass-dsl FlashInfer compiles its norms with nvcc.
@@ -137,6 +154,13 @@ STAGES: Mapping[str, Stage] = {
         ("trl", "vllm"),
         (StageTask("vllm-s0", stop_after=3),),
         240,
+    ),
+    "verl": Stage(
+        "verl trains with vLLM, stops and resumes",
+        "experiments/gpu-kit-verl.yaml",
+        ("vllm", "verl"),
+        (StageTask("vllm-s0", stop_after=3),),
+        480,
     ),
     "sglang": Stage(
         "SGLang alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",

@@ -18,7 +18,7 @@ from bench.history import NOISE
 from common.contracts import fits
 from common.verdicts import HistoryFile, PointInHistory, RunInReport, SeriesInHistory
 from workflow.cli import main
-from workflow.commands.history import SLOWER
+from workflow.commands.draw_history import SLOWER
 
 
 @pytest.fixture(scope="module")

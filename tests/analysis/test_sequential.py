@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from analysis.estimates.looks import FIRST_LOOK, confidence_at
+from analysis.estimates.alpha_spending import FIRST_LOOK, confidence_at
 from analysis.verdict.sequential import sequential_verdict
 
 STEPS = 10

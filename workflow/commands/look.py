@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.verdict.look import look_at
+from analysis.verdict.look_at import look_at
 from common.errors import UserError
 from common.files import write_json
 from common.messages import print_message

@@ -73,14 +73,14 @@ AB = Command(
 
 
 def _history(args: argparse.Namespace) -> None:
-    from workflow.commands.history import history
+    from workflow.commands.draw_history import history
 
     history(args)
 
 
 HISTORY = Command(
     _history,
-    "workflow.commands.history",
+    "workflow.commands.draw_history",
     "draw the speed of finished experiments over time, and mark lasting changes",
     "folders --arm --fail-if-slower --to",
     "Experiments are compared where arm, workload and hardware are equal. Unfinished and damaged ones are named and "

@@ -29,7 +29,7 @@ THERE, MOVED, CHANGED, GONE, NOT_THERE = "there", "moved", "signature changed", 
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundHook:
     """What a release has of one hook."""
 
     table: str
@@ -49,12 +49,12 @@ class Contract:
 
     package: str
     version: str
-    found: tuple[Found, ...]
+    found: tuple[FoundHook, ...]
     doubt: str = ""
     """Why this release may not be what is wanted."""
 
     @property
-    def to_read(self) -> tuple[Found, ...]:
+    def to_read(self) -> tuple[FoundHook, ...]:
         """The hooks that a maintainer must read again."""
         return tuple(one for one in self.found if one.state not in (THERE, NOT_THERE))
 
@@ -95,10 +95,10 @@ def contract(given: str) -> Contract:
         return replace(_of_folder(unpacked(wheel, Path(folder) / "unpacked")), doubt=doubt)
 
 
-def compare(hooks: Iterable[tuple[str, Hook]], root: Path, version: str) -> tuple[Found, ...]:
+def compare(hooks: Iterable[tuple[str, Hook]], root: Path, version: str) -> tuple[FoundHook, ...]:
     """What the package below `root` has of the hooks; `version` may be empty."""
     source = Source(root)
-    return tuple(Found(table, hook, *_state(hook, source, version)) for table, hook in hooks)
+    return tuple(FoundHook(table, hook, *_state(hook, source, version)) for table, hook in hooks)
 
 
 def _state(hook: Hook, source: Source, version: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from trainers.trl.driver.rollout import Rollout, sampling
+from trainers.trl.driver.rollout import SglangRollout, sampling
 
 from ...attempts import SGLANG
 
@@ -91,7 +91,7 @@ def test_an_engine_that_sleeps_gets_its_weights_before_each_generation(monkeypat
         accelerator=SimpleNamespace(unwrap_model=lambda model: SimpleNamespace(named_parameters=list)),
         model=None,
     )
-    rollout = Rollout(Engine(), {})
+    rollout = SglangRollout(Engine(), {})
     for _ in range(2):  # of the same step, as an evaluation would be
         rollout(["why?"], trainer)
     assert done == ["update_weights", "generate", "sleep", "wake", "update_weights", "generate", "sleep"]

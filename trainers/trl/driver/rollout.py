@@ -36,7 +36,7 @@ def sampling(args: Any, stop: int | None) -> dict[str, Any]:
 _SAMPLING = frozenset({"frequency_penalty", "presence_penalty", "ignore_eos", "min_new_tokens", "top_k", "min_p"})
 
 
-class Rollout:
+class SglangRollout:
     """The function that TRL calls with a step's repeated prompts, and its engine."""
 
     def __init__(self, engine: Any, parameters: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Rollout:
 
 def sglang_rollout(
     args: Any, settings: Mapping[str, Any], model: Path, dtype: str, resumed_from: int, log: Path
-) -> Rollout:
+) -> SglangRollout:
     """SGLang's server, started with the run's seed, its settings and the workload's number format.
 
     A resumed run gets another seed, because SGLang cannot continue its random stream.
@@ -74,4 +74,4 @@ def sglang_rollout(
 
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # it warns of rollout_func at each start
     parameters = sampling(args, AutoTokenizer.from_pretrained(str(model)).eos_token_id)
-    return Rollout(Sglang(model, dtype, args.seed + 1000 * resumed_from, settings, log), parameters)
+    return SglangRollout(Sglang(model, dtype, args.seed + 1000 * resumed_from, settings, log), parameters)

@@ -41,7 +41,7 @@ def history(args: argparse.Namespace) -> None:
     text = json.dumps(history_file(shown, notes), indent=1, ensure_ascii=False, allow_nan=False)
     write_text_at(args.to / "history.json", f"{text}\n", OTHER_PLACE)
     # Loading Altair takes a second: the answer is printed first.
-    from analysis.history.page import history_page
+    from analysis.history.history_page import history_page
 
     write_text_at(args.to / "history.html", history_page(shown, notes), OTHER_PLACE)
     print(f"history: {args.to / 'history.html'}", flush=True)

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from analysis.estimates.alpha_spending import FIRST_LOOK
 from analysis.estimates.arm import needed
 from analysis.estimates.comparable import comparable
-from analysis.estimates.looks import FIRST_LOOK
 from analysis.estimates.noise import repetition_of
 from analysis.roofline.floors import floors_of
 from analysis.roofline.work import with_work
