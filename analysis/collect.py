@@ -25,7 +25,7 @@ from trainers.logs.record import TIMERS
 from trainers.registry import trainer_named
 from trainers.timers.exclusive import Overrun, overruns
 from trainers.timers.flat import UNDECLARED, nest_timers, timer_places
-from trainers.timers.lookup import mode_of, nearest_tree, releases
+from trainers.timers.lookup import driven_releases, mode_of, nearest_tree
 from trainers.timers.tree import TimerTree
 
 
@@ -66,7 +66,7 @@ def collect_run(run_dir: Path) -> pa.Table:
 
 
 def _undeclared(run_id: str, trainer: str, version: str, tree: TimerTree) -> str:
-    known = ", ".join(releases(trainer))
+    known = ", ".join(driven_releases(trainer))
     return (
         f"{run_id}: the timers of {trainer} {version} are not declared (declared: {known}); they are read as those of "
         f"{tree.name}. Timers that it does not have stand beside the sums"

@@ -61,11 +61,12 @@ def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTr
 def nearest_tree(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
     """The tree of a version; of an undeclared one that of the nearest declared release, the newer of two.
 
-    Its default loop is used if the release has none in that mode, and another engine's tree if it has none with that
-    engine. `UserError` if the trainer has no trees.
+    A release that is declared without this mode counts as undeclared: our driver's timers are not its own. The default
+    loop is used if no release has the mode, and another engine's tree if none has it with that engine. `UserError` if
+    the trainer has no trees.
     """
     of_trainer = [tree for tree in declared_trees() if tree.trainer == trainer]
-    if not of_trainer or any(tree.matches(version) for tree in of_trainer):
+    if not of_trainer or any(tree.matches(version) and tree.mode == mode for tree in of_trainer):
         return tree_for(trainer, version, engine, mode)
     fitting = (
         [tree for tree in of_trainer if tree.mode == mode and tree.has(engine)],
@@ -128,6 +129,13 @@ def _near(trainer: str, version: str, engine: str, mode: str) -> str:
 def releases(trainer: str) -> list[str]:
     """A trainer's releases with declared timers, the oldest first."""
     series = {tree.series for tree in declared_trees() if tree.trainer == trainer}
+    return sorted(series, key=_numbers)
+
+
+def driven_releases(trainer: str) -> list[str]:
+    """The releases whose runs under our driver have declared timers, the oldest first."""
+    native = trainer_named(trainer).logs.native
+    series = {t.series for t in declared_trees() if t.trainer == trainer and (t.mode != native or not native)}
     return sorted(series, key=_numbers)
 
 

@@ -25,7 +25,7 @@ class ServerArgs:
             raise ValueError("tp_size must divide the heads")
         self.__dict__.update(locals())
 """
-ENGINE = "class Engine:\n    NEWER = {newer}\n    if NEWER:\n        begin_weight_update = None\n"
+ENGINE = "class Engine:\n    NEWER = {newer}\n    if NEWER:\n        def begin_weight_update(self, selector): pass\n"
 HTTP_SERVER = """
 import json, multiprocessing, os, signal, threading, time
 from base64 import b64decode

@@ -27,7 +27,7 @@ def scheduler() -> int:
 
 
 def looked_at(out: Path, stale: int) -> None:
-    original = rollout.Rollout.__call__
+    original = rollout.SglangRollout.__call__
 
     def call(self, prompts, trainer):
         import torch
@@ -74,7 +74,7 @@ def looked_at(out: Path, stale: int) -> None:
             file.write(json.dumps(line) + "\n")
         return made
 
-    rollout.Rollout.__call__ = call
+    rollout.SglangRollout.__call__ = call
 
 
 def killed(out: Path) -> None:
