@@ -42,16 +42,16 @@ class Pairing:
     def placement(self) -> dict[str, str]:
         """The nodes that the job must have, and the Slurm job that must end before it; empty if there are none.
 
-        Waits while the first run's launcher is at work; without one for at most `pair_wait_s`, and only a minute if it
-        has ended without a job that began, since the first run has probably failed.
+        Waits while the first run's launcher is at work, and without one for a minute: the first run may have failed, or
+        Snakemake may have no place for its launcher beside this one.
         """
         if self._first is None:
             return {}
         name, reported = self._first.folder.name, False
-        give_up = time.monotonic() + self._patience_s()
+        give_up = time.monotonic() + min(self._wait_s, _STARTS_AGAIN_S)
         while not (attempts := matching_attempts(self._first, self._fingerprint)):
             if holder_note(self._first.launcher_lock) is not None:
-                give_up = time.monotonic() + self._patience_s()
+                give_up = time.monotonic() + min(self._wait_s, _STARTS_AGAIN_S)
             elif time.monotonic() > give_up:
                 self._print(f"{name} has not begun, and nobody is starting it; training on any node")
                 return {}
@@ -65,11 +65,6 @@ class Pairing:
             return {}
         ended = exists(self._first.job(int(attempt["job"])).end)
         return {"nodes": str(placed["nodes"]), "after": "" if ended else str(placed["job_id"])}
-
-    def _patience_s(self) -> float:
-        assert self._first is not None
-        tried = read_object(self._first.spec).get("fingerprint") == self._fingerprint
-        return min(self._wait_s, _STARTS_AGAIN_S) if tried else self._wait_s
 
     def release_if_waiting(self, job: JobPaths, state: JobState) -> None:
         """Let a job go to other nodes that has waited `pair_wait_s` for those of the first run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from common.retry import retry_io
 from engines.vllm import hooks as vllm_hooks
 from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
+from node.hooks import Hook
 from node.records import write_json
 from trainers.swift import hooks
 from trainers.swift.driver.colocate import change_engine_args
@@ -27,10 +28,11 @@ WORKERS = (hooks.WORKER, hooks.ASYNC_WORKER)
 """swift's functions for a worker process, with vLLM's engine and with its asynchronous one."""
 
 
-def run(worker: Callable[..., None], settings_file: Path, arguments: Any, rank: int, *others: Any) -> None:
+def run(worker: Hook, settings_file: Path, arguments: Any, rank: int, *others: Any) -> None:
     """Run one of swift's workers with the run's seed plus its rank (swift's own seed is random).
 
-    `worker` is swift's own function. Worker 0 writes its engine's settings to `settings_file`.
+    `worker` is the row of swift's function, whose name is ours in the server: a process cannot be given the function
+    itself by that name. Worker 0 writes its engine's settings to `settings_file`.
     """
     hooks.SEED.replace(lambda: int(arguments.seed) + rank)
     build = hooks.WORKER_ENGINE.get()
@@ -52,7 +54,7 @@ def run(worker: Callable[..., None], settings_file: Path, arguments: Any, rank: 
         # swift's own extension of vLLM's worker would need NCCL.
         extension = f"{__name__}.{OnCpu.__name__}"
         change_engine_args(lambda engine_args: setattr(engine_args, "worker_extension_cls", extension))
-    worker(arguments, rank, *others)
+    worker.get()(arguments, rank, *others)
 
 
 class _Fatal(logging.LoggerAdapter[logging.Logger]):

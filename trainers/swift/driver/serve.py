@@ -43,7 +43,7 @@ def main() -> None:
         from trainers.swift.driver import rollout_worker
 
     for worker in rollout_worker.WORKERS:
-        worker.replace(functools.partial(rollout_worker.run, worker.get(), job.folder / _ENGINE))
+        worker.replace(functools.partial(rollout_worker.run, worker, job.folder / _ENGINE))
     over = threading.Event()
     threading.Thread(target=exit_with_failed_worker, args=(over,), daemon=True).start()
     try:
