@@ -58,11 +58,15 @@ class Nodes:
 
     def pairs(self, plan: PlanRead) -> Iterator[tuple[RunNodes, RunNodes]]:
         """The pairs of runs, baseline first: equal seeds and equal common factors."""
+        arms, rivals = {*plan.rivals}, defaultdict(list)
+        for one in self.runs:
+            if one.run.arm in arms:
+                rivals[one.run.seed].append(one)
         for first in self.runs:
-            for second in self.runs:
-                is_rival = first.run.arm == plan.baseline and second.run.arm in plan.rivals
-                if is_rival and first.run.seed == second.run.seed and _same_factors(first.run, second.run):
-                    yield first, second
+            if first.run.arm == plan.baseline:
+                for second in rivals[first.run.seed]:
+                    if _same_factors(first.run, second.run):
+                        yield first, second
 
 
 def _same_factors(a: Run, b: Run) -> bool:
