@@ -15,7 +15,7 @@ from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_fi
 from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
-from common.verdicts import Verdict
+from common.verdicts import Verdict, looks_so_far
 from trainers.command import as_logged
 from trainers.registry import Trainer, brings_work, trainer_named
 from trainers.timers.lookup import tree_named
@@ -185,12 +185,10 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
 
 def without_unneeded(plan: PlanRead, results: Path) -> PlanRead:
     """The plan with the runs that its looks wanted (`seeds: {until, most}`); the others were never trained."""
-    for pairs in range(2, plan.most):  # one pair is not looked at (analysis/estimates/alpha_spending.py)
-        look = _optional(results / "looks" / f"{pairs}.json") or {}
-        if (look.get("until"), look.get("most")) != (plan.until, plan.most):
-            break
-        if not look["more"]:
-            return replace(plan, runs=tuple(run for run in plan.runs if run in look["runs"]))
+    looks = looks_so_far(lambda pairs: _optional(results / "looks" / f"{pairs}.json") or {}, plan.until, plan.most)
+    for _, found in looks:
+        if not found["more"]:
+            return replace(plan, runs=tuple(run for run in plan.runs if run in found["runs"]))
     return plan
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.alpha_spending import FIRST_LOOK
 from analysis.estimates.arm import estimates
 from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.speedup import TOKENS
@@ -16,6 +15,7 @@ from analysis.verdict.claim import claim_from
 from analysis.verdict.sequential import sequential_verdict
 from bench.engines import STEP_SD
 from bench.measure import Line
+from common.verdicts import FIRST_LOOK
 
 SEED, STEPS, RUN_SD, RESAMPLES = 3, 20, 0.02, 300
 UNTIL, MOST, FIXED = 1.05, 8, 5

@@ -1,8 +1,8 @@
-"""Defines `Verdict`, a coded message about the data, and report.json."""
+"""Defines `Verdict`, a coded message about the data, report.json and history.json, and reads the looks at a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -126,6 +126,25 @@ class HistoryFile(TypedDict):
 
 REPORT_FORMAT = 1
 """Raised when report.json changes so that `rolloutbench history` would misread it."""
+
+
+FIRST_LOOK = 2
+"""The pairs of runs at the first look at a verdict: one pair does not show how much other runs differ."""
+
+
+def looks_so_far(
+    look: Callable[[int], Mapping[str, Any]], until: float, most: int
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The looks that were made for this question, the first one first: pairs of runs, and the look's file.
+
+    `look` gives the content of a file (contracts.LookFile), empty without one. The last pair is followed by the report,
+    which needs no look.
+    """
+    for pairs in range(FIRST_LOOK, most):
+        found = look(pairs)
+        if (found.get("until"), found.get("most")) != (until, most):
+            return  # not looked at yet, or for another question
+        yield pairs, found
 
 
 def worst_first(verdicts: list[Verdict]) -> list[Verdict]:

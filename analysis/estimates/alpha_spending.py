@@ -13,9 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from analysis.estimates.bootstrap import CONFIDENCE
+from common.verdicts import FIRST_LOOK
 
-FIRST_LOOK = 2
-"""The pairs of runs at the first look: one pair does not show how much other runs differ."""
 _GRID = np.linspace(-8.0, 8.0, 401)
 
 

@@ -1,4 +1,4 @@
-"""Looks at an experiment with `seeds: {until, most}` after so many pairs of runs: is every verdict resolved?"""
+"""Looks at an experiment with `seeds: {until, most}` after so many pairs of runs, and says what is resolved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.estimates.alpha_spending import FIRST_LOOK
 from analysis.estimates.arm import needed
 from analysis.estimates.comparable import comparable
 from analysis.estimates.noise import repetition_of
@@ -18,7 +17,7 @@ from analysis.verdict.sequential import sequential_verdict
 from analysis.wide import wide_steps
 from common.contracts import LookFile, ResolutionInFile
 from common.errors import UserError
-from common.verdicts import first_of_each_code
+from common.verdicts import FIRST_LOOK, first_of_each_code
 
 
 def look_at(plan_file: Path, results: Path, run_ids: list[str]) -> LookFile:

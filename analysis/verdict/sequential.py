@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.estimates.alpha_spending import FIRST_LOOK, confidence_at
+from analysis.estimates.alpha_spending import confidence_at
 from analysis.estimates.arm import estimates
 from analysis.estimates.bootstrap import students_t
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 from analysis.verdict.claim import Claim, claim_from, equal_within
+from common.verdicts import FIRST_LOOK
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def sequential_verdict(pairs: pd.DataFrame, until: float, most: int, overlap: st
 
     Ask after each pair, from the first one on, and submit another pair while `more` is above 0; with several arms or
     factor combinations, while any has `more` above 0. The answer is `+` or `-` where the interval excludes 1, `=` where
-    it lies between 1/`until` and `until`. All looks together are wrong in at most 5% (looks.py), so one that is skipped
+    it lies between 1/`until` and `until`. All looks together are wrong in at most 5% (alpha_spending.py): a skipped one
     costs nothing, and a run that ends after the answer may be added and asked again. `most` must not change on the way.
 
     The caller gives

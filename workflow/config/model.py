@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from common.messages import did_you_mean, short_repr
 from common.published import as_number, check_option_name, check_published, check_variable
+from common.verdicts import FIRST_LOOK
 from trainers.registry import brings_work, trainer_named
 from trainers.section import CURRENCY_PATTERN, Count, Environment, Name, Number, Options, PositiveInt, Section, Seed
 from trainers.workload import TrainedArm, Workload
@@ -91,8 +92,8 @@ class Until(Section):
 
     @property
     def least(self) -> int:
-        """The pairs of runs before the first look: one pair does not show how much other runs differ."""
-        return 2
+        """The pairs of runs before the first look."""
+        return FIRST_LOOK
 
 
 def _kind_of_seeds(value: Any) -> str:

@@ -7,26 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.verdicts import FIRST_LOOK, looks_so_far
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.runs.history import read_object
 
 
 def pairs_wanted(plan: Plan, look: Callable[[int], Mapping[str, Any]]) -> int:
-    """The pairs of runs that are wanted after the looks so far; `look` gives the content of a look's file.
-
-    The last pair is followed by the report, which needs no look.
-    """
+    """The pairs of runs that are wanted after the looks so far (`look`: of `looks_so_far`)."""
     until = plan.config.until
     if until is None or not plan.runs:
         return len(plan.config.every_seed)
-    for pairs in range(until.least, until.most):
-        found = look(pairs)
-        if (found.get("until"), found.get("most")) != (until.until, until.most):
-            return pairs  # not looked at yet, or for another question
+    wanted = FIRST_LOOK
+    for pairs, found in looks_so_far(look, until.until, until.most):
         if not found["more"]:
             return pairs
-    return until.most
+        wanted = pairs + 1
+    return wanted
 
 
 def wanted_runs(plan: Plan, checkpoints: Any) -> dict[str, PlannedRun]:
