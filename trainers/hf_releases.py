@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainers.timers.tree import TimerTree
+from trainers.timers.tree import TimerTree, release_distance
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,5 @@ class HfRelease:
 def driven(releases: Sequence[HfRelease], package: str) -> HfRelease:
     """The row of the installed release, of those that are driven from here; of an undeclared one the nearest."""
     rows = [release for release in releases if release.timers]
-    version = _place(importlib.metadata.version(package))
-    return min(rows, key=lambda row: abs(version - _place(row.series)))
-
-
-def _place(version: str) -> float:
-    """Releases as numbers in their order: 1.016 for 1.16."""
-    return sum(1000.0**-place * int(part) for place, part in enumerate(re.findall(r"\d+", version)[:3]))
+    version = importlib.metadata.version(package)
+    return min(rows, key=lambda row: release_distance(version, row.series))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any
 
 from common.dotted import flatten, overrides_by_key
 from common.errors import UserError
 from engines import UNKNOWN
 from trainers.registry import trainer_named, trainers
-from trainers.timers.tree import TimerTree, release_of
+from trainers.timers.tree import TimerTree, release_distance, release_numbers, release_of
 
 
 def declared_trees() -> tuple[TimerTree, ...]:
@@ -74,30 +73,12 @@ def nearest_tree(trainer: str, version: str, engine: str, mode: str = "") -> Tim
         [tree for tree in of_trainer if not tree.mode],
     )
     near = next(filter(None, fitting))
-    return min(near, key=lambda tree: _distance(version, tree.series))
+    return min(near, key=lambda tree: release_distance(version, tree.series))
 
 
 def releases_near(trainer: str, version: str) -> list[str]:
     """The declared releases, the nearest to a version first; the newest first for one without numbers."""
-    return sorted(releases(trainer), key=lambda series: _distance(version, series))
-
-
-def _numbers(version: str) -> list[int]:
-    """The leading numbers of a version: [0, 6, 0] for `0.6.0rc1`."""
-    found = re.match(r"\d+(?:\.\d+)*", release_of(version))
-    return [int(part) for part in found[0].split(".")] if found else []
-
-
-def _distance(version: str, series: str) -> tuple[float, tuple[int, ...]]:
-    """How far a version is from a series; of two as far, the newer is less.
-
-    A version without numbers (`main`) is as far from all.
-    """
-    wanted, declared = _numbers(version), _numbers(series)
-    apart = abs(
-        sum(1000.0**-place * (a - b) for place, (a, b) in enumerate(zip_longest(wanted, declared, fillvalue=0)))
-    )
-    return apart if wanted else 0.0, tuple(-part for part in declared)
+    return sorted(releases(trainer), key=lambda series: release_distance(version, series))
 
 
 def _require_engine(trainer: str, version: str, engine: str) -> None:
@@ -129,14 +110,18 @@ def _near(trainer: str, version: str, engine: str, mode: str) -> str:
 def releases(trainer: str) -> list[str]:
     """A trainer's releases with declared timers, the oldest first."""
     series = {tree.series for tree in declared_trees() if tree.trainer == trainer}
-    return sorted(series, key=_numbers)
+    return sorted(series, key=release_numbers)
+
+
+def driven_trees(trainer: str) -> list[TimerTree]:
+    """The trees of a trainer's runs under our driver."""
+    logs = trainer_named(trainer).logs
+    return [tree for tree in logs.trees if tree.mode != logs.native or not logs.native]
 
 
 def driven_releases(trainer: str) -> list[str]:
-    """The releases whose runs under our driver have declared timers, the oldest first."""
-    native = trainer_named(trainer).logs.native
-    series = {t.series for t in declared_trees() if t.trainer == trainer and (t.mode != native or not native)}
-    return sorted(series, key=_numbers)
+    """The releases that these trees are of, the oldest first."""
+    return sorted({tree.series for tree in driven_trees(trainer)}, key=release_numbers)
 
 
 def releases_like(trainer: str, version: str) -> list[str]:

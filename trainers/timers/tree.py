@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from engines import UNKNOWN
@@ -18,6 +19,24 @@ CATEGORIES = ("generation", "weight sync", "log-probs", "rewards", "loss+backwar
 def release_of(version: str) -> str:
     """A version without the tag's `v` and the build's name: `0.6.0` for `V0.6.0+cu124`."""
     return re.sub(r"^[vV](?=\d)|\+.*$", "", version)
+
+
+def release_numbers(version: str) -> list[int]:
+    """The leading numbers of a version: [0, 6, 0] for `0.6.0rc1`."""
+    found = re.match(r"\d+(?:\.\d+)*", release_of(version))
+    return [int(part) for part in found[0].split(".")] if found else []
+
+
+def release_distance(version: str, series: str) -> tuple[float, tuple[int, ...]]:
+    """How far a version is from a series; of two as far, the newer is less.
+
+    A version without numbers (`main`) is as far from all.
+    """
+    wanted, declared = release_numbers(version), release_numbers(series)
+    apart = abs(
+        sum(1000.0**-place * (a - b) for place, (a, b) in enumerate(zip_longest(wanted, declared, fillvalue=0)))
+    )
+    return apart if wanted else 0.0, tuple(-part for part in declared)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from common.findings import Finding
 from common.model_facts import ModelFacts, model_facts
 from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
-from trainers.timers.lookup import driven_releases, nearest_tree
+from trainers.timers.lookup import driven_releases, driven_trees, nearest_tree
 from workflow.config.plan import Plan
 from workflow.preflight.checks import LaunchContext, finding_of
 from workflow.runs.progress import readable_duration
@@ -36,9 +36,8 @@ def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]
 
 def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """A release whose timers are not declared."""
-    name, native = case.trainer.name, case.trainer.logs.native
-    driven = [tree for tree in case.trainer.logs.trees if tree.mode != native or not native]
-    if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in driven):
+    name = case.trainer.name
+    if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in driven_trees(name)):
         return
     known = ", ".join(driven_releases(name))
     yield finding_of(
