@@ -13,9 +13,8 @@ def sentence(series: Series) -> str:
     """The current level, the last change with its interval, and how much could be seen."""
     quantity, level = QUANTITIES[series.quantity], series.levels[-1]
     count = len(series.points)
-    text = f"{series.arm}: {quantity.name} {number_text(math.exp(level.mean))}"
-    if series.factors:
-        text = f"{series.arm} at {series.factors}: {quantity.name} {number_text(math.exp(level.mean))}"
+    place = f" at {series.factors}" if series.factors else ""
+    text = f"{series.arm}{place}: {quantity.name} {number_text(math.exp(level.mean))}"
     if changes := series.changes:
         last = changes[-1]
         text += f", {percent_text(last.slower)} since {last.at.date}"

@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.disagreement import different_work, disagreement, has_intervals
+from analysis.estimates.equal_work import NEEDS
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
 from analysis.estimates.too_wide import WIDE
 from analysis.factors import at, factors_label
 from analysis.runs import rows_of
-from analysis.speedup import disagrees, outliers_decide
+from analysis.speedup import TOKENS, disagrees, outliers_decide
 from analysis.verdict.arm_verdict import Caveat, ratio_text
 from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
 from common.findings import Finding, Preflight
@@ -25,8 +26,7 @@ MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
 MOST_NAMES = 4
-# The estimates that a step's tokens make.
-BY_TOKENS = ("standardised", "per_token")
+BY_TOKENS = tuple(name for name, needs in NEEDS.items() if TOKENS in needs)
 # A longer difference is named by its code; the page has the rest.
 MOST_SHOWN = 160
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.

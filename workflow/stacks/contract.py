@@ -283,17 +283,23 @@ def unpacked(wheel: Path, folder: Path) -> Path:
     return folder
 
 
-def downloaded(given: str, folder: Path) -> tuple[Path, str]:
-    """The wheel of a release, from pip's sources, and a doubt about it; nothing is installed."""
-    names = import_names()
+def single_release(given: str, what: str = "release") -> Requirement:
+    """A package with one release, such as `trl==1.16.0`; an error says that it is no `what`."""
     try:
         wanted = Requirement(given)
     except InvalidRequirement:
-        raise UserError(f"{given!r} is no release, wheel or folder; write one such as trl==1.16.0") from None
-    if canonicalize_name(wanted.name) not in names:
-        raise UserError(unknown_name("package with hooks", wanted.name, sorted(names)))
+        raise UserError(f"{given!r} is no {what}; write one such as trl==1.16.0") from None
     if len(exact := list(wanted.specifier)) != 1 or exact[0].operator != "==" or exact[0].version.endswith("*"):
         raise UserError(f"{given} is no single release; write {wanted.name}==<release>")
+    return wanted
+
+
+def downloaded(given: str, folder: Path) -> tuple[Path, str]:
+    """The wheel of a release, from pip's sources, and a doubt about it; nothing is installed."""
+    names = import_names()
+    wanted = single_release(given, "release, wheel or folder")
+    if canonicalize_name(wanted.name) not in names:
+        raise UserError(unknown_name("package with hooks", wanted.name, sorted(names)))
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     # The wheel is read, not run.
     command += ["--ignore-requires-python", "--progress-bar", "off", "--dest", str(folder), given]

