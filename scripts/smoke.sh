@@ -4,6 +4,11 @@
 #   ARMS          only these arms, as in "vllm"
 #   WHEEL, SHA256 wheels in place of source builds and their hashes, in the same order
 set -euo pipefail
+if [ -n "${STACK_PYTHON:-}" ]; then
+  echo "error: STACK_PYTHON is not used any more (got $STACK_PYTHON); unset it, record that environment with" >&2
+  echo "python -m workflow.stacks found NAME --python $STACK_PYTHON, and name it as an arm's stack (docs/stacks.md)" >&2
+  exit 1
+fi
 experiment=$1 stacks=$2 arms=${ARMS:-$3}
 config=experiments/$experiment.yaml
 if [ -n "${ARMS:-}" ]; then

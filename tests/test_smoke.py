@@ -77,3 +77,9 @@ def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     listed = subprocess.check_output([tmp_path / "made/bin/python", "-m", "pip", "list"], text=True)
     assert {"pip", "setuptools", "rbt-nothing"} <= set(listed.split())
+
+
+def test_an_option_that_is_given_up_says_what_to_use(tmp_path: Path) -> None:
+    done, noted = smoke(tmp_path, STACK_PYTHON="/venv/bin/python")
+    assert done.returncode == 1 and not noted
+    assert "workflow.stacks found NAME --python /venv/bin/python" in done.stderr and len(done.stderr.splitlines()) <= 3
