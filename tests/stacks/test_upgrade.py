@@ -18,6 +18,11 @@ accelerator: cpu
 disk_gib: 0.1
 """
 
+PASSES = """import json, sys
+out = sys.argv[sys.argv.index("--out") + 1]
+open(out, "w").write(json.dumps({"ok": True, "checks": []}))
+"""
+
 
 @pytest.fixture
 def envs(tmp_path, monkeypatch):
@@ -54,6 +59,24 @@ def test_a_failure_leaves_the_stack_in_force(release, envs):
         trial.upgrade("made", [release], envs.parent / "stacks", envs, lock_only=True)
     assert len(str(error.value).splitlines()) <= 3
     assert content(envs / "made") == before
+
+
+@pytest.mark.parametrize(
+    ("verify", "failed", "sections"),
+    [
+        ("raise SystemExit('no such kernel')", "no such kernel", ["Support", "Hooks", "Packages", "Failed"]),
+        # The experiment is started in a folder without a workflow.
+        (PASSES, "the smoke run failed", ["Support", "Hooks", "Packages", "Verification", "Failed"]),
+    ],
+)
+def test_a_failed_build_or_smoke_run_leaves_the_stack_in_force(verify, failed, sections, envs):
+    (envs / "made/verify.py").write_text(verify)
+    before = content(envs / "made")
+    with pytest.raises(UserError, match="made is unchanged and stays in force"):
+        trial.upgrade("made", ["trl==1.1"], envs.parent / "stacks", envs)
+    report = (envs.parent / "results/upgrade-made/upgrade.md").read_text()
+    assert [line[3:] for line in report.splitlines() if line.startswith("## ")] == sections and failed in report
+    assert content(envs / "made") == before and stack_names(envs) == ["made"]
 
 
 def test_timers_and_settings_that_differ_between_two_releases_are_listed(tmp_path):
