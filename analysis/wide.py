@@ -257,8 +257,8 @@ def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     """
     thrown = np.zeros(len(rows), dtype=np.bool_)
     for names, most in ((discarded(), 0), (generation_batches(), 1)):
-        counts = [name + side for name in names if name + side in rows]
-        thrown |= (rows[counts].to_numpy(dtype=np.float64) > most).any(axis=1)
+        for name in (name + side for name in names if name + side in rows):
+            thrown |= rows[name].to_numpy(dtype=np.float64) > most
     return thrown
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from analysis.history.changes import FALSE_MARKS, levels_of
 from bench.measure import ROOT, Line, cost_of
 
-EXPERIMENTS, OF_OLDER = 1000, 100
+EXPERIMENTS = 1000
 SERIES, NIGHTS = 200, 300
 SEED = 11
 
@@ -90,7 +90,7 @@ def mark_lines(series: int = SERIES) -> list[Line]:
 
 
 def history_lines() -> list[Line]:
-    """`rolloutbench history` over 1,000 experiments, and over 100 of the reports without `runs`."""
+    """`rolloutbench history` over 1,000 experiments, and over as many whose reports have no `runs`."""
     sys.path.insert(0, str(ROOT / "tests" / "analysis"))
     import make_history  # the tests' generator
 
@@ -99,13 +99,13 @@ def history_lines() -> list[Line]:
         template = make_history.finished(Path(folder) / "template")
         many, older = Path(folder) / "many", Path(folder) / "older"
         make_history.nightly(many, template, [1.0] * 600 + [1.1] * (EXPERIMENTS - 600), at=600)
-        for night in range(OF_OLDER):
+        for night in range(EXPERIMENTS):
             shutil.copytree(template, older / str(night))
             make_history.age(older / str(night), night)
         command = [sys.executable, "-m", "workflow.cli", "history"]
-        for count, place in ((EXPERIMENTS, many), (OF_OLDER, older)):
+        for place in (many, older):
             cost = cost_of([*command, str(place), "--to", str(Path(folder) / "out")])
-            name = f"history of {count:,} experiments{'' if place == many else ', reports without `runs`'}"
+            name = f"history of {EXPERIMENTS:,} experiments{'' if place == many else ', reports without `runs`'}"
             lines += [Line(f"{name}: time", cost.seconds, 10, "s"), Line("... CPU time", cost.cpu_s, None, "s")]
             lines.append(Line("... memory", cost.peak_mb, 300, "MB"))
         page = (Path(folder) / "out" / "history.html").stat().st_size / 1e6

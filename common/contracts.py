@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -346,11 +347,13 @@ class VerdictFile(TypedDict):
 
 
 FileT = TypeVar("FileT")
+# A history reads thousands of files, and resolving a kind's annotations takes longer than reading one.
+_hints = cache(get_type_hints)
 
 
 def read_file(kind: type[FileT], path: Path, made_by: str, needs: Iterable[str] = ()) -> FileT:
     """Read a JSON file; `UserError` if it is missing, not an object, or lacks a key in `needs`."""
-    raw, hints = read_json_object(path, made_by), get_type_hints(kind)
+    raw, hints = read_json_object(path, made_by), _hints(kind)
     for key in needs:
         if key not in raw or not fits(raw[key], hints[key]):
             got = repr(raw[key])[:200] if key in raw else "nothing"
