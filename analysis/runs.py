@@ -83,6 +83,10 @@ class PlanRead:
             arms.setdefault((self._trainer(arm).trains, self._trainer(arm).step_of), []).append(arm)
         return [replace(self, baseline=some[0]) for some in arms.values() if len(some) > 1]
 
+    def imported(self, *arms: str) -> list[str]:
+        """Those of the arms whose runs are imported: no run can be added to them."""
+        return [arm for arm in arms if self.arms[arm].get("import")]
+
     def trains(self, arm: str) -> bool:
         """Whether an arm trains."""
         return self._trainer(arm).trains

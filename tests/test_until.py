@@ -67,18 +67,17 @@ def test_what_cannot_be_is_told(seeds: Any, says: str) -> None:
         plan(seeds)
 
 
-def test_an_imported_arm_cannot_get_more_runs() -> None:
+def test_an_imported_arm_is_compared_by_the_logs_that_there_are() -> None:
     raw = two_arms() | {"seeds": UNTIL}
     raw["arms"]["logs"] = {"trainer": "verl", "engine": "vllm", "import": str(FORMATS / "verl-console-vllm-0.log")}
-    with pytest.raises(UserError, match="the report says how many more logs would resolve it"):
-        load_plan(raw)
+    assert list(load_plan(raw).first_pairs(1)) == ["transformers-s0", "vllm-s0", "logs-s0"]
     alone = {name: raw["arms"][name] for name in ("vllm",)}
     with pytest.raises(UserError, match="until needs a second arm"):
         load_plan(raw | {"arms": alone, "baseline": "vllm"})
 
 
 def test_an_experiment_of_logs_alone_has_all_that_there_are() -> None:
-    """The report then says how many more run pairs would resolve the verdict."""
+    """The report then says how many more logs would resolve the verdict."""
     arms = {
         engine: {"trainer": "verl", "engine": engine, "import": str(FORMATS / f"verl-console-{engine}-0.log")}
         for engine in ("vllm", "sglang")
@@ -171,4 +170,5 @@ def test_pairs_are_added_until_the_verdict_is_known(experiment: Path) -> None:
     ]
     assert "the other 3 were not needed, which saved about" in spent["text"]
     assert "the verdict is known after 3 run pairs" in rolloutbench(experiment, "plan", "run-ab.yaml")
+    assert "6 finished, 6 not needed of 12 runs" in rolloutbench(experiment, "status", "run-ab.yaml")
     assert "Nothing to be done" in snakemake(experiment).stderr

@@ -271,7 +271,7 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
 
 def _spent_verdicts(runs: list[Run], plan: PlanRead, cost: pd.DataFrame) -> Iterator[Verdict]:
     """With `seeds: {until, most}`: the pairs of runs that were trained, and what the others would have cost."""
-    pairs = len({run.seed for run in runs})
+    pairs = len({run.seed for run in runs if not plan.imported(run.arm)})
     if not plan.most or not pairs:
         return
     left = plan.most - pairs

@@ -35,6 +35,9 @@ def look_at(plan_file: Path, results: Path, run_ids: list[str]) -> LookFile:
             continue
         overlap = divisible.throughput_only.get((factors, arm), "")
         one = sequential_verdict(pairs, plan.until, max(plan.most, FIRST_LOOK), overlap)
+        # The logs of an imported arm are as many as there are.
+        seeds = [{run.seed for run in runs if run.arm == name} for name in plan.imported(plan.baseline, arm)]
+        more = min([one.more, *(max(0, len(of) - one.pairs) for of in seeds)])
         numbers = [None if math.isnan(number) else number for number in (one.value, *one.interval)]
         found.append(
             {
@@ -43,11 +46,11 @@ def look_at(plan_file: Path, results: Path, run_ids: list[str]) -> LookFile:
                 "verdict": one.verdict,
                 "value": numbers[0],
                 "interval": numbers[1:],
-                "more": one.more,
+                "more": more,
             }
         )
     return {
-        "pairs": len({run.seed for run in runs}),
+        "pairs": len({run.seed for run in runs if not plan.imported(run.arm)}),
         "runs": run_ids,
         "until": plan.until,
         "most": plan.most,

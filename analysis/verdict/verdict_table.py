@@ -76,8 +76,9 @@ def _verdict(
     groups = [same for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({claim.verdict for claim in groups[0]}) == 1 and len(groups[0]) == len(claims)
     verdict: Any = groups[0][0].verdict if one_verdict else "~"
-    # A sum over factor combinations has no limit.
-    of_most = f" of at most {plan.most}" if plan.most and len(known) == 1 else ""
+    logs = plan.imported(plan.baseline, arm) if plan.most else []
+    # A sum over factor combinations has no limit, and logs are as many as there are.
+    of_most = f" of at most {plan.most}" if plan.most and len(known) == 1 and not logs else ""
     paired = f"{count_of(steps, f'paired {known[0].record}')}{_warmup(comparison, plan)}"
     basis = [f"{count_of(pairs, 'run pair')}{of_most}, {paired}"]
     unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
@@ -98,7 +99,7 @@ def _verdict(
         steps,
         " · ".join(basis),
         tuple(caveats_of(arm, claims, comparison, gate, preflight, unequal)),
-        tuple(_remedies(known, comparison, preflight, unequal)),
+        tuple(_remedies(known, comparison, preflight, unequal, logs)),
     )
 
 
@@ -151,9 +152,16 @@ def _warmup(comparison: pd.DataFrame, plan: PlanRead) -> str:
 
 
 def _remedies(
-    known: Sequence[Claim], comparison: pd.DataFrame, preflight: Preflight | None, unequal: Sequence[Finding]
+    known: Sequence[Claim],
+    comparison: pd.DataFrame,
+    preflight: Preflight | None,
+    unequal: Sequence[Finding],
+    logs: Sequence[str] = (),
 ) -> list[str]:
-    """What would resolve the question: equal terms, more steps, more runs, data that the logs lack."""
+    """What would resolve the question: equal terms, more steps, more runs, data that the logs lack.
+
+    `logs` are the arms of the two that cannot get more runs, where those of others are added until it is resolved.
+    """
     codes = list(dict.fromkeys(finding.code for finding in unequal if not finding.scope))
     remedies = [*dict.fromkeys(finding.settle for finding in unequal if finding.settle)]
     if WHOLE in codes:
@@ -166,7 +174,7 @@ def _remedies(
     unbound = [c for c in known if math.isnan(c.interval[0]) and not c.one_pair and c.row["why"] != ROUNDED]
     if unbound or all(claim.one_step for claim in known):
         remedies.append("more steps" if known[0].record == "step" else "more runs of the benchmark")
-    if len(known) == 1 and (runs := _more_runs(known[0], comparison)):
+    if len(known) == 1 and (runs := _more_runs(known[0], comparison, logs)):
         remedies.append(runs)
     lacking = [why_not_equal_work(claim) for claim in known if lacks_equal_work(claim)]
     if logs := [why for why in lacking if NOT_KNOWN in why]:
@@ -174,7 +182,7 @@ def _remedies(
     return remedies
 
 
-def _more_runs(claim: Claim, comparison: pd.DataFrame) -> str:
+def _more_runs(claim: Claim, comparison: pd.DataFrame, logs: Sequence[str]) -> str:
     """What runs would resolve one claim; "" where chance is not why it is open."""
     more = claim.row["runs_to_resolve"]
     # More runs are not known to reduce a spread that a few outlying steps decide.
@@ -186,4 +194,7 @@ def _more_runs(claim: Claim, comparison: pd.DataFrame) -> str:
     if not more > 0 or not direction(claim.row["value"]):
         return "more run pairs" if claim.too_wide else ""
     # One pair measures only the noise of its own steps.
-    return f"{'at least' if claim.one_pair else 'about'} {count_of(int(more), 'more run pair')}"
+    least = "at least" if claim.one_pair else "about"
+    if logs:
+        return f"{least} {count_of(int(more), 'more log')} of {logs[0] if len(logs) == 1 else 'each arm'}"
+    return f"{least} {count_of(int(more), 'more run pair')}"

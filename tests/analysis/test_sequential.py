@@ -1,11 +1,15 @@
 """The verdict after each pair of runs: what resolves it, what it answers otherwise, and its errors."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
+from make_results import realistic
 from scipy.stats import t
 
 from analysis.estimates.alpha_spending import FIRST_LOOK, confidence_at
+from analysis.verdict.look_at import look_at
 from analysis.verdict.sequential import sequential_verdict
 
 STEPS = 10
@@ -41,6 +45,17 @@ def test_an_open_one_says_how_many_more_pairs_are_likely():
     found = sequential_verdict(pairs_of(1.0, 3, run_sd=0.03), 1.05, 8)
     assert found.verdict == "~" and 1 <= found.more <= 5
     assert sequential_verdict(pairs_of(1.0, 8, run_sd=0.2), 1.05, 8).more == 0
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_no_pair_is_wanted_for_an_imported_arm_that_has_no_further_log(imported, tmp_path):
+    file = realistic(tmp_path / "e", {"a": ("vllm", 1.0), "b": ("transformers", 1.0)}, seeds=2)
+    plan = json.loads(file.read_text()) | {"until": 1.05, "most": 8}
+    if imported:
+        plan["arms"]["b"]["import"] = {"runs": [{"source": ["0.log"]}, {"source": ["1.log"]}]}
+    file.write_text(json.dumps(plan))
+    found = look_at(file, tmp_path / "e", plan["runs"])
+    assert found["verdicts"][0]["verdict"] == "~" and (found["more"] == 0) == imported
 
 
 @pytest.mark.parametrize(("until", "most"), [(1.0, 8), (0.95, 8), (float("nan"), 8), (1.05, 1)])

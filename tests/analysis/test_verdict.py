@@ -229,6 +229,23 @@ def claim(at="", until=1.05, **estimates):
 
 
 @pytest.mark.parametrize(
+    ("imported", "most", "says"),
+    [
+        ("ab", 8, "more logs of each arm"),
+        ("b", 8, "more logs of b"),
+        ("", 8, "more run pairs"),
+        ("ab", 0, "more run pairs"),
+    ],
+)
+def test_an_open_verdict_on_logs_says_how_many_more_would_resolve_it(imported, most, says):
+    """With `seeds: {until, most}`: only runs can be added."""
+    arms = {arm: {"import": {"runs": []}} if arm in imported else {} for arm in "ab"}
+    (found,) = said(engines(1.04, noise=0.2), replace(plan("a", "b"), arms=arms, most=most), EQUAL)
+    assert found.verdict == "~" and re.fullmatch(rf"about \d+ {says}", settle(found))
+    assert ("of at most 8" in found.basis) == (not imported and most > 0)
+
+
+@pytest.mark.parametrize(
     "values, claimed, verdict",
     [
         # Under a drift raw lies to one side of the truth and roofline to the other: neither alone contradicts.

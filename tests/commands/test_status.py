@@ -198,6 +198,29 @@ def test_an_experiment_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         named_experiment("mine")
 
 
+@pytest.mark.parametrize("resolved", [True, False])
+def test_runs_of_later_pairs_than_those_that_resolved_the_verdict_are_not_needed(
+    resolved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results" / "mine"
+    runs = [f"{arm}-s{seed}" for seed in range(4) for arm in "ab"]
+    until = {"until": 1.05, "most": 4}
+    write(folder / "plan.json", {"runs": runs, "fingerprints": dict.fromkeys(runs, F), **until})
+    write(folder / "looks" / "2.json", {**until, "more": 0 if resolved else 1})
+    for run in runs[:4]:
+        MadeRun(folder, run).job(cluster="local").attempt(steps=10).done().end("finished")
+    MadeRun(folder, "a-s2").job(cluster="local").attempt(steps=2).end("killed", code=-9)
+    snapshot = take_snapshot(named_experiment("mine"))
+    lines = status_lines(snapshot)
+    assert snapshot.finished == resolved and ("no snakemake is running" in lines[-1]) != resolved
+    state = "not needed" if resolved else "not submitted"
+    assert row(lines, "b-s3") == f"b-s3 {state}"
+    if resolved:
+        assert row(lines, "a-s2") == "a-s2 not needed here 1 2/10 2.00 failed: killed"
+        assert lines[-1] == "4 finished, 4 not needed of 8 runs of mine"
+
+
 def test_times_are_read_and_told() -> None:
     assert [seconds_of(text) for text in ("59:12", "18:30:00", "1-02:03:04")] == [3552.0, 66600.0, 93784.0]
     assert seconds_of("UNLIMITED") is None

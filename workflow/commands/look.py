@@ -23,7 +23,9 @@ def look(plan: Plan, plan_file: Path, pairs: int, out: Path) -> None:
     if found["more"]:
         print_message(f"{count_of(pairs, 'run pair')}: not resolved; about {found['more']} more of at most {left}")
     else:
-        print_message(f"{count_of(pairs, 'run pair')}: the verdict is known; {left} of {found['most']} are not needed")
+        known = all(one["verdict"] in "+-=" for one in found["verdicts"])
+        why = "the verdict is known" if known else "more runs do not resolve it"
+        print_message(f"{count_of(pairs, 'run pair')}: {why}; {left} of {found['most']} are not needed")
         withdraw(plan, set(plan.runs) - set(wanted))
     write_json(out, found)
 

@@ -19,7 +19,7 @@ from workflow.runs.history import explain, read_object
 from workflow.runs.jobs import SlurmReport, clock
 from workflow.runs.locks import holder_note
 from workflow.runs.progress import readable_duration
-from workflow.runs.run_state import RunState, run_states
+from workflow.runs.run_state import DONE, RunState, run_states
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import explain_wait
 from workflow.stacks.verification import stack_notes
@@ -32,7 +32,7 @@ HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "l
 NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")
 ORDER = (
     *("finished", "running", "starting", "ending", "suspended", "waiting", "requeued"),
-    *("stopped", "failed", "cancelled", "not submitted", "unknown"),
+    *("stopped", "failed", "cancelled", "not submitted", "unknown", "not needed"),
 )
 EVERY_S, EVERY_PRINTED_S = 2.0, 60.0
 LIMIT_S = 45.0
@@ -56,7 +56,7 @@ class Snapshot:
 
     @property
     def finished(self) -> bool:
-        return all(state.state == "finished" for state in self.states)
+        return all(state.state in DONE for state in self.states)
 
 
 def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
@@ -132,7 +132,7 @@ def _notes(experiment: Experiment, states: Sequence[RunState], report: SlurmRepo
 
 def _manager_lines(folder: Path, states: Sequence[RunState]) -> list[str]:
     """Whether a snakemake or a launcher manages the experiment; if none does, what to do."""
-    unfinished = [state for state in states if state.state != "finished"]
+    unfinished = [state for state in states if state.state not in DONE]
     if not unfinished:
         return []
     if (holder := holder_note(folder / ".head.lock")) is not None:

@@ -192,11 +192,6 @@ class Config(Section):
     def _runs_can_be_added(self) -> Config:
         if self.until is None:
             return self
-        if self.imports and self.trained:
-            raise ValueError(
-                f"seeds: until adds runs, and the imported {', '.join(self.imports)} cannot get more (got until and an "
-                "import); list the seeds (seeds: [0, 1]), and the report says how many more logs would resolve it"
-            )
         if len(self.arms) < 2:
             raise ValueError("seeds: until needs a second arm to compare (got one arm); list the seeds (seeds: [0, 1])")
         return self

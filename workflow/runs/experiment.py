@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.contracts import PlanFile, read_file
@@ -12,6 +13,7 @@ from common.files import inputs_sha256
 from common.messages import unknown_name
 from workflow.config.plan import Plan
 from workflow.runs.history import read_object, steps_of
+from workflow.runs.looks import pairs_that_resolved
 from workflow.runs.paths import RunPaths
 
 
@@ -23,6 +25,8 @@ class ExpectedRun:
     fingerprint: str
     steps: int | None = None
     inputs_sha256: dict[str, str] | None = None
+    needed: bool = True
+    """False for a run of a later pair than those that resolved the verdicts (`seeds: {until, most}`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ def planned_experiment(plan: Plan) -> Experiment:
         ExpectedRun(run.run_id, run.fingerprint, steps_of(run.spec), inputs[run.inputs_id] if run.inputs_id else {})
         for run in plan.runs.values()
     ]
+    if (until := plan.config.until) is not None:
+        runs = _marked(runs, Path(plan.folder), until.until, until.most)
     imports = [ExpectedRun(run.run_id, run.fingerprint) for run in plan.imports.values()]
     stacks = tuple(dict.fromkeys(run.stack for run in plan.runs.values() if run.stack))
     return Experiment(plan.config.experiment, Path(plan.folder), runs, imports, stacks)
@@ -69,10 +75,19 @@ def named_experiment(name: str) -> Experiment:
         fingerprints, imported = plan["fingerprints"], set(plan.get("imports", ()))
         expected = [ExpectedRun(run_id, fingerprints[run_id]) for run_id in plan["runs"]]
         runs = [run for run in expected if run.run_id not in imported]
+        if "most" in plan:
+            runs = _marked(runs, folder, plan["until"], plan["most"])
         stacks = tuple(dict.fromkeys(arm["stack"] for arm in plan.get("arms", {}).values() if arm.get("stack")))
         return Experiment(name, folder, runs, [run for run in expected if run.run_id in imported], stacks)
     except (KeyError, TypeError):
         raise UserError(f"{folder / 'plan.json'} is damaged or too old; start snakemake to rewrite it") from None
+
+
+def _marked(runs: Sequence[ExpectedRun], folder: Path, until: float, most: int) -> list[ExpectedRun]:
+    """The trained runs, with those that the looks do not want marked; their seeds are 0, 1, 2 and so on."""
+    pairs = pairs_that_resolved(folder, until, most)
+    # A run's id ends with its seed.
+    return [replace(run, needed=pairs is None or int(run.run_id.rpartition("-s")[2]) < pairs) for run in runs]
 
 
 def unplanned(experiment: Experiment) -> Experiment:

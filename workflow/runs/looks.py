@@ -38,6 +38,12 @@ def wanted_runs(plan: Plan, checkpoints: Any) -> dict[str, PlannedRun]:
     return plan.first_pairs(pairs_wanted(plan, look))
 
 
+def pairs_that_resolved(folder: Path, until: float, most: int) -> int | None:
+    """The pairs of runs after which the looks in an experiment's folder want no more; None while they do."""
+    looks = looks_so_far(lambda pairs: read_object(folder / "looks" / f"{pairs}.json"), until, most)
+    return next((pairs for pairs, found in looks if not found["more"]), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """The pairs of runs of an experiment as far as its looks tell."""

@@ -41,6 +41,8 @@ from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import recent_steps
 from workflow.slurm.commands import seconds_of
 
+DONE = ("finished", "not needed")
+"""The states in which nothing is left to do."""
 _RECENT_STEPS = 10
 # As many answers as a launcher would require: a single check trusts Slurm together with the heartbeat.
 _ENOUGH_ANSWERS = 6
@@ -54,7 +56,8 @@ class RunState:
     """The state of a run.
 
     `state` is one of: finished, running, starting, waiting, requeued, suspended, ending, stopped, failed, cancelled,
-    not submitted, unknown. `detail`: the kind of a failure, or who cancelled. `reason`: why Slurm lets a job wait.
+    not submitted, not needed, unknown. `detail`: the kind of a failure, or who cancelled. `reason`: why Slurm lets a
+    job wait.
     `live`: the run has a living job. `other`: that (or the last) job is of another configuration than the plan's.
     `step`: the last finished step of the planned configuration.
     """
@@ -88,7 +91,7 @@ class RunState:
     @property
     def left_s(self) -> float | None:
         """Duration of the remaining steps at the recent pace; None if unknown."""
-        if self.state == "finished" or self.steps is None or self.step_s is None:
+        if self.state in DONE or self.steps is None or self.step_s is None:
             return None
         return (self.steps - self.step) * self.step_s
 
@@ -106,7 +109,16 @@ def run_states(experiment: Experiment) -> tuple[list[RunState], SlurmReport]:
         else RunState(run.run_id, steps=run.steps)
         for run in experiment.runs
     ]
-    return states, report
+    needed = [run.needed for run in experiment.runs]
+    return [one if of else _unneeded(one) for one, of in zip(states, needed, strict=True)], report
+
+
+def _unneeded(state: RunState) -> RunState:
+    """The state of a run that the looks do not want: how its job ended is a note."""
+    if state.live or state.launcher or state.state == "finished":
+        return state
+    note = state.note if state.state == "not submitted" else state.label
+    return replace(state, state="not needed", detail="", note=note, end={}, log=None)
 
 
 def _run_state(
