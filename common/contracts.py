@@ -6,32 +6,14 @@ A `TypedDict` is the only definition of a file. Writers build it, `read_file` re
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypedDict,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from common.errors import UserError
 from common.files import read_json_object
-
-# An environment as found may have Python 3.10, where these types are never asked which keys may be absent.
-if sys.version_info >= (3, 11):  # noqa: UP036
-    from typing import NotRequired
-else:
-    NotRequired = Union
+from common.json_types import NotRequired, describe_type, fits
 
 Object = dict[str, Any]
 
@@ -348,7 +330,7 @@ class VerdictFile(TypedDict):
 
 FileT = TypeVar("FileT")
 # A history reads thousands of files, and resolving a kind's annotations takes longer than reading one.
-_hints = cache(get_type_hints)
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def read_file(kind: type[FileT], path: Path, made_by: str, needs: Iterable[str] = ()) -> FileT:
@@ -359,45 +341,3 @@ def read_file(kind: type[FileT], path: Path, made_by: str, needs: Iterable[str] 
             got = repr(raw[key])[:200] if key in raw else "nothing"
             raise UserError(f"{path}: {key} must be {describe_type(hints[key])} (got {got}); {made_by} makes it")
     return raw  # type: ignore[return-value]
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has a type."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(fits(value, option) for option in inner)
-    if origin in (list, tuple):
-        return isinstance(value, list) and all(fits(item, inner[0]) for item in value)
-    if origin in (dict, Mapping) or is_typeddict(hint) or hint is dict:
-        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values() if inner)
-    if hint is Any or hint is bool or not isinstance(value, bool):
-        return hint is Any or isinstance(value, (int, float) if hint is float else hint)
-    return False
-
-
-_NAMES = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null", Any: "anything"}
-
-
-def describe_type(hint: Any) -> str:
-    """A JSON type in words: `list of text`, `whole number or null`."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return " or ".join(map(describe_type, inner))
-    if origin is Literal:
-        return " or ".join(f"`{option}`" for option in inner)
-    if origin in (list, tuple):
-        return f"list of {describe_type(inner[0])}"
-    if origin in (dict, Mapping) and inner[1] is not Any:
-        return f"object of {describe_type(inner[1])}"
-    return _NAMES.get(hint, "object")
-
-
-def markdown_table(kind: type) -> str:
-    """A Markdown table of a file's keys: type and meaning."""
-    rows = ["| key | type | meaning |", "|---|---|---|"]
-    plain, full = get_type_hints(kind), get_type_hints(kind, include_extras=True)
-    for key, hint in full.items():
-        absent = get_origin(hint) is NotRequired
-        meaning = get_args(get_args(hint)[0] if absent else hint)[1]
-        rows.append(f"| `{key}` | {describe_type(plain[key])}{' or absent' if absent else ''} | {meaning} |")
-    return f"{' '.join((kind.__doc__ or '').split())}\n\n" + "\n".join(rows) + "\n"

@@ -15,7 +15,7 @@ from analysis.history.changes import FALSE_MARKS, levels_of
 from analysis.history.experiments import read_experiments
 from analysis.history.series import series_of
 from bench.history import NOISE
-from common.contracts import fits
+from common.json_types import fits
 from common.verdicts import HistoryFile, PointInHistory, RunInReport, SeriesInHistory
 from workflow.cli import main
 from workflow.commands.draw_history import SLOWER

@@ -112,6 +112,7 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
         measured["peak_memory_gib"] = peak_gib(engine, place.shard, meeting)
         hardware = job.hardware(torch.get_num_threads())
         by_rank = meeting.gather({"engine": measured, "gpus": hardware["gpus"]})
+        meeting.leave()
     if place.rank > 0:
         return
     write_done(

@@ -109,6 +109,14 @@ class Meeting:
         self._await(keys)
         return [json.loads(self._store.get(key)) for key in keys]
 
+    def leave(self) -> None:
+        """Ends the meeting. Process 0 keeps the values: it waits until the others have read theirs."""
+        if self._store is not None:
+            keys = [f"left/{rank}" for rank in range(self._place.ranks)]
+            self._store.set(keys[self._place.rank], "")
+            if self._place.rank == 0:
+                self._await(keys)
+
     def _await(self, keys: list[str]) -> None:
         store: Any = self._store
         until = time.monotonic() + _TIMEOUT_S

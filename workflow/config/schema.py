@@ -9,6 +9,7 @@ from typing import Any
 
 from common import contracts, findings, verdicts
 from common.files import ROOT
+from common.json_types import markdown_table
 from workflow.config.model import Config
 
 SCHEMA_FILE = "workflow/schemas/config.schema.json"
@@ -44,7 +45,7 @@ def files_page() -> str:
     def table(found: re.Match[str]) -> str:
         modules = (contracts, findings, verdicts)
         kind = next(getattr(module, found[1]) for module in modules if hasattr(module, found[1]))
-        return f"<!-- {found[1]} -->\n{contracts.markdown_table(kind)}<!-- /{found[1]} -->"
+        return f"<!-- {found[1]} -->\n{markdown_table(kind)}<!-- /{found[1]} -->"
 
     text = (ROOT / FILES_PAGE).read_text(encoding="utf-8")
     return re.sub(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", table, text, flags=re.DOTALL)

@@ -82,6 +82,27 @@ def test_two_engines_do_a_step_together(stack_python: Stack, made_inputs: Path, 
         assert line["scalars"]["slowest_rank_s/step"] >= line["scalars"]["slowest_rank_s/step/generate"]
 
 
+LEAVES = """
+import os, time
+from trainers.replay.replicas import Meeting, ReplayRank
+class Late(Meeting):
+    def _await(self, keys):
+        super()._await(keys)
+        time.sleep(0 if rank == 0 else 1)
+rank = int(os.environ["RANK"])
+meeting = Late(ReplayRank(rank, 2, 1), os.environ)
+assert meeting.gather(rank) == [0, 1]
+meeting.leave()
+"""
+
+
+def test_the_last_values_reach_a_process_that_reads_them_late(stack_python: Stack, tmp_path: Path) -> None:
+    program = tmp_path / "leaves.py"
+    program.write_text(LEAVES)
+    told = started(stack_python(TRANSFORMERS), tmp_path / "attempt.json", str(program))
+    assert told.returncode == 0, told.stderr
+
+
 FAILS = """
 import os, sys
 from engines.transformers.replay import TransformersReplay as Whole
