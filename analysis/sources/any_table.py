@@ -175,7 +175,9 @@ def _columns(
             for name, raw in row.items():
                 value = _number(raw)
                 if name and value is not None:
-                    columns.setdefault(name, [math.nan] * len(places)).append(value)
+                    if name not in columns:
+                        columns[name] = [math.nan] * len(places)
+                    columns[name].append(value)
                     counts[name] = counts.get(name, 0) + 1
             places.append((file, line))
             for values in columns.values():
