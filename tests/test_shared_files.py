@@ -52,7 +52,6 @@ EXCEPTIONS = {
     "trainers/swift/driver/arguments.py:resolved": "the temporary folder of this machine, on which nothing trains",
     "node/hardware.py:process_tree": "/proc of this node",
     "trainers/verl/driver/composed.py:_config_folder": "verl's own files, read like its modules before training begins",
-    "trainers/verl/driver/keys.py:fields": "the same",
     "workflow/job/stopping.py:dump_stacks": "its caller goes on without the stacks",
     "engines/sglang/server.py:_watch": "/proc and /dev/shm of this node",
     "workflow/job/ray.py:__init__": "the temporary folder of this node",

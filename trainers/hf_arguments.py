@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from common.errors import UserError
+from common.findings import Finding
+from trainers.cases import Case
 from trainers.protocol import StackFacts
 from trainers.workload import TrainedArm, Workload, require_words
 
@@ -171,3 +173,31 @@ def require_sharing(
                 f"options.{FSDP[0]} cannot be used so with trainer {trainer}: {problem} (got {given}); "
                 f"docs/{trainer}.md"
             )
+
+
+def weights_in_half(case: Case, setting: str, adapter: bool) -> Iterator[Finding]:
+    """The optimizer's weights in 16 bits (`setting`), or frozen 16-bit weights that an adapter is merged into."""
+    dtype = case.settings.get(setting)
+    if dtype not in HALF:
+        return
+    if not adapter:
+        yield Finding(
+            "odd",
+            "weights-in-half",
+            (case.arm,),
+            f"the optimizer's weights are {dtype} ({setting})",
+            "with a small learning rate most updates are smaller than a rounding step of such weights and are lost",
+            "torch.optim.AdamW updates the weights in their format; the driver's default is float32",
+            f"remove {setting}: weights are float32 then (more memory); passes stay in workload.dtype",
+        )
+    # peft keeps the adapter itself in float32. Generation in the trainer merges nothing.
+    elif not case.engine.in_trainer:
+        yield Finding(
+            "odd",
+            "merged-in-half",
+            (case.arm,),
+            f"each step merges the adapter into {dtype} weights and removes it again ({setting})",
+            "each merge is rounded, and the rounding errors stay in the frozen weights: they drift",
+            "docs/trl.md#lora; trl/generation/vllm_generation.py (merge_adapter, unmerge_adapter)",
+            f"remove {setting}: the frozen weights are float32 then; passes stay in workload.dtype",
+        )

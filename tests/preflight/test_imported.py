@@ -75,7 +75,6 @@ def test_with_stack_and_workload_all_is_told_that_a_training_would_be() -> None:
     [
         ("eager-and-cache", {"options": {f"{ROLLOUT}.enforce_eager": False}}),
         ("lora-sglang", {"options": {f"{MODEL}.lora_rank": 16}}),
-        ("batch-over-gpus", {"batch_size": 20}),
         ("arch-list", {"env": {"TORCH_CUDA_ARCH_LIST": "80;90"}}),
     ],
 )
@@ -319,5 +318,5 @@ def test_what_a_configuration_lacks_is_no_fact() -> None:
     held["vllm"]["resolved"]["data"]["truncation"] = "left"
     (found,) = [one for one in seen_of(bare(), **held).findings if one.code == "settings"]
     assert "data.truncation ('left' in vllm; unknown in sglang)" in found.what
-    shown = {"prefill-limit", "prefix-cache", "sequence-limit", "sleep", "micro-batch-missing"}
+    shown = {"prefill-limit", "prefix-cache", "sequence-limit", "sleep"}
     assert not shown & {one.code for one in seen.findings}

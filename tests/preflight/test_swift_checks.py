@@ -1,4 +1,4 @@
-"""What ms-swift or vLLM refuses on the node, told before the queue."""
+"""ms-swift's schedulers, loops and lengths, told before the queue."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
-from trainers.swift.checks import DRIVEN, NOT_DRIVEN
+from trainers.swift.settings import SCHEDULERS
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
@@ -18,7 +19,7 @@ from workflow.preflight.cases import cases_of, load_stack_pins
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = {"trainer": "swift", "engine": "vllm", "stack": "swift-vllm"}
-TURNS: dict[str, Any] = {"multi_turn_scheduler": DRIVEN, "max_turns": 2}
+TURNS: dict[str, Any] = {"multi_turn_scheduler": "math_tip_trick", "max_turns": 2}
 
 
 def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[Case, dict[str, Finding]]:
@@ -36,29 +37,15 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
     return case, {finding.code: finding for finding in preflight(plan).findings}
 
 
-@pytest.mark.parametrize(
-    ("options", "experiment"),
-    [
-        ({"async_generate": True}, "swift-dapo"),
-        ({"async_generate": True} | TURNS, "swift-dapo"),
-        (TURNS | {"multi_turn_scheduler": "mine"}, "trainers-cpu"),
-        *((TURNS | {"multi_turn_scheduler": name}, "trainers-cpu") for name in NOT_DRIVEN),
-        ({"sleep_level": 1}, "trainers-cpu"),
-        ({"move_model_batches": 2}, "trainers-cpu"),
-        ({"vllm_tensor_parallel_size": 2}, "swift-dapo"),
-        ({"vllm_gpu_memory_utilization": 1.5}, "swift-dapo"),
-        ({"lora_rank": 12, "tuner_type": "lora", "vllm_enable_lora": True}, "swift-dapo"),
-    ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else given,
-)
-def test_it_is_told_before_the_queue(options: dict[str, Any], experiment: str) -> None:
-    finding = case_with(options, experiment)[1]["swift-refuses"]
-    assert finding.level == "impossible" and finding.what.startswith(f"{next(iter(options))} is ")
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_that_the_driver_does_not_support_is_refused_by_the_plan(name: str) -> None:
+    with pytest.raises(UserError, match=f"multi_turn_scheduler cannot be {name} here"):
+        case_with(TURNS | {"multi_turn_scheduler": name}, "trainers-cpu")
 
 
 def test_turns_are_possible_as_long_as_the_model_has_positions_for_them() -> None:
     few, many = (case_with(TURNS | {"max_turns": turns}) for turns in (2, 40))
-    assert "swift-refuses" not in few[1] and "context" not in few[1] and many[1]["context"].level == "impossible"
+    assert "context" not in few[1] and many[1]["context"].level == "impossible"
 
 
 def test_responses_of_the_next_step_are_told_of() -> None:
@@ -71,15 +58,6 @@ def test_responses_of_the_next_step_are_told_of() -> None:
     assert found["trainer-mode"].arms == ("async",)
     colocate, server, _ = cases_of(plan, None, load_stack_pins)
     assert (colocate.per_replica, server.per_replica) == (14, 112)
-
-
-def test_what_works_is_not_refused() -> None:
-    fine = {"sleep_level": 1, "move_model_batches": 4, "vllm_gpu_memory_utilization": 0.9}
-    assert "swift-refuses" not in case_with(fine)[1]
-    assert "swift-refuses" not in case_with({}, "trainers-cpu")[1]
-    assert "swift-refuses" not in case_with({"vllm_mode": "server"} | TURNS, "trainers-cpu")[1]
-    # Merged weights have no rank.
-    assert "swift-refuses" not in case_with({"lora_rank": 12, "tuner_type": "lora"})[1]
 
 
 def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms() -> None:

@@ -40,7 +40,7 @@ def shipped() -> dict[str, tuple[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What verl makes of each, what our checks and what its own validation say."""
+    """What verl makes of each, and what is refused."""
     folder, results = tmp_path_factory.mktemp("experiments"), {}
     for version in ("0.4.1", "0.9.1"):
         cases = {name: overrides for name, (its, overrides) in shipped().items() if its == version}
@@ -55,7 +55,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
 @pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("name", shipped())
 def test_verl_takes_the_settings(name: str, composed: dict[str, dict[str, Any]]) -> None:
-    assert (composed[name]["error"], composed[name]["verl"]) == (None, None)
+    assert composed[name]["error"] is None
 
 
 @pytest.mark.full("both releases of verl compose")

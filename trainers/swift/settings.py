@@ -36,6 +36,12 @@ _NOT_DRIVEN = {
     "reward_model": "workload.rewards takes a reward model, with the same score under every trainer",
 }
 """Options of ms-swift that the driver does not support, and why."""
+SCHEDULERS = {
+    "gym_scheduler": "it needs a named environment, and workload.rewards gives the score",
+    "openenv_scheduler": "its environments are servers, and workload.rewards gives the score",
+    "thinking_tips_scheduler": "it is for thinking models, whose template is not the tokenizer's own",
+}
+"""The schedulers of ms-swift that the driver does not support, and why; it supports `math_tip_trick`."""
 _OF_A_SERVER = (
     *("vllm_speculative_config", "vllm_quantization", "vllm_enable_expert_parallel", "vllm_pipeline_parallel_size"),
     *("vllm_disable_custom_all_reduce", "vllm_data_parallel_size", "vllm_reasoning_parser"),
@@ -95,6 +101,11 @@ def _require_turns(arm: TrainedArm) -> None:
         raise UserError(f"options.{MAX_TURNS} does nothing without options.{SCHEDULER}; give that, or remove it")
     if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
         raise UserError(f"options.{MAX_TURNS} must be a whole number from 1 with {SCHEDULER} (got {turns!r})")
+    if why := SCHEDULERS.get(str(scheduler)):
+        raise UserError(
+            f"options.{SCHEDULER} cannot be {scheduler} here: {why}. Use math_tip_trick, or your own class "
+            "(docs/swift.md#several-turns)"
+        )
     own = isinstance(scheduler, Mapping) and scheduler.keys() - {"sha256", "code"} == {"source", "class"}
     if not isinstance(scheduler, str) and not own:
         raise UserError(
@@ -134,17 +145,6 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
                 f"options.{option} cannot be used with trainer swift: {why}. Runs with it can be imported and compared "
                 "(docs/import.md)"
             )
-
-
-def scheduler_of(case: Case) -> str:
-    """The scheduler of completions with several turns; empty for one turn."""
-    settings = case.settings
-    return str(settings.get(SCHEDULER) or settings.get(f"{SCHEDULER}.class") or "")
-
-
-def sends_adapters(case: Case) -> bool:
-    """Whether vLLM gets only the adapter; it loads the base's weights itself."""
-    return trains_adapter(case) and case.engine.name == "vllm" and case.settings.true("vllm_enable_lora")
 
 
 def trains_adapter(case: Case) -> bool:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from common.findings import Finding
 from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread, hf_server
-from trainers.hf_arguments import BOOKKEEPING, KEYS
+from trainers.cases import Case, Variables
+from trainers.hf_arguments import BOOKKEEPING, KEYS, weights_in_half
 from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
-from trainers.swift import checks
 from trainers.swift.launch import LAUNCH
 from trainers.swift.releases import RELEASES
-from trainers.swift.settings import SCHEDULER, trainer_args
+from trainers.swift.settings import SCHEDULER, trainer_args, trains_adapter
 from trainers.swift.timers import ASYNC
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
@@ -49,6 +50,28 @@ def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None
     asynchronous = replace(tree, mode="") if tree and tree.mode == ASYNC else tree
     hidden = {SCHEDULER: "a completion is several generations, one after another"}
     return replace(hf_server.rollout(settings, engine, asynchronous), iterations_hidden_by=hidden)
+
+
+def _overlapping(case: Case, variables: Variables) -> Iterator[Finding]:
+    """A loop that generates the next step's responses during training."""
+    if case.settings.true("async_generate"):
+        yield Finding(
+            "odd",
+            "trainer-mode",
+            (case.arm,),
+            "async_generate: True",
+            "responses are generated during the step before, by weights that are one update older. The phases of a "
+            "step do not add up to its time: the report has only its time and throughput. A resumed run repeats some "
+            "prompts",
+            "ms-swift 4.6.0, rlhf_trainers/rollout_mixin.py (_fast_infer, _prefetch)",
+            "async_generate: false, to compare engines",
+        )
+
+
+def _weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
+    """An adapter's weights are always float32."""
+    if not trains_adapter(case):
+        yield from weights_in_half(case, "torch_dtype", False)
 
 
 SWIFT = Trainer(
@@ -96,7 +119,7 @@ SWIFT = Trainer(
         bookkeeping=BOOKKEEPING,
         engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
         engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
-        checks=(checks.refusals, checks.overlapping, checks.weights_in_half, hf_server.idle_gpus),
+        checks=(_overlapping, _weights_in_half, hf_server.idle_gpus),
     ),
     rollout=_rollout,
 )

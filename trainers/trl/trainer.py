@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from common.errors import UserError
+from common.findings import Finding
 from trainers import Spread, hf_server
+from trainers.cases import Case, Variables
 from trainers.engine_checks import sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
@@ -15,12 +18,13 @@ from trainers.hf_arguments import (
     require_one_process,
     require_one_update,
     require_sharing,
+    weights_in_half,
     workload_arguments,
 )
 from trainers.logs import hf_rows
 from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
-from trainers.trl import checks, console
-from trainers.trl.driver.options import LORA, SERVER_ARGS
+from trainers.trl import console
+from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
 from trainers.trl.launch import LAUNCH
 from trainers.trl.releases import RELEASES
 from trainers.workload import TrainedArm, Workload
@@ -43,7 +47,7 @@ _ON_A_GPU = {
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run, from the workload and the arm's options."""
     require_one_update("trl", workload)
-    checks.require_lora(arm)
+    _require_lora(arm)
     processes = hf_server.training_processes(arm, workload, _SERVER_GPUS)
     _require_processes(arm, workload, stack, processes)
     _require_server_options(arm)
@@ -79,6 +83,22 @@ def _require_processes(arm: TrainedArm, workload: Workload, stack: StackFacts, p
     if arm.engine == "sglang" or on_cpu:
         on_a_cpu = " on a CPU" if stack.accelerator == "cpu" else ""
         require_one_process(f"trl with engine {arm.engine}{on_a_cpu}", workload)
+
+
+def _require_lora(arm: TrainedArm) -> None:
+    """`UserError` for an adapter's options without the switch that turns it on, and for an adapter with SGLang."""
+    given = [name for name in arm.options if is_lora_setting(name) and name != LORA]
+    if given and arm.options.get(LORA) is not True:
+        raise UserError(f"options.{given[0]} is for a LoRA adapter; set options.{LORA} to true, or remove it")
+    if arm.options.get(LORA) and arm.engine == "sglang":
+        raise UserError(
+            f"options.{LORA} cannot be used with engine sglang and trainer trl: SGLang gets the policy's weights "
+            "without the adapter merged into them. Use engine vllm or transformers"
+        )
+
+
+def _weights_in_half(case: Case, variables: Variables) -> Iterator[Finding]:
+    return weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA))
 
 
 def _require_server_options(arm: TrainedArm) -> None:
@@ -152,7 +172,7 @@ TRL = Trainer(
         },
         engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
         changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-        checks=(checks.refusals, sglang_speed_on_cpu, checks.weights_in_half, hf_server.idle_gpus),
+        checks=(sglang_speed_on_cpu, _weights_in_half, hf_server.idle_gpus),
     ),
     rollout=hf_server.rollout,
 )

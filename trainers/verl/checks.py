@@ -1,4 +1,8 @@
-"""Checks one case of verl: settings that it refuses, and settings with another effect than they seem to have."""
+"""Checks one case of verl: settings whose run would be wrong, lost or odd.
+
+What verl's own validation refuses, the rule `settings` reports from the stack (`driver/composed.py`). A rule stands
+here if verl accepts the setting silently, or fails only when the queue has been waited for.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +13,14 @@ from common.model_facts import ModelFacts
 from trainers.cases import Case, Check, Variables
 from trainers.engine_checks import attention_kernels
 from trainers.rows import Rule
-from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
-from trainers.verl.driver.rules import problems
+from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.releases import release_named
 
 
-def _refused(case: Case) -> Iterator[Finding]:
-    """Settings that verl refuses; a run that was trained elsewhere shows that its choices are allowed."""
-    release = release_named(case.version)
-    for problem in problems(release, case.settings.values):
-        if case.imported and problem.code.startswith("setting-"):
-            continue
-        yield Finding(
-            "impossible",
-            problem.code,
-            (case.arm,),
-            problem.text,
-            problem.why.replace("{version}", case.version),
-            problem.source or release.sources.get(problem.code, "trainers/verl/driver/rules.py"),
-            problem.change,
-        )
-
-
 def _of_settings(case: Case, variables: Variables) -> Iterator[Finding]:
-    """Refused settings, and other findings whose code is not already refused."""
-    refused = list(_refused(case))
-    yield from refused
-    codes = {finding.code for finding in refused}
     checks: tuple[Check, ...] = (*_RULES, *release_named(case.version).checks)
     for check in checks:
-        yield from (finding for finding in check(case, variables) if finding.code not in codes)
+        yield from check(case, variables)
 
 
 def _half_precision(case: Case) -> str | None:
@@ -53,9 +35,34 @@ def _larger_mini_batch(case: Case) -> str | None:
     return f"the mini-batch ({mini} prompts) is larger than the batch ({batch} prompts)"
 
 
-def _adapter_served(case: Case) -> int | None:
-    served = case.engine.name == "sglang" and not case.settings.true(f"{MODEL}.lora.merge")
-    return (case.lora or None) if served else None
+def _engine_over_gpus(case: Case) -> str | None:
+    nodes, per_node = case.settings.int("trainer.nnodes", 1), case.settings.int("trainer.n_gpus_per_node", 1)
+    replica = case.tensor_parallel * max(1, case.settings.int(f"{ROLLOUT}.data_parallel_size", 1))
+    if nodes * per_node % replica or (per_node % replica and replica % per_node):
+        return f"{replica}, with {nodes} node{'s' * (nodes > 1)} of {per_node}"
+    return None
+
+
+def _packed_too_short(case: Case) -> str | None:
+    """0.9.1 ends only when a sequence is longer: perhaps after hours."""
+    settings, room = case.settings, case.settings.number(f"{ACTOR}.ppo_max_token_len_per_gpu")
+    if room is None or not settings.true(f"{ACTOR}.use_dynamic_bsz"):
+        return None
+    gpus = max(1, settings.int(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
+    return f"{room:g} on each of {gpus}" if room * gpus < case.longest else None
+
+
+def _engine_too_short(case: Case) -> int | None:
+    length = case.settings.int(f"{ROLLOUT}.max_model_len")
+    return length if 0 < length < case.longest else None
+
+
+def _resumes_without(case: Case) -> str | None:
+    for key in ("save_contents", "load_contents"):
+        found = case.settings.get(f"{ACTOR}.checkpoint.{key}")
+        if isinstance(found, list) and not {"model", "optimizer", "extra"} <= {*found}:
+            return f"{key}: {', '.join(map(str, found)) or 'none'}"
+    return None
 
 
 def _over_nodes(case: Case) -> str | None:
@@ -158,13 +165,43 @@ _RULES = (
         "trainer.v1.trainer_mode: sync, to compare engines",
     ),
     Rule(
-        "lora-sglang",
-        "odd",
-        _adapter_served,
-        "LoRA (rank {got}) served by SGLang as an adapter",
-        "every token computes the adapter too, with different kernels in vLLM and SGLang",
-        "verl 0.9.1, workers/rollout/sglang_rollout/async_sglang_server.py:344",
-        f"{MODEL}.lora.merge: True in all arms",
+        "tensor-parallel-gpus",
+        "impossible",
+        _engine_over_gpus,
+        f"{ROLLOUT}.tensor_model_parallel_size (x data_parallel_size) must divide the GPUs of a node (got {{got}}); "
+        "verl's default is 2",
+        "an assertion ends verl when its workers start",
+        "verl 0.4.1, workers/fsdp_workers.py:406; verl 0.9.1, workers/engine_workers.py:659",
+        f"{ROLLOUT}.tensor_model_parallel_size: a divisor of the GPUs; or more GPUs (workload.gpus_per_node)",
+    ),
+    Rule(
+        "dynamic-tokens",
+        "impossible",
+        _packed_too_short,
+        f"{ACTOR}.ppo_max_token_len_per_gpu must hold one prompt with its completion (got {{got}} GPUs)",
+        "an assertion ends verl: 0.4.1 in the first step, 0.9.1 as soon as a sequence is longer",
+        "verl 0.4.1, utils/seqlen_balancing.py:263; verl 0.9.1, utils/seqlen_balancing.py:384",
+        f"{ACTOR}.ppo_max_token_len_per_gpu: prompt and response at their longest, or more",
+    ),
+    Rule(
+        "model-length",
+        "impossible",
+        _engine_too_short,
+        f"{ROLLOUT}.max_model_len must hold one prompt with its completion (got {{got}})",
+        "the engine rejects such prompts, or truncates responses there",
+        "docs/preflight.md#impossible",
+        f"{ROLLOUT}.max_model_len: prompt and response at their longest, or more",
+    ),
+    Rule(
+        "checkpoint-contents",
+        "impossible",
+        _resumes_without,
+        f"{ACTOR}.checkpoint must have model, optimizer and extra (got {{got}})",
+        "verl loads what is there, without a message: a stopped run would resume without its optimizer's moments, or "
+        "start again",
+        "verl 0.9.1, utils/checkpoint/fsdp_checkpoint_manager.py, load_checkpoint",
+        f"remove {ACTOR}.checkpoint, or add what is missing",
+        on_imported=False,
     ),
     Rule(
         "tensor-parallel-nodes",

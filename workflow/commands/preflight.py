@@ -192,8 +192,8 @@ def _settings_source(found: PreflightResult) -> str:
     if all(case.settings.composed for case in trained):
         return "settings as the stacks composed them"
     return (
-        "settings from the packaged defaults and the overrides; the stacks compose the rest when snakemake runs "
-        f"(results/{found.experiment}/preflight.json)"
+        "settings from the packaged defaults and the overrides; the stacks compose and validate them when "
+        f"snakemake runs (results/{found.experiment}/preflight.json)"
     )
 
 

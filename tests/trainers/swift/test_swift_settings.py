@@ -17,10 +17,9 @@ import yaml
 from common.errors import UserError
 from engines import engine_named
 from trainers.protocol import StackFacts
-from trainers.swift.checks import DRIVEN, NOT_DRIVEN
 from trainers.swift.driver import colocate, timers
 from trainers.swift.releases import RELEASES
-from trainers.swift.settings import trainer_args
+from trainers.swift.settings import SCHEDULERS, trainer_args
 from trainers.swift.trainer import SWIFT
 from trainers.timers.lookup import mode_of, tree_for
 from trainers.workload import Workload
@@ -181,7 +180,7 @@ def test_a_users_scheduler_that_is_none_is_refused_while_it_is_planned(tmp_path:
 def test_all_of_swifts_own_schedulers_are_known(stack_python: Callable[[str], Path]) -> None:
     (file,) = stack_python("swift-vllm-cpu").parents[1].glob("lib/python*/site-packages/swift/rollout/multi_turn.py")
     table = file.read_text(encoding="utf-8").rpartition("multi_turns = {")[2]
-    assert set(re.findall(r"'(\w+)':", table)) == {DRIVEN, *NOT_DRIVEN}
+    assert set(re.findall(r"'(\w+)':", table)) == {"math_tip_trick", *SCHEDULERS}
 
 
 @pytest.fixture(scope="module")

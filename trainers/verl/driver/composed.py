@@ -1,4 +1,4 @@
-"""Composes verl's settings from verl's own files as Hydra does, and checks them, without GPU and torch."""
+"""Composes verl's settings from verl's own files as Hydra does, and has verl validate them, without a GPU."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import functools
 import importlib.metadata
 import importlib.util
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.dotted import lookup
 from common.errors import UserError
-from common.messages import did_you_mean
 from node.exit_codes import one_line
+from node.hardware import importing
 from node.tracker import has_wandb
-from trainers.verl.driver.keys import fields, key_problem, kind_problem
+from trainers.verl.driver.keys import key_problem, kind_problem
 from trainers.verl.driver.overrides import leaves, override, sections_above
-from trainers.verl.driver.rules import problems
 from trainers.verl.releases import release_named
 
 _CONFIG = "ppo_trainer"
@@ -68,8 +68,6 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
         parsed = _parsed(text)
         keys.append(parsed.key_or_group)
         _require_known(parsed, text, known, version)
-        if parsed.is_add():
-            _require_field(folder.parents[1], base, parsed.key_or_group, version)
     composed = _composed(folder, list(overrides))
     for key in keys:
         _require_same_kind(key, base, composed)
@@ -77,15 +75,27 @@ def compose(version: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def check(version: str, config: Mapping[str, Any]) -> None:
-    """`UserError` that lists settings which Hydra accepts and verl refuses, often only after the models have loaded.
+    """`UserError` with what verl's own validation says of settings that it refuses.
 
-    verl's own checks (0.4.1: RayPPOTrainer._validate_config, 0.9.1: verl.utils.config.validate_config and the
-    configuration's dataclasses) cannot be called here, since verl imports torch first; `rules` repeats them and adds
-    others.
+    It imports torch. Where that fails, as on a head node without the libraries of a GPU, verl validates on the node.
     """
-    found = problems(release_named(version), flat(config))
-    if found:
-        raise UserError(f"verl {version} would not run with these settings: " + "; ".join(one.text for one in found))
+    from omegaconf import OmegaConf
+
+    try:
+        with importing():
+            validate = release_named(version).validation()
+    except (ImportError, OSError, RuntimeError) as error:
+        print(f"verl {version} validates its settings only on the node: {one_line(error)}", file=sys.stderr)
+        return
+    if validate is None:
+        return
+    try:
+        validate(OmegaConf.create(dict(config)))
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        said = one_line(error) or str(at.line)
+        place = "/".join(Path(at.filename).parts[-3:])
+        raise UserError(f"verl {version} would not run with these settings: {said} ({place}:{at.lineno})") from None
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,26 +167,6 @@ def _require_known(override: Any, text: str, known: set[str], version: str) -> N
         return
     if problem := key_problem(key, override.is_add(), known, version):
         raise UserError(f"{text}: {problem}")
-
-
-def _require_field(package: Path, base: Mapping[str, Any], key: str, version: str) -> None:
-    """`UserError` for a key that is added to a section whose dataclass has no such field."""
-    if not key.startswith("actor_rollout_ref."):  # other sections do not become dataclasses
-        return
-    section, at = "", base
-    for part in key.split("."):
-        if part not in at:
-            target = at.get("_target_")
-            known = fields(package, target) if isinstance(target, str) else None
-            if known is not None and part not in known:
-                raise UserError(
-                    f"+{key}: {section} has no setting {part!r} in verl {version}{did_you_mean(part, sorted(known))}: "
-                    f"{target} would refuse it when the workers start"
-                )
-            return
-        section, at = f"{section}.{part}".lstrip("."), at[part]
-        if not isinstance(at, Mapping):
-            return
 
 
 def _require_same_kind(key: str, base: Mapping[str, Any], composed: Mapping[str, Any]) -> None:

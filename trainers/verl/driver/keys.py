@@ -1,16 +1,12 @@
 """Checks keys and value types of overrides against verl's own configuration.
 
 Uses only the standard library: the job calls it with Hydra's configuration in the stack, and the controller with the
-tables in `trainers/verl/packaged/`, which finds typos before a stack is built. When its workers start, verl 0.9.1 turns
-sections with `_target_` into dataclasses: an added setting that the dataclass lacks ends the run there. Their fields
-are read from the source, since importing it would import torch.
+tables in `trainers/verl/packaged/`, which finds typos before a stack is built.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from common.messages import did_you_mean
@@ -62,36 +58,3 @@ def kind_problem(key: str, was: Any, now: Any) -> str | None:
         return None
     quoted = ", without quotes" if isinstance(now, str) and wanted in ("true or false", "a number") else ""
     return f"{key} must be {wanted}{quoted}, as verl's own {was!r} (got {now!r})"
-
-
-def fields(package: Path, target: str) -> frozenset[str] | None:
-    """The fields of the class `target` (verl.workers.config.RolloutConfig), with inherited ones.
-
-    None (unknown) if a base class is not in that module or package.
-    """
-    *modules, name = target.split(".")
-    if modules[:1] != ["verl"]:
-        return None
-    place = package.joinpath(*modules[1:])
-    single = place.with_suffix(".py")
-    files = [single] if single.is_file() else sorted(place.glob("*.py"))
-    parsed = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
-    return _with_inherited({node.name: node for node in parsed if isinstance(node, ast.ClassDef)}, name)
-
-
-def _with_inherited(classes: dict[str, ast.ClassDef], name: str) -> frozenset[str] | None:
-    if name == "BaseConfig":  # verl/base_config.py: the base of all dataclasses, without fields
-        return frozenset()
-    if name not in classes:
-        return None
-    found = {
-        line.target.id
-        for line in classes[name].body
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-    }
-    for base in classes[name].bases:
-        inherited = _with_inherited(classes, base.id) if isinstance(base, ast.Name) else None
-        if inherited is None:
-            return None
-        found |= inherited
-    return frozenset(found)

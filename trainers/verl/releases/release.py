@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainers.cases import Check
 from trainers.rows import Advice, Effect
 from trainers.timers.tree import TimerTree
-from trainers.verl.driver.overrides import ACTOR, ROLLOUT
+from trainers.verl.driver.overrides import ROLLOUT
 
 if TYPE_CHECKING:
     from trainers.workload import Workload
@@ -25,67 +25,6 @@ class Loss:
     mode: str
     sums_micro_batch: bool = False
     """Whether it sums over the completions of a micro-batch instead of averaging."""
-
-
-@dataclass(frozen=True)
-class RefusedSetting:
-    """Settings that verl stops at: the problem in one sentence, why verl stops, and what to change."""
-
-    code: str
-    text: str
-    why: str = "verl {version} refuses it, often only when the workers and the engine are built"
-    change: str = "the setting, to an allowed value"
-    source: str = ""
-    """Its place in verl's code, where its code has several."""
-
-
-@dataclass(frozen=True)
-class Assertion:
-    """An assertion of verl's own code that settings can break."""
-
-    broken: Callable[[FlatConfig], object]
-    """What was got; None where it holds."""
-    text: str
-    source: str
-    """Its file below `verl/`, and its line."""
-    change: str
-    code: str = "setting-asserted"
-
-    def refusals(self, config: FlatConfig, version: str) -> Iterator[RefusedSetting]:
-        """Nothing where it holds."""
-        if (got := self.broken(config)) is not None:
-            place = f"verl {version}, {self.source}"
-            yield RefusedSetting(self.code, f"{self.text} (got {got})", change=self.change, source=place)
-
-
-@dataclass(frozen=True)
-class FlatConfig:
-    """Flat settings, with the counts that several rules need."""
-
-    values: Mapping[str, Any]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A setting; the default where it is null or missing."""
-        value = self.values.get(key)
-        return default if value is None else value
-
-    def count(self, key: str) -> int:
-        """A count; 1 where it is not set."""
-        return int(self.get(key) or 1)
-
-    @property
-    def gpus(self) -> int:
-        return self.count("trainer.nnodes") * self.count("trainer.n_gpus_per_node")
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a prompt with its completion."""
-        return self.count("data.max_prompt_length") + self.count("data.max_response_length")
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether micro-batches are packed by tokens."""
-        return bool(self.get(f"{ACTOR}.use_dynamic_bsz"))
 
 
 @dataclass(frozen=True)
@@ -112,16 +51,10 @@ class Release:
     """Settings whose default is not TRL's, or may change; an arm's options may override them."""
 
     # What it refuses
-    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Key -> its allowed values; of a list, the allowed items."""
-    problems: Callable[[FlatConfig], Iterator[RefusedSetting]] = lambda config: iter(())
-    """What this release refuses and others accept."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Code of a refusal -> its place in verl's code."""
+    validation: Callable[[], Callable[[Any], object] | None] = lambda: None
+    """Imports verl, and returns its own check of a composed configuration (OmegaConf), which raises for a refusal."""
     checks: tuple[Check, ...] = ()
-    """Settings that have another effect than they seem to have."""
-    pads_packed_batches: bool = False
-    """Whether it pads a batch that it packs by tokens, and then ignores the micro-batch size."""
+    """What its validation accepts and a run is wrong, lost or odd with."""
     validates_in_step: bool = False
     """Whether a step's time includes its validation (before 0.6.0, verl PR 3117)."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from common.model_facts import model_facts
 from trainers.cases import Case
@@ -13,7 +14,7 @@ from trainers.verl import engine_settings as read
 from trainers.verl import timers
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import shared
-from trainers.verl.releases.release import DerivedSettings, FlatConfig, Loss, RefusedSetting, Release
+from trainers.verl.releases.release import DerivedSettings, Loss, Release
 
 if TYPE_CHECKING:
     from trainers.workload import Workload
@@ -36,103 +37,34 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
     }
 
 
-def _problems(config: FlatConfig) -> Iterator[RefusedSetting]:
-    engine = config.get(f"{ROLLOUT}.name")
-    # workers/rollout/vllm_rollout/vllm_rollout_spmd.py stops with chunked prefill, vLLM itself without it.
-    room = config.get(f"{ROLLOUT}.max_num_batched_tokens")
-    longest = config.get(f"{ROLLOUT}.max_model_len") or config.longest
-    if engine == "vllm" and room is not None and room < longest:
-        yield RefusedSetting(
-            "batched-tokens",
-            f"{ROLLOUT}.max_num_batched_tokens must be at least {longest}, the longest sequence, with vLLM in verl "
-            f"0.4.1 (got {room})",
-            "verl 0.4.1 refuses it with chunked prefill, though vLLM itself would accept it",
-            f"{ROLLOUT}.max_num_batched_tokens: prompt and response at their longest, or more",
-        )
-    if config.get(f"{ROLLOUT}.enforce_eager") is False and config.get(f"{ROLLOUT}.free_cache_engine"):
-        yield RefusedSetting(
-            "eager-and-cache",
-            f"{ROLLOUT}.free_cache_engine must be false where {ROLLOUT}.enforce_eager is, in verl 0.4.1 (got true)",
-            "verl 0.4.1 ends with an assertion when the engine is built",
-            f"{ROLLOUT}.free_cache_engine: False. It costs no memory in 0.4.1: with the vLLM and SGLang pinned here "
-            "the engine sleeps between rollouts in both cases",
-        )
-    yield from _lora(config, str(engine))
-    prompts, server = config.count("data.train_batch_size"), config.get(f"{ROLLOUT}.mode") == "async"
-    if not server and prompts % config.gpus and not prompts * config.count(f"{ROLLOUT}.n") % config.gpus:
-        yield RefusedSetting(
-            "batch-over-gpus",
-            f"data.train_batch_size, the prompts of a step, must be a multiple of the {config.gpus} GPUs in verl 0.4.1 "
-            f"(got {prompts})",
-            "verl 0.4.1 divides the prompts over the GPUs before it repeats them: an assertion ends the first step",
-            "workload.batch_size: a multiple of the GPUs times num_generations; or verl 0.9.1",
-        )
-    if server and not config.get("data.return_raw_chat"):
-        yield RefusedSetting(
-            "rollout-mode",
-            f"data.return_raw_chat must be true with {ROLLOUT}.mode async in verl 0.4.1 (got false)",
-            "the chat scheduler reads the raw prompts: a KeyError ends the first step",
-            f"{ROLLOUT}.mode: sync",
-        )
-    yield from _turns(config)
-    if engine == "sglang" and config.get(f"{ROLLOUT}.multi_stage_wake_up"):
-        yield RefusedSetting(
-            "setting-choice",
-            f"{ROLLOUT}.multi_stage_wake_up must be false with SGLang in verl 0.4.1 (got true)",
-            "SGLang 0.4.6 cannot wake up in stages: a TypeError ends the first rollout",
-            f"{ROLLOUT}.multi_stage_wake_up: False",
-        )
+def _validation() -> Callable[[Any], object]:
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+    def validate(config: Any) -> None:
+        reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+        trainer = SimpleNamespace(config=config, use_reference_policy=reference, use_critic=False)
+        RayPPOTrainer._validate_config(trainer)
+
+    return validate
 
 
-def _turns(config: FlatConfig) -> Iterator[RefusedSetting]:
-    turns = f"{ROLLOUT}.multi_turn"
-    if config.values.get("actor_rollout_ref.hybrid_engine") is False:
-        text = "actor_rollout_ref.hybrid_engine must be true (got False)"
-        yield RefusedSetting("setting-asserted", text, source=f"{_TRAINER}:324")
-    if not config.get(f"{turns}.enable"):
-        return
-    if not (config.get(f"{turns}.tool_config_path") or config.get(f"{turns}.interaction_config_path")):
-        text = f"{turns}.tool_config_path or interaction_config_path must be set where enable is true (got neither)"
-        yield RefusedSetting("setting-asserted", text, change=f"{turns}.enable: False", source=f"{_TRAINER}:478")
-    if config.get(f"{ROLLOUT}.name") == "sglang" and not config.get("data.return_raw_chat"):
-        text = f"data.return_raw_chat must be true with SGLang and {turns}.enable (got false)"
-        yield RefusedSetting("setting-asserted", text, change="data.return_raw_chat: True", source=f"{_SGLANG}:1080")
+def _eager_and_cache(case: Case) -> bool:
+    return read.rollout(case, "enforce_eager") is False and read.rollout(case, "free_cache_engine") is True
 
 
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM 0.8.5 accepts (vllm/config.py, `LoRAConfig`); verl passes its own (fsdp_workers.py:423)."""
+def _lora_on_sglang(case: Case) -> int | None:
+    return case.lora if case.lora and case.engine.name == "sglang" else None
 
 
-def _lora(config: FlatConfig, engine: str) -> Iterator[RefusedSetting]:
-    rank = config.get(f"{MODEL}.lora_rank", 0)
-    if rank and engine == "sglang":
-        yield RefusedSetting(
-            "lora-sglang",
-            f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {rank})",
-            "verl 0.4.1 gives SGLang the adapter's weights under unknown names, and no check refuses them: the engine "
-            "would generate from dummy weights or fail. First supported in 0.8.0",
-            f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
-        )
-    if rank and engine == "vllm" and rank not in _LORA_RANKS:
-        ranks = ", ".join(map(str, _LORA_RANKS))
-        text = f"{MODEL}.lora_rank must be one of {ranks} with vLLM in verl 0.4.1 (got {rank})"
-        yield RefusedSetting("lora-weights", text)
-    # Only the adapter is sent then: vLLM keeps its dummy base weights (sharding_manager/fsdp_vllm.py).
-    load = config.get(f"{ROLLOUT}.load_format")
-    if rank and config.get(f"{ROLLOUT}.layered_summon") and str(load).startswith("dummy"):
-        text = f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {load})"
-        yield RefusedSetting("lora-weights", text)
+def _dummy_base(case: Case) -> str | None:
+    load = str(read.rollout(case, "load_format"))
+    return load if case.lora and read.rollout(case, "layered_summon") and load.startswith("dummy") else None
 
 
-# What it passes vLLM by name (vllm_rollout_spmd.py:149): the same name in engine_kwargs is a TypeError.
-_GIVEN_TO_VLLM = frozenset(
-    {
-        *("model", "enable_sleep_mode", "tensor_parallel_size", "distributed_executor_backend", "dtype"),
-        *("enforce_eager", "gpu_memory_utilization", "disable_custom_all_reduce", "skip_tokenizer_init"),
-        *("max_model_len", "load_format", "disable_log_stats", "max_num_batched_tokens", "enable_chunked_prefill"),
-        *("enable_prefix_caching", "trust_remote_code", "seed"),
-    }
-)
+def _dropped_remainder(case: Case) -> str | None:
+    mini = case.settings.int(f"{ACTOR}.ppo_mini_batch_size") * case.settings.int(f"{ROLLOUT}.n", 1)
+    groups = case.gpus // max(1, case.settings.int(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
+    return f"{mini} completions over {groups} data-parallel groups" if groups and mini % groups else None
 
 
 def _engine_options(case: Case) -> list[str]:
@@ -146,90 +78,60 @@ def _ignored_options(case: Case) -> str | None:
     return f"{case.engine.name} ({', '.join(given)})" if given and ignored else None
 
 
-def _repeated_options(case: Case) -> str | None:
-    repeated = [key for key in _engine_options(case) if key.split(".")[0] in _GIVEN_TO_VLLM]
-    return ", ".join(repeated) if repeated and case.engine.name == "vllm" and not _ignored_options(case) else None
-
-
-# Attributes of the engines' SamplingParams; each key of the rollout with such a name is passed on
-# (vllm_rollout_spmd.py:184, sglang_rollout.py:429). max_tokens, max_new_tokens and seed are refused elsewhere.
-_SAMPLING = frozenset(
-    {
-        *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"),
-        *("skip_special_tokens", "spaces_between_special_tokens"),
-    }
-)
-_SAMPLING_KEYS = {
-    "vllm": _SAMPLING
-    | {
-        *("stop", "min_tokens", "best_of", "bad_words", "logit_bias", "allowed_token_ids", "truncate_prompt_tokens"),
-        *("include_stop_str_in_output", "prompt_logprobs", "logits_processors", "extra_args", "guided_decoding"),
-    },
-    "sglang": _SAMPLING
-    | {
-        "stop_strs",
-        "min_new_tokens",
-        "json_schema",
-        "regex",
-        "ebnf",
-        "structural_tag",
-        "no_stop_trim",
-        "custom_params",
-    },
-}
-
-
-def _sampling_given(case: Case, *, reaches: bool) -> str | None:
-    """The keys of sampling that the run adds, and that reach its engine, or do not."""
-    own = _SAMPLING_KEYS[case.engine.name] if read.rollout(case, "mode") != "async" else frozenset()
-    every = {name for names in _SAMPLING_KEYS.values() for name in names}
-    given = [name for name in sorted(every) if f"{ROLLOUT}.{name}" in case.settings.given and (name in own) == reaches]
-    return ", ".join(f"{name}: {read.rollout(case, name)}" for name in given) or None
-
-
-_BARRIER_S = 1800
-"""torch's own timeout of a process group: fsdp_workers.py:110 sets none."""
-_SLOW_TOKENS_S = 20
-"""Tokens per second of one sequence in a slow engine: a large model with many sequences at once. An assumption."""
-
-
-def _outlasts_barrier(case: Case) -> str | None:
-    tokens = int(case.workload["max_response_length"])
-    if case.engine.name != "sglang" or read.rollout(case, "mode") == "async" or tokens <= _BARRIER_S * _SLOW_TOKENS_S:
-        return None
-    return f"{tokens} tokens at {_SLOW_TOKENS_S} tokens/s take {tokens // _SLOW_TOKENS_S} s"
+def _added_to_rollout(case: Case) -> str | None:
+    """Keys directly in the rollout's section that verl's own configuration lacks."""
+    start = f"+{ROLLOUT}."
+    keys = [text.partition("=")[0] for text in case.overrides]
+    return ", ".join(key for key in keys if key.startswith(start) and "." not in key.removeprefix(start)) or None
 
 
 _CHECKS = (
     Rule(
+        "eager-and-cache",
+        "impossible",
+        _eager_and_cache,
+        f"{ROLLOUT}.free_cache_engine must be false where {ROLLOUT}.enforce_eager is, in verl 0.4.1 (got true)",
+        "verl 0.4.1 ends with an assertion when the engine is built",
+        f"{_VLLM}:90; {_SGLANG}:288; verl issue 995",
+        f"{ROLLOUT}.free_cache_engine: False. It costs no memory in 0.4.1: with the vLLM and SGLang pinned here the "
+        "engine sleeps between rollouts in both cases",
+    ),
+    Rule(
+        "lora-sglang",
+        "impossible",
+        _lora_on_sglang,
+        f"{MODEL}.lora_rank must be 0 with SGLang in verl 0.4.1, which has no LoRA there (got {{got}})",
+        "verl 0.4.1 gives SGLang the adapter's weights under unknown names, and no check refuses them: the engine "
+        "would generate from dummy weights or fail. First supported in 0.8.0",
+        f"{_WORKERS}/sharding_manager/fsdp_sglang.py:114, which has no LoRA",
+        f"the vLLM engine for LoRA, or a stack of 0.9.1 with {MODEL}.lora.merge: True",
+    ),
+    Rule(
+        "lora-weights",
+        "impossible",
+        _dummy_base,
+        f"{ROLLOUT}.load_format must be safetensors with {ROLLOUT}.layered_summon and LoRA (got {{got}})",
+        "only the adapter is sent then, and no check refuses it: vLLM keeps its dummy base weights",
+        f"{_WORKERS}/sharding_manager/fsdp_vllm.py",
+        f"{ROLLOUT}.load_format: safetensors",
+    ),
+    Rule(
+        "mini-batch",
+        "odd",
+        _dropped_remainder,
+        "{got} leave a remainder",
+        "verl 0.4.1 drops it: each update has fewer completions than the mini-batch",
+        f"{_FSDP}:158",
+        "workload.mini_batch_size: a multiple of the GPUs and of num_generations",
+    ),
+    Rule(
         "sampling-added",
-        "odd",
-        lambda case: _sampling_given(case, reaches=True),
-        "the engine samples with {got}",
-        "verl 0.4.1 passes each key of the rollout on that the engine's sampling parameters have",
-        f"{_VLLM}:185; {_SGLANG}:430",
-        "the same in all arms, or remove it",
-    ),
-    Rule(
-        "sampling-ignored",
         "unequal",
-        lambda case: _sampling_given(case, reaches=False),
-        "{got} has no effect",
-        "this engine's sampling parameters in verl 0.4.1 have no such key, or mode async passes none: it samples "
-        "without it, and other arms may not",
+        _added_to_rollout,
+        "{got} in the rollout's section, which verl's configuration lacks",
+        "verl 0.4.1 passes such a key on to an engine whose sampling parameters have it, and ignores it in the others",
         f"{_VLLM}:185; {_SGLANG}:430",
-        "remove it; vLLM's min_tokens is SGLang's min_new_tokens",
-    ),
-    Rule(
-        "sglang-barrier",
-        "odd",
-        _outlasts_barrier,
-        f"a response may take longer than {_BARRIER_S} s: {{got}}",
-        "all processes of verl 0.4.1 wait for the slowest SGLang engine: torch ends them after 30 minutes, and verl "
-        "has no key for it",
-        f"{_SGLANG}:659; {_FSDP}:110",
-        f"workload.max_response_length: at most {_BARRIER_S * _SLOW_TOKENS_S}; or verl 0.9.1, or vLLM",
-        on_imported=False,
+        "remove it, or look for it among the sampling parameters of both engines",
     ),
     Rule(
         "graphs-may-hang",
@@ -245,7 +147,7 @@ _CHECKS = (
     Rule(
         "rollout-mode",
         "odd",
-        lambda case: read.rollout(case, "mode") == "async" and case.settings.true("data.return_raw_chat"),
+        lambda case: read.rollout(case, "mode") == "async",
         f"{ROLLOUT}.mode: async",
         "0.4.1 has this mode for chats of several turns: no phase reshard is timed, and vLLM is built differently",
         f"{_ASYNC_VLLM}:165",
@@ -259,15 +161,6 @@ _CHECKS = (
         "verl 0.4.1 never reads it for SGLang, nor in mode async for vLLM: the engine runs with its own defaults",
         f"{_SGLANG}:390; in mode async {_ASYNC_VLLM}:165",
         "remove it, or compare with verl 0.9.1, which passes it on",
-    ),
-    Rule(
-        "engine-kwargs-twice",
-        "impossible",
-        _repeated_options,
-        "engine_kwargs.vllm ({got}) repeats what verl 0.4.1 passes by name",
-        "Python ends with a TypeError: multiple values for one argument",
-        f"{_VLLM}:149",
-        f"the setting of that name in {ROLLOUT}, if there is one; others cannot be changed in 0.4.1",
     ),
     vllm_attention_backend,
 )
@@ -432,33 +325,7 @@ V0_4_1 = Release(
         **dict.fromkeys((f"{ROLLOUT}.max_tokens", f"{ROLLOUT}.max_new_tokens"), "max_response_length"),
     },
     trl_defaults={**shared.TRL_DEFAULTS, f"{ACTOR}.grad_clip": 1.0},
-    choices={
-        **shared.CHOICES,
-        f"{ROLLOUT}.mode": ("sync", "async"),
-        # Whatever begins with "dummy" is "dummy" to the engine; other values go to it unchanged (workers/rollout).
-        f"{ROLLOUT}.load_format": (*shared.LOADS, "dummy_dtensor", "dummy_hf"),
-        f"{ACTOR}.loss_agg_mode": shared.LOSS_MODES,
-        f"{ACTOR}.policy_loss.loss_mode": ("vanilla", "clip_cov", "kl_cov"),
-        f"{ACTOR}.kl_loss_type": shared.PENALTIES,
-        "algorithm.kl_penalty": shared.PENALTIES,
-        f"{ACTOR}.optim.warmup_style": ("constant", "cosine"),
-        "trainer.logger": ("console", "wandb", "tensorboard", "mlflow", "swanlab", "vemlp_wandb", "clearml"),
-        "reward_model.reward_manager": ("naive", "prime", "batch", "dapo"),
-    },
-    problems=_problems,
-    sources={
-        "batch-over-gpus": f"{_TRAINER}:377, :983",
-        "mini-batch": f"{_TRAINER}:437",
-        "micro-batch": f"{_FSDP}:158 and :165",
-        "micro-batch-missing": f"{_TRAINER}:385",
-        "dynamic-tokens": "verl 0.4.1, utils/seqlen_balancing.py:263",
-        "tensor-parallel-gpus": f"{_FSDP}:406",
-        "batched-tokens": f"{_VLLM}:128",
-        "eager-and-cache": f"{_VLLM}:90; {_SGLANG}:288; verl issue 995",
-        "lora-sglang": f"{_WORKERS}/sharding_manager/fsdp_sglang.py:114, which has no LoRA",
-        "rollout-mode": f"{_FSDP}:430; chat_scheduler.py, generate_sequences",
-        "lora-weights": f"{_FSDP}:423",
-    },
+    validation=_validation,
     checks=_CHECKS,
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding
 from trainers.cases import Case, Variables
 from trainers.rows import Advice, Describe, Effect, Rule
 from trainers.verl import engine_settings as read
-from trainers.verl.driver.overrides import ACTOR, ROLLOUT
+from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
 from trainers.verl.releases import shared
 from trainers.verl.releases.release import DerivedSettings, Loss, Release
-from trainers.verl.releases.v0_9_1_loops import TREES, problems
+from trainers.verl.releases.v0_9_1_loops import BESIDE, TREES
 
 if TYPE_CHECKING:
     from trainers.workload import Workload
 
 _VLLM = "verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py"
 _SGLANG = "verl 0.9.1, workers/rollout/sglang_rollout/async_sglang_server.py"
-_CONFIG = "verl 0.9.1, utils/config.py"
 _BLACKWELL = ("b100", "b200", "b300", "gb200", "gb300")
 
 
@@ -36,6 +35,21 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
         f"{ACTOR}.data_loader_seed": ("seeds", seed),
         f"{ROLLOUT}.seed": ("seeds", seed),
     }
+
+
+def _validation() -> Callable[[Any], object]:
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    def validate(config: Any) -> None:
+        reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+        validate_config(config, use_reference_policy=reference, use_critic=False)
+        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)  # the actor's is part of validate_config
+
+    return validate
+
+
+def _adapter_served(case: Case) -> int | None:
+    return case.lora if case.engine.name == "sglang" and read.with_adapter(case) else None
 
 
 def _old_reward_key(case: Case) -> str | None:
@@ -74,6 +88,7 @@ def _compiles_kernels(case: Case) -> str | None:
 
 
 _CHECKS = (
+    BESIDE,
     Rule(
         "reward-key",
         "impossible",
@@ -92,6 +107,15 @@ _CHECKS = (
         "it still stops at the end token, so its lengths are not the fixed ones that you asked for; vLLM's are",
         "verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:64: no ignore_eos among the sampling parameters",
         f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, beside it, {read.PREFERRED}",
+    ),
+    Rule(
+        "lora-sglang",
+        "odd",
+        _adapter_served,
+        "LoRA (rank {got}) served by SGLang as an adapter",
+        "every token computes the adapter too, with different kernels in vLLM and SGLang",
+        f"{_SGLANG}:344",
+        f"{MODEL}.lora.merge: True in all arms",
     ),
     _attention_backend,
     Rule(
@@ -276,8 +300,6 @@ _CHANGES: dict[str, Advice] = {
     "sleep": f"{ROLLOUT}.free_cache_engine: False, where the engine fits beside the trainer",
 }
 
-_PENALTIES = (*shared.PENALTIES, *(f"{kind}+" for kind in shared.PENALTIES))
-
 V0_9_1 = Release(
     "0.9.1",
     job_keys=(
@@ -306,47 +328,8 @@ V0_9_1 = Release(
     },
     # It still composes actor.grad_clip, but reads optim.clip_grad (workers/engine/fsdp).
     trl_defaults={**shared.TRL_DEFAULTS, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
-    choices={
-        **shared.CHOICES,
-        # workers/config/rollout.py refuses sync, and only warns of other values.
-        f"{ROLLOUT}.mode": ("async",),
-        # "dummy_dtensor" is gone: the value goes to the engine unchanged.
-        f"{ROLLOUT}.load_format": shared.LOADS,
-        f"{ACTOR}.loss_agg_mode": (*shared.LOSS_MODES, "token-sum"),
-        f"{ACTOR}.policy_loss.loss_mode": (
-            *("vanilla", "clip_cov", "kl_cov", "gspo", "sapo", "gpg", "geo_mean", "dro", "cispo"),
-            *("dppo_tv", "dppo_kl", "bypass_mode"),
-        ),
-        f"{ACTOR}.kl_loss_type": _PENALTIES,
-        "algorithm.kl_penalty": _PENALTIES,
-        f"{ACTOR}.optim.lr_scheduler_type": ("constant", "cosine"),
-        f"{ACTOR}.fsdp_config.dtype": ("bfloat16", "float16"),
-        "trainer.logger": (
-            *("console", "wandb", "file", "tensorboard", "mlflow", "swanlab", "vemlp_wandb", "clearml"),
-            *("trackio", "rl_insight"),
-        ),
-        "trainer.v1.trainer_mode": ("sync", "colocate_async", "separate_async"),
-        "trainer.v1.sampler.max_off_policy_strategy": ("drop", "wait"),
-        "reward.reward_manager.source": ("register", "importlib"),
-        # The backends of SGLang 0.5.12's ServerArgs that an NVIDIA GPU can run.
-        f"{ROLLOUT}.engine_kwargs.sglang.attention_backend": (
-            *("fa3", "fa4", "flashinfer", "triton", "torch_native", "flex_attention", "nsa", "dsa", "dsv4"),
-            *("flashmla", "cutlass_mla", "trtllm_mla", "trtllm_mha", "cutedsl_mla", "tokenspeed_mla"),
-            *("dual_chunk_flash_attn", "compressed"),
-        ),
-    },
-    problems=problems,
-    sources={
-        "batch-over-gpus": f"{_CONFIG}:124",
-        "mini-batch": "verl 0.9.1, workers/config/actor.py:225",
-        "micro-batch": "verl 0.9.1, workers/engine_workers.py",
-        "micro-batch-missing": f"{_CONFIG}:155",
-        "dynamic-tokens": "verl 0.9.1, utils/seqlen_balancing.py:384",
-        "tensor-parallel-gpus": "verl 0.9.1, workers/engine_workers.py:659",
-        "rollout-mode": "verl 0.9.1, workers/config/rollout.py",
-    },
+    validation=_validation,
     checks=_CHECKS,
-    pads_packed_batches=True,
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
     context_checked={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"},
