@@ -54,9 +54,7 @@ def import_run(
     sources that were read before, and are taken out of it. `UserError` when a source is missing or not a log, holds
     several runs, or disagrees with another source, or when the trainer's version or its timers are unknown.
     """
-    run_id, facts = _text(spec, "run_id"), spec.get("import")
-    if not isinstance(facts, Mapping) or not facts.get("sources"):
-        raise UserError(f"run {run_id}: its spec has no import.sources, so it cannot be imported (see docs/import.md)")
+    run_id, facts = _text(spec, "run_id"), _import_facts(spec)
     names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
     sources = [str(source) for source in facts["sources"]]
     before = _file_states(sources)
@@ -97,6 +95,14 @@ def import_run(
     imported = _imported_file(spec, version, chosen, sources, parts, step_counts)
     _require_unchanged(before, run_id)
     return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported
+
+
+def _import_facts(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    facts = spec.get("import")
+    if not isinstance(facts, Mapping) or not facts.get("sources"):
+        run = _text(spec, "run_id")
+        raise UserError(f"run {run}: its spec has no import.sources, so it cannot be imported (see docs/import.md)")
+    return facts
 
 
 def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:

@@ -87,9 +87,6 @@ def table_of(
     have the step's seconds.
     """
     places, columns, verdicts = _columns(rows, path)
-    if columns.pop(STEPS_LOGGED, None) is not None:
-        text = f"{path}: column {STEPS_LOGGED} is left out: our tables have that name for the steps of a row. Rename it"
-        verdicts.append(Verdict("warning", "name-taken", text))
     counter = counter or _counter(columns)
     steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
     seconds = {name: _in_seconds(name, values) for name, values in columns.items() if name != counter}
@@ -184,9 +181,15 @@ def _columns(
                 values.extend([math.nan] * (len(places) - len(values)))
     except csv.Error as error:
         raise UserError(f"{path} cannot be read as CSV ({error}); correct it, or save it as CSV UTF-8") from None
-    text = f"{path}: {len(unread)} lines are no JSON objects and were skipped (line {join_first(unread)})"
     numbers = {name: values for name, values in columns.items() if counts[name] >= len(places) / 2}
-    return places, numbers, [Verdict("warning", "corrupt-line", text)] if unread else []
+    verdicts = []
+    if unread:
+        text = f"{path}: {len(unread)} lines are no JSON objects and were skipped (line {join_first(unread)})"
+        verdicts.append(Verdict("warning", "corrupt-line", text))
+    if numbers.pop(STEPS_LOGGED, None) is not None:
+        text = f"{path}: column {STEPS_LOGGED} is left out: our tables have that name for the steps of a row. Rename it"
+        verdicts.append(Verdict("warning", "name-taken", text))
+    return places, numbers, verdicts
 
 
 def _number(raw: object) -> float | None:

@@ -24,7 +24,7 @@ from common.errors import UserError
 from common.files import file_sha256
 from engines import engine_named
 from engines.engine import ReplayEngine
-from node.attempt import Inputs, begin, exit_code, write_done
+from node.attempt import Inputs, Job, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
 from node.over_ranks import WAIT, RankStep, merge_ranks
@@ -113,8 +113,12 @@ def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
         hardware = job.hardware(torch.get_num_threads())
         by_rank = meeting.gather({"engine": measured, "gpus": hardware["gpus"]})
         meeting.leave()
-    if place.rank > 0:
-        return
+    if place.rank == 0:
+        _write_done(job, place, by_rank, hardware)
+
+
+def _write_done(job: Job, place: ReplayRank, by_rank: Sequence[Mapping[str, Any]], hardware: Mapping[str, Any]) -> None:
+    settings: dict[str, Any] = job.spec["trainer_args"]
     write_done(
         job,
         first_step=1,
