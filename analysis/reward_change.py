@@ -14,7 +14,7 @@ from analysis.runs import Run
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
 from common.dotted import as_mapping
-from trainers.quantities import single_rewards
+from trainers.registry import single_rewards
 
 COLUMNS = ["factors", "arm", "reward", "weight", "first", "last", "change", "low", "high", "runs", "steps"]
 PARTS = 4

@@ -14,7 +14,7 @@ from analysis.wide import PHASE, REWARD
 from common.findings import Finding
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
-from trainers.quantities import logged_as, scalars_of, single_rewards
+from trainers.registry import logged_as, scalars_of, single_rewards
 
 OTHER_CPU = "other_cpu_s"
 # wandb's own process and the system's daemons take a percent or two; a larger share is other work.

@@ -14,7 +14,7 @@ from common.dotted import lookup
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import discarded, discards_if, generation_batches, logged_as
+from trainers.registry import discarded, discards_if, generation_batches, logged_as
 
 # A mean of single-precision numbers is off by half a unit in its 24th bit; the factor is for its sum.
 MEAN_PRECISION = 2.0**-22

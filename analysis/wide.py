@@ -17,8 +17,7 @@ from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from engines import engine_named
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import QUANTITIES, discarded, generation_batches, logged_as, scalars_of
-from trainers.registry import trainer_named
+from trainers.registry import QUANTITIES, discarded, generation_batches, logged_as, scalars_of, trainer_named
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 
 PHASE = "timing_s/"
@@ -54,7 +53,7 @@ def wide_run(run: Run) -> pd.DataFrame:
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
     A missing phase is NaN. `steps_logged` is the number of steps, up to its own, of which a row is the mean: 1 where
     its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that trainers
-    name differently also have one common name (trainers/quantities.py).
+    name differently also have one common name (trainers/registry.py).
     """
     phases, scalars = (run.steps[run.steps["kind"] == kind] for kind in ("phase", "scalar"))
     seconds, own = grids(phases, "value", "exclusive_s")

@@ -29,9 +29,8 @@ IN_STACKS = (
     ),
     # The driver asks its release, whose file says all of it: what engines make of settings and its timers, too.
     *("trainers/verl/releases", "trainers/verl/engine_settings.py", "trainers/verl/timers.py"),
-    *("trainers/hf_releases.py", "trainers/trl/releases.py", "trainers/trl/timers.py"),
-    *("trainers/swift/releases.py", "trainers/swift/timers.py"),
-    *("trainers/rows.py", "trainers/cases.py", "trainers/engine_checks.py", "trainers/timers/tree.py"),
+    *("trainers/trl/timers.py", "trainers/swift/timers.py"),
+    *("trainers/cases.py", "trainers/engine_checks.py", "trainers/timers/tree.py"),
 )
 CONTROLLERS = {"pydantic", "pandas", "altair", "jinja2", "snakemake", "submitit", "psutil", "arch"}
 

@@ -17,12 +17,10 @@ from common.model_facts import ModelFacts
 from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread
-from trainers.cases import Case, Check, Settings
+from trainers.cases import Behaviour, Case, Check, Settings
 from trainers.launching import Launch
 from trainers.logs.log_files import Printout
-from trainers.logs.record import Imported, StepRecord
-from trainers.logs.step_names import StepNames
-from trainers.rows import Behaviour
+from trainers.logs.record import Imported, StepNames, StepRecord
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
 
@@ -136,7 +134,7 @@ class Logs:
     training_steps: Callable[[Sequence[StepRecord], str], tuple[list[StepRecord], list[Verdict]]] | None = None
     """Divides its wandb rows that sum several training steps; the text names their source."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """A quantity (trainers/quantities.py) -> the names under which it is logged."""
+    """A quantity (trainers/registry.py) -> the names under which it is logged."""
     discarded: tuple[str, ...] = ()
     """Scalars that count discarded completions: their time is in the step, their tokens are not."""
     generation_batches: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ from analysis.estimates.equal_work import (
 from analysis.speedup import MEAN_LENGTH, TOKENS
 from analysis.wide import ROUNDING
 from analysis.windows import pair_weights
-from trainers.quantities import discarded, generation_batches
+from trainers.registry import discarded, generation_batches
 
 STEP_ROUNDING = ROUNDING + "step"
 _NEEDED = (STEP, STEP_ROUNDING, TOKENS, MEAN_LENGTH, LONGEST, FLOOR, FLOOR_BASIS, GENERATION)

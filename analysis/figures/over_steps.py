@@ -19,7 +19,7 @@ from analysis.runs import PlanRead, rows_of
 from analysis.stragglers import lengths_by_step, mean_and_longest
 from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
-from trainers.quantities import single_rewards
+from trainers.registry import single_rewards
 
 MANY_ARMS = 6
 """With more arms, each has its own panel: in one plot nobody could tell their lines apart."""

@@ -18,8 +18,7 @@ from common.files import fingerprint_of
 from common.verdicts import RunInReport, count_of
 from engines import engine_named
 from trainers.logs.record import STEPS_LOGGED
-from trainers.quantities import discarded, generation_batches
-from trainers.registry import trainer_named
+from trainers.registry import discarded, generation_batches, trainer_named
 
 STEP = PHASE + "step"
 

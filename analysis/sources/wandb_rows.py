@@ -13,9 +13,8 @@ from typing import Any
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import STEP_TIME, window_verdicts, windows_of
-from trainers.logs.record import STEPS_LOGGED, TIMERS, SourceRead, StepRecord, as_number
+from trainers.logs.record import EVALUATED_STEP, STEPS_LOGGED, TIMERS, WALL, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import Restart, counter_drops, restart_verdicts
-from trainers.logs.step_names import EVALUATED_STEP, WALL
 from trainers.registry import trainers
 
 # The counter of a row's training step: verl's own, or transformers' (TRL and ms-swift, where wandb's `_step` runs

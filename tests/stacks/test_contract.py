@@ -195,8 +195,8 @@ def test_what_is_no_release_is_refused_before_anything_is_downloaded(given):
     [
         ("trl==1.16.0", 26, 26),
         ("trl==1.15.0", 25, 26),
-        ("verl==0.9.1", 27, 27),
-        ("verl==0.4.1", 12, 12),
+        ("verl==0.9.1", 28, 28),
+        ("verl==0.4.1", 14, 14),
         ("ms-swift==4.5.3", 65, 65),
     ],
 )

@@ -14,9 +14,8 @@ from pathlib import Path
 from common.verdicts import Verdict
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, leading_number, parse_number
-from trainers.logs.record import TIMERS, Imported, StepRecord
+from trainers.logs.record import EVALUATION, TIMERS, Imported, StepNames, StepRecord
 from trainers.logs.restarts import steps_in_sequence
-from trainers.logs.step_names import EVALUATION, StepNames
 from trainers.protocol import LogFormat
 
 _PAIR = re.compile(r"'(?P<name>[^']+)': (?:'(?P<text>[^']*)'|(?P<value>[^,'\"{}\[\]()]+(?:\([^()]*\))?))")

@@ -11,9 +11,8 @@ from pathlib import Path
 from common.verdicts import Verdict
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import PrintedNumber, half_digit, parse_number
-from trainers.logs.record import TIMERS, Imported, StepRecord
+from trainers.logs.record import TIMERS, Imported, StepNames, StepRecord
 from trainers.logs.restarts import steps_in_sequence
-from trainers.logs.step_names import StepNames
 from trainers.protocol import LogFormat
 
 _FORMAT = "nemo-rl-console"

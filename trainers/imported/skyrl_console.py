@@ -11,9 +11,8 @@ from common.verdicts import Verdict
 from trainers.imported.dictionary_consoles import PrintedRow, imported_rows, parse_row
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit
-from trainers.logs.record import TIMERS, Imported, StepRecord
+from trainers.logs.record import TIMERS, Imported, StepNames, StepRecord
 from trainers.logs.restarts import steps_in_sequence
-from trainers.logs.step_names import StepNames
 from trainers.protocol import LogFormat
 
 _FORMAT = "skyrl-console"

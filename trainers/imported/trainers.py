@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.imported import dictionary_consoles, nemo_rl_console, skyrl_console
-from trainers.logs.step_names import StepNames
+from trainers.logs.record import StepNames
 from trainers.protocol import LogFormat, Logs, Trainer, UnreadConsole
 from trainers.timers.tree import Phase, TimerTree, overlapping_tree
 

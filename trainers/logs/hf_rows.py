@@ -15,9 +15,8 @@ from common.errors import UserError
 from common.verdicts import Verdict, count_of
 from trainers.logs.log_files import parse_json
 from trainers.logs.printed import half_digit, half_significant, parse_number
-from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord, as_number
+from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequence
-from trainers.logs.step_names import WALL
 
 TRAINER_STATE = "trainer-state"
 TIMES_FROM_BARS, BARS_TOO_COARSE, SUPERVISED = "times-from-bars", "bars-too-coarse", "supervised"

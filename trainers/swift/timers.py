@@ -1,8 +1,8 @@
-"""Declares the timers of ms-swift's GRPO trainer: those that our driver logs, and swift's own."""
+"""Declares the timers of ms-swift's GRPO trainer, those of our driver and swift's own, and a row for each release."""
 
 import dataclasses
 
-from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
+from trainers.timers.tree import HfRelease, Phase, TimerTree, keyed, overlapping_tree
 from trainers.trl.timers import DRIVEN_PHASES, PREPARE_INPUTS, generate, sync_weights
 
 _ROLLOUT = "step/rollout"
@@ -145,3 +145,24 @@ def native_tree_of_3(series: str) -> TimerTree:
             sync_weights("step", "_move_model_to_vllm_lmdeploy"),
         ),
     )
+
+
+RELEASES = (
+    HfRelease(
+        "4.6",
+        (driven_tree("4.6"), async_tree("4.6"), native_tree("4.6")),
+        {
+            "_prepare_inputs": "prepare_inputs",
+            "_move_model_to_vllm": "sync_weights",
+            "generate": "generate",
+            "_compute_rewards_per_func": "rewards",
+            "log_metrics": "log_completions",
+            "compute_loss": "compute_loss",
+            # These contain the phases above and almost no time of their own: encoding is the rest of prepare_inputs, as
+            # in TRL.
+            **dict.fromkeys(("_generate_and_score_completions", "_score_completions"), ""),
+            **dict.fromkeys(("_dynamic_sampling", "_prepare_batch_inputs"), ""),
+        },
+    ),
+    HfRelease("3.4", (native_tree_of_3("3.4"),)),
+)

@@ -18,9 +18,8 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.swift.launch import LAUNCH
-from trainers.swift.releases import RELEASES
 from trainers.swift.settings import SCHEDULER, trainer_args, trains_adapter
-from trainers.swift.timers import ASYNC
+from trainers.swift.timers import ASYNC, RELEASES
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, TRAINER_STATE

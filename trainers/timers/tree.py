@@ -1,10 +1,11 @@
-"""Defines timer trees: a trainer release's timers and how they nest."""
+"""Defines timer trees, a trainer release's timers and how they nest, and the rows of TRL's and ms-swift's releases."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 from itertools import zip_longest
@@ -189,3 +190,21 @@ def in_order(paths: Iterable[str], trees: Sequence[TimerTree]) -> list[str]:
         return [(rank.get(head, len(rank)), part) for head, part in zip(heads, parts, strict=True)]
 
     return sorted(set(paths), key=key)
+
+
+@dataclass(frozen=True)
+class HfRelease:
+    """A release series of TRL or ms-swift, such as 1.16; `trainers/<trainer>/timers.py` has a row for each."""
+
+    series: str
+    trees: tuple[TimerTree, ...]
+    """What its runs log: those with our driver, if it is driven from here, and the release's own."""
+    timers: Mapping[str, str] = field(default_factory=dict)
+    """Its own timer -> the phase of our driver that has its seconds; empty: a part of the phases around it."""
+
+
+def driven(releases: Sequence[HfRelease], package: str) -> HfRelease:
+    """The row of the installed release, of those that are driven from here; of an undeclared one the nearest."""
+    rows = [release for release in releases if release.timers]
+    version = importlib.metadata.version(package)
+    return min(rows, key=lambda row: release_distance(version, row.series))

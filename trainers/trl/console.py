@@ -13,8 +13,7 @@ from common.verdicts import Verdict
 from trainers.logs.hf_rows import TRAIN, imported_rows, is_training_row, row_record
 from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import half_digit, parse_number
-from trainers.logs.record import Imported, StepRecord
-from trainers.logs.step_names import WALL
+from trainers.logs.record import WALL, Imported, StepRecord
 from trainers.trl.totals import Totals, clock_s
 
 TRL, SWIFT = "trl-console", "swift-console"

@@ -1,6 +1,11 @@
-"""Declares the timers of TRL's GRPO trainer: those that our driver logs, and TRL's own."""
+"""Declares the timers of TRL's GRPO trainer, those that our driver logs and TRL's own, and a row for each release.
 
-from trainers.timers.tree import Phase, TimerTree
+A new release that has the same timers is one more series in a row.
+"""
+
+from collections.abc import Mapping
+
+from trainers.timers.tree import HfRelease, Phase, TimerTree
 
 _TRAINING_STEP = "step/training_step"
 PREPARE_INPUTS = f"{_TRAINING_STEP}/prepare_inputs"
@@ -125,3 +130,23 @@ def native_tree(series: str) -> TimerTree:
         not_summed_if=(("train/rewards/*/mean", "s", "reward_function_s/*"),),
         phases=_NATIVE_PHASES,
     )
+
+
+TIMERS: Mapping[str, str] = {
+    "_prepare_inputs": "prepare_inputs",
+    "sync_weights": "sync_weights",
+    "vLLM.generate": "generate",
+    "SGLang.generate": "generate",
+    "transformers.generate": "generate",
+    "transformers.generate_batch": "generate",
+    "_calculate_rewards": "rewards",
+    "compute_loss": "compute_loss",
+}
+"""As in the profiling contexts of TRL's GRPOTrainer (1.8 to 1.16); `SGLang.generate` is our own."""
+
+# Their profiling points are the same. Our driver needs what 1.16 has (hooks.py); other logs are imported.
+_IMPORTED = ("0.28", "0.29", *(f"1.{minor}" for minor in range(16)))
+RELEASES = (
+    HfRelease("1.16", (driven_tree("1.16"), native_tree("1.16")), TIMERS),
+    *(HfRelease(series, (native_tree(series),)) for series in _IMPORTED),
+)

@@ -26,7 +26,7 @@ from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Traine
 from trainers.trl import console
 from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
 from trainers.trl.launch import LAUNCH
-from trainers.trl.releases import RELEASES
+from trainers.trl.timers import RELEASES
 from trainers.workload import TrainedArm, Workload
 
 _SERVER_GPUS = (hf_server.TENSOR_PARALLEL,)

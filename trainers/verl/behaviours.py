@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from common.gpus import gpu_of
 from common.model_facts import model_facts
-from trainers.cases import Case
-from trainers.rows import Behaviour
+from trainers.cases import Behaviour, Case
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.engine_settings import PREFERRED
 from trainers.verl.releases import releases

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from common.findings import Finding
 from common.model_facts import ModelFacts
-from trainers.cases import Case, Check, Variables
+from trainers.cases import Case, Check, Rule, Variables
 from trainers.engine_checks import attention_kernels
-from trainers.rows import Rule
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.releases import release_named
 

@@ -16,8 +16,7 @@ from trainers.logs.log_files import Printout, printouts
 from trainers.logs.printed import PrintedNumber, fixed_decimals, half_digit, leading_number, parse_number
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import split_commands, steps_in_sequence
-from trainers.verl.command_line import CommandLine
-from trainers.verl.printed_config import PrintedConfig
+from trainers.verl.printed_config import CommandLine, PrintedConfig
 from trainers.verl.sync_cycles import training_steps
 
 FORMAT = "verl-console"

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from common.gpus import gpu_of
-from trainers.cases import Case
-from trainers.rows import Describe
+from trainers.cases import Case, Describe
 from trainers.verl.driver.overrides import MODEL, ROLLOUT
 
 # SGLang's own way to a fixed length; read in its code, not tried on a GPU.

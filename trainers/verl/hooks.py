@@ -18,9 +18,18 @@ SET_DEVICE = Hook(_MAIN, "auto_set_device", "", "called in verl's main", since="
 VALIDATE = Hook(_MAIN, "validate_config", "", "called in verl's main", since="0.6")
 NEED_REFERENCE = Hook(_MAIN, "need_reference_policy", "", "an argument of validate_config", since="0.6")
 NEED_CRITIC = Hook(_MAIN, "need_critic", "", "an argument of validate_config", since="0.6")
+AS_DATACLASS = Hook(
+    "verl.utils.config",
+    "omega_conf_to_dataclass",
+    "(config, dataclass_type)",
+    "makes a section's class, which checks its fields",
+)
 
 TRAINER = Hook(_LEGACY, "RayPPOTrainer", "", "the legacy loop's trainer")
 FIT = Hook(_LEGACY, "RayPPOTrainer.fit", "(self)", "the loop, after the workers have started")
+CHECK = Hook(
+    _LEGACY, "RayPPOTrainer._validate_config", "(self)", "asserts on `config` before workers start", until="0.5"
+)
 SAVE = Hook(_LEGACY, "RayPPOTrainer._save_checkpoint", "(self)", "saves all of global_steps")
 LOAD = Hook(_LEGACY, "RayPPOTrainer._load_checkpoint", "(self)", "sets global_steps and the data loader's place")
 VALIDATION = Hook(

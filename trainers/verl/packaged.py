@@ -18,8 +18,7 @@ from typing import Any
 import yaml
 
 from trainers.cases import Settings
-from trainers.verl.driver.keys import key_problem, kind_problem
-from trainers.verl.driver.overrides import leaves, sections_above
+from trainers.verl.driver.overrides import key_problem, kind_problem, leaves, sections_above
 
 FOLDER = Path(__file__).parent / "packaged"
 # A quoted text, the colon behind a key, and digits that YAML would read in base 60, as times of day.

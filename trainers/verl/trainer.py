@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from common.dotted import positive_int
+from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread
+from trainers.logs.log_files import json_lines
+from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
+from trainers.logs.restarts import steps_in_sequence
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.timers.tree import TimerTree, release_of
-from trainers.verl import console, file_logger
+from trainers.verl import console
 from trainers.verl.behaviours import behaviours
 from trainers.verl.checks import CHECKS, context
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
@@ -20,6 +25,40 @@ from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.settings import least_cpus, trainer_args, without_seed
 from trainers.verl.sync_cycles import training_steps
 from trainers.verl.timers import EARLIER
+
+_JSONL = "verl-jsonl"
+
+
+def read_verl_jsonl(path: Path) -> Imported:
+    """The steps of verl's file logger (0.6 and later), every number in full under verl's name.
+
+    A line without any timer (a validation) is skipped. A line that is not JSON gives a verdict, except a truncated last
+    one. `UserError` if the file contains several runs.
+    """
+    verdicts: list[Verdict] = []
+    records = list(json_lines(path, str(path), lambda row, number: _record(row, path, number), verdicts))
+    records, more = training_steps(records, str(path))
+    read = steps_in_sequence(records, path)
+    read.verdicts = [*verdicts, *more, *read.verdicts]
+    return Imported(read, _JSONL)
+
+
+def _record(row: Any, path: Path, number: int) -> StepRecord | None:
+    if not isinstance(row, dict) or not isinstance(row.get("data"), dict):
+        raise TypeError('expected {"step": ..., "data": {...}}')
+    step = row.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step must be a whole number from 0 (got {step!r})")
+    scalars = {}
+    for name, value in row["data"].items():
+        # orjson writes NaN and infinity as null.
+        number_read = float("nan") if value is None else as_number(value)
+        if number_read is not None:
+            scalars[name] = number_read
+    if step == 0 or not any(name.startswith(TIMERS) for name in scalars):
+        return None
+    return StepRecord(step, {}, scalars, {}, None, path, number)
+
 
 _KEYS = {
     "engine": (f"{ROLLOUT}.name",),
@@ -110,9 +149,9 @@ def _logs() -> Logs:
                 preview=console.preview,
             ),
             LogFormat(
-                file_logger.FORMAT,
+                _JSONL,
                 'the file of verl\'s file logger, with lines {"step": 3, "data": {...}}',
-                file_logger.read_verl_jsonl,
+                read_verl_jsonl,
                 is_row=lambda row: "data" in row and "step" in row,
             ),
         ),

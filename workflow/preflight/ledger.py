@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from common.findings import COMPARED, EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
-from trainers.cases import Case, points_of
-from trainers.rows import Behaviour
+from trainers.cases import Behaviour, Case, points_of
 from workflow.preflight.checks.comparison import (
     FACTS,
     behaviour_keys,

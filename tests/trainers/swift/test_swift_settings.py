@@ -18,8 +18,8 @@ from common.errors import UserError
 from engines import engine_named
 from trainers.protocol import StackFacts
 from trainers.swift.driver import colocate, timers
-from trainers.swift.releases import RELEASES
 from trainers.swift.settings import SCHEDULERS, trainer_args
+from trainers.swift.timers import RELEASES
 from trainers.swift.trainer import SWIFT
 from trainers.timers.lookup import mode_of, tree_for
 from trainers.workload import Workload

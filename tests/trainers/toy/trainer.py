@@ -6,8 +6,8 @@ from typing import Any
 
 from common.errors import UserError
 from tests.trainers.toy import console
+from trainers.cases import Rule
 from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
-from trainers.rows import Rule
 from trainers.timers.tree import Phase, TimerTree
 from trainers.workload import TrainedArm, Workload
 

@@ -10,8 +10,8 @@ import pytest
 from engines import engine_named
 from tests.preflight import plans
 from trainers import registry
+from trainers.cases import Effect, Rule
 from trainers.protocol import StackFacts
-from trainers.rows import Effect, Rule
 from trainers.timers.lookup import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver.composed import job_overrides

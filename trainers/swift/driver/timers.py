@@ -16,11 +16,11 @@ from typing import Any
 from node.engine_server import uses_server
 from node.over_ranks import gather_ranks
 from node.phase_clock import ROOT, sanitize
-from trainers.hf_releases import driven
 from trainers.swift import hooks
 from trainers.swift.driver import colocate
 from trainers.swift.driver.pipeline import last_turn
-from trainers.swift.releases import RELEASES
+from trainers.swift.timers import RELEASES
+from trainers.timers.tree import driven
 from trainers.trl.driver.timers import TrlTimers
 
 DISCARDED = "discarded_completions"

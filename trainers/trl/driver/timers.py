@@ -30,9 +30,9 @@ from node.engine_server import uses_server
 from node.hooks import Hook
 from node.over_ranks import WAIT
 from node.phase_clock import PhaseClock, sanitize
-from trainers.hf_releases import driven
+from trainers.timers.tree import driven
 from trainers.trl import hooks
-from trainers.trl.releases import RELEASES, TIMERS
+from trainers.trl.timers import RELEASES, TIMERS
 
 LOG_PROB = hooks.LOG_PROB.attribute
 

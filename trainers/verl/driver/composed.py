@@ -16,8 +16,7 @@ from common.errors import UserError
 from node.exit_codes import one_line
 from node.hardware import importing
 from node.tracker import has_wandb
-from trainers.verl.driver.keys import key_problem, kind_problem
-from trainers.verl.driver.overrides import leaves, override, sections_above
+from trainers.verl.driver.overrides import key_problem, kind_problem, leaves, override, sections_above
 from trainers.verl.releases import release_named
 
 _CONFIG = "ppo_trainer"

@@ -36,7 +36,7 @@ from node.records import append_json_line
 from node.rewards import FAILED
 from node.tracker import has_wandb
 from trainers.verl import hooks
-from trainers.verl.driver import data_order
+from trainers.verl.driver import checkpoints
 from trainers.verl.driver.samples import ValidationSamples
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
@@ -78,7 +78,7 @@ class StepHooks:
         """Hook verl in this process; `trainer` is the class whose `fit` will run, or its base."""
         hooks.FIT.wrap(self._fit, trainer)
         hooks.SAVE.wrap(self._save, trainer)
-        hooks.LOAD.wrap(data_order.resume, trainer)
+        hooks.LOAD.wrap(checkpoints.load_in_data_order, trainer)
         hooks.LENGTHS.wrap(self._note_lengths)
         if self._names and hooks.METRICS_V1.find(trainer):
             hooks.METRICS_V1.wrap(self._note_rewards, trainer)

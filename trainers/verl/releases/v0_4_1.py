@@ -7,14 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from common.model_facts import model_facts
-from trainers.cases import Case
+from trainers.cases import Advice, Case, Effect, Rule
 from trainers.engine_checks import vllm_attention_backend
-from trainers.rows import Advice, Effect, Rule
 from trainers.verl import engine_settings as read
-from trainers.verl import timers
+from trainers.verl import hooks, timers
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
-from trainers.verl.releases import shared
-from trainers.verl.releases.release import DerivedSettings, Loss, Release
+from trainers.verl.releases.release import JOB_KEYS, RESERVED_KEYS, TRL_DEFAULTS, DerivedSettings, Loss, Release
 
 if TYPE_CHECKING:
     from trainers.workload import Workload
@@ -38,12 +36,12 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
 
 
 def _validation() -> Callable[[Any], object]:
-    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+    check = hooks.CHECK.get()
 
     def validate(config: Any) -> None:
         reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
         trainer = SimpleNamespace(config=config, use_reference_policy=reference, use_critic=False)
-        RayPPOTrainer._validate_config(trainer)
+        check(trainer)
 
     return validate
 
@@ -306,7 +304,7 @@ _CHANGES: dict[str, Advice] = {
 
 V0_4_1 = Release(
     "0.4.1",
-    job_keys=(*shared.JOB_KEYS, "ray_init.num_cpus"),
+    job_keys=(*JOB_KEYS, "ray_init.num_cpus"),
     reward_key="custom_reward_function",
     own_reward_model="reward_model.enable: a worker on the trainer's GPUs",
     loggers=("console", "wandb"),  # none of its loggers writes a file
@@ -320,11 +318,11 @@ V0_4_1 = Release(
     # rollout.seed would become the seed of every single request: all prompts would draw the same random numbers.
     # It also passes on each key that an engine's sampling parameters have: vLLM has one limit, SGLang the other.
     reserved_keys={
-        **shared.RESERVED_KEYS,
+        **RESERVED_KEYS,
         f"{ROLLOUT}.seed": "seeds",
         **dict.fromkeys((f"{ROLLOUT}.max_tokens", f"{ROLLOUT}.max_new_tokens"), "max_response_length"),
     },
-    trl_defaults={**shared.TRL_DEFAULTS, f"{ACTOR}.grad_clip": 1.0},
+    trl_defaults={**TRL_DEFAULTS, f"{ACTOR}.grad_clip": 1.0},
     validation=_validation,
     checks=_CHECKS,
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding
-from trainers.cases import Case, Variables
-from trainers.rows import Advice, Describe, Effect, Rule
+from trainers.cases import Advice, Case, Describe, Effect, Rule, Variables
 from trainers.verl import engine_settings as read
+from trainers.verl import hooks
 from trainers.verl.driver.overrides import ACTOR, MODEL, ROLLOUT
-from trainers.verl.releases import shared
-from trainers.verl.releases.release import DerivedSettings, Loss, Release
+from trainers.verl.releases.release import JOB_KEYS, RESERVED_KEYS, TRL_DEFAULTS, DerivedSettings, Loss, Release
 from trainers.verl.releases.v0_9_1_loops import BESIDE, TREES
 
 if TYPE_CHECKING:
@@ -38,12 +37,12 @@ def _derived(workload: Workload, seed: int) -> DerivedSettings:
 
 
 def _validation() -> Callable[[Any], object]:
-    from verl.utils.config import omega_conf_to_dataclass, validate_config
+    check, as_dataclass = hooks.VALIDATE.get(), hooks.AS_DATACLASS.get()
 
     def validate(config: Any) -> None:
         reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
-        validate_config(config, use_reference_policy=reference, use_critic=False)
-        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)  # the actor's is part of validate_config
+        check(config, use_reference_policy=reference, use_critic=False)
+        as_dataclass(config.actor_rollout_ref.rollout)  # the actor's is part of the check
 
     return validate
 
@@ -303,7 +302,7 @@ _CHANGES: dict[str, Advice] = {
 V0_9_1 = Release(
     "0.9.1",
     job_keys=(
-        *(*shared.JOB_KEYS, "reward.custom_reward_function"),
+        *(*JOB_KEYS, "reward.custom_reward_function"),
         *("ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.runtime_env"),
     ),
     # It also composes the key of 0.4.1, and may ignore it.
@@ -318,7 +317,7 @@ V0_9_1 = Release(
     },
     derived=_derived,
     reserved_keys={
-        **shared.RESERVED_KEYS,
+        **RESERVED_KEYS,
         # Composed for old scripts; at its start verl copies these over the settings of `reward`.
         "reward_model": "rewards",
         "sandbox_fusion": "rewards",
@@ -327,7 +326,7 @@ V0_9_1 = Release(
         "critic.enable": "",
     },
     # It still composes actor.grad_clip, but reads optim.clip_grad (workers/engine/fsdp).
-    trl_defaults={**shared.TRL_DEFAULTS, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
+    trl_defaults={**TRL_DEFAULTS, f"{ACTOR}.optim.clip_grad": 1.0, f"{ACTOR}.optim.betas": [0.9, 0.999]},
     validation=_validation,
     checks=_CHECKS,
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainers.cases import Case
-from trainers.rows import Rule
+from trainers.cases import Case, Rule
 from trainers.timers.tree import Phase, TimerTree
 from trainers.verl import timers
 from trainers.verl.driver.overrides import ROLLOUT

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from common.findings import UNKNOWN, Finding
 from common.messages import join_first
-from trainers.cases import Case, differing
+from trainers.cases import Behaviour, Case, differing
 from trainers.registry import trainers
-from trainers.rows import Behaviour
 from workflow.preflight.import_settings import UnknownSettings
 
 _MOST_LISTED = 6
