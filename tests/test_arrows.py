@@ -167,8 +167,3 @@ def literals_compared(file):
 def test_no_comparison_with_a_trainers_or_engines_name(floor):
     """It asks the object of its folder instead (trainers/protocol.py, engines/engine.py)."""
     assert not [one for file in files_of(floor) for one in literals_compared(file)]
-
-
-def test_a_compared_name_is_detected(tmp_path):
-    (tmp_path / "a.py").write_text("x = 1 if trainer in ('verl', 'x') else engine != 'vllm' and version == '0.9.1'")
-    assert len(list(literals_compared(tmp_path / "a.py"))) == 3

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import yaml
 
@@ -31,31 +28,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (folder / ".stacks").exists(), "no stack is built to read a table"
     return folder / "results" / NAME
-
-
-@pytest.fixture(scope="module")
-def seconds(results: Path) -> dict[str, pd.Series]:
-    """Each arm's phases of the one step, by path."""
-    found = {}
-    for arm in ("vllm", "sglang"):
-        steps = pd.read_parquet(results / "runs" / f"{arm}-s0" / "steps.parquet")
-        assert set(steps["step"]) == {3}
-        found[arm] = steps[steps["kind"] == "phase"].set_index("name")["value"]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("arm", "summed", "without_reshard", "step"),
-    [("vllm", 879.92, 878.88, 878.89), ("sglang", 410.49, 408.18, 408.19)],
-)
-def test_the_phases_sum_to_more_than_the_step_by_reshard(
-    seconds: dict[str, pd.Series], arm: str, summed: float, without_reshard: float, step: float
-) -> None:
-    phases = seconds[arm]
-    own = math.fsum(value for path, value in phases.items() if str(path).count("/") == 1)
-    assert round(own, 2) == without_reshard
-    assert round(own + phases["step/gen/reshard"], 2) == summed
-    assert round(phases["step"], 2) == step
 
 
 def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results: Path) -> None:
@@ -97,11 +69,3 @@ def test_the_published_experiment_says_what_the_trained_one_says() -> None:
         assert published[part] == trained[part]
     for name, arm in trained["arms"].items():
         assert {key: value for key, value in published["arms"][name].items() if key != "import"} == arm
-
-
-def told(index: str, name: str) -> dict[str, Any]:
-    """A table of Snakemake's page, as it hands it to its script."""
-    at = re.search(rf"var {name} = (?=\{{)", index)
-    assert at is not None
-    table: dict[str, Any] = json.JSONDecoder().raw_decode(index, at.end())[0]
-    return table

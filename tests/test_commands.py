@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from workflow.cli import COMMANDS, main
-from workflow.commands.parser import EXIT_CODES, SHELLS, parser
+from workflow.commands.parser import EXIT_CODES, parser
 
 from .importing import ROOT
 from .late_signals import late_signals
@@ -111,14 +111,3 @@ def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys:
     said = capsys.readouterr().err
     assert "error: unknown command 'comparre' (did you mean compare?); known: compare, ab, new," in said
     assert "write-plan" not in said
-
-
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the completion script of each shell."""
-    folder = tmp_path_factory.mktemp("scripts")
-    for shell in SHELLS:
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            assert main(["completion", shell]) == 0
-        (folder / shell).write_text(said.getvalue(), encoding="utf-8")
-    return folder

@@ -266,13 +266,6 @@ def read_from(folder: Path, table: str, **arms: dict[str, Any]) -> Content:
     return read_content(results / "plan.json", results, None, None)
 
 
-def test_one_table_holds_the_runs_of_several_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = read_from(tmp_path, TABLE_OF_TWO, vllm={"engine": "vllm"}, sglang={"engine": "sglang"})
-    assert found.tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(2.153, abs=5e-4)]
-    assert "same-rows" not in {verdict.code for verdict in found.verdicts}
-
-
 @pytest.mark.parametrize(
     ("table", "engine"),
     [
@@ -311,15 +304,6 @@ def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.Capture
 
 def planned_file(name: str) -> Any:
     return load_plan(yaml.safe_load(Path(name).read_text())).imports["vllm-s0"]
-
-
-def test_nothing_is_built_and_nothing_trained_for_imports(two_logs: Path) -> None:
-    dry = snakemake(two_logs, "--dry-run")
-    assert dry.returncode == 0, dry.stderr
-    said = dry.stdout + dry.stderr
-    assert said.count("rule import_run:") == 2 and "rule report:" in said
-    for rule in ("stack", "inputs", "settings", "train", "collect"):
-        assert f"rule {rule}:" not in said
 
 
 @pytest.mark.full("whole workflows")

@@ -15,7 +15,6 @@ from workflow.config.plan import Plan, load_plan
 
 from .two_arms import two_arms
 
-ROOT = Path(__file__).resolve().parents[1]
 RAW = two_arms()
 
 

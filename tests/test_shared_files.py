@@ -138,21 +138,6 @@ def test_threads_that_watch_are_started_in_one_place() -> None:
     assert found <= THREADS
 
 
-@pytest.mark.parametrize(
-    ("code", "bare"),
-    [
-        ("def f(p):\n    return p.exists()", 1),
-        ("def f(p):\n    return retry_io(lambda: p.exists(), 'it')", 0),
-        ("def f(p):\n    with suppress(OSError):\n        p.touch()", 0),
-        ("def f(p):\n    with suppress(ValueError):\n        p.touch()", 1),
-        ("def f(p):\n    try:\n        p.stat()\n    except (OSError, ValueError):\n        p.stat()", 1),
-        ("def f(p):\n    p.stat()\nretry_io(f, 'it')", 0),
-    ],
-)
-def test_the_search_finds_a_bare_read(code: str, bare: int) -> None:
-    assert len(Reads(ast.parse(code)).bare) == bare
-
-
 @pytest.fixture
 def stale(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     """A file system that refuses to look at files of a name, some times."""

@@ -68,7 +68,6 @@ def whole(code: str) -> Preflight:
 EMPTY = Preflight((), (), ())
 DIFFERENT = Preflight((), (ledger_row("batch", "equal"), ledger_row("cap", "different")), ())
 COMPARING = Preflight((), (EQUAL.ledger[0], replace(DIFFERENT.ledger[1], why=COMPARED)), ())
-LENGTHS = ("max_response_length", "equal_floor_s")
 STEP = "timing_s/step"
 # The sentence, a verdict that has it, and a near one that must not.
 CASES: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {

@@ -143,13 +143,6 @@ def test_singular_fit(change, why):
     assert why in table.loc["standardised", "why"]
 
 
-def test_what_is_the_same_in_every_step_of_both_needs_no_coefficient():
-    """Some response reaches the limit in every step: the tokens alone tell the steps apart."""
-    wa, wb = (work(s) | {"max_response_length": np.full(30, 8192.0)} for s in (1, 2))
-    table, _ = found(arm_rows("a", engine_s(wa), **wa), arm_rows("b", engine_s(wb) / 1.5, **wb))
-    assert table.loc["standardised", "value"] == pytest.approx(1.5, rel=1e-9)
-
-
 def test_where_all_lengths_are_equal_nothing_is_fitted_and_no_bias_added():
     """Five runs of 1.03 that differ by 0.1% are told apart, at equal work as in the raw times."""
     draw = np.random.default_rng(4)

@@ -25,7 +25,6 @@ from analysis.run_checks import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
-HOSTILE = '変換器＝基準 <b>&"bold"</b> </svg> url(#x) id="y" currentColor ' * 2
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -4,14 +4,6 @@ import pytest
 from page_results import HOSTILE, JAPANESE
 
 
-def test_the_check_itself_notices_requests_and_errors(page, tmp_path):
-    bad = tmp_path / "bad.html"
-    bad.write_text("<!doctype html><img src='http://127.0.0.1:9/x.png'><script>console.error('seen')</script>")
-    page.open(bad)
-    assert page.requests() == ["http://127.0.0.1:9/x.png"]
-    assert any("seen" in line for line in page.complaints())
-
-
 def test_texts_from_the_data_are_shown_not_run(page, report):
     page.open(report / "report.html")
     assert page.js("document.scripts.length") == 1 and page.js("document.images.length") == 0

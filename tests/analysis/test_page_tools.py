@@ -114,14 +114,3 @@ def test_every_kind_of_table_copies_as_latex(opened, table):
             bare = bare.replace(f"\\{sign}", "")
         bare = bare.replace("$\\times$", "").replace("$-$", "").replace("$\\pm$", "")
         assert not set("%#_$<>|~^") & set(bare), row
-
-
-def saved(page, folder, name, label):
-    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
-    ending = label.split()[1].lower()
-    page.js(
-        f"[...document.querySelectorAll('#figure-{name} .tools button')].find(b => b.textContent === '{label}').click()"
-    )
-    file = folder / f"{name}.{ending}"
-    eventually(page, file.is_file)
-    return file

@@ -10,8 +10,6 @@ from test_estimates import arm_rows
 
 from analysis.reward_change import rewards_table
 
-STEPS = 8
-
 
 def rows(seed: int, rise: float, name: str = "train/rewards/accuracy/mean", arm: str = "a") -> pd.DataFrame:
     values = [0.25, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25 + rise, 0.25 + rise]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_imported import imported, said, spec_of, write
+from test_imported import write
 
 from analysis.sources.wandb_rows import steps_of
 from trainers.registry import trainer_named
@@ -60,10 +60,3 @@ def test_a_loop_with_a_sync_for_each_step_stays_as_it_is(tmp_path):
     read = read_verl_console(write(tmp_path, text)).read
     assert list(read.records) == [1, 2, 3, 4, 5] and not read.verdicts
     assert not any("steps_logged" in record.scalars for record in read.records.values())
-
-
-def test_the_import_says_that_rows_stand_for_several_steps(tmp_path):
-    spec = spec_of("b", [write(tmp_path, fully_async(6, 4))], trainer="verl", engine="vllm", version="0.9.1")
-    _, metadata, _ = imported(tmp_path / "res", spec)
-    assert "stand for 3 to 4 training steps each" in said(metadata, "rows-of-several-steps")
-    assert "missing-steps" not in {v["code"] for v in metadata["verdicts"]}

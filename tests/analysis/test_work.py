@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import make_results
 import pandas as pd
 import pytest
-from roofline_results import ARTICLE_VLLM, an_import, article_row, collected, row, steps_to, trained
+from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.roofline.work import with_work, work_verdicts
-from analysis.runs import Run, read_run
+from analysis.runs import Run
 from analysis.wide import wide_steps
 
 
@@ -83,16 +82,3 @@ def test_the_lengths_of_a_trained_run_by_hand(tmp_path: Path) -> None:
     assert found["weight_floor_s"] == pytest.approx(20000 * 4.22247e-3, rel=1e-5)
     assert found["kv_floor_s"] == pytest.approx(20000 * 20001 / 2 * 204800 / 2 / 3.35e12, rel=1e-6)
     assert codes(run) == {}
-
-
-def test_a_run_on_the_cpu_has_its_generation_and_no_floor(tmp_path: Path) -> None:
-    phases = make_results.phases_from_leaves(make_results.leaves(1.5, sync_s=0.1))
-    rows = [make_results.metrics_row(step, phases) for step in (1, 2, 3)]
-    run_dir = make_results.write_run(tmp_path, "r", "vllm", 0, [rows])
-    make_results.write_plan(tmp_path, {"vllm": {}}, ["r"], 1)
-    collected(run_dir)
-    run = read_run(tmp_path, "r", None)[0]
-    wide = worked(run, warmup=1)
-    assert wide["generation_s"].tolist() == pytest.approx([1.5] * 3)
-    assert wide["floor_s"].isna().all()
-    assert codes(run, warmup=1) == {"no-floor": "no decode floor for vllm: not known is a GPU: it trained on the CPU"}

@@ -20,8 +20,6 @@ from workflow.runs.locks import try_lock
 from ..runs.make_runs import MadeRun, answer
 from ..two_arms import two_arms
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

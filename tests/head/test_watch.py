@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -14,9 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from workflow.commands.status import Snapshot, table_of
 from workflow.runs.locks import try_lock
 
 from ..late_signals import late_signals
@@ -112,10 +109,3 @@ def test_in_ci_it_is_printed_again_until_the_runs_are_finished(alive: MadeRun, t
 def finish(run: MadeRun) -> None:
     steps_done(run, 10, 10)
     run.done().end("finished")
-
-
-def shown(found: Snapshot, width: int = 80, height: int = 24) -> list[str]:
-    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
-    with console.capture() as captured:
-        console.print(table_of(found, 2.0, width, height))
-    return captured.get().splitlines()

@@ -19,7 +19,6 @@ from .plans import ACTOR, ARTICLE, EQUAL, ROLLOUT, cases, codes, found, looked_a
 
 KWARGS = f"+{ROLLOUT}.engine_kwargs"
 LORA = "actor_rollout_ref.model.lora_rank"
-DYNAMIC = f"{ACTOR}.use_dynamic_bsz"
 SLURM = Path("profiles/slurm")
 ROOT = Path(__file__).resolve().parents[2]
 TRL: dict[str, Any] = {

@@ -51,20 +51,6 @@ def _uneven(seen: PreflightResult) -> set[str]:
     return {row.setting.split(" (")[0] for row in seen.ledger if row.verdict in ("different", "unverifiable")}
 
 
-def test_what_verl_would_refuse_is_told_before_the_queue(
-    verl_python: VerlPython,  # noqa: F811
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "env").symlink_to(verl_python("0.4.1").parents[1])
-    (tmp_path / "verify.json").write_text("{}")
-    request = {"trainer": "verl", "trainer_args": {"version": "0.4.1", "overrides": [f"{ROLLOUT}.enforce_eagre=False"]}}
-    with pytest.raises(UserError, match="nothing was trained"):
-        resolve_settings(request, tmp_path / "verify.json", tmp_path / "out.json")
-    assert "enforce_eager" in capfd.readouterr().err
-    assert not (tmp_path / "out.json").exists()
-
-
 def test_composed_settings_replace_the_declared_defaults() -> None:
     plan = planned(ARTICLE)
     composed = {}

@@ -18,7 +18,6 @@ from workflow.preflight import preflight
 from workflow.preflight.cases import cases_of, load_stack_pins
 
 ROOT = Path(__file__).resolve().parents[2]
-CUDA = {"trainer": "swift", "engine": "vllm", "stack": "swift-vllm"}
 TURNS: dict[str, Any] = {"multi_turn_scheduler": "math_tip_trick", "max_turns": 2}
 
 

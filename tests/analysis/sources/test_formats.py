@@ -1,14 +1,13 @@
 """Telling formats by content, small tables, verl's file logger, and several sources of one run."""
 
 import gzip
-import json
 import math
 import os
 from pathlib import Path
 
 import pytest
 
-from analysis.imports.formats import format_of, read_source
+from analysis.imports.formats import read_source
 from analysis.imports.import_run import merged, place
 from common.errors import UserError
 from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
@@ -16,10 +15,7 @@ from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
 TABLE = "step,phase,seconds\n3,step,878.89\n3,timing_s/gen,849.2\n4,step,12.5\n"
 VERL = "step:1 - timing_s/gen:1.500 - timing_s/step:2.000\n"
 TRL = "{'loss': 0.0, 'reward': 0.25, 'step_time': 3.25, 'learning_rate': 1e-06}\n"
-SWIFT = "{'loss': 0.0, 'step_time': 3.25, 'global_step/max_steps': '1/20'}\n"
 JSONL = '{"step": 1, "data": {"timing_s/step": 2.0, "timing_s/gen": null, "x": "text"}}\n'
-STATE = json.dumps({"log_history": [{"step": 1, "loss": 0.0, "step_time": 3.0}]}, indent=2)
-SWIFT_JSONL = '{"loss": 0.0, "step_time": 3.25, "global_step/max_steps": "1/20"}\n'
 
 
 def write(tmp_path, text, name="x"):
@@ -30,28 +26,6 @@ def write(tmp_path, text, name="x"):
 
 def read(source, names=(), form=None):
     return read_source(source, form, names, Path("unused"))
-
-
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [
-        (TABLE, "phases-csv"),
-        ("\ufeff" + TABLE, "phases-csv"),
-        ("noise\n(TaskRunner pid=1) " + VERL, "verl-console"),
-        ("some banner\n" + TRL, "trl-console"),
-        (TRL, "trl-console"),
-        ("\n" + SWIFT, "swift-console"),
-        (JSONL, "verl-jsonl"),
-        (STATE, "trainer-state"),
-        (json.dumps(json.loads(STATE)), "trainer-state"),
-        (SWIFT_JSONL, "swift-jsonl"),
-    ],
-)
-def test_a_format_is_told_by_the_content(tmp_path, text, form):
-    source = write(tmp_path, text)
-    assert format_of(source) == form
-    found = read(source)
-    assert found.format == form and found.read.records
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,6 @@ def test_the_trainers_own_time_counts_where_another_source_has_only_a_clock(tmp_
         assert joined.scalars["train/step_time"] == 9.5 and "timing_s/wall" not in {**joined.scalars, **joined.rounding}
 
 
-def test_a_log_of_supervised_fine_tuning_is_named_as_one(tmp_path):
-    assert "supervised" in codes(console(tmp_path, with_bars([SFT] * 10, 10)))
-    assert "supervised" not in codes(console(tmp_path, with_bars([without_step_time(1)] * 10, 10)))
-
-
 @pytest.mark.parametrize("told", [{}, {"global_step/max_steps": "3/20"}])
 def test_rows_that_a_terminal_broke_are_read_at_any_width(tmp_path, told):
     """As a log is pasted: broken within names and numbers, the spaces at the breaks lost."""

@@ -85,15 +85,6 @@ def test_prefixes_colours_and_bars_on_the_line(tmp_path, prefix, suffix):
     assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()} and not found.read.verdicts
 
 
-@pytest.mark.parametrize("at", [30, 60, 73, 74, 75, 120, 150])
-@pytest.mark.parametrize("prefix", ["", "(TaskRunner pid=4711) "])
-def test_a_wrapped_line_is_joined(tmp_path, at, prefix):
-    whole = line(3, STEP)
-    found = read(tmp_path, f"before\n{prefix}{whole[:at]}\n{prefix}{whole[at:]}\n{prefix}after: all well\n")
-    assert found.read.records[3].scalars == {k: round(v, 3) for k, v in STEP.items()} and not found.read.verdicts
-    assert found.read.records[3].line == 2
-
-
 @pytest.mark.parametrize("between", ["\n\n", "\n(Other pid=2) ", "\r"])
 def test_only_the_next_line_of_the_same_process_continues_a_step(tmp_path, between):
     whole = line(3, STEP)

@@ -112,12 +112,6 @@ def test_one_attempt_alone_by_folder_or_file(folder):
     assert list(read_wandb_offline_folder(next(first.glob("run-*.wandb"))).read.records) == [1, 2, 3]
 
 
-def test_several_runs_are_refused(folder):
-    with pytest.raises(UserError, match=r"holds 2 runs of wandb \(a, b\)(?s:.*)several of them as a list") as error:
-        read_wandb_offline_folder(folder / "two")
-    assert str(error.value).count("offline-run-") == 2
-
-
 @pytest.mark.parametrize("size", [0, 7])
 def test_a_run_killed_before_wandb_wrote(folder, tmp_path, size):
     whole = next((folder / "two").glob("wandb/offline-run-*/run-a.wandb"))
