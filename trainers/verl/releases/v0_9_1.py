@@ -51,11 +51,6 @@ def _adapter_served(case: Case) -> int | None:
     return case.lora if case.engine.name == "sglang" and read.with_adapter(case) else None
 
 
-def _old_reward_key(case: Case) -> str | None:
-    old = [one for one in case.overrides if one.lstrip("+").startswith("custom_reward_function.")]
-    return old[0].split("=")[0] if old else None
-
-
 def _ignores_ignore_eos(case: Case) -> bool:
     asked = case.engine.name == "sglang" and case.settings.true(f"{ROLLOUT}.ignore_eos")
     return asked and case.behaviour("ignore-eos") == read.STOPS
@@ -88,16 +83,6 @@ def _compiles_kernels(case: Case) -> str | None:
 
 _CHECKS = (
     BESIDE,
-    Rule(
-        "reward-key",
-        "impossible",
-        _old_reward_key,
-        "{got} is set, which verl {version} does not read",
-        "its default entry point ignores the old key: the run would train on verl's own reward for the data source, or "
-        "fail for an unknown one, and not mention yours",
-        "verl 0.9.1, trainer/ppo/reward.py:70; only fully_async_main.py:237 moves the key",
-        "workload.rewards; or, in your own verl runs, reward.custom_reward_function.path and .name",
-    ),
     Rule(
         "ignore-eos",
         "unequal",
