@@ -56,8 +56,6 @@ class Driver:
     """The engine's server with these settings (`Spread.to_spec`); None without a server."""
     least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
     """CPUs of all nodes together that the trainer needs to start."""
-    engines_without_stack: Mapping[str, str] = field(default_factory=dict)
-    """Engines that it has and that no stack here has, with their names in text."""
     without_seed: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
     """Its settings without the effects of the run's seed; `seed` itself is already removed."""
     any_stack: bool = False

@@ -98,14 +98,7 @@ def _not_driven(arm_name: str, trainer: str, driven: list[str]) -> UserError:
 
 def _require_engine(arm_name: str, arm: TrainedArm, engines: Mapping[str, tuple[str, ...]]) -> None:
     if arm.engine not in engines[arm.trainer]:
-        where = f"arms.{arm_name}.engine (of trainer {arm.trainer})"
-        driver = trainer_named(arm.trainer).driver
-        if driver is not None and (label := driver.engines_without_stack.get(arm.engine)):
-            raise UserError(
-                f"{where}: no stack with {label} is declared (got {arm.engine!r}); supported: "
-                f"{', '.join(engines[arm.trainer])}. To add an engine: docs/architecture.md"
-            )
-        raise _unknown(where, arm.engine, list(engines[arm.trainer]))
+        raise _unknown(f"arms.{arm_name}.engine (of trainer {arm.trainer})", arm.engine, list(engines[arm.trainer]))
 
 
 def _unknown(where: str, got: str, allowed: list[str]) -> UserError:

@@ -193,7 +193,6 @@ def verl() -> Trainer:
             trainer_args=trainer_args,
             spread=Spread.RAY,
             least_cpus=least_cpus,
-            engines_without_stack={"trtllm": "TensorRT-LLM", "hf": "transformers' own generation"},
             without_seed=without_seed,
         ),
         launch=LAUNCH,
