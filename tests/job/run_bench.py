@@ -85,13 +85,16 @@ class RunBench:
         command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
         return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log"), *NO_SPEED, *self.options]
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, until: int = 0) -> subprocess.Popen[str]:
+        """Start a head, and wait until a step was trained."""
         words = os.memfd_create("words")  # on no disk: a test may have filled it
         head = subprocess.Popen(
             self.command(), cwd=ROOT, env=self.head_env, stderr=words, text=True, start_new_session=True
         )
         self.heads.append(head)
         self._words[head.pid] = words
+        if until:
+            self.wait_for_step(until)
         return head
 
     def launch(self) -> subprocess.CompletedProcess[str]:

@@ -94,9 +94,10 @@ class SlurmRun(RunBench):
         return twice
 
     def finish(self, head: Any) -> str:
-        """Wait for a head to end well; what it said."""
+        """Wait for a head to end well, its run trained once; what it said."""
         said = self.ended(head)
         assert head.returncode == 0, said
+        self.assert_trained_once()
         return said
 
 

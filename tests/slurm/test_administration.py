@@ -43,8 +43,7 @@ def stopped(one: SlurmRun) -> bool:
 
 def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run: MakeRun) -> None:
     one = run(steps=40, env=SLOW)
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     for _ in range(2):
         scontrol(one, "suspend", one.job_id())
         one.wait(lambda: " suspended " in status(one))
@@ -56,7 +55,6 @@ def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run:
         one.wait_for_step(steps + 3)
     one.finish(head)
     assert len(one.attempts()) == 1 and len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run: MakeRun) -> None:
@@ -72,7 +70,6 @@ def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run: M
     one.go()
     one.finish(head)
     assert len(one.attempts()) == 1 and len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.parametrize("when", ["waiting", "running"])
@@ -100,7 +97,6 @@ def test_a_node_that_is_renamed_costs_no_run(make_cluster: MakeCluster, run: Mak
     one.finish(head)
     assert told <= {"waiting", "requeued", "starting", "running", "ending", "unknown", "finished"}, told
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
     one.wait(lambda: not one.processes())
 
 
@@ -133,8 +129,7 @@ def test_results_that_turn_read_only_for_a_while_cost_no_run(run: MakeRun, tmp_p
         pytest.skip("needs the right to mount")
     try:
         one = run(folder=there, steps=10, env={"STAND_IN_WAIT": "2"})
-        head = one.start()
-        one.wait_for_step(2)
+        head = one.start(2)
         with read_only(base, there):
             if requeued:
                 one.cluster.run("scontrol", "requeue", one.job_id())
@@ -147,7 +142,6 @@ def test_results_that_turn_read_only_for_a_while_cost_no_run(run: MakeRun, tmp_p
         said = one.finish(head)
         assert "Traceback" not in said and said.count("trying again for") <= 1
         assert len(one.attempts()) == 1 + requeued
-        one.assert_trained_once()
     finally:
         one.end()
         subprocess.run(["umount", "-l", str(there)], check=True)
@@ -163,8 +157,7 @@ def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_l
         for _ in range(200):
             answer = one.cluster.run(*theirs, "--output=/dev/null")
             assert answer.returncode == 0, answer.stderr
-        head = one.start()
-        one.wait_for_step(3)
+        head = one.start(3)
         code = (
             "import sys, time; from workflow.slurm import commands as slurm; began = time.process_time()\n"
             "jobs = slurm.queue()\n"
@@ -177,4 +170,3 @@ def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_l
         one.cluster.run("scancel", "--user", OTHER_USER)
     count, ours, cpu_s = map(float, told.split())
     assert ours == 1 and count < 100 and cpu_s < 0.2
-    one.assert_trained_once()

@@ -109,14 +109,12 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
     finished.finish(heads[0])
     failing.ended(heads[1])
     requeued = mine.run("vllm-s0")
-    requeued.start()
-    requeued.wait_for_step(2)
+    requeued.start(2)
     cluster.run("scontrol", "requeue", requeued.job_id())
     requeued.wait(lambda: [job["state"] for job in requeued.jobs()] == ["PENDING"])
     cluster.run("scontrol", "update", f"jobid={requeued.job_id()}", "StartTime=now+1hour")  # not in two minutes
     running, waiting = mine.run("vllm-s1"), mine.run("transformers-s2")
-    running.start()
-    running.wait_for_step(3)
+    running.start(3)
     occupy(cluster)
     waiting.start()
     # Until Slurm was asked after the submission it is "just submitted".
@@ -156,8 +154,7 @@ def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(
 ) -> None:
     mine = desk(seeds=1)
     running = mine.run("vllm-s0")
-    running.start()
-    running.wait_for_step(2)
+    running.start(2)
     assert "running" in mine.status()["vllm-s0"]
     cluster.stop_daemon("slurmctld")
     running.wait(lambda: "unknown" in mine.status()["vllm-s0"])
@@ -205,8 +202,7 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], 
     mine = desk(seeds=1)
     foreign = occupy(cluster)
     one = mine.run("vllm-s0")
-    head = one.start()
-    one.wait_for_step(1)
+    head = one.start(1)
     head.kill()
     record = one.run / "jobs" / "1" / "job.json"
     true = one.job_id()
@@ -245,8 +241,7 @@ def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: C
 def test_runs_in_the_queue_are_withdrawn_when_the_verdict_is_known(desk: Callable[..., Desk], cluster: Cluster) -> None:
     mine = desk(seeds={"until": 1.05, "most": 4})
     training, waiting = mine.run("vllm-s2"), mine.run("vllm-s3")
-    training.start()
-    training.wait_for_step(1)
+    training.start(1)
     occupy(cluster)
     head = waiting.start()
     waiting.wait(lambda: re.search("Resources|Priority", mine.status()["vllm-s3"]))

@@ -74,8 +74,7 @@ def lose_the_node(one: SlurmRun) -> str:
 def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: MakeRun) -> None:
     # The given-up life trains on for as long as the next one takes to begin.
     one = run(steps=60, env=SLOW | {"STAND_IN_SAVE": "2", "STAND_IN_WAIT": "50"})
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     node = lose_the_node(one)
     one.release()
     one.wait(lambda: len(one.attempts()) == 2)
@@ -85,19 +84,16 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: 
     one.finish(head)
     assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_queue(run: MakeRun) -> None:
     one = run(steps=5, env={"STAND_IN_WAIT": "2"})
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     lose_the_node(one)
     one.wait_for_words(head, "waits: BeginTime")
     one.go()
     one.finish(head)
     assert one.jobs() == []
-    one.assert_trained_once()
 
 
 def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
@@ -105,8 +101,7 @@ def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults"), "ROLLOUTBENCH_TAKE_OVER_S": "12"}
     one = run(steps=1000, env=SLOW, head_env=env)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     (tmp_path / "faults").write_text("5 /life.json\n")  # it cannot read that another life has begun
     lose_the_node(one)
     one.release()
@@ -131,7 +126,6 @@ def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run: 
     one.finish(head)
     assert one.journal()[-1][0] == 1 and len(one.journal()) == 6
     assert len(one.attempts()) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.parametrize(
@@ -146,8 +140,7 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
     one.head_env |= fake(tmp_path, "sacct", f'"$real" "$@" | head -n 1; cat {tmp_path}/stale 2>/dev/null; true')
     one.head_env |= fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     job_id, name = one.job_id(), one.read("jobs", "1", "job.json")["name"]
     (tmp_path / "stale").write_text("\x1f".join([job_id, "PREEMPTED", "0:0", "gpu1", name]) + "\n")
     (tmp_path / "lie").touch()
@@ -157,15 +150,13 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     one.finish(head)
     assert len(list((one.run / "jobs").iterdir())) == 1
     assert {attempt for attempt, _ in one.journal()} == {1}
-    one.assert_trained_once()
 
 
 def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: MakeRun, tmp_path: Path) -> None:
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
     env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
     one = run(steps=1000, env=SLOW, head_env=env)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     (tmp_path / "lie").touch()
     one.wait_for_words(head, "still writes")
     assert "asked to stop at once, by its stop file" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
@@ -178,8 +169,7 @@ def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: Mak
 def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun, tmp_path: Path, ours: bool) -> None:
     slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; "$real" "$@"'
     one = run(steps=40, env=NO_CHECKPOINT_BUT_AT_A_STOP, head_env=fake(tmp_path, "scontrol", slow))
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
     one.wait((tmp_path / "requeues").exists)
     if ours:
@@ -195,8 +185,7 @@ def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun
 def test_a_life_of_a_cancelled_job_ends_before_it_trains(run: MakeRun) -> None:
     """As where slurmctld, killed, brings a cancelled job back."""
     one = run(steps=40, env=SLOW)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     (one.run / "jobs" / "1" / "cancelled.json").write_text('{"by": "alice"}')
     one.cluster.run("scontrol", "requeue", one.job_id())
     one.release()
@@ -213,14 +202,12 @@ def test_a_life_that_was_given_up_requeues_no_other_life(run: MakeRun, tmp_path:
         '"$real" "$@" | sed s/Restarts=0/Restarts=1/; exit; fi; fi; exec "$real" "$@"'
     )
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP, head_env=fake(tmp_path, "scontrol", script))
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
     one.wait(lambda: len(one.attempts()) == 2)
     (tmp_path / "bin" / "scontrol").unlink()
     one.finish(head)
     assert not (tmp_path / "requeued").exists()
-    one.assert_trained_once()
 
 
 def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp_path: Path) -> None:
@@ -247,8 +234,7 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=24, env=SLOW, head_env=env)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     parts = ("jobs/1/stop", "jobs/1/end.json", "life.json", "heartbeat", "/done.json", "jobs/1/job.json")
     (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in parts))
     one.wait_for_words(head, "trying again for")
@@ -258,7 +244,6 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
     said = one.finish(head)
     assert said.count("trying again for") == 1, "said once"
     assert len(one.attempts()) == 1
-    one.assert_trained_once()
 
 
 def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
@@ -266,15 +251,13 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=6, env={"STAND_IN_WAIT": "3"}, head_env=env)
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     (tmp_path / "faults").write_text("116 !attempts/1/done.json\n116 attempts/1/exit.json\n116 jobs/1/.end\n")
     one.go()
     one.wait_for_step(6)
     time.sleep(4)
     (tmp_path / "faults").unlink()
     one.finish(head)
-    one.assert_trained_once()
 
 
 def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
@@ -282,8 +265,7 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
 ) -> None:
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=10, env={"STAND_IN_WAIT": "3"}, head_env=env, options=("--restarts", "0"))
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     one.cluster.run("scontrol", "requeue", one.job_id())
     one.wait(lambda: not one.processes())
     (tmp_path / "faults").write_text("116 attempts/1/metrics.jsonl\n")
@@ -292,7 +274,6 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
     (tmp_path / "faults").unlink()
     one.finish(head)
     assert len(one.attempts()) == 2
-    one.assert_trained_once()
 
 
 @pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["plan", str(ROOT / "config.yaml")]])
@@ -326,8 +307,7 @@ def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(
     """A head that begins anew for an unreadable file is not one that somebody started again."""
     head_env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=20, env=SLOW | {"STAND_IN_WAIT": "1", "STAND_IN": what}, head_env=head_env)
-    head = one.start()
-    one.wait_for_step(1)
+    head = one.start(1)
     (tmp_path / "faults").write_text("116 jobs/1/end.json\n")
     one.wait_for_words(head, "trying again for")
     if what == "fail":
@@ -380,7 +360,6 @@ def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run: MakeRun, tmp_path:
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 25")
     one.finish(one.start())
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 def test_results_reached_by_another_mount_are_the_same_run(run: MakeRun, tmp_path: Path) -> None:
@@ -391,23 +370,20 @@ def test_results_reached_by_another_mount_are_the_same_run(run: MakeRun, tmp_pat
     if subprocess.run(["mount", "--bind", str(there), str(here)], check=False).returncode:
         pytest.skip("needs the right to mount a folder a second time")
     try:
-        head = one.start()
-        one.wait_for_step(1)
+        head = one.start(1)
         (one.run / ".head.lock").unlink()  # as on two login nodes whose locks do not meet
         other = run(folder=here, steps=20, env=SLOW)
         again = other.start()
         one.finish(head)
         other.finish(again)
         assert len(list((one.run / "jobs").iterdir())) == 1
-        one.assert_trained_once()
     finally:
         subprocess.run(["umount", "-l", str(here)], check=True)
 
 
 def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run: MakeRun, faults: Path) -> None:
     one = run(steps=1000, env=SLOW, head_env={"LD_PRELOAD": str(faults), "RB_CLOCK_S": "3600"})
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     head.kill()
     one.head_env = {name: value for name, value in one.head_env.items() if name not in ("LD_PRELOAD", "RB_CLOCK_S")}
     again = one.start()
@@ -423,8 +399,7 @@ def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run: MakeRun, f
 
 def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run: MakeRun) -> None:
     one = run(steps=12, env={"STAND_IN_WAIT": "2"})
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scancel", "--signal=USR1", one.job_id())
     for process in one.processes():
         if "submitit.core._submit" in process.info["cmdline"] and process.name() != "srun":
@@ -432,7 +407,6 @@ def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run: MakeRun) -> 
     one.go()
     one.finish(head)
     assert len(one.attempts()) == 1
-    one.assert_trained_once()
 
 
 def test_a_slow_scontrol_stops_no_heartbeat(run: MakeRun, tmp_path: Path) -> None:
@@ -441,13 +415,11 @@ def test_a_slow_scontrol_stops_no_heartbeat(run: MakeRun, tmp_path: Path) -> Non
     waits = f"touch {asked}; until [ {beat} -nt {asked} ]; do sleep 0.2; done; touch {told}"
     slow = fake(tmp_path, "scontrol", f'if [ "$1" = show -a ! -e {told} ]; then {waits}; fi; exec "$real" "$@"')
     one = run(steps=5, env={"STAND_IN_WAIT": "2", "STAND_IN_SAVE": "100"}, head_env=slow)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
     one.wait(told.is_file)
     one.release()
     one.finish(head)
-    one.assert_trained_once()
 
 
 def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attempt(run: MakeRun) -> None:
@@ -455,7 +427,6 @@ def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attem
     one.finish(one.start())
     left = f"left-{one.folder.name}"
     one.wait(lambda: not _processes_with(left))
-    one.assert_trained_once()
 
 
 def _processes_with(word: str) -> list[psutil.Process]:

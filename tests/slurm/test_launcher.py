@@ -47,8 +47,7 @@ def test_what_the_profile_asks_for_is_what_slurm_gives(run: MakeRun, tmp_path: P
     (tmp_path / "set up.sh").write_text("export STAND_IN_STEP_S=1.5\n")
     options = ("--nodelist", "gpu2", "--mem-mb", "5000", "--runtime", "90", "--setup", str(tmp_path / "set up.sh"))
     one = run(steps=3, options=options)
-    head = one.start()
-    one.wait_for_step(1)
+    head = one.start(1)
     job = dict(
         word.split("=", 1)
         for word in one.cluster.run("scontrol", "show", "job", "-o", one.job_id()).stdout.split()
@@ -144,7 +143,6 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(
     one.wait(lambda: not one.jobs())
     setup.write_text("nowhere || true\ntested() { nowhere; true; }\ntested\nset -eu\nexport STAND_IN_STEP_S=0\n")
     one.finish(one.start())
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -188,18 +186,15 @@ def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run: MakeRun
     said = one.finish(head)
     assert "attempt 1 stopped after step" in said and "preempted" in said
     assert one.attempts()[0]["cause"] == "preempted"
-    one.assert_trained_once()
     assert one.job_id() == one.read("attempts", "2", "attempt.json")["slurm"]["job_id"], "requeued, not submitted anew"
 
 
 def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: MakeRun) -> None:
     one = run(steps=8, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     preempt(one)
     one.release()
     one.finish(head)
-    one.assert_trained_once()
     assert len(one.attempts()) == 2
 
 
@@ -216,18 +211,15 @@ def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
     one.release()
     one.finish(head)
     assert len(one.attempts()) == 2
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun, make_cluster: MakeCluster) -> None:
     one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=WAIT_AFTER_3)
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     preempt(one)
     said = one.finish(head)
     assert "was preempted; submitting it again" in said
-    one.assert_trained_once()
 
 
 def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(run: MakeRun) -> None:
@@ -243,7 +235,6 @@ def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(
         one.release()
     one.finish(head)
     assert len(one.attempts()) == 3
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -266,15 +257,13 @@ def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "3"})
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
     one.wait(lambda: list(one.run.glob("checkpoints/*/partial")))
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
     one.cluster.run("scancel", "--signal=TERM", one.job_id())
     one.release()
     one.finish(head)
-    one.assert_trained_once()
     assert len(one.attempts()) == 2
 
 
@@ -282,27 +271,23 @@ def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> No
 def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run: MakeRun) -> None:
     env = WAIT_AFTER_3 | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
     one = run(steps=8, env=env, options=("--stop-grace-s", "5"))
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
     one.wait(lambda: one.attempts()[0])
     assert one.attempts()[0]["code"] == -signal.SIGKILL
     one.release()
     one.finish(head)
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeRun) -> None:
     one = run(steps=8, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scontrol", "requeuehold", one.job_id())
     one.wait_for_words(head, "waits: job requeued in held state")
     one.cluster.run("scontrol", "release", one.job_id())
     one.release()
     one.finish(head)
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -317,7 +302,6 @@ def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run: MakeRun) -
     one.release()
     said = one.finish(head)
     assert "attempt 1 hung after step 2: no new step for" in said
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -336,8 +320,7 @@ def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
 @pytest.mark.full("a scenario on a real Slurm")
 def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
     one = run(steps=6, env={"STAND_IN_STEP_S": "0.3"}, options=("--hang-min-s", "4", "--hang-factor", "2"))
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scontrol", "suspend", one.job_id())
     time.sleep(8)
     one.cluster.run("scontrol", "resume", one.job_id())
@@ -401,7 +384,6 @@ def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_a
     one.wait(lambda: not one.jobs())
     one.go()
     one.finish(one.start())
-    one.assert_trained_once()
 
 
 def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
@@ -417,7 +399,6 @@ def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
     one.wait_for_words(again, f"attaching to Slurm job {one.job_id()}")
     one.go()
     one.finish(again)
-    one.assert_trained_once()
 
 
 # Heads ------------------------------------------------------------------------------------------------------------
@@ -425,15 +406,13 @@ def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
 
 def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: MakeRun) -> None:
     one = run(steps=12, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     head.kill()
     again = one.start()
     one.wait_for_words(again, f"attaching to Slurm job {one.job_id()}")
     one.go()
     one.finish(again)
     assert {attempt for attempt, _ in one.journal()} == {1}
-    one.assert_trained_once()
 
 
 def kill_with_its_submission(head: subprocess.Popen[str]) -> None:
@@ -455,7 +434,6 @@ def test_a_head_killed_before_sbatch_costs_nothing(run: MakeRun, tmp_path: Path)
     one.head_env = {**one.head_env, "PATH": os.environ["PATH"]}
     said = one.finish(one.start())
     assert "an earlier submission may still be under way; waiting" in said
-    one.assert_trained_once()
 
 
 def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_attaches(
@@ -474,7 +452,6 @@ def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_att
     one.go()
     one.finish(again)
     assert {attempt for attempt, _ in one.journal()} == {1}, "the one job that was submitted has trained it"
-    one.assert_trained_once()
 
 
 def test_an_sbatch_that_failed_and_submitted_is_found(run: MakeRun, tmp_path: Path) -> None:
@@ -485,7 +462,6 @@ def test_an_sbatch_that_failed_and_submitted_is_found(run: MakeRun, tmp_path: Pa
     one.go()
     one.finish(head)
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -498,21 +474,18 @@ def test_two_heads_race_and_one_job_trains(run: MakeRun) -> None:
     for head in heads:
         one.finish(head)
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_path: Path) -> None:
     """As on two login nodes with a file system whose locks stay on each."""
     one = run(steps=8, env=WAIT_AFTER_2)
-    first = one.start()
-    one.wait_for_step(2)
+    first = one.start(2)
     (one.run / ".head.lock").unlink()  # the second head locks another file
     second = one.start()
     one.wait_for_words(second, "attaching to Slurm job")
     one.go()
     for head in (first, second):
         one.finish(head)
-    one.assert_trained_once()
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
@@ -523,7 +496,6 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run: MakeRun, 
     one = run(steps=10, env=SLOW, head_env=fake(tmp_path, "sbatch", script))
     one.finish(one.start())
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -534,7 +506,6 @@ def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
     assert lock is not None
     with lock:
         one.finish(one.start())
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -543,8 +514,7 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
 ) -> None:
     one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=WAIT_AFTER_2)
     one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     assert "cancelled Slurm job" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
     said = one.ended(head)
     assert head.returncode == 1
@@ -554,8 +524,7 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_path: Path) -> None:
     one = run(folder=tmp_path / "original", steps=12, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     # Without Slurm's answers, which the head writes anew all the time.
     kept = shutil.ignore_patterns(".slurm")
     shutil.copytree(tmp_path / "original" / "results", tmp_path / "copy" / "results", ignore=kept)
@@ -565,7 +534,6 @@ def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_pa
     one.go()
     one.finish(head)
     other.finish(again)
-    one.assert_trained_once()
     assert one.job_id() != other.job_id(2)
 
 
@@ -573,13 +541,11 @@ def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run: MakeRun) -> None
     one = run(steps=8, env=SLOW, head_env={"SQUEUE_PARTITION": "cpu", "SQUEUE_STATES": "COMPLETED"})
     one.finish(one.start())
     assert len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> None:
     one = run(steps=12, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     head.kill()
     head.wait()
     (one.run / ".live.lock").unlink()  # as on a file system whose locks stay on each machine
@@ -590,7 +556,6 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> 
     one.go()
     one.options = slurms
     one.finish(one.start())
-    one.assert_trained_once()
 
 
 # Slurm itself -----------------------------------------------------------------------------------------------------
@@ -598,22 +563,19 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> 
 
 def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run: MakeRun) -> None:
     one = run(steps=10, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     node = one.jobs()[0]["nodes"]
     one.cluster.kill_node(node)
     one.release()
     one.finish(head)
     hosts = [one.read("attempts", str(number), "attempt.json")["slurm"]["nodes"] for number in (1, 2)]
     assert hosts[0] == node != hosts[1]
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
     one = run(steps=24, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.stop_daemon("slurmctld")
     one.wait_for_words(head, "Slurm does not answer")
     one.go()
@@ -621,7 +583,6 @@ def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
     one.cluster.start_daemon("slurmctld")
     one.finish(head)
     assert len(one.attempts()) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -634,14 +595,12 @@ def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
     one.cluster.start_daemon("slurmctld")
     one.finish(head)
     assert len(one.attempts()) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     job_id = one.job_id()
     one.cluster.stop_daemon("slurmctld")
     # slurmctld is not there to send its signal: the job's own process gets it as slurmd would give it.
@@ -654,7 +613,6 @@ def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
     one.release()
     one.finish(head)
     assert one.job_id() == job_id and len(list((one.run / "jobs").iterdir())) == 1
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -663,8 +621,7 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(
     run: MakeRun, make_cluster: MakeCluster, accounting: bool
 ) -> None:
     one = run(on=make_cluster(accounting=accounting), steps=10, env=WAIT_AFTER_3)
-    head = one.start()
-    one.wait_for_step(3)
+    head = one.start(3)
     one.cluster.stop_daemon("slurmctld")
     for file in (one.cluster.folder / "state").glob("job_state*"):
         file.unlink()
@@ -674,31 +631,26 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(
         one.cluster.start_daemon(daemon)
     said = one.finish(head)
     assert "submitting it again" in said
-    one.assert_trained_once()
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make_cluster: MakeCluster) -> None:
     one = run(on=make_cluster(accounting=False), steps=8, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scancel", one.job_id())
     said = one.ended(head)
     assert head.returncode == 1
     assert "was cancelled by somebody (accounting does not say who)" in said
     one.finish(one.start())
-    one.assert_trained_once()
 
 
 def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
     one = run(steps=8, env=WAIT_AFTER_2)
     one.cluster.stop_daemon("slurmdbd")
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     one.cluster.run("scontrol", "requeue", one.job_id())
     one.release()
     one.finish(head)
-    one.assert_trained_once()
 
 
 # Files ------------------------------------------------------------------------------------------------------------
@@ -706,8 +658,7 @@ def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
 
 def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run: MakeRun) -> None:
     one = run(steps=8, env=WAIT_AFTER_2)
-    head = one.start()
-    one.wait_for_step(2)
+    head = one.start(2)
     folder = one.run / "jobs" / "1" / "submitit"
     (folder / f"{one.job_id()}_submitted.pkl.save_tmp").write_bytes(b"stale")
     (folder / f"{one.job_id()}_0_result.pkl").write_bytes(b"stale")
@@ -731,8 +682,7 @@ def test_a_disk_that_fills_up_is_a_failure_that_says_so(run: MakeRun, tmp_path: 
         pytest.skip("needs the right to mount a small file system")
     try:
         one = run(folder=small, steps=40, env=WAIT_AFTER_2)
-        head = one.start()
-        one.wait_for_step(2)
+        head = one.start(2)
         with (small / "ballast").open("wb") as ballast:
             try:
                 while True:

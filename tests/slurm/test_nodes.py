@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,20 +18,17 @@ from analysis.nodes import RunNodes, slow_nodes
 
 from ..job.run_bench import ROOT, STAND_IN
 from ..programs import executable
-from .cluster import Cluster
 from .runs import MakeRun, SlurmRun
 
 OPTIONS = ("--nodes", "2", "--mem-mb", "4000")
 
 
 @pytest.fixture
-def run(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
-    one = SlurmRun(cluster, tmp_path, steps=4, options=OPTIONS)
+def ray(run: MakeRun) -> SlurmRun:
+    one = run(steps=4, options=OPTIONS)
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 8}
     one.spread_by_ray()
-    yield one
-    cluster.run("scancel", "--user=root")
-    one.end()
+    return one
 
 
 def rays(folder: Path) -> list[psutil.Process]:
@@ -48,67 +44,62 @@ def rays(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(run: SlurmRun) -> None:
+def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(ray: SlurmRun) -> None:
     """And another's Ray on the same node is let alone."""
-    setup = run.folder / "setup.sh"
+    setup = ray.folder / "setup.sh"
     setup.write_text("export NCCL_SOCKET_IFNAME=ib7\n")
-    run.options = (*run.options, "--setup", str(setup))
-    run.spec["env"] = {"NCCL_DEBUG": "INFO"}
+    ray.options = (*ray.options, "--setup", str(setup))
+    ray.spec["env"] = {"NCCL_DEBUG": "INFO"}
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3000)", "raylet"])
     try:
-        run.finish(run.start())
+        ray.finish(ray.start())
         assert foreign.poll() is None
     finally:
         foreign.kill()
         foreign.wait()
-    seen = run.read("attempts", "1", "ray.json")
+    seen = ray.read("attempts", "1", "ray.json")
     assert (seen["nodes"], seen["cpus"], seen["gpus"]) == (2, 4, 16)
     for worker in seen["workers"]:
         assert worker.pop("CUDA_VISIBLE_DEVICES") in set("01234567"), "Ray gives each worker its own"
     # The site's and the arm's variables reach every node; what the trainer's own process sets reaches none.
     reaches = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2", "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "ib7"}
     assert seen["workers"] == [reaches | {"WANDB_RUN_ID": None}] * 2
-    assert run.read("attempts", "1", "attempt.json")["slurm"]["nodes"] == "gpu[1-2]"
-    run.wait(lambda: not rays(run.folder))
-    run.assert_trained_once()
+    assert ray.read("attempts", "1", "attempt.json")["slurm"]["nodes"] == "gpu[1-2]"
+    ray.wait(lambda: not rays(ray.folder))
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(run: SlurmRun) -> None:
+def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(ray: SlurmRun) -> None:
     """With more it could put both nodes' parts onto one of them."""
-    run.spec["workload"]["gpus_per_node"] = 4
-    said = run.finish(run.start())
+    ray.spec["workload"]["gpus_per_node"] = 4
+    said = ray.finish(ray.start())
     assert "requests 8 GPUs per node from Slurm (gres: 'gpu:h100:8') and uses 4" in said
-    assert run.read("attempts", "1", "ray.json")["gpus"] == 8
-    run.assert_trained_once()
+    assert ray.read("attempts", "1", "ray.json")["gpus"] == 8
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_lost_node_ends_the_life_and_the_next_one_finishes(run: SlurmRun) -> None:
-    run.spec["env"] = {"RAY_TRAINER": "lose_a_node"}
-    head = run.start()
-    run.wait(lambda: run.attempts() and run.attempts()[0])
-    end = run.attempts()[0]
+def test_a_lost_node_ends_the_life_and_the_next_one_finishes(ray: SlurmRun) -> None:
+    ray.spec["env"] = {"RAY_TRAINER": "lose_a_node"}
+    head = ray.start()
+    ray.wait(lambda: ray.attempts() and ray.attempts()[0])
+    end = ray.attempts()[0]
     assert end["kind"] == "node lost" and "rank 1 (gpu2)" in end["detail"]
-    run.release()
-    said = run.finish(head)
+    ray.release()
+    said = ray.finish(head)
     assert "attempt 1 node lost after step 0" in said
     # At an exit code of rank 1's srun would have killed rank 0 while it ended the life.
-    log = "".join(file.read_text() for file in run.run.glob("jobs/1/submitit/*.out"))
+    log = "".join(file.read_text() for file in ray.run.glob("jobs/1/submitit/*.out"))
     assert "waiting for rank 0 to end the life" in log and "Exited with exit code" not in log
-    assert run.read("attempts", "2", "ray.json")["nodes"] == 2
-    run.assert_trained_once()
-    run.wait(lambda: not rays(run.folder))
+    assert ray.read("attempts", "2", "ray.json")["nodes"] == 2
+    ray.wait(lambda: not rays(ray.folder))
 
 
 @pytest.fixture
-def ranks(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
-    one = SlurmRun(cluster, tmp_path, steps=4, options=OPTIONS)
+def ranks(run: MakeRun) -> SlurmRun:
+    one = run(steps=4, options=OPTIONS)
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 2}
     one.spread_by_torchrun()
-    yield one
-    cluster.run("scancel", "--user=root")
-    one.end()
+    return one
 
 
 def test_a_process_for_each_gpu_of_two_nodes(ranks: SlurmRun) -> None:
@@ -120,7 +111,6 @@ def test_a_process_for_each_gpu_of_two_nodes(ranks: SlurmRun) -> None:
     assert len({meet[:2] for meet in meets}) == 1
     alike = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO"}
     assert seen == [alike] * 4
-    ranks.assert_trained_once()
     ranks.wait(lambda: not ranks.processes())
 
 
@@ -136,21 +126,18 @@ def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks:
 
 
 @pytest.fixture
-def served(cluster: Cluster, tmp_path: Path) -> Iterator[SlurmRun]:
-    one = SlurmRun(cluster, tmp_path, steps=6, options=OPTIONS)
+def served(run: MakeRun) -> SlurmRun:
+    one = run(steps=6, options=OPTIONS)
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 1}
     one.spread_beside_a_server(gpus=1, patience_s=30)
-    yield one
-    cluster.run("scancel", "--user=root")
-    one.end()
+    return one
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(served: SlurmRun) -> None:
     """Slurm's signals reach the server, which lives until the trainer's checkpoint; then it is lost, and named."""
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
-    head = served.start()
-    served.wait_for_step(2)
+    head = served.start(2)
     before = served.read("attempts", "1", "server.json")
     served.cluster.run("scancel", "--signal=USR2", served.job_id())
     served.cluster.run("scancel", "--signal=TERM", f"{served.job_id()}.0")
@@ -159,7 +146,6 @@ def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(serv
     assert served.read("attempts", "1", "trainer.json")["answered"], "after its last step"
     served.release()
     served.finish(head)
-    served.assert_trained_once()
     after, trainer = (served.read("attempts", "2", f"{who}.json") for who in ("server", "trainer"))
     assert after["pid"] != before["pid"] and after["CUDA_VISIBLE_DEVICES"] == trainer["CUDA_VISIBLE_DEVICES"] == "0"
     assert (after["ROLLOUTBENCH_SHARE"], trainer["WORLD_SIZE"]) == (None, None), "each has its node"
@@ -169,8 +155,7 @@ def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(serv
 @pytest.mark.full("a scenario on a real Slurm")
 def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> None:
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
-    head = served.start()
-    served.wait_for_step(2)
+    head = served.start(2)
     os.kill(served.read("attempts", "1", "server.json")["pid"], signal.SIGKILL)
     said = served.ended(head)
     (end,) = served.attempts()
@@ -187,33 +172,18 @@ def pair(run: MakeRun, folder: Path, wait_s: str, options: tuple[str, ...] = (),
     return one, run(folder=folder, run_id="b-s0", steps=3, options=(*options, *more))
 
 
-@pytest.fixture
-def runs(cluster: Cluster, tmp_path: Path) -> Iterator[MakeRun]:
-    made: list[SlurmRun] = []
-
-    def make(folder: Path, **more: Any) -> SlurmRun:
-        made.append(SlurmRun(cluster, folder, **more))
-        return made[-1]
-
-    yield make
-    cluster.run("scancel", "--user=root")
-    for one in made:
-        one.end()
-
-
 def nodes_of(run: SlurmRun) -> list[str]:
     nodes: list[str] = run.read("attempts", "1", "attempt.json")["nodes"]
     return nodes
 
 
-def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(runs: MakeRun, tmp_path: Path) -> None:
+def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(run: MakeRun, tmp_path: Path) -> None:
     """Two small runs would fit on the node at once, and another node is idle."""
     options = ("--gres", "gpu:h100:2")
-    one, two = pair(runs, tmp_path, "600", options, env={"STAND_IN_WAIT": "2"})
+    one, two = pair(run, tmp_path, "600", options, env={"STAND_IN_WAIT": "2"})
     second = two.start()
     two.wait_for_words(second, "waiting for a-s0 to begin")
-    first = one.start()
-    one.wait_for_step(2)
+    first = one.start(2)
     two.wait_for_words(second, "waits: Dependency")
     one.go()
     one.finish(first)
@@ -222,8 +192,8 @@ def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(runs: MakeRun, tmp_p
     assert two.read("attempts", "1", "attempt.json")["started"] > one.attempts()[0]["time"]
 
 
-def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(runs: MakeRun, tmp_path: Path) -> None:
-    one, two = pair(runs, tmp_path, "4")
+def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(run: MakeRun, tmp_path: Path) -> None:
+    one, two = pair(run, tmp_path, "4")
     one.finish(one.start())
     (node,) = nodes_of(one)
     one.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
@@ -232,13 +202,13 @@ def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(runs:
     assert nodes_of(two) != [node] and len(list(two.run.glob("jobs/*"))) == 1, "the same job goes elsewhere"
 
 
-def test_a_first_run_that_nobody_starts_is_not_waited_for(runs: MakeRun, tmp_path: Path) -> None:
-    _, two = pair(runs, tmp_path, "2")
+def test_a_first_run_that_nobody_starts_is_not_waited_for(run: MakeRun, tmp_path: Path) -> None:
+    _, two = pair(run, tmp_path, "2")
     assert "a-s0 has not begun, and nobody is starting it" in two.finish(two.start())
 
 
-def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(runs: MakeRun, tmp_path: Path) -> None:
-    one, two = pair(runs, tmp_path, "600")
+def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(run: MakeRun, tmp_path: Path) -> None:
+    one, two = pair(run, tmp_path, "600")
     one.finish(one.start())
     file = one.run / "attempts" / "1" / "attempt.json"
     attempt = json.loads(file.read_text())
@@ -246,7 +216,7 @@ def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(runs: MakeR
     assert "training on any node instead of gone7" in two.finish(two.start())
 
 
-def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(runs: MakeRun, tmp_path: Path) -> None:
+def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(run: MakeRun, tmp_path: Path) -> None:
     slowed = (
         "import pathlib, sys, node.node_speed as speed; measure = speed.timed; "
         "speed.timed = lambda action: [10 * second for second in measure(action)]; "
@@ -254,7 +224,7 @@ def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(runs: MakeRun, 
     )
     found = []
     for node in ("gpu1", "gpu2"):
-        one = runs(tmp_path, run_id=f"{node}-s0", steps=1, options=("--node-speed-s", "60", "--nodelist", node))
+        one = run(run_id=f"{node}-s0", steps=1, options=("--node-speed-s", "60", "--nodelist", node))
         at_gpu2 = f'exec {sys.executable} -c "{slowed}" "$@"'
         measures = f'case $SLURMD_NODENAME in gpu2) {at_gpu2};; *) exec {sys.executable} "$@";; esac'
         choice = f'case "$*" in *node_speed*) {measures};; *) exec {sys.executable} {STAND_IN} "$@";; esac'
