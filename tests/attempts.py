@@ -1,14 +1,9 @@
 """Inputs made by a stack, and orders for attempts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -38,7 +33,7 @@ REWARDS = [
     {"name": "format", "weight": 0.5, "options": {}},
     {"name": "length", "weight": 0.2, "options": {"target": 40}},
 ]
-TRAINER_ARGS: dict[str, Any] = {
+TRAINER_ARGS = {
     "max_steps": 2,
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 2,
@@ -73,27 +68,27 @@ TRAINED_ON = 2
 SGLANG_ARGS = {"use_sglang": True, "sglang_max_total_tokens": 2 * 8 * 64}
 
 
-def job_environment(**changes: str) -> dict[str, str]:
+def job_environment(**changes):
     """The environment of a job in a test: no network, no user's tracker, a secret that must not be written."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     ours = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "s3cret" * 7, **COMPILER}
     return {**kept, **ours, **changes}
 
 
-_warm: dict[tuple[object, ...], WarmPython] = {}
+_warm = {}
 
 
-def run_job(python: Path, module: str, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+def run_job(python, module, *arguments, **changes):
     """Run one of our modules in a stack's Python, and return what it printed."""
     return run_warm(python, "-m", module, *arguments, **changes)
 
 
-def run_warm(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+def run_warm(python, *arguments, **changes):
     """As `run_python`, in a fork of a `warm` Python."""
     return warm(python, **changes).run(*arguments)
 
 
-def warm(python: Path, **changes: str) -> WarmPython:
+def warm(python, **changes):
     """A Python that has imported the stack's trainer and engine already; the three that were used last are kept."""
     key = (python, *sorted(changes.items()))
     if key not in _warm:
@@ -106,12 +101,12 @@ def warm(python: Path, **changes: str) -> WarmPython:
     return _warm[key]
 
 
-def run_python(python: Path, *arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+def run_python(python, *arguments, **changes):
     """Run a stack's Python where its jobs run, with `changes` of their environment, and return what it said."""
     return patience.run([str(python), *map(str, arguments)], 300, cwd=ROOT, env=job_environment(**changes))
 
 
-def prepared(python: Path, folder: Path, request: dict[str, Any]) -> Path:
+def prepared(python, folder, request):
     """inputs.json of a request, with a tiny reward model in `folder/classifier`, made by one process of a stack."""
     models = {"reward_models": [{"model": str(folder / "classifier"), "revision": None}]}
     (folder / "request.json").write_text(json.dumps(models | request))
@@ -121,7 +116,7 @@ def prepared(python: Path, folder: Path, request: dict[str, Any]) -> Path:
     return folder / "made" / "inputs.json"
 
 
-def reward_model(inputs: Path, **words: Any) -> dict[str, Any]:
+def reward_model(inputs, **words):
     """The reward model of prepared inputs, as a specification has it."""
     (model,) = json.loads(inputs.read_text())["reward_models"]
     kept = {"weight": 0.4, "max_length": None, "batch_size": 3, "dtype": "float32", "device": "trainer"}
@@ -129,15 +124,13 @@ def reward_model(inputs: Path, **words: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def made_inputs(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def made_inputs(stack_python, tmp_path_factory):
     """inputs.json of 32 sums, the tiny model and a reward model, made by the transformers stack."""
     request = {"data": DATA, "model": MODEL, "max_prompt_length": 48, "max_response_length": 16}
     yield prepared(stack_python(TRANSFORMERS), tmp_path_factory.mktemp("inputs"), request)
 
 
-def write_attempt(
-    run_folder: Path, inputs: Path, number: int = 1, rewards: Any = None, words: Any = None, **trainer_args: Any
-) -> Path:
+def write_attempt(run_folder, inputs, number=1, rewards=None, words=None, **trainer_args):
     """Write spec.json and an attempt.json as the launcher would; returns the attempt's path."""
     fingerprint = "ab" * 32
     run_folder.mkdir(parents=True, exist_ok=True)
@@ -166,12 +159,12 @@ def write_attempt(
     return folder / "attempt.json"
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path):
     """The lines of a metrics.jsonl; the last one may be half written yet."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
-def signal_job(pid: int, number: int) -> list[psutil.Process]:
+def signal_job(pid, number):
     """Signal a job as Slurm does, every process of it, the tracker's and an engine's own, too; which they are.
 
     The trainer hears it when the tracker has ended: a busy machine might have it done before that even begins to.

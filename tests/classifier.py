@@ -3,15 +3,13 @@
 In one process, since importing the libraries takes longer than either.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 SAID = [[{"role": "user", "content": f"{number} + {number}?"}] for number in range(40)]
 
 
-def write_classifier(folder: Path, *, labels: int = 1, template: bool = True, head: bool = True) -> None:
+def write_classifier(folder, *, labels=1, template=True, head=True):
     """A Qwen2 with a head of so many labels, or without one's weights, and a tokenizer with or without a template."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification

@@ -1,7 +1,5 @@
 """What every test may use: the repository's root, and the real stacks, built when a test first asks for one."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -10,9 +8,7 @@ import signal
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,7 +55,7 @@ FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs"
 FIRST += (SLURM[3], "swift", SLURM[4], "swift's server", SLURM[5], "replay", SLURM[6], "experiments", SLURM[7])
 
 
-def group_of(nodeid: str) -> str:
+def group_of(nodeid):
     """Which tests one process runs one after another: a part's, an eighth of those on Slurm, or a file's."""
     if part := next((part for part, begins in PARTS.items() if nodeid.startswith(begins)), None):
         return part
@@ -71,16 +67,16 @@ def group_of(nodeid: str) -> str:
 class ByGroup(LoadScopeScheduling):
     """For several processes (`-n 6`), which take the groups in the order of the tests."""
 
-    def _split_scope(self, nodeid: str) -> str:
+    def _split_scope(self, nodeid):
         return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist (-p no:xdist) there is no such hook
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+def pytest_xdist_make_scheduler(config, log):
     return ByGroup(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """The groups that take longest first, then file by file."""
     order = {group: place for place, group in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
@@ -89,41 +85,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _LEFT_OUT = pytest.StashKey[int]()
 
 
-def pytest_deselected(items: list[pytest.Item]) -> None:
+def pytest_deselected(items):
     left_out = [item for item in items if item.get_closest_marker("full")]
     if left_out:
         left_out[0].config.stash[_LEFT_OUT] = len(left_out)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session):
     if (of_this := getattr(session.config, "workeroutput", None)) is not None:
         of_this["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
+def pytest_testnodedown(node, error):
     """Each of several processes has collected all tests, and left out the same."""
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter, config):
     if left_out := config.stash.get(_LEFT_OUT, 0):
         terminalreporter.write_line(f"{left_out} tests that are slow by nature are left out; `make test-all` runs all")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
+def pytest_runtestloop():
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="session")
-def stack_python() -> Callable[[str], Path]:
+def stack_python():
     """The Python of a real stack by name; the stack is built first if need be (minutes, once per lock)."""
 
     @functools.cache
-    def python(stack: str) -> Path:
+    def python(stack):
         # A Python of one's own, to try the jobs in an environment under construction.
         if told := os.environ.get(f"ROLLOUTBENCH_PYTHON_{stack.replace('-', '_').upper()}"):
             return Path(told)
@@ -135,13 +131,13 @@ def stack_python() -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def warm_verl() -> Iterator[Callable[[str], WarmPython]]:
+def warm_verl():
     """By version: verl's Python with its imports done."""
     environment = job_environment()
     with contextlib.ExitStack() as closing:
 
         @functools.cache
-        def python(version: str) -> WarmPython:
+        def python(version):
             made = WarmPython(build_verl(version), environment, {})
             closing.callback(made.close)
             return made

@@ -1,9 +1,5 @@
 """A Ctrl-C that interrupts no wait, as one that comes just before it: another thread takes the signal."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from .importing import ROOT
 
 _SITE = """
@@ -18,7 +14,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 """
 
 
-def late_signals(folder: Path) -> dict[str, str]:
+def late_signals(folder):
     """The environment of a Python program whose waits no Ctrl-C interrupts: it hears of it when they are over."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(_SITE)

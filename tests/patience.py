@@ -1,16 +1,10 @@
 """How long tests wait for a process: by the CPU time that it uses, which does not grow when the machine is busy."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import psutil
-
-from .warm import WarmJob
 
 IDLE_S = 120.0
 
@@ -18,13 +12,13 @@ IDLE_S = 120.0
 class Patience:
     """With a process and what it has started: over when they use `cpu_s` more of CPU time, or none for two minutes."""
 
-    def __init__(self, pid: int, cpu_s: float) -> None:
+    def __init__(self, pid, cpu_s):
         self._process, self._cpu_s = psutil.Process(pid), cpu_s
         self._used = self._began = self._cpu_time()
         self._since = time.monotonic()
         self._look_at = 0.0
 
-    def is_over(self) -> bool:
+    def is_over(self):
         """Asked again and again while one waits; it looks once a second, as all of /proc is read for it."""
         now = time.monotonic()
         if now < self._look_at:
@@ -35,7 +29,7 @@ class Patience:
             self._used, self._since = used, now
         return used > self._began + self._cpu_s or now > self._since + IDLE_S
 
-    def _cpu_time(self) -> float:
+    def _cpu_time(self):
         used = 0.0
         with contextlib.suppress(psutil.Error):
             for process in (self._process, *self._process.children(recursive=True)):
@@ -44,7 +38,7 @@ class Patience:
         return used
 
 
-def until(done: Callable[[], object], pid: int, cpu_s: float = 300.0) -> None:
+def until(done, pid, cpu_s=300.0):
     """Wait until it is so; it fails when the patience with a process is over."""
     patience = Patience(pid, cpu_s)
     while not done():
@@ -52,7 +46,7 @@ def until(done: Callable[[], object], pid: int, cpu_s: float = 300.0) -> None:
         time.sleep(0.02)
 
 
-def has_ended(process: psutil.Process) -> bool:
+def has_ended(process):
     """Whether it is gone, or dead and not waited for by its parent."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
@@ -60,7 +54,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def run(command: Sequence[str], cpu_s: float, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(command, cpu_s, **options):
     """`subprocess.run` with the output as text; it fails when the patience with the command is over.
 
     Or with `whom`: the process that has started it, and beside it whoever does its work.
@@ -72,11 +66,9 @@ def run(command: Sequence[str], cpu_s: float, **options: Any) -> subprocess.Comp
     return subprocess.CompletedProcess(command, process.returncode, out, said)
 
 
-def ended(
-    process: subprocess.Popen[Any] | WarmJob, cpu_s: float, given: str | None = None, whom: int | None = None
-) -> tuple[str, str]:
+def ended(process, cpu_s, given=None, whom=None):
     """A process's output, when it has ended; it is killed when the patience with it, or with `whom`, is over."""
-    patience: Patience | None = None
+    patience = None
     while True:
         try:
             return process.communicate(given, timeout=0.5)

@@ -1,17 +1,14 @@
 """A library to preload that needs another one and does not say where it lies, as torch_memory_saver's for CUDA 13."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 RUNTIME = "librbtrt.so.13"
 
 
-def preloaded_library(folder: Path) -> tuple[Path, Path]:
+def preloaded_library(folder):
     """The library to preload, and the one that it needs, in folders of their own; made by this machine's compiler."""
     cc = shutil.which("cc")
     if cc is None:

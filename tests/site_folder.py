@@ -1,7 +1,5 @@
 """A working directory in which tests run the whole pipeline, small."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -20,7 +18,7 @@ STACKS = ("trl-transformers-cpu", "trl-vllm-cpu")
 class Site:
     """A working directory with its own results, sharing the repository's built stacks."""
 
-    def __init__(self, folder: Path, profile: Path | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder, profile=None, env=None):
         self.folder = folder
         self.profile = profile or ROOT / "profiles" / "local"
         self.snakefile = ROOT / "workflow" / "Snakefile"
@@ -40,7 +38,7 @@ class Site:
         self.config["workload"]["data"]["rows"] = 64
         (folder / ".stacks").symlink_to(ROOT / ".stacks")
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments):
         file = self.folder / "experiment.yaml"
         file.write_text(yaml.safe_dump(self.config))
         snakemake = Path(sys.executable).with_name("snakemake")
@@ -49,16 +47,16 @@ class Site:
             *("--profile", str(self.profile), "--configfile", str(file), *arguments),
         ]
 
-    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def snakemake(self, *arguments):
         """Run Snakemake to its end."""
         return run(self.command(*arguments), 900, cwd=ROOT, env=self.env)
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self):
         """Start Snakemake in a process group of its own; what it says goes to head.log."""
         with (self.folder / "head.log").open("a") as log:
             return subprocess.Popen(
                 self.command(), cwd=ROOT, env=self.env, stdout=log, stderr=log, text=True, start_new_session=True
             )
 
-    def attempts(self, run_id: str) -> list[int]:
+    def attempts(self, run_id):
         return sorted(int(folder.name) for folder in (self.results / "runs" / run_id / "attempts").glob("[0-9]*"))

@@ -1,7 +1,5 @@
 """`rolloutbench ab`: what it writes for a script, what it says of it, and that its experiment runs to a verdict."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -37,11 +35,11 @@ Ab = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def ab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ab:
+def ab(tmp_path, monkeypatch, capsys):
     """Runs the command in a folder with these scripts; its exit code and what it says."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, script: str = SCRIPT, name: str = "run.sh") -> tuple[int, str]:
+    def run(*arguments, script=SCRIPT, name="run.sh"):
         if not Path(name).exists():
             Path(name).write_text(script)
         with contextlib.suppress(SystemExit):
@@ -53,7 +51,7 @@ def ab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return run
 
 
-def test_it_writes_an_experiment_and_says_what_changes_where(ab: Ab) -> None:
+def test_it_writes_an_experiment_and_says_what_changes_where(ab):
     code, said = ab("--vary", "rollout.name=vllm,sglang")
     assert code == 0, said
     raw = yaml.safe_load(Path("run-ab.yaml").read_text())
@@ -69,7 +67,7 @@ def test_it_writes_an_experiment_and_says_what_changes_where(ab: Ab) -> None:
     assert code == 1 and "was not written by this command" in said
 
 
-def test_the_profile_is_what_the_script_requests(ab: Ab) -> None:
+def test_the_profile_is_what_the_script_requests(ab):
     code, said = ab("--vary", "engine=vllm,sglang", "--partition", "a100", script=SBATCH)
     assert code == 0, said
     site = read_site(Path("profiles/run-ab"))
@@ -91,7 +89,7 @@ def test_the_profile_is_what_the_script_requests(ab: Ab) -> None:
     assert "--signal=USR1@120: the script gets SIGTERM" in said and "--job-name" not in said
 
 
-def test_doubts_name_the_line_and_the_remedy(ab: Ab) -> None:
+def test_doubts_name_the_line_and_the_remedy(ab):
     script = (
         "source ~/env/bin/activate\nfor i in 1 2; do\n"
         "python3 train.py --engine vllm --output_dir out > log.txt 2>&1 &\ndone\n"
@@ -128,14 +126,14 @@ def test_doubts_name_the_line_and_the_remedy(ab: Ab) -> None:
         (("--vary", "a=1,2", "--image", "x,y"), SCRIPT, "it needs Slurm: give --partition"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(ab: Ab, arguments: tuple[str, ...], script: str, told: str) -> None:
+def test_what_cannot_work_is_refused_in_one_line(ab, arguments, script, told):
     code, said = ab(*arguments, script=script)
     assert code == 1 and told in said and said.startswith("error: "), said
     assert len(said.splitlines()) <= 3 and not list(Path().glob("*.yaml"))
 
 
 @pytest.mark.full("a whole workflow by snakemake: half a minute")
-def test_one_command_leads_from_a_script_to_a_verdict(tmp_path: Path) -> None:
+def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
     program(tmp_path / "bin" / "python3")
     (tmp_path / "console").write_text(CONSOLES["verl"]())
     (tmp_path / "console-sglang").write_text((FORMATS / "verl-console-sglang-0.log").read_text())

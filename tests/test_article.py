@@ -1,10 +1,6 @@
 """`make article`: the published comparison, read again from its tables to the page, without a GPU or a stack."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,13 +10,13 @@ from .importing import ROOT, run_snakemake
 NAME = "camino-2025-published"
 
 
-def experiment(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))
+def experiment(name):
+    loaded = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))
     return loaded
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory):
     """The results of the published experiment, made in a folder of its own."""
     folder = tmp_path_factory.mktemp("article")
     (folder / "experiments").symlink_to(ROOT / "experiments")
@@ -30,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results" / NAME
 
 
-def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results: Path) -> None:
+def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results):
     report = (results / "report.md").read_text(encoding="utf-8")
     for figure in ("879.92", "878.88", "878.89", "410.49", "408.18", "408.19", "2.15×", "2.22×"):
         assert figure in report, figure
@@ -39,7 +35,7 @@ def test_the_report_shows_them_and_does_not_claim_what_they_do_not_carry(results
     assert "- ≠ Unequal terms (" in report and "2.15×" in report
 
 
-def test_the_report_says_why_the_sums_differ_and_on_what_the_floor_rests(results: Path) -> None:
+def test_the_report_says_why_the_sums_differ_and_on_what_the_floor_rests(results):
     for name in ("report.md", "report.html"):
         report = (results / name).read_text(encoding="utf-8")
         for words in (
@@ -54,7 +50,7 @@ def test_the_report_says_why_the_sums_differ_and_on_what_the_floor_rests(results
             assert words in report, words
 
 
-def test_the_ledger_says_why_the_arms_were_not_equal(results: Path) -> None:
+def test_the_ledger_says_why_the_arms_were_not_equal(results):
     preflight = json.loads((results / "preflight.json").read_text(encoding="utf-8"))
     unequal = [finding["code"] for finding in preflight["findings"] if finding["level"] == "unequal"]
     assert unequal == ["cuda-graphs", "cuda-launch-blocking", "attention-kernels", "custom-all-reduce"]
@@ -62,7 +58,7 @@ def test_the_ledger_says_why_the_arms_were_not_equal(results: Path) -> None:
     assert not preflight["unverifiable"]
 
 
-def test_the_published_experiment_says_what_the_trained_one_says() -> None:
+def test_the_published_experiment_says_what_the_trained_one_says():
     """YAML has no way to share it between two files."""
     published, trained = experiment(NAME), experiment("camino-2025")
     for part in ("shared", "workload", "baseline"):

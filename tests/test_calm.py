@@ -1,7 +1,5 @@
 """The logger of `make quickstart`: a line for a job, a failure with its log, and everything in Snakemake's own log."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -30,7 +28,7 @@ onerror:
 """
 
 
-def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path: Path) -> None:
+def test_a_line_for_each_job_and_the_reason_of_a_failure(tmp_path):
     (tmp_path / "Snakefile").write_text(WORKFLOW)
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from workflow.start import snakemake; snakemake()"
     command = [sys.executable, "-c", start, "--cores", "1", "--keep-going", "--logger", "calm"]

@@ -1,7 +1,5 @@
 """The command line: help with examples that are understood, exit codes as documented, and shell completion."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -10,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +22,7 @@ LISTED = [name for name, command in COMMANDS.items() if command.meaning]
 PROGRAM = [sys.executable, "-m", "workflow.cli"]
 
 
-def help_of(*words: str) -> str:
+def help_of(*words):
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as said:
         main([*words, "--help"])
     assert ended.value.code == 0
@@ -33,9 +30,7 @@ def help_of(*words: str) -> str:
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_help_has_examples_that_the_program_understands_and_exit_codes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_has_examples_that_the_program_understands_and_exit_codes(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = help_of(name)
     assert max(map(len, text.splitlines())) <= 90, text
@@ -50,13 +45,13 @@ def test_help_has_examples_that_the_program_understands_and_exit_codes(
         assert words[0] == name and parser(COMMANDS).parse_args(words).command == name, example
 
 
-def test_help_lists_the_commands_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lists_the_commands_for_people(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     listed = re.findall(r"^    ([a-z-]+)(?: |$)", help_of().partition("COMMAND\n")[2].partition("\noptions:")[0], re.M)
     assert listed == LISTED
 
 
-def interrupted(folder: Path) -> int:
+def interrupted(folder):
     """`new` asks its first question on a terminal, and gets a Ctrl-C just before it waits for the answer."""
     ours, theirs = pty.openpty()
     command, env = ["setsid", "--ctty", *PROGRAM, "new"], environ() | late_signals(folder / "late")
@@ -73,7 +68,7 @@ def interrupted(folder: Path) -> int:
     return program.returncode
 
 
-def piped(folder: Path) -> int:
+def piped(folder):
     """`schema` into a pipe that nobody reads."""
     reads, writes = os.pipe()
     os.close(reads)
@@ -82,20 +77,18 @@ def piped(folder: Path) -> int:
     return program.wait()
 
 
-def environ() -> dict[str, str]:
+def environ():
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def code_of(*words: str) -> int:
+def code_of(*words):
     try:
         return main(list(words))
     except SystemExit as asked:
         return int(str(asked.code))
 
 
-def test_exit_codes_are_those_of_the_documentation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_codes_are_those_of_the_documentation(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     found = [code_of("schema"), code_of("plan", "nosuch.yaml"), code_of("plan", "--nosuch"), interrupted(tmp_path)]
     assert [*found, piped(tmp_path)] == [0, 1, 2, 130, 141] == list(EXIT_CODES)
@@ -106,7 +99,7 @@ def test_exit_codes_are_those_of_the_documentation(
     )
 
 
-def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_gets_the_nearest_one_and_none_the_whole_help(capsys):
     assert code_of("comparre") == 2
     said = capsys.readouterr().err
     assert "error: unknown command 'comparre' (did you mean compare?); known: compare, ab, new," in said

@@ -1,13 +1,9 @@
 """`rolloutbench compare`: the verdict of two logs in one command, and the configuration that makes the same tables."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +19,13 @@ RELEASE = ("--release", "0.4.1")
 PAIR = (f"vllm={VLLM}", f"sglang={SGLANG}", *RELEASE)
 
 
-def program(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def program(folder, *command):
     words = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
     return run(words, 600, cwd=folder)
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def compared(tmp_path_factory):
     """A folder in which two seeds of two engines were compared, and what the command printed."""
     folder = tmp_path_factory.mktemp("compared")
     arms = [
@@ -42,7 +38,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared: tuple[Path, str]) -> None:
+def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared):
     folder, printed = compared
     lines = printed.splitlines()
     assert lines[:2] == ["vllm: verl 0.4.1, vllm; 2 runs, 12 steps", "sglang: verl 0.4.1, sglang; 2 runs, 12 steps"]
@@ -52,7 +48,7 @@ def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared
     )
 
 
-def test_the_readme_shows_what_it_prints(compared: tuple[Path, str]) -> None:
+def test_the_readme_shows_what_it_prints(compared):
     folder, printed = compared
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= 120
@@ -62,7 +58,7 @@ def test_the_readme_shows_what_it_prints(compared: tuple[Path, str]) -> None:
 
 @pytest.mark.full("whole workflows")
 @pytest.mark.parametrize(("n", "unequal"), [(8, False), (10, True)])
-def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path: Path, n: int, unequal: bool) -> None:
+def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path, n, unequal):
     for engine, completions in (("vllm", 8), ("sglang", n)):
         command = (
             f"+ python3 -m verl.trainer.main_ppo data.train_batch_size=128 actor_rollout_ref.rollout.name={engine} "
@@ -82,7 +78,7 @@ def test_the_command_that_a_log_shows_is_in_the_ledger(tmp_path: Path, n: int, u
 
 
 @pytest.mark.full("whole workflows")
-def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tuple[Path, str]) -> None:
+def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared):
     folder, _ = compared
     profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")
     source = ("-s", str(ROOT / "workflow" / "Snakefile"), "--configfile", "mine.yaml")
@@ -98,9 +94,7 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared: tupl
         assert (here / name).read_bytes() == (there / name).read_bytes(), name
 
 
-def test_for_programs_the_verdict_is_alone_on_its_stream(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_programs_the_verdict_is_alone_on_its_stream(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *PAIR, "--verdict-only", "--json"]) == 0
     streams = capsys.readouterr()
@@ -111,9 +105,7 @@ def test_for_programs_the_verdict_is_alone_on_its_stream(
     assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run pair only.** ")
 
 
-def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(capsys, tmp_path, monkeypatch):
     summary = tmp_path / "summary.md"
     summary.write_text("# Checks\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -126,9 +118,7 @@ def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(
     assert "cannot add the verdict to the job summary: " in streams.err and "sglang vs vllm: " in streams.out
 
 
-def test_what_a_source_says_need_not_be_given(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_source_says_need_not_be_given(capsys, tmp_path, monkeypatch):
     """A log with its command and release; a folder with one log; arms are named after their engines."""
     monkeypatch.chdir(tmp_path)
     for log in (VLLM, SGLANG):
@@ -150,12 +140,10 @@ def test_what_a_source_says_need_not_be_given(
     assert "vllm/train.log is a run of vllm, and its arm is named sglang; swap the logs" in capsys.readouterr().err
 
 
-def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def said(*given: str) -> tuple[dict[str, Any], str]:
+    def said(*given):
         assert main(["compare", *given, "--verdict-only", "--json"]) == 0
         streams = capsys.readouterr()
         return json.loads(streams.out)["arms"][0], streams.err
@@ -173,9 +161,7 @@ def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(
     assert flagged["ratios"] == told["ratios"] and "Not in these logs" not in beside
 
 
-def test_a_paste_of_one_step_is_answered_as_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paste_of_one_step_is_answered_as_one(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed_before = "a line of its start\n" * 20_000
     for name, seconds in (("a", 878.89), ("b", 408.19)):
@@ -189,9 +175,7 @@ def test_a_paste_of_one_step_is_answered_as_one(
     assert "No comparison: " in capsys.readouterr().out
 
 
-def test_a_copy_or_a_part_of_a_log_is_no_further_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_or_a_part_of_a_log_is_no_further_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = VLLM.read_text(encoding="utf-8").splitlines(keepends=True)
     Path("part.log").write_text("".join(line for line in lines if "step:6 " not in line), encoding="utf-8")
@@ -207,7 +191,7 @@ def test_a_copy_or_a_part_of_a_log_is_no_further_run(
     assert f"(part.log) is left out: its steps took exactly as long as those of run vllm-s0 ({VLLM})" in streams.err
 
 
-def test_what_another_has_written_is_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_another_has_written_is_left_as_it_was(tmp_path, capsys):
     results, saved = tmp_path / "results" / "mine", tmp_path / "mine.yaml"
     results.mkdir(parents=True)
     (results / "plan.json").write_text("{}")
@@ -240,8 +224,8 @@ def test_what_another_has_written_is_left_as_it_was(tmp_path: Path, capsys: pyte
     ],
 )
 def test_a_mistake_is_told_in_three_lines_without_the_words_of_a_configuration(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], says: str
-) -> None:
+    capsys, tmp_path, monkeypatch, given, says
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
@@ -263,9 +247,7 @@ def test_a_mistake_is_told_in_three_lines_without_the_words_of_a_configuration(
     assert says in said and len(said.splitlines()) <= 3 and "configuration has errors" not in said, said
 
 
-def test_the_arms_of_one_table_and_an_undeclared_release_are_answered(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_arms_of_one_table_and_an_undeclared_release_are_answered(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{step},step,{seconds},{arm}\n" for step in (1, 2, 3) for arm, seconds in (("x", 2.5), ("y", 3.5))]
     Path("runs.csv").write_text("step,phase,seconds,arm\n" + "".join(rows))

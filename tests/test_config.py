@@ -1,11 +1,9 @@
 """The configuration: what is accepted, and what each mistake is told."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import yaml
@@ -25,17 +23,17 @@ from workflow.config.schema import FILES_PAGE, REFERENCE_FILE, SCHEMA_FILE, conf
 from .two_arms import two_arms
 
 ROOT = Path(__file__).resolve().parents[1]
-NESTED: list[Any] = []
+NESTED = []
 NESTED.append(NESTED)  # as YAML's `&a [*a]`
 
 
 @pytest.fixture
-def raw() -> dict[str, Any]:
+def raw():
     """The default configuration as YAML gives it."""
     return two_arms()
 
 
-def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def changed(raw, path, value):
     """A copy with one dotted path set."""
     result = copy.deepcopy(raw)
     at = result
@@ -81,13 +79,13 @@ def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("seeds", [2**32], "seeds.0: must be less than or equal to 4294967295"),
     ],
 )
-def test_a_mistake_is_told_in_one_message(raw: dict[str, Any], path: str, value: Any, says: str) -> None:
+def test_a_mistake_is_told_in_one_message(raw, path, value, says):
     with pytest.raises(UserError) as caught:
         load_plan(changed(raw, path, value))
     assert says in str(caught.value)
 
 
-def explaining(**chains: list[str]) -> dict[str, Any]:
+def explaining(**chains):
     """Two arms that train, the baseline transformers, with replays of their engines."""
     raw = two_arms()
     for engine in ("transformers", "vllm"):
@@ -98,7 +96,7 @@ def explaining(**chains: list[str]) -> dict[str, Any]:
     return raw | {"report": {"explain": chains}}
 
 
-def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
+def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run():
     chain = ["transformers-alone", "vllm-4", "vllm-alone"]
     with_it, without = parse_config(explaining(vllm=chain)), parse_config(explaining())
     assert with_it.report.as_json()["explain"] == {"vllm": chain}
@@ -117,18 +115,18 @@ def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run() -> None:
         ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 has engine vllm and transformers has transformers"),
     ],
 )
-def test_what_cannot_explain_a_ratio_is_refused(arm: str, chain: list[str], says: str) -> None:
+def test_what_cannot_explain_a_ratio_is_refused(arm, chain, says):
     with pytest.raises(UserError) as caught:
         parse_config(explaining(**{arm: chain}))
     assert says in str(caught.value)
 
 
-def test_identical_arms_are_refused(raw: dict[str, Any]) -> None:
+def test_identical_arms_are_refused(raw):
     with pytest.raises(UserError, match="arms transformers and again are identical"):
         parse_config(changed(raw, "arms.again", raw["arms"]["transformers"]))
 
 
-def test_all_mistakes_are_listed_at_once(raw: dict[str, Any]) -> None:
+def test_all_mistakes_are_listed_at_once(raw):
     wrong = changed(changed(raw, "workload.steps", "x"), "basline", 1)
     with pytest.raises(UserError) as caught:
         parse_config(wrong)
@@ -137,7 +135,7 @@ def test_all_mistakes_are_listed_at_once(raw: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda file: file.stem)
-def test_every_shipped_experiment_loads(file: Path) -> None:
+def test_every_shipped_experiment_loads(file):
     shipped = yaml.safe_load(file.read_text(encoding="utf-8"))
     workload = shipped["workload"]
     # The user's own files are not in the repository.
@@ -152,7 +150,7 @@ def test_every_shipped_experiment_loads(file: Path) -> None:
     ("file", "content"),
     [(SCHEMA_FILE, config_schema()), (REFERENCE_FILE, reference_page()), (FILES_PAGE, files_page())],
 )
-def test_generated_files_are_fresh(file: str, content: str) -> None:
+def test_generated_files_are_fresh(file, content):
     committed = (ROOT / file).read_text(encoding="utf-8")
     diff = "\n".join(
         difflib.unified_diff(committed.splitlines(), content.splitlines(), "committed", "now", lineterm="")
@@ -160,7 +158,7 @@ def test_generated_files_are_fresh(file: str, content: str) -> None:
     assert not diff, f"{file} is stale; run `make docs`:\n{diff}"
 
 
-def test_every_field_is_documented() -> None:
+def test_every_field_is_documented():
     import json
 
     schema = json.loads(config_schema())
@@ -177,7 +175,7 @@ def test_every_field_is_documented() -> None:
         *("credentials", "auth", "basic_auth", "authorization", "push_to_hub_token"),
     ],
 )
-def test_an_option_that_looks_like_a_secret_is_refused_and_its_value_not_shown(raw: dict[str, Any], name: str) -> None:
+def test_an_option_that_looks_like_a_secret_is_refused_and_its_value_not_shown(raw, name):
     for wrong in (
         changed(raw, "arms.vllm.options", {name: "s3cr3t"}),
         changed(raw, "arms.vllm.options", {"model_init_kwargs": {name: "s3cr3t"}}),
@@ -198,12 +196,12 @@ def test_an_option_that_looks_like_a_secret_is_refused_and_its_value_not_shown(r
         *("token_level_loss", "keyword", "skip_special_tokens", "monkey", "tokens", "bypass", "hub_tokenizer"),
     ],
 )
-def test_an_innocent_option_is_not_called_a_secret(raw: dict[str, Any], name: str) -> None:
+def test_an_innocent_option_is_not_called_a_secret(raw, name):
     options = {name: "http://host:8080/a@b", "git": "ssh://git@host/x"}
     assert parse_config(changed(raw, "arms.vllm.options", options)).arms["vllm"].options == options
 
 
-def test_jobs_and_controller_agree_on_rewards() -> None:
+def test_jobs_and_controller_agree_on_rewards():
     assert set(BUILT_IN) == set(get_args(Reward.model_fields["name"].annotation))
     assert node.reported_environment({"VLLM_PROXY": "http://me:pw@host", "VLLM_HOST": "http://host:1"}) == {
         "VLLM_HOST": "http://host:1"
@@ -217,7 +215,7 @@ SOURCES = (
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_source_is_told_by_how_it_is_written(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_is_told_by_how_it_is_written(source, tmp_path, monkeypatch):
     told = source_kind(source)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "mod").mkdir(parents=True)
@@ -226,13 +224,13 @@ def test_a_source_is_told_by_how_it_is_written(source: str, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("path", "value"), [("workload.rewards", [{"name": "acuracy"}]), ("seeds", ["a"])])
-def test_a_mistake_in_a_list_is_told_once(raw: dict[str, Any], path: str, value: Any) -> None:
+def test_a_mistake_in_a_list_is_told_once(raw, path, value):
     with pytest.raises(UserError) as caught:
         parse_config(changed(raw, path, value))
     assert str(caught.value).count("\n  - ") == 1, str(caught.value)
 
 
-def test_overrides_are_read_as_yaml() -> None:
+def test_overrides_are_read_as_yaml():
     assert parse_overrides({"a": "1", "b": ["true", "'@x: y'"], "c": "", "d": 3}) == {
         "a": 1,
         "b": [True, "@x: y"],
@@ -251,9 +249,7 @@ def test_overrides_are_read_as_yaml() -> None:
         (b"", "must be a mapping of keys to values (got nothing)"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_message(
-    content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_read_is_one_message(content, says, tmp_path, capsys):
     file = tmp_path / "wrong.yaml"
     file.write_bytes(content)
     assert main(["plan", str(file)]) == 1
@@ -262,23 +258,23 @@ def test_a_file_that_cannot_be_read_is_one_message(
     assert "wrong.yaml" in said
 
 
-def test_equal_keys_of_different_mappings_are_fine(tmp_path: Path) -> None:
+def test_equal_keys_of_different_mappings_are_fine(tmp_path):
     file = tmp_path / "fine.yaml"
     file.write_text("a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: [*a, *a, &r [*r]]\n1: 2\n'1': 3\n")
     check_yaml(file)
 
 
-def test_dotted_settings_are_nested_ones() -> None:
+def test_dotted_settings_are_nested_ones():
     assert nested_settings({"a.b": 1, "a": {"c.d": 2}, "+a.e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "+a": {"e": 3}}
 
 
 @pytest.mark.parametrize("options", [{"a.b": 1, "a": {"b": 1}}, {"a": 1, "a.b": 2}, {"a..b": 1}, {".a": 1}, {"a.": 1}])
-def test_a_setting_that_is_given_twice_or_has_no_name_is_refused(options: dict[str, Any]) -> None:
+def test_a_setting_that_is_given_twice_or_has_no_name_is_refused(options):
     with pytest.raises(ValueError, match=r"given twice|a key must not"):
         nested_settings(options)
 
 
-def test_column_names_of_verl_are_no_secrets() -> None:
+def test_column_names_of_verl_are_no_secrets():
     check_published({"data": {"prompt_key": "prompt"}})
     with pytest.raises(ValueError, match="looks like a secret"):
         check_published({"data": {"hub_key": "x"}})

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, NotRequired, get_origin, get_type_hints
+from typing import NotRequired, get_origin, get_type_hints
 
 import pytest
 import yaml
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "tests" / "goldens" / "data" / "recorded" / "experiment" / "runs"
 
 
-def problems(kind: Any, held: dict[str, Any]) -> list[str]:
+def problems(kind, held):
     """The keys that a file lacks, has beside its contract, or holds as another type."""
     hints = get_type_hints(kind)
     full = get_type_hints(kind, include_extras=True)
@@ -39,17 +39,17 @@ def problems(kind: Any, held: dict[str, Any]) -> list[str]:
     [(SpecFile, "spec.json"), (AttemptFile, "attempts/1/attempt.json"), (DoneFile, "attempts/1/done.json")],
 )
 @pytest.mark.parametrize("run", ["vllm-s0", "transformers-s1"])
-def test_recorded_runs_fit_their_contracts(kind: Any, file: str, run: str) -> None:
+def test_recorded_runs_fit_their_contracts(kind, file, run):
     assert not problems(kind, json.loads((RECORDED / run / file).read_text()))
 
 
-def test_recorded_steps_fit_their_contract() -> None:
+def test_recorded_steps_fit_their_contract():
     lines = (RECORDED / "vllm-s0" / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 6 and not [one for line in lines for one in problems(MetricsLine, json.loads(line))]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "experiments/camino-2025-published.yaml"])
-def test_a_plan_fits_its_contracts(name: str) -> None:
+def test_a_plan_fits_its_contracts(name):
     plan = load_plan(yaml.safe_load((ROOT / name).read_text()))
     assert not problems(PlanFile, json.loads(json.dumps(plan.as_json())))
     for run in plan.all_runs.values():
@@ -65,7 +65,7 @@ def test_a_plan_fits_its_contracts(name: str) -> None:
         ({"runs": {}}, "runs must be list of text (got {}); the plan makes it"),
     ],
 )
-def test_a_reader_rejects_missing_keys(tmp_path: Path, content: Any, message: str) -> None:
+def test_a_reader_rejects_missing_keys(tmp_path, content, message):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(content))
     with pytest.raises(UserError, match="runs must be") as error:

@@ -1,11 +1,8 @@
 """The pages name files and modules that exist, and those that are generated are current."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +28,7 @@ CHECKS = [*ROOT.glob("workflow/preflight/checks/*.py"), *ROOT.glob("trainers/**/
 LEVELS = {"impossible", "unequal", "odd"}
 
 
-def codes_in(file: Path) -> Iterator[str]:
+def codes_in(file):
     """The codes of the findings that a module makes: the first word that may be one, of what they are made with."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         made = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
@@ -43,11 +40,11 @@ def codes_in(file: Path) -> Iterator[str]:
             yield from [] if of_ledger else codes[:1]
 
 
-def exists(pattern: str, base: Path = ROOT) -> bool:
+def exists(pattern, base=ROOT):
     return bool(list(base.glob(pattern))) if "*" in pattern else (base / pattern).exists()
 
 
-def paths_in(page: str) -> Iterator[str]:
+def paths_in(page):
     """The repository's paths that a page names, in links, in backticks and in its commands."""
     for link in re.findall(r"\]\(([^)#\s]+)", page):
         if not re.match(r"[a-z]+:", link):
@@ -58,19 +55,19 @@ def paths_in(page: str) -> Iterator[str]:
             yield word
 
 
-def bare_names_in(page: str) -> set[str]:
+def bare_names_in(page):
     """Names of modules in backticks, alone or with the end of their path."""
     # setup.py is every package's own, and verl's path begins with its name.
     return set(re.findall(r"`((?!verl/)(?:[a-z_]+/)*[a-z_]+\.(?:py|smk))`", page)) - {"setup.py"}
 
 
-def modules_in(page: str) -> Iterator[str]:
+def modules_in(page):
     """The modules that a page names: after `python -m`, or in backticks with dots."""
     yield from re.findall(rf"(?:python -m|`)\s?((?:{'|'.join(PACKAGES)})(?:\.\w+)+)(?=[`\s])", page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_what_a_page_names_exists(page):
     text = page.read_text(encoding="utf-8")
     missing = []
     for word in paths_in(text):
@@ -94,15 +91,15 @@ def test_what_a_page_names_exists(page: Path) -> None:
     assert not missing
 
 
-def commands_in(page: str) -> Iterator[tuple[str, str]]:
+def commands_in(page):
     """The `rolloutbench` commands of a page's code blocks, and what follows each."""
     for line in page.replace("\\\n", " ").splitlines():
         if found := re.match(r"\s*(?:\$ )?rolloutbench ([a-z][a-z-]*)((?: [^#|>]*)?)", line):
             yield found[1], found[2]
 
 
-def test_the_pages_give_commands_the_flags_that_they_have(capsys: pytest.CaptureFixture[str]) -> None:
-    given: dict[str, set[str]] = {}
+def test_the_pages_give_commands_the_flags_that_they_have(capsys):
+    given = {}
     for page in PAGES:
         for command, rest in commands_in(page.read_text(encoding="utf-8")):
             given.setdefault(command, set()).update(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
@@ -117,7 +114,7 @@ def test_the_pages_give_commands_the_flags_that_they_have(capsys: pytest.Capture
     assert unknown == []
 
 
-def texts_of(tree: ast.AST) -> Iterator[str]:
+def texts_of(tree):
     """Every text in a program; what is put into it, and what is added to it, is a NUL character."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -127,7 +124,7 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
             yield node.value + "\0"
 
 
-def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs() -> None:
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]*)` \|(?!\s*shows)", page.partition("## Before anything runs")[2], re.MULTILINE)
     assert len(messages) >= 20
@@ -144,12 +141,12 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_programs() -> N
 
 
 @pytest.mark.parametrize("name", docs_tables.TABLES)
-def test_a_table_that_repeats_the_codes_data_is_current(name: str) -> None:
+def test_a_table_that_repeats_the_codes_data_is_current(name):
     page = (ROOT / docs_tables.TABLES[name][0]).read_text(encoding="utf-8")
     assert docs_tables.page_with(name, page) == page, "run `make docs`"
 
 
-def test_the_import_page_has_every_format() -> None:
+def test_the_import_page_has_every_format():
     page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| `([a-z-]+)` \|", page.partition("| format | what it is")[2].partition("\n\n")[0], re.MULTILINE
@@ -157,7 +154,7 @@ def test_the_import_page_has_every_format() -> None:
     assert rows == list(formats())
 
 
-def test_the_preflight_page_names_every_code_and_no_other() -> None:
+def test_the_preflight_page_names_every_code_and_no_other():
     """Of what the preflight finds: the report's warnings are on its own pages."""
     page = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", page))
@@ -171,7 +168,7 @@ def test_the_preflight_page_names_every_code_and_no_other() -> None:
     assert sorted(unknown - {one.name.lower().replace("_", "-") for one in VARIABLES}) == []
 
 
-def test_what_the_code_says_of_its_own_files_exists() -> None:
+def test_what_the_code_says_of_its_own_files_exists():
     """In comments, docstrings and messages."""
     files = [file for folder in PACKAGES[:6] for file in (ROOT / folder).rglob("*.py")]
     files += [*ROOT.glob("rules/*.smk"), *ROOT.glob("scripts/*.*"), *ROOT.glob("profiles/*/*.*"), ROOT / "config.yaml"]
@@ -185,7 +182,7 @@ def test_what_the_code_says_of_its_own_files_exists() -> None:
     assert not missing
 
 
-def test_the_table_of_what_is_proven_has_every_stack_and_says_what_is_unproven_on_gpus() -> None:
+def test_the_table_of_what_is_proven_has_every_stack_and_says_what_is_unproven_on_gpus():
     page = (ROOT / "docs" / "stacks.md").read_text(encoding="utf-8").partition("## What is proven where")[2]
     rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \| (.*) \|$", page.partition("\n## ")[0], re.MULTILINE)
     proven = {name: how for names, how in rows for name in re.findall(r"`([\w-]+)`", names)}

@@ -1,19 +1,16 @@
 """`rolloutbench doctor`: each check both ways, by fake commands on PATH; one that fails or hangs stops no other."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from common.errors import UserError
 from workflow.cli import main
-from workflow.doctor import DoctorCheck, Outcome, machine_checks, passed, slurm_checks, stack_checks
+from workflow.doctor import DoctorCheck, machine_checks, passed, slurm_checks, stack_checks
 from workflow.doctor.diagnosis import lines_of, run_checks
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.doctor.stack_checks import Gpus
@@ -44,13 +41,13 @@ FIELDS = (
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProgram:
+def fake(tmp_path, monkeypatch):
     """Put a program on PATH that prints a text and ends with a code; the real ones of its kind are not on it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
 
-    def put(name: str, text: str = "", code: int = 0) -> None:
+    def put(name, text="", code=0):
         said = folder / f"{name}.txt"
         said.write_text(text)
         executable(folder / name, f'/bin/cat "{said}"\nexit {code}')
@@ -59,7 +56,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProgram:
 
 
 @pytest.fixture
-def slurm(fake: FakeProgram) -> FakeProgram:
+def slurm(fake):
     """A Slurm that is as it should be; what is put on PATH again replaces an answer."""
     for name in ("sbatch", "scancel", "srun"):
         fake(name)
@@ -71,12 +68,12 @@ def slurm(fake: FakeProgram) -> FakeProgram:
     return fake
 
 
-def site(profile: Path = ROOT / "profiles" / "slurm") -> SlurmSite:
+def site(profile=ROOT / "profiles" / "slurm"):
     request = read_site(profile)
     return SlurmSite(request if request.on_slurm else None)
 
 
-def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
+def test_a_slurm_that_is_as_it_should_be_passes(slurm):
     results = list(run_checks(slurm_checks.slurm_checks(site())))
     assert [(one.name, one.level) for one in results] == [
         (name, "passed")
@@ -109,15 +106,13 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm: FakeProgram) -> None:
         ("scontrol", CONFIG.replace("REQUEUE", "CANCEL"), "preemption", "warning", "submitted again", "save_steps"),
     ],
 )
-def test_each_fault_of_a_site_is_named_with_its_remedy(
-    slurm: FakeProgram, program: str, text: str, name: str, level: str, found: str, remedy: str
-) -> None:
+def test_each_fault_of_a_site_is_named_with_its_remedy(slurm, program, text, name, level, found, remedy):
     slurm(program, text)
     one = next(one for one in run_checks(slurm_checks.slurm_checks(site())) if one.name == name)
     assert one.level == level and found in one.found and remedy in one.remedy + one.found, one
 
 
-def test_a_slurm_that_does_not_answer_is_said_once(slurm: FakeProgram) -> None:
+def test_a_slurm_that_does_not_answer_is_said_once(slurm):
     for name in ("squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "sbatch"):
         slurm(name, "Unable to contact slurm controller", 1)
     results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site()))}
@@ -132,13 +127,13 @@ def test_a_slurm_that_does_not_answer_is_said_once(slurm: FakeProgram) -> None:
 RUN = {"arm": "vllm", "trainer": "verl", "ray": True, "env": {}, "workload": {"gpus_per_node": 8, "nodes": 1}}
 
 
-def checked(name: str, request: Site, *runs: dict[str, Any]) -> Outcome:
+def checked(name, request, *runs):
     """What one of Slurm's checks finds."""
     one = next(one for one in run_checks(slurm_checks.slurm_checks(SlurmSite(request, runs))) if one.name == name)
     return one.level, one.found, one.remedy
 
 
-def with_train(**train: str) -> Site:
+def with_train(**train):
     """A profile for Slurm with these keys for training."""
     good = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h"}
     return Site({key: text for key, text in (good | train).items() if text != "-"}, Path("p"), True)
@@ -151,13 +146,13 @@ def with_train(**train: str) -> Site:
         ({"gres": "-", "cpus_per_task": "8"}, "verl reserves 33 CPUs"),
     ],
 )
-def test_a_request_that_can_never_run_fails(slurm: FakeProgram, train: dict[str, str], found: str) -> None:
+def test_a_request_that_can_never_run_fails(slurm, train, found):
     level, said, remedy = checked("request", with_train(**train), RUN | {"least_cpus": 33})
     assert level == "failed" and found in said and remedy, said
     assert checked("request", with_train(), RUN | {"least_cpus": 33})[0] == "passed"
 
 
-def test_a_request_is_compared_as_it_is_read(slurm: FakeProgram) -> None:
+def test_a_request_is_compared_as_it_is_read(slurm):
     """With units, with the experiment's GPUs where the profile has none, and the largest of all runs."""
     request = with_train(gres="-", mem_mb="800G", runtime="1-00:00:00")
     found = "8 of 8 GPUs, 64 of 192 CPUs, 800000 of 2000000 MB of memory, 1440 min of 2880"
@@ -168,7 +163,7 @@ def test_a_request_is_compared_as_it_is_read(slurm: FakeProgram) -> None:
     assert "runtime requests 4320 min" in checked("resources", with_train(runtime="3d"), RUN)[1]
 
 
-def test_what_sbatch_refuses_is_told_in_its_words_with_the_key(slurm: FakeProgram) -> None:
+def test_what_sbatch_refuses_is_told_in_its_words_with_the_key(slurm):
     slurm("sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification\n", 1)
     level, found, remedy = checked("sbatch", with_train(qos="high"), RUN)
     assert level == "failed" and found.startswith(
@@ -187,14 +182,14 @@ def test_what_sbatch_refuses_is_told_in_its_words_with_the_key(slurm: FakeProgra
         ("lab|me|||||node=1,mem=1G|\n", "a job requests mem=2000, and MaxTRES of account lab is mem=1G"),
     ],
 )
-def test_the_limits_of_an_account_are_compared_with_the_request(slurm: FakeProgram, text: str, found: str) -> None:
+def test_the_limits_of_an_account_are_compared_with_the_request(slurm, text, found):
     slurm("sacctmgr", text)
     level, said, remedy = checked("limits", with_train(mem_mb="2000"), RUN)
     assert level == "failed" and found in said and "another slurm_account or qos" in remedy, said
     assert checked("limits", with_train(slurm_account="other"), RUN)[0] == "passed", "another account's limits"
 
 
-def test_the_folders_and_interfaces_of_a_training(tmp_path: Path, fake: FakeProgram) -> None:
+def test_the_folders_and_interfaces_of_a_training(tmp_path, fake):
     (tmp_path / "file").touch()
     home = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "new" / "hub")}
     assert machine_checks.folders(home)[0] == "passed"
@@ -223,9 +218,7 @@ SMI = "NVIDIA H100 80GB HBM3, 81559, {driver}, {capability}\n"
         ("550.54.15", "9.0", ["passed", "failed"], "too old for CUDA 13.0"),
     ],
 )
-def test_the_driver_and_the_gpu_against_each_stack(
-    fake: FakeProgram, driver: str, capability: str, levels: list[str], found: str
-) -> None:
+def test_the_driver_and_the_gpu_against_each_stack(fake, driver, capability, levels, found):
     fake("nvidia-smi", SMI.format(driver=driver, capability=capability) * 2)
     gpus = Gpus()
     old, new = load_stack("verl04-vllm"), load_stack("verl09-vllm")
@@ -234,8 +227,8 @@ def test_the_driver_and_the_gpu_against_each_stack(
     assert [one[0] for one in answers] == levels and found in answers[1][1]
 
 
-def test_tokens_are_there_or_not_and_never_shown(tmp_path: Path) -> None:
-    def tokens(**environ: str) -> list[Outcome]:
+def test_tokens_are_there_or_not_and_never_shown(tmp_path):
+    def tokens(**environ):
         return [check.action() for check in machine_checks.token_checks({"HOME": str(tmp_path), **environ})]
 
     assert [one[:2] for one in tokens()] == [("passed", "none"), ("passed", "none")]
@@ -248,7 +241,7 @@ def test_tokens_are_there_or_not_and_never_shown(tmp_path: Path) -> None:
     assert tokens()[1] == ("warning", f"others may read {netrc}", f"chmod 600 {netrc}")
 
 
-def test_locks_renames_and_who_sees_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_renames_and_who_sees_the_files(tmp_path, monkeypatch):
     assert machine_checks.locks(tmp_path)[0] == machine_checks.rename(tmp_path)[0] == "passed"
     mounts = tmp_path / "mountinfo"
     for kind, level in (("lustre", "passed"), ("xfs", "warning")):
@@ -262,13 +255,13 @@ def test_locks_renames_and_who_sees_the_files(tmp_path: Path, monkeypatch: pytes
     assert [one.name for one in tmp_path.iterdir()] == ["mountinfo"], "nothing is left behind"
 
 
-def test_a_check_that_fails_or_hangs_stops_no_other() -> None:
+def test_a_check_that_fails_or_hangs_stops_no_other():
     never = threading.Event()
 
-    def broken() -> Outcome:
+    def broken():
         raise UserError("no such thing")
 
-    def hanging() -> Outcome:
+    def hanging():
         never.wait()
         return passed("")
 
@@ -288,7 +281,7 @@ def test_a_check_that_fails_or_hangs_stops_no_other() -> None:
 
 
 @pytest.fixture
-def site_folder(fake: FakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site_folder(fake, tmp_path, monkeypatch):
     """A folder with one CPU experiment, no network and no Slurm."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -299,9 +292,7 @@ def site_folder(fake: FakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-def test_the_command_ends_with_1_only_where_a_check_has_failed(
-    site_folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_ends_with_1_only_where_a_check_has_failed(site_folder, capfd, monkeypatch):
     assert main(["doctor", "gpu.yaml", "--json"]) == 1, "no GPU, no nvcc"
     out, err = capfd.readouterr()
     answer = json.loads(out)

@@ -1,15 +1,11 @@
 """The whole way for real: Snakemake, both stacks, both engines, wandb, the report. Only the sizes are small."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import psutil
@@ -23,7 +19,7 @@ from .test_module import DEPLOYED
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, stack_python: Callable[[str], Path]) -> Site:
+def site(tmp_path_factory, stack_python):
     """The site after a first, whole run: two arms, one seed."""
     for stack in STACKS:
         stack_python(stack)
@@ -34,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, stack_python: Callable[[str],
     return one
 
 
-def test_every_file_of_the_contract_is_there(site: Site) -> None:
+def test_every_file_of_the_contract_is_there(site):
     for run_id in ("transformers-s0", "vllm-s0"):
         run = site.results / "runs" / run_id
         done = json.loads((run / "done.json").read_text())
@@ -46,7 +42,7 @@ def test_every_file_of_the_contract_is_there(site: Site) -> None:
         assert (site.results / name).stat().st_size > 0
 
 
-def test_both_engines_trained_the_same_workload_with_the_same_threads(site: Site) -> None:
+def test_both_engines_trained_the_same_workload_with_the_same_threads(site):
     done = [
         json.loads((site.results / "runs" / f"{arm}-s0" / "done.json").read_text()) for arm in ("transformers", "vllm")
     ]
@@ -56,10 +52,10 @@ def test_both_engines_trained_the_same_workload_with_the_same_threads(site: Site
         assert done[0]["versions"][package] == done[1]["versions"][package]
 
 
-def test_the_reports_numbers_are_the_trainers(site: Site) -> None:
+def test_the_reports_numbers_are_the_trainers(site):
     """From metrics.jsonl to the comparison by plain arithmetic, against the table that the report shows."""
-    seconds: dict[str, float] = {}
-    tokens: dict[str, float] = {}
+    seconds = {}
+    tokens = {}
     for arm in ("transformers", "vllm"):
         lines = (site.results / "runs" / f"{arm}-s0" / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
         rows = [json.loads(line) for line in lines][1:]  # one warm-up step
@@ -80,14 +76,14 @@ def test_the_reports_numbers_are_the_trainers(site: Site) -> None:
     assert ratio["value"] == [estimates[name] for name in ratio["estimates"] * 2]
 
 
-def test_again_there_is_nothing_to_do(site: Site) -> None:
+def test_again_there_is_nothing_to_do(site):
     again = site.snakemake()
     assert again.returncode == 0, again.stderr
     assert "Nothing to be done" in again.stderr
 
 
 @pytest.mark.full("more trainings")
-def test_a_finished_run_is_never_redone(site: Site) -> None:
+def test_a_finished_run_is_never_redone(site):
     """Even if Snakemake is told to, or its own files are gone."""
     (site.results / "runs" / "vllm-s0" / "done.json").unlink()
     forced = site.snakemake("--forcerun", "train")
@@ -97,7 +93,7 @@ def test_a_finished_run_is_never_redone(site: Site) -> None:
     assert site.attempts("transformers-s0") == [1]
 
 
-def test_a_stack_that_is_verified_again_retrains_nothing(site: Site) -> None:
+def test_a_stack_that_is_verified_again_retrains_nothing(site):
     """`build` after an upgrade writes a new verify.json, which the training rule has among its inputs."""
     stacks = site.folder / ".stacks"
     shared = stacks.readlink()
@@ -116,7 +112,7 @@ def test_a_stack_that_is_verified_again_retrains_nothing(site: Site) -> None:
 
 
 @pytest.mark.full("more trainings")
-def test_a_damaged_file_is_missed_told_and_mended(site: Site) -> None:
+def test_a_damaged_file_is_missed_told_and_mended(site):
     """Not hidden behind a report that is there, and not paid for with a new training."""
     done = site.results / "runs" / "vllm-s0" / "done.json"
     done.write_text('{"run')
@@ -135,13 +131,13 @@ def test_a_damaged_file_is_missed_told_and_mended(site: Site) -> None:
 
 
 @pytest.mark.full("more trainings")
-def test_snakemakes_own_report_can_be_made(site: Site) -> None:
+def test_snakemakes_own_report_can_be_made(site):
     made = site.snakemake("--report", str(site.folder / "snakemake-report.zip"))
     assert made.returncode == 0, made.stderr
     assert (site.folder / "snakemake-report.zip").stat().st_size > 0
 
 
-def test_a_changed_report_setting_retrains_nothing(site: Site) -> None:
+def test_a_changed_report_setting_retrains_nothing(site):
     site.config["warmup_steps"] = 2
     dry = site.snakemake("--dry-run")
     assert dry.returncode == 0, dry.stderr
@@ -150,7 +146,7 @@ def test_a_changed_report_setting_retrains_nothing(site: Site) -> None:
     site.config["warmup_steps"] = 1
 
 
-def test_a_changed_workload_retrains_every_run_of_it(site: Site) -> None:
+def test_a_changed_workload_retrains_every_run_of_it(site):
     site.config["workload"]["temperature"] = 0.7
     dry = site.snakemake("--dry-run", "--quiet", "progress")
     assert dry.returncode == 0, dry.stderr
@@ -159,7 +155,7 @@ def test_a_changed_workload_retrains_every_run_of_it(site: Site) -> None:
 
 
 @pytest.mark.full("more trainings")
-def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site) -> None:
+def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site):
     """Two more runs; Snakemake and all that it started is killed in the first of them.
 
     The next start trains as a module of another workflow: runs are the same ones.
@@ -170,7 +166,7 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
     )
     runs = site.results / "runs"
 
-    def begun(steps: int) -> list[Path]:
+    def begun(steps):
         assert head.poll() is None, "ended before it could be killed"
         return [run for run in runs.glob("*-s1/attempts/1/metrics.jsonl") if run.read_text().count("\n") >= steps]
 
@@ -208,7 +204,7 @@ def test_killed_in_the_middle_the_next_start_finishes_what_is_missing(site: Site
 
 
 @pytest.mark.full("more trainings")
-def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
+def test_an_imported_arm_is_compared_with_a_trained_one(site):
     """The transformers run again, as somebody else would have it: wandb's offline folder and nothing beside it."""
     before = site.config
     wandb = next((site.results / "runs" / "transformers-s0" / "attempts" / "1" / "wandb").glob("offline-run-*"))
@@ -232,7 +228,7 @@ def test_an_imported_arm_is_compared_with_a_trained_one(site: Site) -> None:
 
 
 @pytest.mark.full("more trainings")
-def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site: Site) -> None:
+def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site):
     before, runs = site.config, site.results / "runs"
     trained = pd.read_parquet(runs / "vllm-s0" / "steps.parquet")
     lengths = {"lengths": {"source": str(runs / "vllm-s0" / "steps.parquet")}}
@@ -246,7 +242,7 @@ def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site: Site) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert site.attempts("vllm-s0") == [1], "the trained arms are as they were"
 
-    def made(steps: pd.DataFrame) -> dict[int, list[float]]:
+    def made(steps):
         of_kind = steps[(steps.kind == "sample") & (steps.name == "response_length")]
         return {step: list(values) for step, values in of_kind.groupby("step")["value"]}
 
@@ -261,7 +257,7 @@ def test_replays_of_a_trained_runs_lengths_take_its_ratio_apart(site: Site) -> N
     assert parts[list(FACTORS)].prod() == pytest.approx(raw, rel=1e-6)
 
 
-def test_bad_input_is_one_message_and_loses_nothing(site: Site) -> None:
+def test_bad_input_is_one_message_and_loses_nothing(site):
     before = site.attempts("vllm-s0")
     site.config["workload"]["data"] = {"source": str(site.folder / "data.jsonl"), "prompt_column": "q"}
     (site.folder / "data.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')

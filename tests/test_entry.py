@@ -1,14 +1,11 @@
 """What `snakemake` says of configuration files and profiles that cannot be read: one line, ours."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
@@ -18,7 +15,7 @@ from .patience import run
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     """The `snakemake` program that pip makes of pyproject.toml."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     module, _, function = scripts["snakemake"].partition(":")
@@ -28,7 +25,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def said_by(program: Path, folder: Path, *arguments: str) -> tuple[int, str]:
+def said_by(program, folder, *arguments):
     command = [str(program), "--profile", str(ROOT / "profiles" / "local"), "-s", str(ROOT / "workflow" / "Snakefile")]
     done = run([*command, *arguments], 300, cwd=folder)
     return done.returncode, done.stderr + done.stdout
@@ -45,9 +42,7 @@ def said_by(program: Path, folder: Path, *arguments: str) -> tuple[int, str]:
         ("broken.yaml", b"arms: [1\n", "broken.yaml is not YAML: while parsing a flow sequence"),
     ],
 )
-def test_a_wrong_configuration_file_is_one_line(
-    program: Path, tmp_path: Path, name: str, content: bytes | None, says: str
-) -> None:
+def test_a_wrong_configuration_file_is_one_line(program, tmp_path, name, content, says):
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "mine.yaml").touch()
     (tmp_path / "other.yaml").touch()
@@ -60,7 +55,7 @@ def test_a_wrong_configuration_file_is_one_line(
 
 
 @pytest.mark.full("whole workflows")
-def test_snakemake_is_otherwise_its_own(program: Path, tmp_path: Path) -> None:
+def test_snakemake_is_otherwise_its_own(program, tmp_path):
     """A right file, and a mistake that the Snakefile finds; then what Snakemake itself answers."""
     (tmp_path / "x.csv").write_text("step,phase,seconds\n1,step,2.0\n")
     arm = "{trainer: verl, engine: vllm, import: {version: '0.4.1', runs: [x.csv]}}"
@@ -95,7 +90,7 @@ sys.meta_path.insert(0, Finder)
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),
     ],
 )
-def test_a_ctrl_c_while_a_program_loads_leaves_no_traceback(words: tuple[str, ...], loads: str, tmp_path: Path) -> None:
+def test_a_ctrl_c_while_a_program_loads_leaves_no_traceback(words, loads, tmp_path):
     """The signal comes as the program asks for the module, however busy the machine is."""
     (tmp_path / "sitecustomize.py").write_text(CTRL_C_AT)
     env = os.environ | {"PYTHONPATH": str(tmp_path), "CTRL_C_AT": loads}
@@ -108,7 +103,7 @@ SITE = {"executor": "slurm", "default-resources": {"slurm_partition": "cpu"}, "j
 TRAIN = {"slurm_partition": "all", "cpus_per_task": 8, "runtime": "1-00:00:00", "mem_mb": "800G"}
 
 
-def dry_run(program: Path, folder: Path, site: str, *arguments: str) -> tuple[int, str]:
+def dry_run(program, folder, site, *arguments):
     """What a dry run of the quickstart says with a profile of this text."""
     (folder / "site").mkdir()
     (folder / "site" / "config.yaml").write_text(site)
@@ -118,9 +113,7 @@ def dry_run(program: Path, folder: Path, site: str, *arguments: str) -> tuple[in
     return done.returncode, done.stderr + done.stdout
 
 
-def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quotes(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quotes(program, tmp_path):
     train = TRAIN | {"slurm_extra": "--exclusive --comment='a b'", "qos": None}
     code, said = dry_run(program, tmp_path, yaml.safe_dump(SITE | {"set-resources": {"train": train}}))
     assert code == 0, said
@@ -135,9 +128,7 @@ def test_a_profiles_request_is_understood_in_slurms_forms_and_without_second_quo
         ("runtime: 20h, nodes: 2", "needs 1 node per run (workload.nodes), but the profile requests 2 from Slurm"),
     ],
 )
-def test_a_request_that_cannot_run_is_refused_before_anything_is_built(
-    program: Path, tmp_path: Path, train: str, says: str
-) -> None:
+def test_a_request_that_cannot_run_is_refused_before_anything_is_built(program, tmp_path, train, says):
     site = f"executor: slurm\njobs: 1\nset-resources:\n  train: {{slurm_partition: h100, cpus_per_task: 8, {train}}}\n"
     code, said = dry_run(program, tmp_path, site)
     assert code != 0 and "error: " in said and says in said and "Traceback" not in said, said

@@ -1,7 +1,5 @@
 """Logs as people have them, given to `compare` without a flag: each has its right answer, or the flag that decides."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -17,11 +15,11 @@ Compared = Callable[..., tuple[dict[str, Any], str]]
 
 
 @pytest.fixture
-def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Compared:
+def compared(tmp_path, monkeypatch, capsys):
     """The verdict of two logs, and what is said beside it."""
     monkeypatch.chdir(shutil.copytree(LOGS, tmp_path / "logs"))
 
-    def compare(*given: str) -> tuple[dict[str, Any], str]:
+    def compare(*given):
         code = main(["compare", *given, "--verdict-only", "--json"])
         streams = capsys.readouterr()
         assert len(streams.err.splitlines()) <= 12, streams.err
@@ -47,16 +45,14 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ),
     ],
 )
-def test_two_logs_have_their_right_answer(
-    compared: Compared, baseline: str, arm: str, ratio: float | None, said: str
-) -> None:
+def test_two_logs_have_their_right_answer(compared, baseline, arm, ratio, said):
     verdict, beside = compared(baseline, arm)
     assert said in beside and "Not in these logs: " in beside
     value = verdict["ratios"][0]["value"][0]
     assert ratio is None or value == pytest.approx(ratio, abs=0.02), value
 
 
-def test_lengths_without_their_number_are_equal_work_by_an_assumption_that_is_said(compared: Compared) -> None:
+def test_lengths_without_their_number_are_equal_work_by_an_assumption_that_is_said(compared):
     verdict, _ = compared("verl-a.log", "verl-b.log")
     assert verdict["ratios"][0]["unit"] == "at equal work"
     assert any(
@@ -64,7 +60,7 @@ def test_lengths_without_their_number_are_equal_work_by_an_assumption_that_is_sa
     )
 
 
-def bars(seconds: float, shown: bool) -> str:
+def bars(seconds, shown):
     """A console of supervised fine-tuning, with or without its progress bars."""
     text = ""
     for step in range(10, 310, 10):
@@ -74,7 +70,7 @@ def bars(seconds: float, shown: bool) -> str:
     return text
 
 
-def test_a_log_of_supervised_fine_tuning_is_named_and_compared_by_its_bars(compared: Compared) -> None:
+def test_a_log_of_supervised_fine_tuning_is_named_and_compared_by_its_bars(compared):
     for name, seconds in (("slow", 2.5), ("fast", 2.0)):
         Path(f"{name}.log").write_text(bars(seconds, shown=True))
         Path(f"{name}-bare.log").write_text(bars(seconds, shown=False))

@@ -1,17 +1,13 @@
 """Runs of trainers that are not ours: what is said of their logs, and their tables in a report beside ours."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from analysis.imports.import_run import write_import
 from analysis.report.__main__ import write_report
-from analysis.report.content import Content, read_content
+from analysis.report.content import read_content
 from common.errors import UserError
 from workflow.config.entry import require_sources
 from workflow.config.plan import load_plan
@@ -26,7 +22,7 @@ VERL = VERL.replace("- {}\n", "- response_length/mean:800.000\n")
 ROLL = "[2026-01-01 00:00:00] [rlvr_pipeline.py (487)] [INFO] [] pipeline step 3 start...\n"
 
 
-def experiment(folder: Path, **nemo: Any) -> dict[str, Any]:
+def experiment(folder, **nemo):
     """A verl console against a run of NeMo-RL."""
     (folder / "verl.log").write_text("".join(VERL.format(step) for step in (1, 2, 3)))
     arm = {"trainer": "nemo-rl", "engine": "vllm", "import": "nemo.csv"} | nemo
@@ -34,7 +30,7 @@ def experiment(folder: Path, **nemo: Any) -> dict[str, Any]:
     return {"experiment": "x", "baseline": "verl", "warmup_steps": 0, "arms": {"verl": verl, "nemo": arm}}
 
 
-def report_of(raw: dict[str, Any], folder: Path) -> Content:
+def report_of(raw, folder):
     plan, results = load_plan(raw), folder / "results" / "x"
     require_sources(plan)
     for run_id, run in plan.imports.items():
@@ -47,9 +43,7 @@ def report_of(raw: dict[str, Any], folder: Path) -> Content:
 
 
 @pytest.mark.parametrize("first", ["verl", "nemo"])
-def test_a_nemo_rl_table_against_a_verl_console_in_one_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
+def test_a_nemo_rl_table_against_a_verl_console_in_one_report(tmp_path, monkeypatch, first):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nemo.csv").write_text(NEMO)
     found = report_of(experiment(tmp_path) | {"baseline": first}, tmp_path)
@@ -81,7 +75,7 @@ def test_a_nemo_rl_table_against_a_verl_console_in_one_report(
     assert "nemo-rl" in page and "policy_training" in page
 
 
-def test_a_category_is_that_of_the_arms_own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_category_is_that_of_the_arms_own_table(tmp_path, monkeypatch):
     """A table may call something else `gen`: verl's stays generation, and the table's what it says."""
     monkeypatch.chdir(tmp_path)
     rows = "1,total,,,20.0\n1,gen,total,rewards,12.0\n2,total,,,20.0\n2,gen,total,rewards,12.0\n"
@@ -94,7 +88,7 @@ def test_a_category_is_that_of_the_arms_own_table(tmp_path: Path, monkeypatch: p
     assert "generation" not in set(found.tables["waterfall"][found.tables["waterfall"]["arm"] == "nemo"]["part"])
 
 
-def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{s},total,,20.0\n{s},gen,total,12.0\n{s},response_length/mean,-,900.0\n" for s in (1, 2, 3)]
     (tmp_path / "nemo.csv").write_text(HEAD + "".join(rows))
@@ -107,9 +101,7 @@ def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("trainer", ["nemo-rl", "rllm", "my-own"])
-def test_a_foreign_trainer_is_no_misspelling_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
-) -> None:
+def test_a_foreign_trainer_is_no_misspelling_of_ours(tmp_path, monkeypatch, trainer):
     monkeypatch.chdir(tmp_path)
     raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     raw["arms"]["vllm"]["trainer"] = trainer
@@ -131,8 +123,8 @@ def test_a_foreign_trainer_is_no_misspelling_of_ours(
     ],
 )  # fmt: skip
 def test_what_else_than_a_table_of_a_foreign_trainer_is_told_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, content: str, trainer: str, says: str
-) -> None:
+    tmp_path, monkeypatch, source, content, trainer, says
+):
     monkeypatch.chdir(tmp_path)
     if not source.startswith("wandb:"):
         (tmp_path / source).write_text(content)

@@ -1,11 +1,7 @@
 """The article's situation: an environment for each engine, made by plain pip, trained in and compared as they are."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -22,7 +18,7 @@ pytestmark = pytest.mark.full("two environments are installed and trained in")
 FOUND = "as found, not built from a lock"
 
 
-def plain(folder: Path, stack: str, without: tuple[str, ...] = (), **instead: str) -> Path:
+def plain(folder, stack, without=(), **instead):
     """What `pip install` of a shipped stack's packages gives: some left out, some in another version, no hashes."""
     uv = configured_uv()
     pins = {pin.name: pin.version for pin in parse_lock(ENVS / stack / "requirements.lock")} | instead
@@ -35,16 +31,16 @@ def plain(folder: Path, stack: str, without: tuple[str, ...] = (), **instead: st
     return folder
 
 
-def contents(*folders: Path) -> dict[str, float]:
+def contents(*folders):
     return {str(path): path.lstat().st_mtime for folder in folders for path in folder.rglob("*")}
 
 
-def found(site: Site, *arguments: object) -> subprocess.CompletedProcess[str]:
+def found(site, *arguments):
     command = [sys.executable, "-m", "workflow.stacks", "found", *map(str, arguments)]
     return run(command, 600, cwd=site.folder, env={**site.env, "PYTHONPATH": str(ROOT)})
 
 
-def test_two_environments_made_by_pip_are_compared_as_they_are(tmp_path: Path) -> None:
+def test_two_environments_made_by_pip_are_compared_as_they_are(tmp_path):
     # A release whose timers are not declared, without a tracker, and on a path with a blank.
     first = plain(tmp_path / "my envs" / "trl", "trl-transformers-cpu", ("wandb",), trl="1.12.0")
     second = plain(tmp_path / "vllm", "trl-vllm-cpu")

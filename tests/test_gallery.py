@@ -1,7 +1,5 @@
 """The gallery: reports of published figures are made anew and compared; those of trained runs belong to their plans."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 
@@ -12,13 +10,13 @@ from scripts import gallery
 from .importing import ROOT
 
 
-def test_every_page_has_an_experiment() -> None:
+def test_every_page_has_an_experiment():
     pages = {path.stem for path in gallery.FOLDER.glob("*.md")} - {"index"}
     assert pages == set(gallery.ENTRIES)
 
 
 @pytest.mark.parametrize("name", [name for name in gallery.ENTRIES if name not in gallery.TRAINED])
-def test_a_report_of_published_figures_is_as_the_page_shows_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_published_figures_is_as_the_page_shows_it(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     verdict, picture = gallery.made(name)
     page = (gallery.FOLDER / f"{name}.md").read_text(encoding="utf-8")
@@ -27,7 +25,7 @@ def test_a_report_of_published_figures_is_as_the_page_shows_it(name: str, monkey
 
 
 @pytest.mark.parametrize("name", gallery.TRAINED)
-def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name: str) -> None:
+def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name):
     config = gallery.planned(name).config
     page = (gallery.FOLDER / f"{name}.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- verdict: ")[2].partition("<!-- end of verdict -->")[0]

@@ -1,8 +1,5 @@
 """What is told of imported runs' sources before any of them is read."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from common.errors import UserError
@@ -16,7 +13,7 @@ TRL = "{'loss': 0.0, 'reward': 0.25, 'step_time': 3.25, 'learning_rate': 1e-06}\
 TABLE = "step,phase,seconds\n1,step,2.0\n"
 
 
-def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None:
+def looked_at(folder, sources, **arm):
     """Of two arms, the baseline's source as it should be, and the other's in its arm."""
     folder.joinpath("good.log").write_text(VERL)
     for name, content in sources.items():
@@ -38,7 +35,7 @@ def looked_at(folder: Path, sources: dict[str, str | bytes], **arm: Any) -> None
         (VERL_SGLANG, {}, "rollout.name: sglang, and arm other says engine: vllm"),
     ],
 )
-def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: Any, arm: Any, says: str) -> None:
+def test_a_wrong_source_is_told_before_anything_runs(tmp_path, content, arm, says):
     with pytest.raises(UserError) as caught:
         looked_at(tmp_path, {"run.log": content}, **arm)
     assert str(caught.value).startswith("arms.other.import: ") and says in str(caught.value)
@@ -59,7 +56,7 @@ def test_a_wrong_source_is_told_before_anything_runs(tmp_path: Path, content: An
         (TRL, {"trainer": "trl", "facts": {"version": "9.9"}}),
     ],
 )
-def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, arm: Any) -> None:
+def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path, content, arm):
     looked_at(tmp_path, {"run.log": content}, **arm)
 
 
@@ -80,9 +77,7 @@ def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path: Path, content: str, ar
         (["wandb/run-1-a/run-a.wandb", "wandb/run-1-b/run-b.wandb"], {}, "holds 2 runs of wandb (a, b)"),
     ],
 )
-def test_a_folder_is_looked_at_before_anything_runs(
-    tmp_path: Path, names: list[str], facts: dict[str, Any], says: str | None
-) -> None:
+def test_a_folder_is_looked_at_before_anything_runs(tmp_path, names, facts, says):
     folder = tmp_path / "folder"
     folder.mkdir()
     for name in names:

@@ -1,32 +1,28 @@
 """Imported arms: what may be said of them, which runs they mean, and what Snakemake does with them."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
 
 from analysis.imports.import_run import write_import
-from analysis.report.content import Content, read_content
+from analysis.report.content import read_content
 from common.errors import UserError
 from workflow.cli import main
-from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
+from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
 from .importing import ROOT, run_snakemake
 from .two_arms import two_arms
 
 RAW = two_arms()
-PUBLISHED: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text("utf-8"))
+PUBLISHED = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text("utf-8"))
 # The least that compares two logs.
-LOGS: dict[str, Any] = {
+LOGS = {
     "experiment": "logs",
     "baseline": "vllm",
     "arms": {
@@ -36,25 +32,25 @@ LOGS: dict[str, Any] = {
 }
 
 
-def planned(raw: dict[str, Any], **changes: Any) -> Plan:
+def planned(raw, **changes):
     return plan_runs(parse_config(copy.deepcopy(raw) | changes), stack_facts)
 
 
-def with_import(given: Any, **arm: Any) -> dict[str, Any]:
+def with_import(given, **arm):
     """Two logs, the first arm's import and other words replaced."""
     raw = copy.deepcopy(LOGS)
     raw["arms"]["vllm"] |= {"import": given, **arm}
     return raw
 
 
-def mixed(given: Any = "old.log", **changes: Any) -> dict[str, Any]:
+def mixed(given="old.log", **changes):
     """The default experiment, its transformers arm imported."""
     raw = copy.deepcopy(RAW) | changes
     raw["arms"]["transformers"]["import"] = given
     return raw
 
 
-def repeated(name: str = "again", **arm: Any) -> dict[str, Any]:
+def repeated(name="again", **arm):
     raw = copy.deepcopy(RAW)
     raw["arms"][name] = {"same_as": "vllm", **arm}
     return raw
@@ -72,7 +68,7 @@ def repeated(name: str = "again", **arm: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_all_forms_of_an_import_are_one(given: Any, runs: list[Any]) -> None:
+def test_all_forms_of_an_import_are_one(given, runs):
     raw = with_import(given)
     del raw["arms"]["sglang"]  # which has no factors
     plan = planned(raw)
@@ -81,7 +77,7 @@ def test_all_forms_of_an_import_are_one(given: Any, runs: list[Any]) -> None:
     assert [(spec["import"]["sources"], spec["seed"], spec["factors"]) for spec in found] == runs
 
 
-def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_have() -> None:
+def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_have():
     trained = yaml.safe_load((ROOT / "experiments" / "camino-2025.yaml").read_text(encoding="utf-8"))
     one, other = planned(trained).runs, planned(PUBLISHED).imports
     for run_id, run in one.items():
@@ -89,7 +85,7 @@ def test_with_stack_and_workload_the_settings_are_those_that_a_training_would_ha
             assert other[run_id].spec[part] == run.spec[part]
 
 
-def test_an_imported_arm_beside_trained_ones() -> None:
+def test_an_imported_arm_beside_trained_ones():
     plan = planned(mixed(["old.log"]))
     assert list(plan.runs) == ["vllm-s0", "vllm-s1"] and list(plan.imports) == ["transformers-s0"]
     spec = plan.imports["transformers-s0"].spec
@@ -107,7 +103,7 @@ def test_an_imported_arm_beside_trained_ones() -> None:
     json.dumps(told)
 
 
-def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
+def test_an_imported_run_lies_at_one_point_of_the_sweep():
     sweep = {"workload.temperature": [0.5, 1.0]}
     runs = [{"source": "a.log", "factors": {"workload.temperature": 1}}]
     plan = planned(mixed({"runs": runs}, sweep=sweep, seeds=[0]))
@@ -145,16 +141,14 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep() -> None:
         ),
     ],
 )
-def test_a_mistake_is_told(raw: dict[str, Any], says: str) -> None:
+def test_a_mistake_is_told(raw, says):
     with pytest.raises(UserError) as caught:
         planned(raw)
     assert says in str(caught.value)
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"arms\.vllm\.import: no such file or folder: vllm\.log \(looked in"):
         load_plan(LOGS)
@@ -172,7 +166,7 @@ def test_a_source_that_is_not_there_is_told_when_the_plan_is_made(
     assert files == [["vllm.log"], ["sglang.log/files/config.yaml", "sglang.log/run-1abc.wandb"], []]
 
 
-def test_a_repetition_takes_everything_from_its_arm() -> None:
+def test_a_repetition_takes_everything_from_its_arm():
     plan = planned(repeated(), sweep={"arms.vllm.options.vllm_max_num_seqs": [4, 8]}, seeds=[0])
     ones = [run.spec for run in plan.runs.values() if run.spec["arm"] == "vllm"]
     others = [run.spec for run in plan.runs.values() if run.spec["arm"] == "again"]
@@ -182,7 +176,7 @@ def test_a_repetition_takes_everything_from_its_arm() -> None:
     assert "same_as" not in plan.as_json()["arms"]["vllm"]
 
 
-def test_a_repetition_of_imported_runs_has_sources_of_its_own() -> None:
+def test_a_repetition_of_imported_runs_has_sources_of_its_own():
     raw = with_import({"gpu": "H100-80GB", "version": "0.4.1", "runs": [{"source": "b.log"}]})
     raw["arms"]["again"] = {"same_as": "vllm", "import": "c.log"}
     known = planned(raw).imports["again-s0"].spec["import"]
@@ -192,7 +186,7 @@ def test_a_repetition_of_imported_runs_has_sources_of_its_own() -> None:
         planned(raw)
 
 
-def test_which_arm_repeats_another_is_in_the_plans_fingerprint() -> None:
+def test_which_arm_repeats_another_is_in_the_plans_fingerprint():
     """The runs are the same; the report shows the noise of a repetition, and a competitor otherwise."""
     facts = {"gpu": "H100-80GB", "version": "0.4.1"}
     raw = with_import({**facts, "runs": [{"source": "b.log"}]})
@@ -214,13 +208,13 @@ def test_which_arm_repeats_another_is_in_the_plans_fingerprint() -> None:
         ),
     ],
 )
-def test_a_repetition_that_is_none_is_refused(raw: dict[str, Any], says: str) -> None:
+def test_a_repetition_that_is_none_is_refused(raw, says):
     with pytest.raises(UserError) as caught:
         planned(raw)
     assert says in str(caught.value)
 
 
-def test_the_price_is_the_reports_and_no_runs() -> None:
+def test_the_price_is_the_reports_and_no_runs():
     report = {"price_per_gpu_hour": 2.5, "currency": "EUR", "to_steps": 1000}
     plan, without = planned(RAW, report=report), planned(RAW)
     assert plan.as_json()["report"] == report
@@ -229,7 +223,7 @@ def test_the_price_is_the_reports_and_no_runs() -> None:
 
 
 @pytest.fixture
-def two_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_logs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("vllm.csv", "sglang.csv"):
         (tmp_path / name).write_text("step,phase,seconds\n1,step,2.0\n1,gen,1.5\n2,step,2.1\n2,gen,1.6\n")
@@ -240,7 +234,7 @@ def two_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def snakemake(folder, *arguments):
     return run_snakemake(folder, folder / "logs.yaml", *arguments)
 
 
@@ -252,7 +246,7 @@ phi4-sglang,sglang,3,timing_s/gen,382.91
 """
 
 
-def read_from(folder: Path, table: str, **arms: dict[str, Any]) -> Content:
+def read_from(folder, table, **arms):
     """The report of arms that are all read from one table."""
     (folder / "phases.csv").write_text(table)
     raw = {"experiment": "x", "baseline": "vllm", "arms": arms}
@@ -274,9 +268,7 @@ def read_from(folder: Path, table: str, **arms: dict[str, Any]) -> Content:
         (TABLE_OF_TWO.replace("phi4-vllm", "graphs"), "vllm"),
     ],
 )
-def test_rows_that_two_arms_would_read_are_compared_with_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, engine: str
-) -> None:
+def test_rows_that_two_arms_would_read_are_compared_with_nothing(tmp_path, monkeypatch, table, engine):
     monkeypatch.chdir(tmp_path)
     found = read_from(tmp_path, table, vllm={"engine": "vllm"}, graphs={"engine": engine, "env": {"A": "1"}})
     (told,) = [verdict for verdict in found.verdicts if verdict.code == "same-rows"]
@@ -284,7 +276,7 @@ def test_rows_that_two_arms_would_read_are_compared_with_nothing(
     assert found.tables["comparison"].empty and not found.arm_verdicts and not found.runs
 
 
-def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imported_runs_are_listed_as_such(two_logs, capsys):
     assert main(["plan", "logs.yaml"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1].split() == ["vllm-s0", "verl", "vllm", "-", "import", "from", "vllm.csv"]
@@ -302,12 +294,12 @@ def test_imported_runs_are_listed_as_such(two_logs: Path, capsys: pytest.Capture
     assert "run vllm-s0 is imported" in capsys.readouterr().err
 
 
-def planned_file(name: str) -> Any:
+def planned_file(name):
     return load_plan(yaml.safe_load(Path(name).read_text())).imports["vllm-s0"]
 
 
 @pytest.mark.full("whole workflows")
-def test_a_log_that_was_replaced_is_read_again_whatever_its_date(two_logs: Path) -> None:
+def test_a_log_that_was_replaced_is_read_again_whatever_its_date(two_logs):
     """`rsync -a` and `mv` keep a file's date: the right log may be older than the import of the wrong one."""
     done = snakemake(two_logs)
     assert done.returncode == 0, done.stderr

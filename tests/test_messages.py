@@ -1,17 +1,12 @@
 """Messages to the user."""
 
-from __future__ import annotations
-
 import errno
 import os
-from pathlib import Path
-
-import pytest
 
 from common.messages import did_you_mean, errors_since, report_errors
 
 
-def test_only_errors_of_this_start_are_printed_again(tmp_path: Path) -> None:
+def test_only_errors_of_this_start_are_printed_again(tmp_path):
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "launcher.log").write_text("error: a was killed\nlog: x\n  | a line\n  | last line\n")
     (tmp_path / "inputs.log").write_text("inputs: reading\nerror: no column q\n")
@@ -26,13 +21,13 @@ def test_only_errors_of_this_start_are_printed_again(tmp_path: Path) -> None:
     ]
 
 
-def test_only_a_similar_name_is_suggested() -> None:
+def test_only_a_similar_name_is_suggested():
     assert did_you_mean("vlm", ["vllm", "sglang"]) == " (did you mean vllm?)"
     assert did_you_mean("zzz", ["vllm", "sglang"]) == ""
 
 
-def test_a_file_without_permission_is_reported_with_its_owner(capsys: pytest.CaptureFixture[str]) -> None:
-    def refused() -> None:
+def test_a_file_without_permission_is_reported_with_its_owner(capsys):
+    def refused():
         raise PermissionError(errno.EACCES, "Permission denied", "/proc/1/locked")
 
     assert report_errors(refused) == 1

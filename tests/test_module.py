@@ -1,9 +1,6 @@
 """The workflow as a module of another one, as snakedeploy declares it, and the files that the catalog asks for."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -64,7 +61,7 @@ rule mine:
 """
 
 
-def deployed(folder: Path) -> Path:
+def deployed(folder):
     """A folder as snakedeploy leaves it, with two logs to compare."""
     arms = {
         engine: {"trainer": "verl", "engine": engine, "import": {"version": "0.4.1", "runs": [f"{engine}.log"]}}
@@ -85,7 +82,7 @@ def deployed(folder: Path) -> Path:
     return folder
 
 
-def test_it_is_a_module_of_another_workflow(tmp_path: Path) -> None:
+def test_it_is_a_module_of_another_workflow(tmp_path):
     folder = deployed(tmp_path / "here")
     profile = ["--set-resources", "import_run:mem_mb=77", "--set-threads", "import_run=1"]
     done = snakemake_of(folder, "-s", "larger.smk", "--config", "mine=2", *profile)

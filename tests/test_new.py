@@ -1,7 +1,5 @@
 """`rolloutbench new`: what it writes plans, a wrong answer is one line, and no file is overwritten."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import random
@@ -35,7 +33,7 @@ CHOICES = {
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A folder with a model, data and a reward of one's own; no terminal."""
     monkeypatch.chdir(tmp_path)
     Path("my model").mkdir()
@@ -48,11 +46,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def flags(chosen: dict[str, str | None]) -> list[str]:
+def flags(chosen):
     return [word for name, value in chosen.items() if value is not None for word in (f"--{name}", value)]
 
 
-def allowed(chosen: dict[str, str | None]) -> bool:
+def allowed(chosen):
     """Whether stacks of these engines exist, and the trainer takes these GPUs."""
     gpus, nodes = int(chosen["gpus"] or 0), int(chosen["nodes"] or 1)
     fitting = [one for one in STACKS if (one.cuda is not None) == (gpus > 0)]
@@ -70,17 +68,17 @@ def allowed(chosen: dict[str, str | None]) -> bool:
     return bool(engines) and used <= engines and all(takes[one] for one in used)
 
 
-def combinations(number: int) -> list[dict[str, str | None]]:
+def combinations(number):
     """Every value alone, and twice as many combinations by chance: those that can run, and those that cannot."""
     chance = random.Random(1)
-    found: list[dict[str, str | None]] = [dict.fromkeys(CHOICES)]
+    found = [dict.fromkeys(CHOICES)]
     found += [dict.fromkeys(CHOICES) | {name: value} for name in CHOICES for value in CHOICES[name]]
     alike = [dict(zip(CHOICES, row, strict=True)) for row in itertools.product(*CHOICES.values())]
     some = chance.sample(alike, 1500)
     return found + [one for one in some if allowed(one)][:number] + [one for one in some if not allowed(one)][:number]
 
 
-def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_writes_plans_for_every_combination_of_flags(here, capsys):
     written = refused = 0
     for number, chosen in enumerate(combinations(10)):
         file = Path(f"{2000 + number}.yaml")  # as YAML reads it, a number
@@ -118,9 +116,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here: Path, capsys:
         ("--partition 'a b'", "--partition: must be a Slurm partition (got 'a b')"),
     ],
 )
-def test_a_wrong_answer_is_one_line_with_what_is_allowed(
-    here: Path, capsys: pytest.CaptureFixture[str], given: str, said: str
-) -> None:
+def test_a_wrong_answer_is_one_line_with_what_is_allowed(here, capsys, given, said):
     before = sorted(here.rglob("*"))
     assert main(["new", *shlex.split(given)]) == 1
     told = capsys.readouterr().err
@@ -129,7 +125,7 @@ def test_a_wrong_answer_is_one_line_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("there", ["my.yaml", "profiles/my/config.yaml"])
-def test_no_file_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str], there: str) -> None:
+def test_no_file_is_overwritten(here, capsys, there):
     Path(there).parent.mkdir(parents=True, exist_ok=True)
     Path(there).write_text("mine")
     before = sorted(here.rglob("*"))
@@ -138,14 +134,14 @@ def test_no_file_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str], 
     assert Path(there).read_text() == "mine" and sorted(here.rglob("*")) == before
 
 
-def test_the_commands_that_follow_can_be_copied_for_any_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_that_follow_can_be_copied_for_any_name(here, capsys):
     """A space in a folder's name, such as people have, is one word of the shell's."""
     assert main(["new", "my runs/実験.yaml", "--gpus", "0"]) == 0
     follow = capsys.readouterr().out.partition("next: ")[2].splitlines()
     assert len(follow) == 3 and all("my runs/実験.yaml" in shlex.split(line, comments=True) for line in follow), follow
 
 
-def test_without_a_terminal_nothing_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_nothing_is_asked(here, capsys):
     """Standard input holds an answer that nobody reads."""
     assert main(["new"]) == 0
     out = capsys.readouterr().out

@@ -1,7 +1,5 @@
 """The plan: ids, fingerprints, sweeps, and what they depend on."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from trainers import Spread
-from workflow.config.plan import Plan, StackFacts, load_plan, plan_runs, stack_facts
+from workflow.config.plan import StackFacts, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
 from .two_arms import two_arms
@@ -25,17 +23,17 @@ ROOT = Path(__file__).resolve().parents[1]
 RAW = two_arms()
 
 
-def planned(lock: str = "0" * 12, **changes: Any) -> Plan:
+def planned(lock="0" * 12, **changes):
     """The default experiment with top-level keys replaced and stacks of a given lock."""
     raw = copy.deepcopy(RAW) | changes
 
-    def facts(stack: str) -> StackFacts:
+    def facts(stack):
         return StackFacts("trl", "vllm" if "vllm" in stack else "transformers", "cpu", "1.16.0", lock)
 
     return plan_runs(parse_config(raw), facts)
 
 
-def test_a_sweep_is_cartesian_and_an_arms_option_multiplies_that_arm_only() -> None:
+def test_a_sweep_is_cartesian_and_an_arms_option_multiplies_that_arm_only():
     sweep = {"workload.temperature": [0.5, 1.0], "arms.vllm.options.vllm_max_num_seqs": [4, 8]}
     runs = planned(sweep=sweep, seeds=[0]).runs
     assert list(runs) == [
@@ -52,7 +50,7 @@ def test_a_sweep_is_cartesian_and_an_arms_option_multiplies_that_arm_only() -> N
     assert spec["trainer_args"]["vllm_max_num_seqs"] == 8
 
 
-def test_the_arms_of_a_pair_are_submitted_in_turns() -> None:
+def test_the_arms_of_a_pair_are_submitted_in_turns():
     plan = planned(seeds=[0, 1], sweep={"workload.temperature": [0.9, 1.0]})
     order = sorted(plan.runs, key=plan.priority, reverse=True)
     assert [run.rpartition("-")[2] for run in order] == ["s0"] * 4 + ["s1"] * 4
@@ -65,13 +63,13 @@ def test_the_arms_of_a_pair_are_submitted_in_turns() -> None:
         assert before[second] == [other, plan.runs[other].fingerprint]
 
 
-def test_ids_are_stable_when_other_runs_come_and_go() -> None:
+def test_ids_are_stable_when_other_runs_come_and_go():
     few, many = planned(seeds=[3]).runs, planned(seeds=[1, 3, 5], description="other words").runs
     for run_id, run in few.items():
         assert many[run_id] == run
 
 
-def test_the_fingerprint_covers_spec_and_lock() -> None:
+def test_the_fingerprint_covers_spec_and_lock():
     run = planned().runs["vllm-s0"]
     assert planned(lock="1" * 12).runs["vllm-s0"].fingerprint != run.fingerprint
     workload = copy.deepcopy(RAW["workload"]) | {"steps": 13}
@@ -80,12 +78,12 @@ def test_the_fingerprint_covers_spec_and_lock() -> None:
 
 
 @pytest.mark.parametrize("name", ["camino-2025", "camino-2025-ablation", "camino-2025-published"])
-def test_the_order_in_which_settings_are_written_trains_nothing_anew(name: str) -> None:
+def test_the_order_in_which_settings_are_written_trains_nothing_anew(name):
     """verl gets its settings as a list, whose order is a part of the run's fingerprint."""
     raw = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8"))
     facts = cache(stack_facts)
 
-    def turned(value: Any) -> Any:
+    def turned(value):
         return {k: turned(v) for k, v in reversed(value.items())} if isinstance(value, dict) else value
 
     written, other = plan_runs(parse_config(raw), facts), plan_runs(parse_config(turned(raw)), facts)
@@ -105,7 +103,7 @@ def test_the_order_in_which_settings_are_written_trains_nothing_anew(name: str) 
         unique_by=lambda value: (type(value).__name__, value),
     )
 )
-def test_any_swept_value_gives_a_folder_name_of_its_own(values: list[Any]) -> None:
+def test_any_swept_value_gives_a_folder_name_of_its_own(values):
     runs = planned(sweep={"arms.vllm.options.generation_kwargs": values}, seeds=[0]).runs
     ids = [run_id for run_id in runs if run_id.startswith("vllm")]
     assert len(set(ids)) == len(values)
@@ -114,7 +112,7 @@ def test_any_swept_value_gives_a_folder_name_of_its_own(values: list[Any]) -> No
         assert "/" not in run_id and run_id not in (".", "..") and run_id.isascii() and run_id.isprintable()
 
 
-def test_warmup_leaves_steps_to_count_also_where_steps_are_swept() -> None:
+def test_warmup_leaves_steps_to_count_also_where_steps_are_swept():
     with pytest.raises(UserError, match=r"warmup_steps must be less than workload.steps.*\(got 12 and 12\)"):
         planned(warmup_steps=12)
     sweep = {"workload.steps": [20, 5]}
@@ -124,12 +122,12 @@ def test_warmup_leaves_steps_to_count_also_where_steps_are_swept() -> None:
 
 
 @pytest.mark.parametrize("values", [[1, 1.0], ["0.5", 0.5], [0.5, 0.5]])
-def test_equal_values_of_a_sweep_are_refused_though_their_ids_differ(values: list[Any]) -> None:
+def test_equal_values_of_a_sweep_are_refused_though_their_ids_differ(values):
     with pytest.raises(UserError, match="sweep lists the same value twice"):
         planned(sweep={"workload.temperature": values})
 
 
-def test_local_files_are_the_data_and_all_of_a_model_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_files_are_the_data_and_all_of_a_model_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     model = tmp_path / "model"
     for name in ("config.json", "shards/b.safetensors", "shards/a.safetensors", ".git/HEAD"):
@@ -143,7 +141,7 @@ def test_local_files_are_the_data_and_all_of_a_model_folder(tmp_path: Path, monk
     assert plan.local_files(inputs_id) == [str(tmp_path / name) for name in names]
 
 
-def test_what_a_trainers_arms_share_is_under_each_arms_own_words() -> None:
+def test_what_a_trainers_arms_share_is_under_each_arms_own_words():
     shared = {
         "trl": {"options": {"max_grad_norm": 0.5, "model_init_kwargs.dtype": "float32"}, "env": {"A": "1", "B": "1"}}
     }
@@ -166,12 +164,12 @@ def test_what_a_trainers_arms_share_is_under_each_arms_own_words() -> None:
         ({"nodes": 2, "micro_batch_size": 32, "batch_size": 96, "num_generations": 4}, "(got 32; try 16)"),
     ],
 )
-def test_words_that_an_arm_cannot_follow_are_refused(workload: dict[str, Any], says: str) -> None:
+def test_words_that_an_arm_cannot_follow_are_refused(workload, says):
     with pytest.raises(UserError, match=re.escape(says)):
         planned(workload=RAW["workload"] | workload)
 
 
-def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
+def test_each_process_of_trl_learns_from_its_share_of_the_batch():
     arms = {"transformers": RAW["arms"]["transformers"]}
     raw = {"arms": arms, "baseline": "transformers", "workload": RAW["workload"] | {"nodes": 2}}
     one, two = (planned(**changes).runs["transformers-s0"].spec for changes in ({}, raw))
@@ -189,7 +187,7 @@ def test_each_process_of_trl_learns_from_its_share_of_the_batch() -> None:
     )
 
 
-def on_gpus(options: dict[str, Any], accelerator: str = "cuda", trainer: str = "trl", **words: Any) -> dict[str, Any]:
+def on_gpus(options, accelerator="cuda", trainer="trl", **words):
     """The arguments of TRL, or of ms-swift, with transformers on two GPUs."""
     arm = RAW["arms"]["transformers"] | {"trainer": trainer, "options": options}
     workload = RAW["workload"] | {"gpus_per_node": 2} | words
@@ -199,7 +197,7 @@ def on_gpus(options: dict[str, Any], accelerator: str = "cuda", trainer: str = "
 
 
 @pytest.mark.parametrize("trainer", ["trl", "swift"])
-def test_fsdp_is_an_option_on_several_gpus(trainer: str) -> None:
+def test_fsdp_is_an_option_on_several_gpus(trainer):
     args = on_gpus({"fsdp": True, "fsdp_config.reshard_after_forward": False}, trainer=trainer)
     assert (args["fsdp"], args["fsdp_config"]) == (True, {"reshard_after_forward": False})
 
@@ -213,12 +211,12 @@ def test_fsdp_is_an_option_on_several_gpus(trainer: str) -> None:
         ({"fsdp": True, "fsdp_config.cpu_ram_efficient_loading": True}, {}, "reshard_after_forward"),
     ],
 )
-def test_what_fsdp_cannot_do_is_refused(options: dict[str, Any], words: dict[str, Any], says: str) -> None:
+def test_what_fsdp_cannot_do_is_refused(options, words, says):
     with pytest.raises(UserError, match=re.escape(says)):
         on_gpus(options, **words)
 
 
-def served(stack: str = "cuda", trainer: str = "trl", **changes: Any) -> dict[str, Any]:
+def served(stack="cuda", trainer="trl", **changes):
     """The specification of a run with vLLM's server beside its trainer."""
     options = {"vllm_mode": "server", **changes.pop("options", {})}
     raw = copy.deepcopy(RAW) | {"baseline": "vllm"}
@@ -238,9 +236,7 @@ def served(stack: str = "cuda", trainer: str = "trl", **changes: Any) -> dict[st
         # As many as divide the model's heads.
     ],
 )
-def test_a_server_has_gpus_of_its_own(
-    trainer: str, workload: dict[str, Any], options: dict[str, Any], gpus: int, processes: int
-) -> None:
+def test_a_server_has_gpus_of_its_own(trainer, workload, options, gpus, processes):
     spec = served(trainer=trainer, options=options, **workload)
     args = spec["trainer_args"]
     patience_s = options.get("vllm_server_timeout", 1800.0)
@@ -259,9 +255,7 @@ def test_a_server_has_gpus_of_its_own(
         (3, {"vllm_data_parallel_size": 2}, (2, 2)),
     ],
 )
-def test_a_server_of_several_engines_has_the_gpus_of_all(
-    nodes: int, options: dict[str, Any], parallel: tuple[int, int]
-) -> None:
+def test_a_server_of_several_engines_has_the_gpus_of_all(nodes, options, parallel):
     spec = served(trainer="swift", options=options, gpus_per_node=4, nodes=nodes)
     args, gpus = spec["trainer_args"], parallel[0] * parallel[1]
     assert (args["vllm_tensor_parallel_size"], args["vllm_data_parallel_size"]) == parallel
@@ -270,20 +264,20 @@ def test_a_server_of_several_engines_has_the_gpus_of_all(
     assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * processes == 24
 
 
-def test_a_server_on_a_cpu_has_none() -> None:
+def test_a_server_on_a_cpu_has_none():
     spec = served("cpu", dtype="float32")
     assert spec["server"]["gpus"] == 0 and spec["trainer_args"]["per_device_train_batch_size"] == 24
     assert served("cpu", dtype="float32", nodes=3)["trainer_args"]["per_device_train_batch_size"] == 12
 
 
-def test_an_adapter_is_turned_on_by_its_switch() -> None:
+def test_an_adapter_is_turned_on_by_its_switch():
     words = {"use_peft": True, "lora_r": 8}
     assert served("cpu", dtype="float32", options=words)["trainer_args"].items() >= words.items()
     with pytest.raises(UserError, match=r"options\.lora_r is for a LoRA adapter; set options\.use_peft to true"):
         served("cpu", dtype="float32", options={"lora_r": 8})
 
 
-def test_an_adapter_is_refused_where_nothing_merges_it() -> None:
+def test_an_adapter_is_refused_where_nothing_merges_it():
     raw = copy.deepcopy(RAW) | {"baseline": "one"}
     raw["arms"] = {
         "one": {"trainer": "trl", "engine": "sglang", "stack": "x", "options": {"use_peft": True, "lora_r": 8}}
@@ -307,9 +301,7 @@ def test_an_adapter_is_refused_where_nothing_merges_it() -> None:
         ),
     ],
 )
-def test_gpus_of_a_server_that_the_trainer_would_share_are_refused(
-    trainer: str, workload: dict[str, Any], options: dict[str, Any], says: str
-) -> None:
+def test_gpus_of_a_server_that_the_trainer_would_share_are_refused(trainer, workload, options, says):
     with pytest.raises(UserError, match=says):
         served(trainer=trainer, options=options, **workload)
 
@@ -323,7 +315,7 @@ def test_gpus_of_a_server_that_the_trainer_would_share_are_refused(
         ("0.9.1", {"trainer.use_v1": False}, 1 + 3 * 8),
     ],
 )
-def test_what_verl_reserves_of_ray_is_known_before_it_starts(version: str, options: dict[str, Any], cpus: int) -> None:
+def test_what_verl_reserves_of_ray_is_known_before_it_starts(version, options, cpus):
     raw = copy.deepcopy(RAW)
     raw["arms"] = {"sglang": {"trainer": "verl", "engine": "sglang", "stack": "x", "options": options}}
     raw["baseline"] = "sglang"
@@ -332,7 +324,7 @@ def test_what_verl_reserves_of_ray_is_known_before_it_starts(version: str, optio
     assert {run.spec["least_cpus"] for run in plan.runs.values()} == {cpus}
 
 
-def test_the_plan_is_the_same_after_a_journey_as_json() -> None:
+def test_the_plan_is_the_same_after_a_journey_as_json():
     """As the rule `plan` hands the configuration to its command."""
     facts = cache(stack_facts)
     for file in [ROOT / "config.yaml", *sorted((ROOT / "experiments").glob("*.yaml"))]:
@@ -341,12 +333,12 @@ def test_the_plan_is_the_same_after_a_journey_as_json() -> None:
         assert one.as_json() == same.as_json(), file
 
 
-def test_a_model_without_weights_is_only_for_replays() -> None:
+def test_a_model_without_weights_is_only_for_replays():
     with pytest.raises(UserError, match=r"builtin:phi4-shape has no weights to train; use it with trainer replay"):
         planned(workload=RAW["workload"] | {"model": {"source": "builtin:phi4-shape"}})
 
 
-def test_a_checkpoint_that_cannot_be_resumed_from_is_refused() -> None:
+def test_a_checkpoint_that_cannot_be_resumed_from_is_refused():
     arms = copy.deepcopy(RAW["arms"])
     arms["vllm"]["options"] = {**arms["vllm"].get("options", {}), "save_only_model": True}
     with pytest.raises(UserError, match=r"options.save_only_model of an arm is not free"):

@@ -1,16 +1,12 @@
 """A short fault of a shared file system ends no training: what reads a shared file tries again, or reads it later."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import os
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -67,11 +63,11 @@ THREADS = {
 }
 
 
-def name_of(call: ast.Call) -> str:
+def name_of(call):
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def catches(kinds: ast.expr | None) -> bool:
+def catches(kinds):
     """Whether an `except` or a `suppress` of these kinds catches OSError."""
     return kinds is None or bool({"OSError", "Exception", "BaseException"} & {*re.findall(r"\w+", ast.unparse(kinds))})
 
@@ -79,37 +75,37 @@ def catches(kinds: ast.expr | None) -> bool:
 class Reads(ast.NodeVisitor):
     """The unguarded reads of a file, as `function: line`; functions that a guard calls are guarded."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.bare: list[tuple[str, int]] = []
-        self.threads: list[str] = []
+    def __init__(self, tree):
+        self.bare = []
+        self.threads = []
         self._function, self._guarded = "", False
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node) in GUARDS]
         inside = [node for call in calls for argument in call.args for node in ast.walk(argument)]
         self._retried = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in inside}
         self.visit(tree)
 
-    def _within(self, nodes: Any, guarded: bool) -> None:
+    def _within(self, nodes, guarded):
         before, self._guarded = self._guarded, self._guarded or guarded
         for node in nodes:
             self.visit(node)
         self._guarded = before
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node):
         before = self._function, self._guarded
         self._function, self._guarded = node.name, node.name in self._retried
         self.generic_visit(node)
         self._function, self._guarded = before
 
-    def visit_Try(self, node: ast.Try) -> None:
+    def visit_Try(self, node):
         self._within(node.body, any(catches(handler.type) for handler in node.handlers))
         self._within([*node.handlers, *node.orelse, *node.finalbody], False)
 
-    def visit_With(self, node: ast.With) -> None:
+    def visit_With(self, node):
         calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
         guarded = any(name_of(call) == "suppress" and any(map(catches, call.args)) for call in calls)
         self._within([*node.items, *node.body], guarded)
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def visit_Call(self, node):
         name = name_of(node)
         if name == "Thread":
             self.threads.append(self._function)
@@ -119,12 +115,12 @@ class Reads(ast.NodeVisitor):
         self._within(ast.iter_child_nodes(node), name in GUARDS)
 
 
-def reads() -> dict[str, Reads]:
+def reads():
     files = sorted({file for pattern in DURING_A_TRAINING for file in ROOT.glob(pattern)})
     return {str(file.relative_to(ROOT)): Reads(ast.parse(file.read_text())) for file in files}
 
 
-def test_what_runs_during_a_training_reads_no_shared_file_without_a_guard() -> None:
+def test_what_runs_during_a_training_reads_no_shared_file_without_a_guard():
     """`retry_io`, `present`, or an `except OSError` that reads it later."""
     found = reads()
     bare = {f"{file}:{function}": f"{file}:{line}" for file, one in found.items() for function, line in one.bare}
@@ -133,22 +129,22 @@ def test_what_runs_during_a_training_reads_no_shared_file_without_a_guard() -> N
     assert not [one for one in EXCEPTIONS if not any(one in (key, key.partition(":")[0]) for key in bare)]
 
 
-def test_threads_that_watch_are_started_in_one_place() -> None:
+def test_threads_that_watch_are_started_in_one_place():
     found = {f"{file}:{function}" for file, one in reads().items() for function in one.threads}
     assert found <= THREADS
 
 
 @pytest.fixture
-def stale(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+def stale(monkeypatch):
     """A file system that refuses to look at files of a name, some times."""
 
-    def refuse(part: str, times: int) -> None:
+    def refuse(part, times):
         left = [times]
 
-        def failing(of: Any, name: str) -> None:
+        def failing(of, name):
             real = getattr(of, name)
 
-            def call(path: Any, *args: Any, **named: Any) -> Any:
+            def call(path, *args, **named):
                 if part in str(path) and left[0] > 0:
                     left[0] -= 1
                     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
@@ -162,16 +158,16 @@ def stale(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     return refuse
 
 
-def test_present_says_when_it_cannot_be_known(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+def test_present_says_when_it_cannot_be_known(tmp_path, stale):
     (tmp_path / "stop").touch()
     stale("stop", 1)
     assert [present(tmp_path / "stop"), present(tmp_path / "stop"), present(tmp_path / "no")] == [None, True, False]
 
 
-def test_a_watching_thread_outlives_its_errors(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_watching_thread_outlives_its_errors(capfd):
     over, looks = threading.Event(), []
 
-    def look() -> None:
+    def look():
         looks.append(len(looks))
         if len(looks) == 4:
             over.set()
@@ -182,7 +178,7 @@ def test_a_watching_thread_outlives_its_errors(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err.count("requests: RuntimeError: a broken look") == 1
 
 
-def test_a_step_of_verl_outlives_a_stale_request(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+def test_a_step_of_verl_outlives_a_stale_request(tmp_path, stale):
     one = step_hooks.StepHooks(tmp_path)
     one._trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=9)))
     (tmp_path / "stop").touch()
@@ -194,7 +190,7 @@ def test_a_step_of_verl_outlives_a_stale_request(tmp_path: Path, stale: Callable
     assert one._wanted(step_hooks.STOP)  # seen once, it holds
 
 
-def test_a_stop_reaches_verl_once_the_files_answer(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+def test_a_stop_reaches_verl_once_the_files_answer(tmp_path, stale):
     stop = in_ray.Stop(tmp_path)
     (tmp_path / "training").touch()
     stop._name = "SIGTERM"
@@ -212,7 +208,7 @@ def test_a_stop_reaches_verl_once_the_files_answer(tmp_path: Path, stale: Callab
         other.check()
 
 
-def test_a_stale_checkpoint_is_not_an_incomplete_one(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+def test_a_stale_checkpoint_is_not_an_incomplete_one(tmp_path, stale):
     make_checkpoint(tmp_path, 4)
     make_checkpoint(tmp_path, 6)
     stale("checkpoint-6/", 1)
@@ -220,7 +216,7 @@ def test_a_stale_checkpoint_is_not_an_incomplete_one(tmp_path: Path, stale: Call
     assert newest is not None and newest.step == 6
 
 
-def test_a_stale_checkpoint_of_verl_is_not_removed(tmp_path: Path, stale: Callable[[str, int], None]) -> None:
+def test_a_stale_checkpoint_of_verl_is_not_removed(tmp_path, stale):
     for step in (10, 20, 30):
         write_checkpoint(tmp_path, step)
     stale("global_step_30/data.pt", 1)

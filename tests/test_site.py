@@ -1,12 +1,9 @@
 """The site of docs/ builds and is shown without a network, and its links and anchors lead somewhere."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from .importing import ROOT
 NO_NETWORK = "import runpy, socket; socket.socket.connect = None; runpy.run_module('sphinx', run_name='__main__')"
 
 
-def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+def build(source, out):
     """Builds as `make docs-site` does."""
     made = re.search(r"^docs-site:.*\n\t@\$\(BIN\)/python -m sphinx (.*) docs ", (ROOT / "Makefile").read_text(), re.M)
     assert made
@@ -25,7 +22,7 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     done = build(ROOT / "docs", folder)
     assert done.returncode == 0, done.stderr
@@ -33,12 +30,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.full("whole workflows")
-def test_the_site_has_every_page_of_docs(site: Path) -> None:
+def test_the_site_has_every_page_of_docs(site):
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if not (site / page).with_suffix(".html").is_file()] == []
 
 
-def test_what_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+def test_what_leads_nowhere_fails_the_build(tmp_path):
     shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
     (tmp_path / "index.md").write_text(
         "# Index\n\n[a page](missing.md), [an anchor](other.md#nowhere), [a file](../missing.yaml), [here](#gone)\n\n"

@@ -1,7 +1,5 @@
 """The smoke tests' wiring: one engine alone, given wheels, any Python from 3.11 on."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -21,9 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(("name", "arm"), [("gpu-smoke", "vllm"), ("gpu-smoke", "sglang"), ("cpu-smoke", "vllm")])
-def test_one_engine_alone_trains_the_same_run(
-    name: str, arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_engine_alone_trains_the_same_run(name, arm, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     whole = load_plan(yaml.safe_load(Path(f"experiments/{name}.yaml").read_text()))
     out = tmp_path / "one.yaml"
@@ -33,7 +29,7 @@ def test_one_engine_alone_trains_the_same_run(
     assert {run.fingerprint for run in one.runs.values()} == {whole.runs[f"{arm}-s0"].fingerprint}
 
 
-def smoke(tmp_path: Path, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+def smoke(tmp_path, **environ):
     """smoke.sh with programs that only note how they were called: the real ones are tested on their own."""
     noted = tmp_path / "noted"
     for name in ("python", "snakemake", "rolloutbench"):
@@ -50,7 +46,7 @@ def smoke(tmp_path: Path, **environ: str) -> tuple[subprocess.CompletedProcess[s
     return done, [call.splitlines() for call in calls]
 
 
-def test_one_arm_and_a_wheel_for_a_stack_that_is_built(tmp_path: Path) -> None:
+def test_one_arm_and_a_wheel_for_a_stack_that_is_built(tmp_path):
     done, calls = smoke(tmp_path, ARMS="vllm", WHEEL="a.whl", SHA256="aa")
     assert done.returncode == 0, done.stderr
     one = ".cache/gpu-smoke-vllm.yaml"
@@ -60,7 +56,7 @@ def test_one_arm_and_a_wheel_for_a_stack_that_is_built(tmp_path: Path) -> None:
 
 
 @pytest.mark.full("whole workflows")
-def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> None:
+def test_a_python_without_ensurepip_makes_the_environment(tmp_path):
     """As Debian's without python3-venv, and as an interpreter that is an environment itself."""
     bare = executable(
         tmp_path / "bare",
@@ -79,7 +75,7 @@ def test_a_python_without_ensurepip_makes_the_environment(tmp_path: Path) -> Non
     assert {"pip", "setuptools", "rbt-nothing"} <= set(listed.split())
 
 
-def test_an_option_that_is_given_up_says_what_to_use(tmp_path: Path) -> None:
+def test_an_option_that_is_given_up_says_what_to_use(tmp_path):
     done, noted = smoke(tmp_path, STACK_PYTHON="/venv/bin/python")
     assert done.returncode == 1 and not noted
     assert "workflow.stacks found NAME --python /venv/bin/python" in done.stderr and len(done.stderr.splitlines()) <= 3

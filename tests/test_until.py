@@ -1,16 +1,12 @@
 """`seeds: {until, most}`: pairs of runs are added until the verdict is resolved."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +14,7 @@ import yaml
 from analysis.estimates.alpha_spending import FIRST_LOOK
 from common.errors import UserError
 from workflow.config.model import Until
-from workflow.config.plan import Plan, load_plan
+from workflow.config.plan import load_plan
 from workflow.runs.looks import pairs_wanted, wanted_runs
 
 from .patience import run as run_patiently
@@ -37,11 +33,11 @@ UNTIL = {"until": 1.05, "most": 6}
 NOISE = {"vllm": (0.0, 0.02, 0.01, 0, 0, 0), "sglang": (0.0, -0.02, -0.01, 0, 0, 0)}
 
 
-def plan(seeds: Any) -> Plan:
+def plan(seeds):
     return load_plan(two_arms() | {"seeds": seeds})
 
 
-def test_the_runs_are_those_of_the_same_seeds_in_a_list() -> None:
+def test_the_runs_are_those_of_the_same_seeds_in_a_list():
     until, listed = plan(UNTIL), plan(list(range(6)))
     assert {one.run_id: one.fingerprint for one in until.runs.values()} == {
         one.run_id: one.fingerprint for one in listed.runs.values()
@@ -62,12 +58,12 @@ def test_the_runs_are_those_of_the_same_seeds_in_a_list() -> None:
         ([0, 0], "seeds must differ"),
     ],
 )
-def test_what_cannot_be_is_told(seeds: Any, says: str) -> None:
+def test_what_cannot_be_is_told(seeds, says):
     with pytest.raises(UserError, match=re.escape(says)):
         plan(seeds)
 
 
-def test_an_imported_arm_is_compared_by_the_logs_that_there_are() -> None:
+def test_an_imported_arm_is_compared_by_the_logs_that_there_are():
     raw = two_arms() | {"seeds": UNTIL}
     raw["arms"]["logs"] = {"trainer": "verl", "engine": "vllm", "import": str(FORMATS / "verl-console-vllm-0.log")}
     assert list(load_plan(raw).first_pairs(1)) == ["transformers-s0", "vllm-s0", "logs-s0"]
@@ -76,7 +72,7 @@ def test_an_imported_arm_is_compared_by_the_logs_that_there_are() -> None:
         load_plan(raw | {"arms": alone, "baseline": "vllm"})
 
 
-def test_an_experiment_of_logs_alone_has_all_that_there_are() -> None:
+def test_an_experiment_of_logs_alone_has_all_that_there_are():
     """The report then says how many more logs would resolve the verdict."""
     arms = {
         engine: {"trainer": "verl", "engine": engine, "import": str(FORMATS / f"verl-console-{engine}-0.log")}
@@ -86,11 +82,11 @@ def test_an_experiment_of_logs_alone_has_all_that_there_are() -> None:
     assert list(wanted_runs(logs, None)) == list(logs.imports) and len(logs.imports) == 2
 
 
-def test_the_next_pair_is_wanted_while_the_last_look_is_open() -> None:
+def test_the_next_pair_is_wanted_while_the_last_look_is_open():
     assert Until.model_validate(UNTIL).least == FIRST_LOOK
-    looks: dict[int, dict[str, Any]] = {}
+    looks = {}
 
-    def wanted() -> int:
+    def wanted():
         return pairs_wanted(plan(UNTIL), lambda pairs: looks.get(pairs, {}))
 
     assert wanted() == 2
@@ -105,14 +101,14 @@ def test_the_next_pair_is_wanted_while_the_last_look_is_open() -> None:
     assert list(plan(UNTIL).first_pairs(1)) == ["transformers-s0", "vllm-s0"]
 
 
-def slower(console: str, factor: float) -> str:
+def slower(console, factor):
     """A console of verl with all times multiplied."""
     times = r"(timing_s/\w+|perf/time_per_step):([\d.]+)"
     return re.sub(times, lambda found: f"{found[1]}:{float(found[2]) * factor:.3f}", console)
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Iterator[Path]:
+def experiment(tmp_path):
     """A folder with an experiment of a script in two engines: sglang is 1.5 times as fast, with noise between runs."""
     program(tmp_path / "bin" / "python3", PROGRAM)
     lines = (FORMATS / "verl-console-vllm-0.log").read_text()
@@ -127,26 +123,26 @@ def experiment(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
 
 
-def env(folder: Path) -> dict[str, str]:
+def env(folder):
     return {**os.environ, "BENCH": str(folder), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
 
 
-def rolloutbench(folder: Path, *words: str) -> str:
+def rolloutbench(folder, *words):
     command = [str(Path(sys.executable).with_name("rolloutbench")), *words]
     return subprocess.run(command, cwd=folder, env=env(folder), capture_output=True, text=True, check=True).stdout
 
 
-def snakemake_command(profile: Path) -> list[str]:
+def snakemake_command(profile):
     command = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "workflow" / "Snakefile")]
     return [*command, "--profile", str(profile), "--configfile", "run-ab.yaml"]
 
 
-def snakemake(folder: Path) -> subprocess.CompletedProcess[str]:
+def snakemake(folder):
     return run_patiently(snakemake_command(ROOT / "profiles" / "local"), 300, cwd=folder, env=env(folder))
 
 
 @pytest.mark.full("a whole workflow by snakemake")
-def test_pairs_are_added_until_the_verdict_is_known(experiment: Path) -> None:
+def test_pairs_are_added_until_the_verdict_is_known(experiment):
     """It stops where an arm fails in one seed, and goes on there."""
     results = experiment / "results" / "run-ab"
     assert "least 2 run pairs" in rolloutbench(experiment, "plan", "run-ab.yaml")

@@ -1,7 +1,5 @@
 """The wheel of a fresh clone has every file that its packages read, and works in an environment without the clone."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -26,7 +24,7 @@ pytestmark = [
 ]
 
 
-def tracked() -> set[str]:
+def tracked():
     """The files of a fresh clone, with the changes that are not committed yet."""
     listing = ["git", "ls-files", "--", ".", ":!tests", ":!docs"]
     named = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -34,7 +32,7 @@ def tracked() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """Built as `pip wheel` does, from a clone that is gone afterwards."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
@@ -49,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(wheel, tmp_path_factory):
     """Of a new environment with the wheel, and with this environment's packages for what the wheel requires."""
     env = tmp_path_factory.mktemp("env")
     venv.create(env, symlinks=True)
@@ -62,29 +60,29 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
+def elsewhere(tmp_path):
     """A folder of a user's, with two logs."""
     for log in ("verl-console-vllm-0.log", "verl-console-sglang-0.log"):
         shutil.copyfile(LOGS / log, tmp_path / log)
     return tmp_path
 
 
-def site_of(python: Path) -> Path:
+def site_of(python):
     return Path(done([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], python.parent).strip())
 
 
-def named(requirements: str) -> set[str]:
+def named(requirements):
     """The packages of a requirements.in, or of a wheel's metadata."""
     return set(re.findall(r"^(?:Requires-Dist: )?([a-z][a-z0-9-]*)(?=[ ><=]|$)", requirements, re.MULTILINE))
 
 
-def done(command: list[str | Path], folder: Path) -> str:
+def done(command, folder):
     ended = run([str(word) for word in command], 600, cwd=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
-def test_it_has_every_file_of_the_packages(wheel: Path) -> None:
+def test_it_has_every_file_of_the_packages(wheel):
     inside = set(zipfile.ZipFile(wheel).namelist())
     packages = {name.split("/")[0] for name in inside if ".dist-info/" not in name}
     assert {"common", "node", "engines", "trainers", "analysis", "workflow", "envs", "profiles"} == packages
@@ -93,13 +91,13 @@ def test_it_has_every_file_of_the_packages(wheel: Path) -> None:
     assert sorted(of_packages - inside) == []
 
 
-def test_it_names_what_it_requires(python: Path) -> None:
+def test_it_names_what_it_requires(python):
     (metadata,) = site_of(python).glob("rolloutbench-*.dist-info/METADATA")
     asked = "\n".join(re.findall("^Requires-Dist: .*", metadata.read_text(encoding="utf-8"), re.MULTILINE))
     assert named(asked) == named((ROOT / REQUIREMENTS).read_text(encoding="utf-8")) >= {"pydantic", "wandb"}
 
 
-def test_it_compares_two_logs_in_another_folder(python: Path, elsewhere: Path) -> None:
+def test_it_compares_two_logs_in_another_folder(python, elsewhere):
     where = done([python, "-c", "import workflow; print(workflow.__file__)"], elsewhere)
     assert Path(where).is_relative_to(site_of(python)), where
     program = python.with_name("rolloutbench")
@@ -112,13 +110,13 @@ def test_it_compares_two_logs_in_another_folder(python: Path, elsewhere: Path) -
     assert (elsewhere / "comparison" / "report.html").stat().st_size > 100_000
 
 
-def test_it_prepares_an_experiment_in_another_folder(python: Path, elsewhere: Path) -> None:
+def test_it_prepares_an_experiment_in_another_folder(python, elsewhere):
     program = python.with_name("rolloutbench")
     makes_a_configuration(program, elsewhere)
     looks_at_the_machine(program, elsewhere)
 
 
-def makes_a_configuration(program: Path, folder: Path) -> None:
+def makes_a_configuration(program, folder):
     """`new` writes what plans there and in the checkout to the same runs, and says where the rules are."""
     said = done([program, "new", "--gpus", "8", "--partition", "h100"], folder)
     assert said.splitlines()[:2] == ["wrote my.yaml", "wrote profiles/my/config.yaml"]
@@ -148,7 +146,7 @@ def makes_a_configuration(program: Path, folder: Path) -> None:
         assert len(wrong.stderr.splitlines()) == 1
 
 
-def looks_at_the_machine(program: Path, folder: Path) -> None:
+def looks_at_the_machine(program, folder):
     """`doctor` checks the stacks without the checkout's files, and says what an installation cannot do."""
     env = os.environ | {"PIP_NO_INDEX": "1"}
     for words, level in (([], "warning"), (["my.yaml"], "failed")):

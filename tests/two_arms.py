@@ -1,9 +1,6 @@
 """The default experiment with two of its arms, the older ones: what most tests of plans and of runs need."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -11,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("transformers", "vllm")
 
 
-def two_arms() -> dict[str, Any]:
+def two_arms():
     """As YAML gives it; the baseline is transformers."""
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     return raw | {"baseline": ARMS[0], "arms": {name: raw["arms"][name] for name in ARMS}}

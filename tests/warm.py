@@ -5,8 +5,6 @@ forks: it reads orders from its standard input, a line of JSON each, and answers
 started, or with the exit status of one that has ended.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import inspect
@@ -20,9 +18,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 # What jobs import, where the stack has it.
@@ -43,26 +39,26 @@ class WarmJob:
     Its environment is that of its variables; /proc shows the environment of the process it was forked from.
     """
 
-    def __init__(self, pid: int, files: Sequence[Path], wait: Callable[[int], str]) -> None:
+    def __init__(self, pid, files, wait):
         self.pid = pid
-        self.returncode: int | None = None
+        self.returncode = None
         self._files, self._wait, self._ends = files, wait, os.pidfd_open(pid)
 
-    def poll(self, timeout: float | None = 0.0) -> int | None:
+    def poll(self, timeout=0.0):
         """Its exit status if it ends within a time (None: as long as it takes)."""
         if self.returncode is None and select.select([self._ends], [], [], timeout)[0]:
             self.returncode = int(self._wait(self.pid))
             os.close(self._ends)
         return self.returncode
 
-    def communicate(self, given: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(self, given=None, timeout=None):
         """Its output and its errors, when it has ended; `TimeoutExpired` if it has not."""
         if self.poll(timeout) is None:
             raise subprocess.TimeoutExpired("the program", timeout or 0.0)
         out, err = (file.read_text(encoding="utf-8") if file.exists() else "" for file in self._files)
         return out, err
 
-    def kill(self) -> None:
+    def kill(self):
         os.kill(self.pid, signal.SIGKILL)
 
 
@@ -73,7 +69,7 @@ class WarmPython:
     variables only then.
     """
 
-    def __init__(self, python: Path, environment: Mapping[str, str], imports_in: Mapping[str, str]) -> None:
+    def __init__(self, python, environment, imports_in):
         self._environment = {**environment, "PYTHONPATH": str(ROOT)}
         self._folder = tempfile.TemporaryDirectory(prefix="warm-")
         self._started = 0
@@ -86,14 +82,7 @@ class WarmPython:
             text=True,
         )
 
-    def run(
-        self,
-        *command: object,
-        cpu_s: float = 300.0,
-        given: str = "",
-        env: Mapping[str, str] | None = None,
-        forks: bool = False,
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *command, cpu_s=300.0, given="", env=None, forks=False):
         """Run a program as `start` does, to its end."""
         from tests.patience import ended
 
@@ -102,14 +91,7 @@ class WarmPython:
         assert job.returncode is not None
         return subprocess.CompletedProcess([*map(str, command)], job.returncode, out, err)
 
-    def start(
-        self,
-        *command: object,
-        given: str = "",
-        env: Mapping[str, str] | None = None,
-        forks: bool = False,
-        joined: bool = False,
-    ) -> WarmJob:
+    def start(self, *command, given="", env=None, forks=False, joined=False):
         """Start a file, or `-m` and a module or `-c` and a text, with arguments; `env` is added to the environment.
 
         With `forks` the Pythons that it starts are forks as well, with `joined` its errors are in its output.
@@ -121,10 +103,10 @@ class WarmPython:
         order = {"command": [*map(str, command)], "env": {**self._environment, **(env or {})}, "forks": forks}
         return WarmJob(int(self._ask(order | {"files": files})), (out, err), self._wait)
 
-    def _wait(self, pid: int) -> str:
+    def _wait(self, pid):
         return self._ask({"wait": pid})
 
-    def _ask(self, order: Mapping[str, Any]) -> str:
+    def _ask(self, order):
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -136,14 +118,14 @@ class WarmPython:
         assert answer, f"the Python that forks ended with {self._process.wait()}: {order}"
         return answer
 
-    def close(self) -> None:
+    def close(self):
         from tests.patience import ended
 
         ended(self._process, 60)  # without orders it ends
         self._folder.cleanup()
 
 
-def serve() -> None:
+def serve():
     """Answer orders until there are no more; a fork returns, too, and ends as any Python does."""
     sys.path.pop(0)  # this file's folder
     from node.hardware import importing
@@ -167,13 +149,13 @@ def serve() -> None:
         answers.flush()
 
 
-def require_one_thread() -> None:
+def require_one_thread():
     """A fork has no threads but its own: whoever waits for another's lock waits for ever."""
     threads = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
     assert threads - FORK_SAFE <= {Path("/proc/self/comm").read_text().strip()}, threads
 
 
-def follow(order: Mapping[str, Any]) -> None:
+def follow(order):
     """Be the program that was asked for, as Python would have started it."""
     from node.ranks import die_with_parent
 
@@ -189,12 +171,12 @@ def follow(order: Mapping[str, Any]) -> None:
     start(order["command"])
 
 
-def fork_children() -> None:
+def fork_children():
     """Make `subprocess` start this Python's programs as forks, too, where they inherit streams, folder and session."""
-    execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    execute = subprocess.Popen._execute_child
     signature = inspect.signature(execute)
 
-    def forked(*words: Any) -> None:
+    def forked(*words):
         given = signature.bind(*words).arguments
         process, command = given["self"], given["args"]
         inherits = given["cwd"] is None and not given["start_new_session"] and all(given[one] == -1 for one in PIPES)
@@ -205,15 +187,15 @@ def fork_children() -> None:
         sys.stderr.flush()
         process.pid = os.fork()
         if process.pid == 0:
-            subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+            subprocess.Popen._execute_child = execute
             become(command[1:], given)
         process._child_created = True
         return None
 
-    subprocess.Popen._execute_child = forked  # type: ignore[attr-defined]
+    subprocess.Popen._execute_child = forked
 
 
-def become(command: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
+def become(command, given):
     """Run a program in a fork that began in the middle of another, and end as Python does."""
     code = 1
     try:
@@ -233,14 +215,14 @@ def become(command: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
             print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def start(command: Sequence[str]) -> None:
+def start(command):
     """Run a module, a text or a file as the main program."""
     sys.argv = ["-c", *command[2:]] if command[0] == "-c" else list(command[command[0] == "-m" :])
     if command[0] == "-m":

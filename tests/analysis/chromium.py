@@ -1,23 +1,18 @@
 """A headless Chromium that tells everything it asked the network for, and everything it complained about."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
 
 from tests.patience import Patience
 
@@ -35,7 +30,7 @@ FLAGS = [
 PACKAGES = ("chromium", "chromium-driver", "fonts-noto-cjk")
 
 
-def programs() -> tuple[str, str]:
+def programs():
     """(browser, driver), installed first where that can be done; skips the test where it cannot."""
     found = _found()
     if not all(found) and os.geteuid() == 0 and Path("/etc/debian_version").is_file():
@@ -49,7 +44,7 @@ def programs() -> tuple[str, str]:
     return browser, driver
 
 
-def _found() -> tuple[str | None, str | None]:
+def _found():
     browser = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
     return browser, shutil.which("chromedriver")
 
@@ -66,10 +61,10 @@ def eventually(page, look, wanted=bool):
 class Page:
     """One browser window."""
 
-    def __init__(self, driver: webdriver.Chrome) -> None:
+    def __init__(self, driver):
         self.driver = driver
 
-    def open(self, path: Path, width: int = 1280, dark: bool = False, height: int = 900, at: str = "") -> None:
+    def open(self, path, width=1280, dark=False, height=900, at=""):
         self.point_away()
         self.driver.get_log("performance")
         self.driver.get_log("browser")
@@ -79,27 +74,27 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.driver.get(path.as_uri() + at)
 
-    def js(self, script: str) -> Any:
+    def js(self, script):
         return self.driver.execute_script(f"return {script}")
 
-    def find(self, selector: str) -> WebElement:
+    def find(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
-    def point_at(self, element: WebElement) -> None:
+    def point_at(self, element):
         ActionChains(self.driver).move_to_element(element).perform()
 
-    def point_away(self) -> None:
+    def point_away(self):
         """To the corner, where nothing is: what scrolls under the mouse is pointed at in the browser's own time."""
         self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 0, "y": 0})
 
-    def press(self, key: str) -> None:
+    def press(self, key):
         ActionChains(self.driver).send_keys(key).perform()
 
-    def complaints(self) -> list[str]:
+    def complaints(self):
         """Console messages, refused resources and uncaught errors since `open`."""
         return [f"{e['level']}: {e['message']}" for e in self.driver.get_log("browser")]
 
-    def requests(self) -> list[str]:
+    def requests(self):
         """Addresses asked for since `open`, except files on this machine and what the page made itself."""
         events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -108,7 +103,7 @@ class Page:
 
 
 @contextmanager
-def chromium() -> Iterator[Page]:
+def chromium():
     browser, driver = programs()
     options = webdriver.ChromeOptions()
     options.binary_location = browser

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.figures.drawing import Figure
 from analysis.figures.of_report import figures_of
 from analysis.runs import PlanRead
 
@@ -40,19 +38,17 @@ class FigureTables:
     stragglers: pd.DataFrame
     rewards: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"reward": [], "weight": []}))
 
-    def drawn(self) -> list[Figure]:
+    def drawn(self):
         tables = {name: getattr(self, name) for name in ("waterfall", "estimates", "noise", "stragglers", "rewards")}
         own = {"steps": self.wide, "phases": self.categories.assign(path="step"), "ranking": pd.DataFrame()}
         return figures_of(self.plan, tables | own, self.lengths)
 
 
-def plan_of(arms: list[str], warmup_steps: int = 2) -> PlanRead:
+def plan_of(arms, warmup_steps=2):
     return PlanRead("made-up", "", arms[0], {arm: {} for arm in arms}, warmup_steps, (), {})
 
 
-def wide_of(
-    arms: list[str], seeds: int = 2, steps: int = 12, factors: list[dict[str, Any]] | None = None, warmup_steps: int = 2
-) -> pd.DataFrame:
+def wide_of(arms, seeds=2, steps=12, factors=None, warmup_steps=2):
     """Steps of arms each 1.3 times as fast as the one before, down to the tenth."""
     random = np.random.default_rng(7)
     keys = [json.dumps(f, sort_keys=True, ensure_ascii=False) for f in factors or []] or [""]
@@ -86,11 +82,11 @@ def wide_of(
     return pd.concat(frames, ignore_index=True)
 
 
-def keys_of(wide: pd.DataFrame) -> pd.DataFrame:
+def keys_of(wide):
     return wide[["factors", "arm"]].drop_duplicates()
 
 
-def categories_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
+def categories_of(wide, residual=0.01):
     shares = {
         "generation": 0.7,
         "weight sync": 0.02,
@@ -105,7 +101,7 @@ def categories_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["factors", "arm", "category", "own_mean_s"])
 
 
-def waterfall_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
+def waterfall_of(wide, residual=0.01):
     means = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)["timing_s/step"].mean()
     rows = [
         (f, a, part, label, mean * (residual if kind == "residual" else share), kind)
@@ -115,7 +111,7 @@ def waterfall_of(wide: pd.DataFrame, residual: float = 0.01) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["factors", "arm", "part", "label", "seconds", "kind"])
 
 
-def estimates_of(wide: pd.DataFrame, plan: PlanRead, interval: float = 0.12) -> pd.DataFrame:
+def estimates_of(wide, plan, interval=0.12):
     random = np.random.default_rng(3)
     rows = []
     for n, (factors, arm) in enumerate(keys_of(wide).itertuples(index=False)):
@@ -139,12 +135,12 @@ def estimates_of(wide: pd.DataFrame, plan: PlanRead, interval: float = 0.12) -> 
     return pd.DataFrame(rows, columns=["factors", "arm", "estimate", "value", "low", "high", "verdict", "scope", "why"])
 
 
-def noise_of(wide: pd.DataFrame) -> pd.DataFrame:
+def noise_of(wide):
     rows = [(f, 0.96, 1.05, 4, "vllm again, the repetition of vllm", 0.8, 1.25) for f in wide["factors"].unique()]
     return pd.DataFrame(rows, columns=["factors", "low", "high", "runs", "source", "step_low", "step_high"])
 
 
-def lengths_of(wide: pd.DataFrame, each: int = 40) -> pd.DataFrame:
+def lengths_of(wide, each=40):
     random = np.random.default_rng(1)
     counted = wide.loc[wide["counted"], ["run_id", "arm", "factors", "step"]]
     many = counted.loc[counted.index.repeat(each)].reset_index(drop=True)
@@ -152,21 +148,13 @@ def lengths_of(wide: pd.DataFrame, each: int = 40) -> pd.DataFrame:
     return many.assign(value=np.round(random.gamma(3 + many["arm"].map(arms) / 4, 130)).astype(int))
 
 
-def stragglers_of(wide: pd.DataFrame) -> pd.DataFrame:
+def stragglers_of(wide):
     counted = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)
     mean, longest = counted["mean_response_length"].mean(), counted["max_response_length"].mean()
     return pd.DataFrame({"straggler_ratio": longest / mean, "length_bubble": 1 - mean / longest}).reset_index()
 
 
-def tables_of(
-    arms: list[str],
-    seeds: int = 2,
-    steps: int = 12,
-    factors: list[dict[str, Any]] | None = None,
-    residual: float = 0.01,
-    warmup_steps: int = 2,
-    responses: int = 40,
-) -> FigureTables:
+def tables_of(arms, seeds=2, steps=12, factors=None, residual=0.01, warmup_steps=2, responses=40):
     plan, wide = plan_of(arms, warmup_steps), wide_of(arms, seeds, steps, factors, warmup_steps)
     return FigureTables(
         plan=plan,

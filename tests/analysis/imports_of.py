@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,14 +23,14 @@ class ImportedRun:
     end: dict[str, Any]
 
 
-def spec_of(sources: list[str], trainer: str, engine: str = "vllm", arm: str = "one", **facts: Any) -> dict[str, Any]:
+def spec_of(sources, trainer, engine="vllm", arm="one", **facts):
     known = {"sources": sources, "version": None, "mode": "", "format": None, **facts}
     spec = {"run_id": f"{arm}-s0", "arm": arm, "trainer": trainer, "engine": engine, "seed": 0, "factors": {}}
     spec |= {"experiment": "x", "stack": "", "import": known}
     return spec | {"fingerprint": fingerprint_of(spec)}
 
 
-def run_of(folder: Path, sources: list[str], trainer: str, engine: str = "vllm", **facts: Any) -> ImportedRun:
+def run_of(folder, sources, trainer, engine="vllm", **facts):
     """`folder` is also where runs of wandb lie that were fetched before."""
     tables, end = import_run(spec_of(sources, trainer, engine, **facts), folder / "out", folder)
     table = pa.concat_tables(tables)
@@ -40,6 +39,6 @@ def run_of(folder: Path, sources: list[str], trainer: str, engine: str = "vllm",
     return ImportedRun(table.to_pandas(), told["timers"], verdicts, end)
 
 
-def written(folder: Path, text: str, name: str = "run.log") -> str:
+def written(folder, text, name="run.log"):
     (folder / name).write_text(text)
     return str(folder / name)

@@ -1,13 +1,8 @@
 """Made-up histories: copies of one real report with other times, releases and speeds."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import make_results
 import numpy as np
@@ -18,14 +13,14 @@ ARMS = {"transformers": ("transformers", 3.2), "vllm": ("vllm", 0.9)}
 DAY = 86400.0
 
 
-def finished(results: Path, **more: Any) -> Path:
+def finished(results, **more):
     """One experiment with its report."""
     make_results.realistic(results, ARMS, seeds=2, steps=6, **more)
     assert report(["--plan", str(results / "plan.json"), "--results", str(results), "--out", str(results)]) == 0
     return results
 
 
-def nightly(folder: Path, template: Path, speeds: Sequence[float], *, at: int = 10**9, noise: float = 0.02) -> None:
+def nightly(folder, template, speeds, *, at=10**9, noise=0.02):
     """An experiment for each night: `speeds` are the seconds of vllm's steps, as a factor.
 
     From night `at` on vllm has a new release. Runs differ by 1%, nights by `noise`; some nights are left out.
@@ -54,7 +49,7 @@ def nightly(folder: Path, template: Path, speeds: Sequence[float], *, at: int = 
         (into / "report.json").write_text(json.dumps(found, indent=1))
 
 
-def age(results: Path, night: int = 0) -> None:
+def age(results, night=0):
     """Makes a report as it was before report.json had `runs`, of another night."""
     found = json.loads((results / "report.json").read_text())
     del found["runs"], found["format"]

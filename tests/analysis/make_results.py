@@ -3,13 +3,8 @@
 They stand in for what the jobs write (docs/files.md), so that the analysis is tested without training.
 """
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from analysis.collect import collect_run
 from analysis.steps import write_steps
@@ -21,7 +16,7 @@ INPUTS_SHA256 = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 Phases = dict[str, float]
 
 
-def phases_from_leaves(leaves: Phases, slack_s: float = 0.0) -> Phases:
+def phases_from_leaves(leaves, slack_s=0.0):
     """Leaves' seconds with every parent added as its children's sum plus `slack_s`."""
     paths = {"/".join(p.split("/")[: i + 1]) for p in leaves for i in range(len(p.split("/")))}
     filled = dict(leaves)
@@ -31,7 +26,7 @@ def phases_from_leaves(leaves: Phases, slack_s: float = 0.0) -> Phases:
     return dict(sorted(filled.items()))
 
 
-def leaves(gen_s: float, rest_s: float = 0.1, sync_s: float | None = None) -> Phases:
+def leaves(gen_s, rest_s=0.1, sync_s=None):
     found = {
         f"{INPUTS}/generate": gen_s,
         f"{INPUTS}/old_log_prob": rest_s,
@@ -47,7 +42,7 @@ def leaves(gen_s: float, rest_s: float = 0.1, sync_s: float | None = None) -> Ph
     return found
 
 
-def metrics_row(step: int, phases: Phases, **more: Any) -> dict[str, Any]:
+def metrics_row(step, phases, **more):
     lengths = more.pop("lengths", [10, 20, 30, 40])
     scalars = {
         "train/reward": 0.01 * step,
@@ -66,29 +61,19 @@ def metrics_row(step: int, phases: Phases, **more: Any) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_rows(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def write_run(
-    results: Path,
-    run_id: str,
-    arm: str,
-    seed: int,
-    attempts: list[list[dict[str, Any]]],
-    *,
-    engine: str = "vllm",
-    factors: dict[str, Any] | None = None,
-    hardware: dict[str, Any] | None = None,
-    spec_more: dict[str, Any] | None = None,
-    done_more: dict[str, Any] | None = None,
-) -> Path:
+    results, run_id, arm, seed, attempts, *, engine="vllm", factors=None, hardware=None, spec_more=None, done_more=None
+):
     """A run folder whose attempts hold the given metrics rows."""
     run_dir = results / "runs" / run_id
     spec = {
@@ -144,12 +129,12 @@ def write_run(
     return run_dir
 
 
-def fingerprint_in(spec: Path) -> str:
+def fingerprint_in(spec):
     """The fingerprint of a run that was made; of one that was not, some text."""
     return json.loads(spec.read_text())["fingerprint"] if spec.is_file() else "none"
 
 
-def write_plan(results: Path, arms: dict[str, dict[str, Any]], runs: list[str], warmup_steps: int, **more: Any) -> Path:
+def write_plan(results, arms, runs, warmup_steps, **more):
     baseline = more.pop("baseline", next(iter(arms)))
     plan = {
         "experiment": results.name,
@@ -173,19 +158,10 @@ def write_plan(results: Path, arms: dict[str, dict[str, Any]], runs: list[str], 
 
 
 def realistic(
-    results: Path,
-    arms: dict[str, tuple[str, float]],
-    *,
-    seeds: int = 3,
-    steps: int = 12,
-    warmup_steps: int = 2,
-    factors: list[dict[str, Any]] | None = None,
-    extra_scalars: int = 0,
-    responses: int = 16,
-    run_ids: Callable[[int], str] | None = None,
-) -> Path:
+    results, arms, *, seeds=3, steps=12, warmup_steps=2, factors=None, extra_scalars=0, responses=16, run_ids=None
+):
     """Noisy runs of `arms` (name -> engine, generation seconds), collected; the plan's path."""
-    ids: list[str] = []
+    ids = []
     for f, combination in enumerate(factors or [{}]):
         for name, (engine, gen_s) in arms.items():
             for seed in range(seeds):

@@ -1,15 +1,11 @@
 """Made-up runs of verl whose GPUs and model are known: test data, never shipped as results."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import make_results
 
 from analysis.collect import main
-from analysis.runs import Run, read_run
+from analysis.runs import read_run
 
 ROLLOUT = "actor_rollout_ref.rollout"
 PHI = "microsoft/Phi-4-reasoning-plus"
@@ -60,33 +56,31 @@ ARTICLE_VLLM = {
 }
 
 
-def row(step: int, scalars: dict[str, float], lengths: list[int] | None = None) -> dict[str, Any]:
+def row(step, scalars, lengths=None):
     """A line as the verl job writes it: no phases, all of verl's keys among the scalars."""
     samples = {"response_length": lengths} if lengths else {}
     scalars = {"training/global_step": step, **scalars}
     return {"step": step, "time": 1.7e9 + step, "resumed": False, "phases": {}, "scalars": scalars, "samples": samples}
 
 
-def article_row(step: int = 3, **scalars: float) -> dict[str, Any]:
+def article_row(step=3, **scalars):
     return row(step, ARTICLE | LOGGED | scalars)
 
 
-def without(one: dict[str, Any], *names: str) -> dict[str, Any]:
+def without(one, *names):
     return one | {"scalars": {k: v for k, v in one["scalars"].items() if k not in names}}
 
 
-def steps_to(last: dict[str, Any]) -> list[dict[str, Any]]:
+def steps_to(last):
     """Steps 1, 2 and 3, each like the last."""
     return [{**last, "step": step, "scalars": last["scalars"] | {"training/global_step": step}} for step in (1, 2, 3)]
 
 
-def collected(run_dir: Path) -> None:
+def collected(run_dir):
     assert main([str(run_dir), "--out", str(run_dir / "steps.parquet")]) == 0
 
 
-def _written(
-    folder: Path, name: str, rows: list[dict[str, Any]], version: str, engine: str, spec: dict[str, Any], **done: Any
-) -> Run:
+def _written(folder, name, rows, version, engine, spec, **done):
     run_dir = make_results.write_run(
         folder,
         name,
@@ -104,16 +98,12 @@ def _written(
     return read_run(folder, name, None)[0]
 
 
-def an_import(
-    folder: Path, rows: list[dict[str, Any]], name: str = "sglang", engine: str = "sglang", **facts: Any
-) -> Run:
+def an_import(folder, rows, name="sglang", engine="sglang", **facts):
     """A run of verl's log with the facts of an import: collected as a trained run's, which has the same steps."""
     return _written(folder, name, rows, "0.4.1", engine, {"import": IMPORT | facts, "workload": {}})
 
 
-def trained(
-    folder: Path, lengths: list[int], name: str = "vllm", gen_s: float = 300.0, steps: int = 4, **settings: Any
-) -> Run:
+def trained(folder, lengths, name="vllm", gen_s=300.0, steps=4, **settings):
     """A run with verl 0.9.1 on 8 H100s, with the same lengths in each step."""
     resolved = {
         f"{ROLLOUT}.tensor_model_parallel_size": 2,

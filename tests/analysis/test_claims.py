@@ -1,11 +1,7 @@
 """Every sentence of the verdict that makes a claim: a case that has it, and a near case where it must not appear."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +12,6 @@ from test_verdict import EQUAL, UNEQUAL, UNKNOWN, claim, engines, ledger_row, sa
 from analysis.estimates.arm import ROUNDED
 from analysis.speedup import COMPARISON_COLUMNS
 from analysis.verdict import caveats as sentences
-from analysis.verdict.claim import Claim
 from analysis.verdict.verdict_table import _remedies
 from common.findings import COMPARED, Preflight
 
@@ -24,18 +19,18 @@ NAN = math.nan
 NOTHING = pd.DataFrame(columns=COMPARISON_COLUMNS)
 
 
-def block(frames: Sequence[pd.DataFrame], preflight: Preflight | None = EQUAL) -> str:
+def block(frames, preflight=EQUAL):
     """The whole verdict of `b` against `a`, without the bound on caveats."""
     (found,) = said(frames, preflight=preflight)
     return " ".join([found.words, found.basis, *(one.text for one in found.caveats), *found.settle])
 
 
-def of(*claims: Claim) -> str:
+def of(*claims):
     caveats = sentences.caveats_of("b", claims, NOTHING, None, EQUAL, [])
     return " ".join([*(one.text for one in caveats), *_remedies(claims, NOTHING, EQUAL, [])])
 
 
-def with_reward(b: float, frames: Sequence[pd.DataFrame] | None = None, missing: bool = False) -> list[pd.DataFrame]:
+def with_reward(b, frames=None, missing=False):
     out = []
     for frame in frames or engines(2.0):
         is_b, noise = frame["arm"].iloc[0] == "b", 0.01 * (frame["step"] % 3)
@@ -44,7 +39,7 @@ def with_reward(b: float, frames: Sequence[pd.DataFrame] | None = None, missing:
     return out
 
 
-def swept(worse_at: tuple[int, ...]) -> list[pd.DataFrame]:
+def swept(worse_at):
     return [
         frame
         for f in (1, 2)
@@ -52,16 +47,16 @@ def swept(worse_at: tuple[int, ...]) -> list[pd.DataFrame]:
     ]
 
 
-def without(*columns: str, frames: Sequence[pd.DataFrame] | None = None) -> list[pd.DataFrame]:
+def without(*columns, frames=None):
     return [frame.drop(columns=list(columns)) for frame in frames or engines(2.0)]
 
 
-def timed(arm: str, factor: Callable[[pd.DataFrame], Any], frames: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+def timed(arm, factor, frames):
     step = "timing_s/step"
     return [f.assign(**{step: f[step] * factor(f)}) if f["arm"].iloc[0] == arm else f for f in frames]
 
 
-def whole(code: str) -> Preflight:
+def whole(code):
     return replace(UNEQUAL, findings=(*UNEQUAL.findings, replace(UNEQUAL.findings[0], code=code)))
 
 
@@ -70,7 +65,7 @@ DIFFERENT = Preflight((), (ledger_row("batch", "equal"), ledger_row("cap", "diff
 COMPARING = Preflight((), (EQUAL.ledger[0], replace(DIFFERENT.ledger[1], why=COMPARED)), ())
 STEP = "timing_s/step"
 # The sentence, a verdict that has it, and a near one that must not.
-CASES: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
+CASES = {
     "there is no preflight": (lambda: block(engines(2.0), None), lambda: block(engines(2.0), EMPTY)),
     "the fairness ledger is empty": (lambda: block(engines(2.0), EMPTY), lambda: block(engines(2.0), UNKNOWN)),
     "the engines alone do not explain": (
@@ -151,13 +146,13 @@ CASES: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
 
 
 @pytest.mark.parametrize("sentence", CASES)
-def test_a_sentence_appears_where_its_numbers_say_so_and_nowhere_else(sentence: str) -> None:
+def test_a_sentence_appears_where_its_numbers_say_so_and_nowhere_else(sentence):
     has, lacks = (make() for make in CASES[sentence])
     assert sentence in has
     assert sentence not in lacks
 
 
-def test_equally_long_responses_are_not_said_to_differ_in_length() -> None:
+def test_equally_long_responses_are_not_said_to_differ_in_length():
     """Twice as many responses of 812.5 tokens: a line of a log may stand for several steps."""
     frames = []
     for arm, count in (("a", 64), ("b", 128)):

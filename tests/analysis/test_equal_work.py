@@ -1,11 +1,5 @@
 """The roofline estimate divides both arms' times by the floors of one and the same roof, made of the same knowledge."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
 import pytest
 from roofline_results import ROLLOUT, an_import, article_row, steps_to, trained, without
 from test_estimates import plan
@@ -13,14 +7,13 @@ from test_estimates import plan
 from analysis.estimates.equal_work import NO_ONE_ROOF
 from analysis.estimates.speedup_table import estimate_table
 from analysis.roofline.work import with_work
-from analysis.runs import Run
 from analysis.wide import wide_steps
 
 LENGTHS = [5001] * 32
 MANY = [2001] * 512
 
 
-def estimated(*runs: Run, baseline: str = "a", **columns: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+def estimated(*runs, baseline="a", **columns):
     """The estimates by name, and the counted steps with their floors."""
     wide = with_work(wide_steps(runs, 2)[0].assign(**columns), runs, baseline=baseline)
     arms = sorted({run.arm for run in runs}, key=lambda arm: arm != baseline)
@@ -37,9 +30,7 @@ def estimated(*runs: Run, baseline: str = "a", **columns: Any) -> tuple[pd.DataF
         (MANY, {f"{ROLLOUT}.dtype": "float32"}),
     ],
 )
-def test_with_the_same_lengths_the_roofline_estimate_is_the_raw_ratio(
-    tmp_path: Path, lengths: list[int], other: dict[str, Any], baseline: str
-) -> None:
+def test_with_the_same_lengths_the_roofline_estimate_is_the_raw_ratio(tmp_path, lengths, other, baseline):
     a, b = trained(tmp_path, lengths, "a", 900.0), trained(tmp_path, lengths, "b", 500.0, **other)
     table, steps = estimated(a, b, baseline=baseline, **{"prompt_length/min": 4000.0})
     assert table.loc["roofline", "value"] == pytest.approx(table.loc["raw", "value"], rel=1e-12)
@@ -48,7 +39,7 @@ def test_with_the_same_lengths_the_roofline_estimate_is_the_raw_ratio(
     assert own["a"] != own["b"] and own[baseline] == steps["equal_floor_s"].iloc[0]
 
 
-def test_other_lengths_are_worked_out_for_the_baselines_roof(tmp_path: Path) -> None:
+def test_other_lengths_are_worked_out_for_the_baselines_roof(tmp_path):
     """On four copies that run one response at a time, whatever b has: 8 · 5000 iterations against 8 · 2500."""
     a = trained(tmp_path, LENGTHS, "a", 600.0, **{f"{ROLLOUT}.max_num_seqs": 1})
     b = trained(tmp_path, [2501] * 32, "b", 600.0, **{f"{ROLLOUT}.tensor_model_parallel_size": 4})
@@ -58,11 +49,11 @@ def test_other_lengths_are_worked_out_for_the_baselines_roof(tmp_path: Path) -> 
     assert table.loc["roofline", "value"] == pytest.approx(floors["b"] / floors["a"])
 
 
-def logged(folder: Path, name: str, *lacks: str, **facts: Any) -> Run:
+def logged(folder, name, *lacks, **facts):
     return an_import(folder, steps_to(without(article_row(), *lacks)), name, "vllm", **facts)
 
 
-def test_floors_of_other_knowledge_are_not_divided(tmp_path: Path) -> None:
+def test_floors_of_other_knowledge_are_not_divided(tmp_path):
     counts = "perf/total_num_tokens"
     a, b = logged(tmp_path, "a", counts, batch_size=64), logged(tmp_path, "b", counts, batch_size=None)
     table, steps = estimated(a, b)
@@ -74,7 +65,7 @@ def test_floors_of_other_knowledge_are_not_divided(tmp_path: Path) -> None:
     assert estimated(a, alike)[0].loc["roofline", "value"] == pytest.approx(1.0)
 
 
-def test_prompts_that_one_arm_alone_knows_count_for_none(tmp_path: Path) -> None:
+def test_prompts_that_one_arm_alone_knows_count_for_none(tmp_path):
     a, b = logged(tmp_path, "a"), logged(tmp_path, "b", "prompt_length/min")
     table, steps = estimated(a, b)
     assert steps["floor_s"].nunique() == 2 and steps["equal_floor_s"].nunique() == 1
@@ -84,7 +75,7 @@ def test_prompts_that_one_arm_alone_knows_count_for_none(tmp_path: Path) -> None
     assert (steps["equal_floor_s"] == steps["floor_s"]).all()
 
 
-def test_a_baseline_of_two_roofs_bounds_nothing(tmp_path: Path) -> None:
+def test_a_baseline_of_two_roofs_bounds_nothing(tmp_path):
     four = {f"{ROLLOUT}.tensor_model_parallel_size": 4}
     runs = [trained(tmp_path, LENGTHS, f"a-s{seed}", **(four if seed else {})) for seed in (0, 1)]
     runs += [trained(tmp_path, LENGTHS, f"b-s{seed}") for seed in (0, 1)]

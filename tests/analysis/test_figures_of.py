@@ -1,7 +1,5 @@
 """What the figures draw, from tables with known numbers to tables that have next to nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -13,7 +11,6 @@ import pandas as pd
 import pytest
 
 from analysis.figures.bars import cascade, waterfall_figure
-from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import (
     reward_figures,
 )
@@ -29,20 +26,20 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def tables() -> made.FigureTables:
+def tables():
     return made.tables_of(["vllm", "sglang"], seeds=2, steps=8, factors=SWEEP)
 
 
 @pytest.fixture(scope="module")
-def figures(tables: made.FigureTables) -> dict[str, Figure]:
+def figures(tables):
     return {figure.name: figure for figure in tables.drawn()}
 
 
-def texts(figure: Figure) -> list[str]:
+def texts(figure):
     return ["".join(text.itertext()) for text in ElementTree.fromstring(figure.svg).iter(f"{SVG}text")]
 
 
-def check_svg(figure: Figure) -> None:
+def check_svg(figure):
     """Well-formed, no script, nothing from elsewhere, every reference to a part that is there once."""
     assert "currentColor" not in re.sub("<text.*?</text>", "", figure.standalone_svg), "a file has no page's colour"
     root = ElementTree.fromstring(figure.standalone_svg)
@@ -59,7 +56,7 @@ def check_svg(figure: Figure) -> None:
 
 
 @pytest.mark.full("large figures")
-def test_every_table_has_its_figures_and_every_figure_its_table(figures: dict[str, Figure]) -> None:
+def test_every_table_has_its_figures_and_every_figure_its_table(figures):
     assert list(figures) == [
         "estimates",
         "waterfall",
@@ -79,7 +76,7 @@ def test_every_table_has_its_figures_and_every_figure_its_table(figures: dict[st
         assert figure.table in {"", "estimates", "waterfall", "phases", "steps"}
 
 
-def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers() -> None:
+def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers():
     wide = made.wide_of(["vllm", "sglang"])
     for residual in (0.013, -0.04, 0.0):
         table = made.waterfall_of(wide, residual)
@@ -99,7 +96,7 @@ def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers() -> N
             assert any(t.startswith(seconds_text(seconds, 2)) for t in texts(figure))
 
 
-def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_does_not_count() -> None:
+def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_does_not_count():
     plan, wide = made.plan_of(["vllm", "sglang"]), made.wide_of(["vllm", "sglang"], seeds=2, steps=6)
     wide.loc[(wide["arm"] == "sglang") & (wide["seed"] == 1) & (wide["step"] == 4), "timing_s/step"] = math.nan
     wide.loc[(wide["arm"] == "vllm") & (wide["seed"] == 0) & (wide["step"] == 6), "counted"] = False
@@ -120,7 +117,7 @@ def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_do
     assert len(grey) == 5  # two warm-up steps of two seeds, and the one that does not count
 
 
-def test_what_must_not_be_divided_is_drawn_nowhere() -> None:
+def test_what_must_not_be_divided_is_drawn_nowhere():
     arms = ["vllm", "sglang", "other gpu"]
     plan, wide = made.plan_of(arms), made.wide_of(arms, steps=4, factors=SWEEP[:2])
     estimates = made.estimates_of(wide, plan)
@@ -141,7 +138,7 @@ def test_what_must_not_be_divided_is_drawn_nowhere() -> None:
     assert "other gpu, raw" not in sweep.alt and "sglang" in sweep.alt
 
 
-def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
+def test_estimates_are_told_as_in_the_table_and_by_shape():
     plan, wide = made.plan_of(["vllm", "a", "b"]), made.wide_of(["vllm", "a", "b"], steps=3)
     estimates = made.estimates_of(wide, plan)
     estimates["verdict"] = ["+", "-", "~", "x"] * 2
@@ -164,7 +161,7 @@ def test_estimates_are_told_as_in_the_table_and_by_shape() -> None:
 MANY = [{"workload.temperature": t / 10, "workload.num_generations": n} for t in range(7) for n in range(8)]
 
 
-def test_more_lines_than_have_colours_become_a_map_whose_cells_are_the_tables() -> None:
+def test_more_lines_than_have_colours_become_a_map_whose_cells_are_the_tables():
     plan, wide = made.plan_of(["x", "y"]), made.wide_of(["x", "y"], seeds=1, steps=1, factors=MANY)
     estimates = made.estimates_of(wide, plan)
     (heat_map,) = sweep_figures(estimates, plan)
@@ -174,7 +171,7 @@ def test_more_lines_than_have_colours_become_a_map_whose_cells_are_the_tables() 
     assert sorted(t for t in texts(heat_map) if re.fullmatch(r"\d\.\d\d~?", t)) == sorted(cells)
 
 
-def scarce(kind: str) -> made.FigureTables:
+def scarce(kind):
     if kind == "one step":
         full = made.tables_of(["vllm", "sglang"], seeds=1, steps=1, warmup_steps=0)
         return dataclasses.replace(full, estimates=full.estimates[:0], noise=full.noise[:0])
@@ -207,7 +204,7 @@ def scarce(kind: str) -> made.FigureTables:
 @pytest.mark.parametrize(
     "kind", ["one step", "one run", "empty tables", "nothing counts", "NaN", "infinite", "zero", "negative"]
 )
-def test_whatever_the_tables_hold_the_figures_are_sound(kind: str) -> None:
+def test_whatever_the_tables_hold_the_figures_are_sound(kind):
     made_of_little = scarce(kind).drawn()
     for figure in made_of_little:
         check_svg(figure)
@@ -219,7 +216,7 @@ def test_whatever_the_tables_hold_the_figures_are_sound(kind: str) -> None:
         assert {f.name for f in made_of_little} <= {"estimates", "phases"}
 
 
-def test_each_reward_has_its_curve_under_any_trainers_name() -> None:
+def test_each_reward_has_its_curve_under_any_trainers_name():
     wide = made.wide_of(["trl", "verl"], seeds=2, steps=6)
     mine = (wide["arm"] == "trl").to_numpy()
     for name, value in (("accuracy", 0.25), ("my own", 3.0)):
@@ -239,7 +236,7 @@ def test_each_reward_has_its_curve_under_any_trainers_name() -> None:
     assert score.name == "reward" and "weighted" not in score.caption
 
 
-def test_a_reward_of_several_runs_is_a_mean_with_its_interval() -> None:
+def test_a_reward_of_several_runs_is_a_mean_with_its_interval():
     plan = made.plan_of(["trl", "verl"])
     wide = made.wide_of(["trl", "verl"], seeds=3, steps=6)
     wide[REWARD] = wide["seed"].astype(float) * (wide["arm"] == "trl") + wide["step"]
@@ -257,7 +254,7 @@ def test_a_reward_of_several_runs_is_a_mean_with_its_interval() -> None:
     assert over_runs(swept, REWARD) is None
 
 
-def test_failures_of_a_users_reward_are_told() -> None:
+def test_failures_of_a_users_reward_are_told():
     wide = made.wide_of(["trl", "verl"], seeds=1, steps=4)
     assert list(failed_reward_verdicts(wide)) == []
     mine = (wide["arm"] == "verl").to_numpy()

@@ -1,9 +1,5 @@
 """GPUs by our names and the drivers', and what a model's config.json tells of its decoding."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from common.gpus import KNOWN_GPUS, gpu_of, known_name
@@ -20,7 +16,7 @@ from common.model_facts import facts_of, model_facts
         (" h100-80gb ", "H100-80GB"),
     ],
 )
-def test_a_name_means_what_it_says(reported: str, known: str) -> None:
+def test_a_name_means_what_it_says(reported, known):
     assert known_name(reported) == known and gpu_of(reported) is KNOWN_GPUS[known]
 
 
@@ -32,11 +28,11 @@ def test_a_name_means_what_it_says(reported: str, known: str) -> None:
         *("", None),
     ],
 )
-def test_other_names_are_unknown(name: str | None) -> None:
+def test_other_names_are_unknown(name):
     assert known_name(name) is None and gpu_of(name) is None
 
 
-def test_a_decode_step_reads_the_output_head_and_no_input_embedding_of_its_own() -> None:
+def test_a_decode_step_reads_the_output_head_and_no_input_embedding_of_its_own():
     """Phi-4: 40 layers of (5120 * 128 * (2*40 + 2*10) + 3 * 5120 * 17920), and a head of 100352 * 5120."""
     phi = model_facts("microsoft/Phi-4-reasoning-plus")
     assert phi is not None and phi.parameters is not None and phi.decode_parameters is not None
@@ -68,6 +64,6 @@ QWEN = {
         ({"layer_types": ["full_attention", "sliding_attention"] * 12}, False),
     ],
 )
-def test_a_sliding_window_is_told(more: dict[str, Any], full: bool) -> None:
+def test_a_sliding_window_is_told(more, full):
     facts = facts_of(QWEN | more, "here")
     assert facts is not None and facts.full_attention is full

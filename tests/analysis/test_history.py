@@ -1,10 +1,7 @@
 """A history of experiments: marks are rare without a change and found with one, and what cannot be read is named."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 from typing import get_type_hints
 
 import make_history
@@ -22,18 +19,18 @@ from workflow.commands.draw_history import SLOWER
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory):
     return make_history.finished(tmp_path_factory.mktemp("history") / "quick")
 
 
 @pytest.mark.parametrize("noise", ["normal", "1 night in 20 is 8 SD slower"])
-def test_hardly_any_series_without_a_change_is_marked(noise: str) -> None:
+def test_hardly_any_series_without_a_change_is_marked(noise):
     random, series = np.random.default_rng(3), 60
     marked = sum(len(levels_of(0.02 * NOISE[noise](random, 50))) > 1 for _ in range(series))
     assert marked <= 2 * FALSE_MARKS * series
 
 
-def test_a_change_is_marked_once_and_at_its_place() -> None:
+def test_a_change_is_marked_once_and_at_its_place():
     random, series = np.random.default_rng(4), 40
     found, places = 0, []
     for _ in range(series):
@@ -46,16 +43,14 @@ def test_a_change_is_marked_once_and_at_its_place() -> None:
     assert found >= 0.8 * series and np.mean(np.abs(np.array(places) - 20) <= 1) >= 0.9
 
 
-def test_a_slower_release_fails_for_its_arm_only(
-    template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slower_release_fails_for_its_arm_only(template, tmp_path, capsys):
     make_history.nightly(tmp_path / "nights", template, [1.0] * 8 + [1.2] * 5, at=8)
     command = ["history", str(tmp_path / "nights"), "--to", str(tmp_path / "out"), "--fail-if-slower", "5%"]
     with pytest.raises(SystemExit) as ended:
         main([*command, "--arm", "vllm"])
     assert ended.value.code == SLOWER
     assert "slower (95% CI" in capsys.readouterr().out
-    found: HistoryFile = json.loads((tmp_path / "out" / "history.json").read_text())
+    found = json.loads((tmp_path / "out" / "history.json").read_text())
     for kind, held in (
         (HistoryFile, found),
         (SeriesInHistory, found["series"][0]),
@@ -75,7 +70,7 @@ def test_a_slower_release_fails_for_its_arm_only(
     assert main([*command, "--arm", "transformers"]) == 0
 
 
-def test_flags_are_checked(template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_are_checked(template, tmp_path, capsys):
     for words, message in (
         (("--arm", "vlm"), "unknown arm 'vlm' (did you mean vllm?)"),
         (("--arm", "vllm", "--fail-if-slower", "fast"), "must be a percentage"),
@@ -87,7 +82,7 @@ def test_flags_are_checked(template: Path, tmp_path: Path, capsys: pytest.Captur
     assert "is not there" in capsys.readouterr().err
 
 
-def test_an_older_report_says_the_same(template: Path, tmp_path: Path) -> None:
+def test_an_older_report_says_the_same(template, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(template, old)
     make_history.age(old)
@@ -99,9 +94,7 @@ def test_an_older_report_says_the_same(template: Path, tmp_path: Path) -> None:
         assert same["step_s"] == pytest.approx(run["step_s"])
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_answered(
-    template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_is_named_and_the_rest_answered(template, tmp_path, capsys):
     folder = tmp_path / "all"
     make_history.nightly(folder, template, [1.0] * 2)
     report, plan = (json.loads((template / name).read_text()) for name in ("report.json", "plan.json"))
@@ -130,9 +123,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_answered(
         assert any(f"{name} is skipped" in line and why in line for line in said.err.splitlines()), (name, said.err)
 
 
-def test_experiments_that_share_no_arm_are_answered_each(
-    template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_experiments_that_share_no_arm_are_answered_each(template, tmp_path, capsys):
     make_history.nightly(tmp_path, template, [1.0] * 2)
     file = tmp_path / "night-0001" / "report.json"
     file.write_text(file.read_text().replace('"vllm"', '"other"').replace('"transformers"', '"third"'))

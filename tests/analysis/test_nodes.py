@@ -1,7 +1,6 @@
 """The nodes of the runs in a report: pairs on different nodes, and a node that is slower than the others."""
 
 import json
-from pathlib import Path
 
 import pytest
 from test_comparison import block, codes, content, results, row, text
@@ -11,7 +10,7 @@ from common.findings import LedgerRow, Preflight
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def experiment(folder: Path, places, speeds=None):
+def experiment(folder, places, speeds=None):
     """A report on runs of two arms; `places` maps run id to its node, `speeds` node to a GPU product's TFLOP/s."""
     runs = {}
     for run_id in places:

@@ -1,10 +1,6 @@
 """The decode floor of a replay: of each completion's own length, on a GPU by its data sheet, on a CPU as measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import make_results
 import pytest
@@ -13,7 +9,7 @@ from roofline_results import PHI, SXM
 from analysis.collect import collect_run
 from analysis.roofline.setup import setup_of
 from analysis.roofline.work import with_work, work_verdicts
-from analysis.runs import Run, read_run
+from analysis.runs import read_run
 from analysis.steps import write_steps
 from analysis.wide import wide_steps
 
@@ -24,7 +20,7 @@ LENGTHS = [11, 21]
 POSITIONS = 55 + 210
 
 
-def replayed(folder: Path, gpus: list[Any], **held: Any) -> Run:
+def replayed(folder, gpus, **held):
     workload = {"model": {"source": PHI}, "dtype": "bfloat16", "nodes": 1, "gpus_per_node": len(gpus)}
     scalars = {"replay/mean_length": 16.0, "replay/max_length": 21.0}
     rows = [
@@ -42,19 +38,19 @@ def replayed(folder: Path, gpus: list[Any], **held: Any) -> Run:
     return read_run(folder, "vllm-s0", None)[0]
 
 
-def floor_s(run: Run) -> float:
+def floor_s(run):
     wide = with_work(wide_steps([run], 0)[0], [run])
     assert set(wide["floor_basis"]) == {"lengths"}, setup_of(run).unknown
     return float(wide["floor_s"].iloc[0])
 
 
 @pytest.mark.parametrize(("held", "iterations"), [({}, 20), ({"max_num_seqs": 1}, 30), ({"max_num_seqs": 2}, 20)])
-def test_on_a_gpu_it_is_of_each_completions_length(held: dict[str, Any], iterations: int, tmp_path: Path) -> None:
+def test_on_a_gpu_it_is_of_each_completions_length(held, iterations, tmp_path):
     expected = (iterations * WEIGHTS + POSITIONS * POSITION) / 3.35e12
     assert floor_s(replayed(tmp_path, SXM[:1], **held)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_on_a_cpu_there_is_none_unless_its_memory_was_measured(tmp_path: Path) -> None:
+def test_on_a_cpu_there_is_none_unless_its_memory_was_measured(tmp_path):
     run = replayed(tmp_path, [])
     (verdict,) = work_verdicts(wide_steps([run], 0)[0], [run])
     assert (verdict.code, "a GPU: it trained on the CPU" in verdict.text) == ("no-floor", True)

@@ -11,22 +11,22 @@ from test_estimates import arm_rows
 from analysis.reward_change import rewards_table
 
 
-def rows(seed: int, rise: float, name: str = "train/rewards/accuracy/mean", arm: str = "a") -> pd.DataFrame:
+def rows(seed, rise, name="train/rewards/accuracy/mean", arm="a"):
     values = [0.25, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25 + rise, 0.25 + rise]
     return steps_of(arm, seed, **{"reward": [2 * v for v in values], name: values})
 
 
-def steps_of(arm: str, seed: int, **columns: list[float]) -> pd.DataFrame:
+def steps_of(arm, seed, **columns):
     steps = [1.0] * len(next(iter(columns.values())))
-    frame: pd.DataFrame = arm_rows(arm, steps, seed=seed, **cast(Any, columns))
+    frame = arm_rows(arm, steps, seed=seed, **cast(Any, columns))
     return frame.assign(run_id=f"{arm}-s{seed}")
 
 
-def run(workload: dict[str, Any]) -> Any:
+def run(workload):
     return SimpleNamespace(factors_key="", arm="a", spec={"workload": workload})
 
 
-def test_by_hand_over_two_runs() -> None:
+def test_by_hand_over_two_runs():
     wide = pd.concat([rows(0, 0.25), rows(1, 0.5)], ignore_index=True)
     wide["train/rewards/mine/mean"] = math.nan
     wide.loc[wide["seed"] == 1, "train/rewards/mine/mean"] = 3.0
@@ -41,7 +41,7 @@ def test_by_hand_over_two_runs() -> None:
     assert table.loc["score", "change"] == 0.75
 
 
-def test_trainers_that_name_a_reward_differently_are_one_reward() -> None:
+def test_trainers_that_name_a_reward_differently_are_one_reward():
     wide = pd.concat([rows(0, 0.5), rows(0, 0.75, "rewards/accuracy/mean", "b")], ignore_index=True)
     table = rewards_table(wide, [])
     assert table[["arm", "reward", "change"]].to_numpy().tolist() == [["a", "accuracy", 0.5], ["b", "accuracy", 0.75]]

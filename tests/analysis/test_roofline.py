@@ -1,7 +1,5 @@
 """The decode floor: by hand for the article's step, and never above what any replica could do."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -10,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analysis.roofline.decode import Array, Roof, Work, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
+from analysis.roofline.decode import Roof, decode_floor_s, roof_of, work_from_lengths, work_from_scalars
 from common.gpus import gpu_of
 from common.model_facts import facts_of, model_facts
 
@@ -19,19 +17,19 @@ H100 = gpu_of("NVIDIA H100 80GB HBM3")
 assert PHI is not None and H100 is not None
 
 
-def one(value: float) -> Array:
+def one(value):
     return np.array([value], dtype=np.float64)
 
 
-def scalars(completions: float, mean: float, longest: float, prompt: float) -> Work:
+def scalars(completions, mean, longest, prompt):
     return work_from_scalars(one(completions), one(mean), one(longest), one(prompt))
 
 
-def lengths(values: list[int], prompt: float) -> Work:
+def lengths(values, prompt):
     return work_from_lengths(np.zeros(len(values), dtype=np.intp), np.array(values, dtype=np.float64), one(prompt))
 
 
-def test_the_articles_third_step_by_hand() -> None:
+def test_the_articles_third_step_by_hand():
     """SGLang, 16 responses of 17435.688 tokens in the mean and 31744 at most, prompts of 258 tokens and more.
 
     Weights: 14145290240 parameters that a token reads (test_gpus.py), of 2 bytes, over 2 GPUs of 3.35 TB/s:
@@ -55,7 +53,7 @@ def test_the_articles_third_step_by_hand() -> None:
     assert floor.floor_s[0] / (382.913 - 2.311) == pytest.approx(0.3933, abs=1e-4)
 
 
-def test_an_even_split_binds_where_many_short_responses_queue() -> None:
+def test_an_even_split_binds_where_many_short_responses_queue():
     """64 responses of 101 tokens, 8 at once: 6400 / 8 = 800 iterations on one replica, 200 on each of four."""
     assert PHI is not None and H100 is not None
     roof = roof_of(H100, PHI, 2, tensor_parallel=2, replicas=1, concurrency=8, group=1)
@@ -67,7 +65,7 @@ def test_an_even_split_binds_where_many_short_responses_queue() -> None:
     assert four.kv_s[0] == pytest.approx(64 * 5050 / 4 * roof.position_read_s)
 
 
-def test_one_replica_decodes_the_longest_and_reads_the_keys_of_all() -> None:
+def test_one_replica_decodes_the_longest_and_reads_the_keys_of_all():
     """1001 and 3 x 501 tokens, no cap: 1000 iterations; 1000 * 1001 / 2 + 3 * 500 * 501 / 2 positions."""
     roof = Roof(8e-3, 2e-6, 1e-9, 1e-15, replicas=1, group=1)
     floor = decode_floor_s(roof, lengths([1001, 501, 501, 501], prompt=0))
@@ -76,13 +74,13 @@ def test_one_replica_decodes_the_longest_and_reads_the_keys_of_all() -> None:
     assert floor.floor_s[0] == pytest.approx(8 + 1.7525)
 
 
-def test_more_gpus_than_key_heads_read_copies() -> None:
+def test_more_gpus_than_key_heads_read_copies():
     assert PHI is not None and H100 is not None
     ten, twenty = (roof_of(H100, PHI, 2, tensor_parallel=t, replicas=1) for t in (10, 20))
     assert twenty.position_read_s == ten.position_read_s and twenty.weight_read_s == ten.weight_read_s / 2
 
 
-def test_what_is_not_counted_has_no_roof() -> None:
+def test_what_is_not_counted_has_no_roof():
     config = {
         "architectures": ["MixtralForCausalLM"],
         **{"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32},
@@ -98,14 +96,14 @@ def test_what_is_not_counted_has_no_roof() -> None:
     ("completions", "mean", "longest"),
     [(16, 200, 100), (16, 0.5, 100), (16, 50, math.nan), (16, 50, math.inf), (4, 10, 100), (16, 5, 0)],
 )
-def test_scalars_that_cannot_be_give_no_floor(completions: float, mean: float, longest: float) -> None:
+def test_scalars_that_cannot_be_give_no_floor(completions, mean, longest):
     """A mean above the longest, less than a token, no longest, and four whose sum is less than their longest."""
     roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
     floor = decode_floor_s(roof, scalars(completions, mean, longest, 10))
     assert np.isnan(floor.floor_s[0])
 
 
-def test_the_least_work_that_scalars_allow_by_hand() -> None:
+def test_the_least_work_that_scalars_allow_by_hand():
     """3 of 50 in the mean, 100 at most: 99 iterations, and 24 of each other one: (99² + 2 x 24² + 147) / 2 = 5550."""
     work = scalars(3, 50, 100, 10)
     assert (work.longest[0], work.total[0], work.own_positions[0]) == (99, 147, 5550)
@@ -114,14 +112,14 @@ def test_the_least_work_that_scalars_allow_by_hand() -> None:
     assert (alone.longest[0], alone.total[0], alone.own_positions[0]) == (99, 99, 99 * 100 / 2)
 
 
-def test_a_mean_that_was_cut_to_three_digits_is_possible() -> None:
+def test_a_mean_that_was_cut_to_three_digits_is_possible():
     """699 of one token and one of 100 are 1.14143 in the mean, which is printed as 1.141: 98.7 iterations for 99."""
     roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=1)
     assert decode_floor_s(roof, scalars(700, 1.141, 100, 10)).floor_s[0] >= 0.099
     assert np.isnan(decode_floor_s(roof, scalars(700, 1.139, 100, 10)).floor_s[0])
 
 
-def test_the_longest_alone_is_a_floor_where_no_number_of_responses_is_known() -> None:
+def test_the_longest_alone_is_a_floor_where_no_number_of_responses_is_known():
     roof = Roof(1e-3, 1e-9, 1e-6, 1e-12, replicas=2)
     alone = decode_floor_s(roof, scalars(math.nan, 50, 100, 10)).floor_s[0]
     assert 0 < alone <= decode_floor_s(roof, scalars(16, 50, 100, 10)).floor_s[0]
@@ -144,13 +142,13 @@ LENGTHS = st.lists(st.integers(1, 120), min_size=1, max_size=12)
 @example(Roof(2**-7, 1e-6, 5e-4, 4e-9, replicas=1, concurrency=1, group=1), [1, 1, 1, 1, 1, 107, 120], 8)
 @given(ROOFS, LENGTHS, st.integers(0, 50))
 @settings(max_examples=150)
-def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof: Roof, values: list[int], prompt: int) -> None:
+def test_the_floor_from_scalars_is_at_most_the_one_from_lengths(roof, values, prompt):
     from_lengths = decode_floor_s(roof, lengths(values, prompt)).floor_s[0]
     known = scalars(len(values), float(np.mean(values)), max(values), prompt)
     assert decode_floor_s(roof, known).floor_s[0] <= from_lengths * (1 + 1e-9)
 
 
-def simulated_s(roof: Roof, replicas: list[list[int]], prompts: int) -> float:
+def simulated_s(roof, replicas, prompts):
     """A step of replicas that decode their responses in order, `concurrency` at once, with no time lost anywhere."""
     slowest = 0.0
     for waiting in replicas:
@@ -174,10 +172,8 @@ def simulated_s(roof: Roof, replicas: list[list[int]], prompts: int) -> float:
 
 @given(ROOFS, LENGTHS, st.integers(0, 50), st.data())
 @settings(max_examples=150)
-def test_no_assignment_of_responses_to_replicas_beats_the_floor(
-    roof: Roof, values: list[int], prompt: int, data: st.DataObject
-) -> None:
-    dealt: list[list[int]] = [[] for _ in range(roof.replicas)]
+def test_no_assignment_of_responses_to_replicas_beats_the_floor(roof, values, prompt, data):
+    dealt = [[] for _ in range(roof.replicas)]
     for value in values:
         dealt[data.draw(st.integers(0, roof.replicas - 1))].append(value)
     assert decode_floor_s(roof, lengths(values, prompt)).floor_s[0] <= simulated_s(roof, dealt, prompt) * (1 + 1e-9)

@@ -1,8 +1,6 @@
 """Sample completions: which attempt's count, what is missing, and texts that no page expects."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import make_results
 import pandas as pd
@@ -11,14 +9,14 @@ from make_results import metrics_row
 
 from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
-from analysis.report.content import Content, read_content
+from analysis.report.content import read_content
 from analysis.report.page import html_page
 from analysis.report.samples_block import samples_block, samples_rows
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def line(step: int, *completions: str, problem: str | None = None, **changes: Any) -> dict[str, Any]:
+def line(step, *completions, problem=None, **changes):
     made = [
         {
             "row": row,
@@ -35,32 +33,30 @@ def line(step: int, *completions: str, problem: str | None = None, **changes: An
     return {"step": step, "steps": 4, "how": "greedy", "seconds": 1.5, "problem": problem, "samples": made}
 
 
-def results(folder: Path, lines: dict[str, list[list[Any]]], steps: int = 4) -> Path:
+def results(folder, lines, steps=4):
     """Runs of 4 steps that were asked for samples: by run, each attempt's lines of samples.jsonl."""
     for run_id, attempts in lines.items():
         rows = [metrics_row(s, {"step": 1.0 + s / 9}) for s in range(1, steps + 1)]
         arm = run_id.partition("-")[0]
         spec = {"workload": {"steps": steps, "samples": 2, "max_response_length": 64}}
-        empty: list[list[Any]] = [[]] * (len(attempts) - 1)
+        empty = [[]] * (len(attempts) - 1)
         run = make_results.write_run(folder, run_id, arm, 0, [*empty, rows], spec_more=spec)
         for number, some in enumerate(attempts, start=1):
             make_results.write_rows(run / "attempts" / str(number) / "samples.jsonl", some)
         assert collect([str(run), "--out", str(run / "steps.parquet")]) == 0
-    arms: dict[str, dict[str, Any]] = {
-        run.partition("-")[0]: {"trainer": "trl", "engine": "vllm", "options": {}} for run in lines
-    }
+    arms = {run.partition("-")[0]: {"trainer": "trl", "engine": "vllm", "options": {}} for run in lines}
     return make_results.write_plan(folder, arms, list(lines), 1)
 
 
-def content(folder: Path, lines: dict[str, list[list[Any]]]) -> Content:
+def content(folder, lines):
     return read_content(results(folder, lines), folder, None, None)
 
 
-def told(found: Content, code: str = "samples-missing") -> list[str]:
+def told(found, code="samples-missing"):
     return [v.text for v in found.verdicts if v.code == code]
 
 
-def test_a_stage_is_the_last_attempts_that_took_it(tmp_path: Path) -> None:
+def test_a_stage_is_the_last_attempts_that_took_it(tmp_path):
     first = [line(0, "old", "old"), line(2, "half", "half")]
     found = content(tmp_path, {"a-s0": [first, [line(0, "new", "new"), line(4, "last", "last")]]})
     frame = found.tables["samples"]
@@ -81,7 +77,7 @@ def test_a_stage_is_the_last_attempts_that_took_it(tmp_path: Path) -> None:
     assert samples_rows(block) == [("a", "new", "half", "last")]
 
 
-def test_what_is_missing_is_a_note(tmp_path: Path) -> None:
+def test_what_is_missing_is_a_note(tmp_path):
     some = [line(0, "x", "y"), line(2, problem="CUDA out of memory")]
     found = content(tmp_path, {"a-s0": [some], "b-s0": [[]]})
     assert told(found) == [
@@ -94,7 +90,7 @@ def test_what_is_missing_is_a_note(tmp_path: Path) -> None:
     assert "not taken" in html_page(found)
 
 
-BAD: list[Any] = [
+BAD = [
     [],
     {"step": 0},
     {**line(0, "x"), "step": -1},
@@ -105,7 +101,7 @@ BAD: list[Any] = [
 ]
 
 
-def test_lines_that_are_none_are_named_with_their_number(tmp_path: Path) -> None:
+def test_lines_that_are_none_are_named_with_their_number(tmp_path):
     found = content(tmp_path, {"a-s0": [[*BAD, line(0, "good"), line(2, "good"), line(4, "good")]]})
     assert list(found.tables["samples"]["completion"]) == ["good"] * 3
     corrupt = told(found, "corrupt-line")
@@ -123,7 +119,7 @@ TEXTS = {
 }
 
 
-def test_the_files_stand_any_text(tmp_path: Path) -> None:
+def test_the_files_stand_any_text(tmp_path):
     long = "x" * 10_000
     texts = [*TEXTS, long]
     plan = results(tmp_path, {"a-s0": [[line(step, *texts) for step in (0, 2, 4)]]})
@@ -142,7 +138,7 @@ def test_the_files_stand_any_text(tmp_path: Path) -> None:
     )
 
 
-def test_a_step_after_samples_does_not_count(tmp_path: Path) -> None:
+def test_a_step_after_samples_does_not_count(tmp_path):
     rows = [
         metrics_row(s, {"step": 1.0}, scalars={"outside_step_s/samples": 2.0} if s in (1, 3) else {})
         for s in range(1, 6)

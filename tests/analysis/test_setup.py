@@ -1,20 +1,14 @@
 """What a run generated on: from its import, its resolved settings and its workload; nothing is guessed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import make_results
 import pandas as pd
 import pytest
 from roofline_results import IMPORT, PHI, ROLLOUT, SXM, WORKLOAD
 from roofline_results import trained as trained_run
 
-from analysis.roofline.setup import DecodeSetup, setup_of
+from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from trainers.timers.lookup import tree_for
-from trainers.timers.tree import TimerTree
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
 
@@ -38,44 +32,23 @@ VERL_0_9_1, VERL_0_9_1_COLOCATE_ASYNC, _, *VERL_0_9_1_OVERLAPPING = V0_9_1.trees
 SEPARATE, ONE_STEP_OFF, FULLY = VERL_0_9_1_OVERLAPPING
 
 
-def a_run(
-    spec: dict[str, Any],
-    done: dict[str, Any],
-    *,
-    tree: TimerTree = VERL_0_9_1,
-    inputs: dict[str, Any] | None = None,
-    engine: str = "vllm",
-    trainer: str = "verl",
-) -> Run:
+def a_run(spec, done, *, tree=VERL_0_9_1, inputs=None, engine="vllm", trainer="verl"):
     whole = {"trainer": trainer, "engine": engine, "workload": WORKLOAD, "options": {}, "trainer_args": {}} | spec
     return Run("r", "a", 0, {}, whole, done, inputs, None, (1,), tree, pd.DataFrame())
 
 
-def trained(
-    settings: dict[str, Any] | None = None,
-    gpus: list[Any] | None = None,
-    workload: dict[str, Any] | None = None,
-    **more: Any,
-) -> DecodeSetup:
+def trained(settings=None, gpus=None, workload=None, **more):
     done = {"hardware": {"gpus": SXM if gpus is None else gpus}, "resolved": {"trainer": VERL | (settings or {})}}
     return setup_of(a_run({"workload": WORKLOAD | (workload or {})}, done, **more))
 
 
-def imported(
-    resolved: dict[str, Any] | None = None,
-    trainer: str = "verl",
-    engine: str = "vllm",
-    tree: TimerTree = VERL_0_4_1,
-    spec: dict[str, Any] | None = None,
-    gpus: list[Any] | None = None,
-    **facts: Any,
-) -> DecodeSetup:
+def imported(resolved=None, trainer="verl", engine="vllm", tree=VERL_0_4_1, spec=None, gpus=None, **facts):
     done = {"imported": True, "hardware": {"gpus": gpus} if gpus else {}, "resolved": resolved or {}}
     whole = {"workload": {}, "import": IMPORT | facts} | (spec or {})
     return setup_of(a_run(whole, done, tree=tree, trainer=trainer, engine=engine))
 
 
-def test_a_trained_verl_run_tells_all() -> None:
+def test_a_trained_verl_run_tells_all():
     setup = trained(inputs={"model": {"source": PHI}, "prompt_tokens": {"min": 258, "mean": 300, "max": 400}})
     assert (setup.gpu, setup.gpus, setup.nodes, setup.tensor_parallel, setup.replicas) == ("H100-80GB", 8, 1, 2, 4)
     assert (setup.completions, setup.group, setup.concurrency, setup.max_response_length) == (64, 4, 256, 31744)
@@ -83,7 +56,7 @@ def test_a_trained_verl_run_tells_all() -> None:
     assert setup.facts is not None and setup.unknown == () and setup.assumed == ()
 
 
-def test_the_drivers_word_wins_over_the_gpu_that_was_meant() -> None:
+def test_the_drivers_word_wins_over_the_gpu_that_was_meant():
     assert trained(gpus=[{"name": "NVIDIA H100 PCIe"}] * 8).gpu == "H100-PCIe-80GB"
     other = trained(gpus=[{"name": "NVIDIA H20"}] * 8)
     assert other.gpu == "NVIDIA H20" and "'NVIDIA H20'" in other.unknown[0]
@@ -93,7 +66,7 @@ def test_the_drivers_word_wins_over_the_gpu_that_was_meant() -> None:
     assert trained(gpus=[]).gpu == "H100-80GB"
 
 
-def test_an_import_tells_what_was_declared_and_the_rest_is_unknown() -> None:
+def test_an_import_tells_what_was_declared_and_the_rest_is_unknown():
     setup = imported()
     assert (setup.gpu, setup.gpus, setup.replicas, setup.completions) == ("H100-80GB", 8, 4, 16)
     assert setup.unknown == () and setup.group is None and setup.concurrency is None
@@ -115,12 +88,12 @@ def test_an_import_tells_what_was_declared_and_the_rest_is_unknown() -> None:
         ({f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype": "fp8"}, "their own number format"),
     ],
 )
-def test_what_the_roofline_does_not_hold_for_is_said(settings: dict[str, Any], word: str) -> None:
+def test_what_the_roofline_does_not_hold_for_is_said(settings, word):
     assert any(word in text for text in trained(settings).unknown)
 
 
 @pytest.mark.parametrize("path", ["model", "elsewhere"])
-def test_the_prepared_models_own_file_tells_its_sizes(tmp_path: Path, path: str) -> None:
+def test_the_prepared_models_own_file_tells_its_sizes(tmp_path, path):
     """Beside inputs.json, as its path there is relative; or where the user's own or the hub's lies."""
     inputs = tmp_path / "inputs" / "89abcdef"
     folder = inputs / "model" if path == "model" else tmp_path / path
@@ -134,7 +107,7 @@ def test_the_prepared_models_own_file_tells_its_sizes(tmp_path: Path, path: str)
     assert setup.facts.layers == 36 and setup.facts.source == str(folder / "config.json")
 
 
-def test_a_cap_counts_only_where_the_engine_was_given_it() -> None:
+def test_a_cap_counts_only_where_the_engine_was_given_it():
     own = {f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs": 64}
     assert trained(own).concurrency == 64
     assert trained(tree=VERL_0_4_1).concurrency is None
@@ -144,9 +117,7 @@ def test_a_cap_counts_only_where_the_engine_was_given_it() -> None:
     assert trained(sglang, engine="sglang", tree=VERL_0_4_1).concurrency is None
 
 
-def trl(
-    engine: str = "vllm", held: dict[str, Any] | None = None, gpus: list[Any] | None = None, **settings: Any
-) -> DecodeSetup:
+def trl(engine="vllm", held=None, gpus=None, **settings):
     tree = tree_for("trl", "1.16.0", engine)
     done = {
         "hardware": {"gpus": SXM[:1] if gpus is None else gpus},
@@ -156,7 +127,7 @@ def trl(
     return setup_of(a_run({"workload": workload}, done, trainer="trl", engine=engine, tree=tree))
 
 
-def test_trls_engine_speaks_for_itself() -> None:
+def test_trls_engine_speaks_for_itself():
     setup = trl(held={"name": "vllm", "dtype": "float32", "tensor_parallel_size": 1, "max_num_seqs": 48})
     assert (setup.tensor_parallel, setup.replicas, setup.number_bytes, setup.concurrency) == (1, 1, 4, 48)
     assert (setup.completions, setup.group, setup.unknown) == (64, 8, ())
@@ -165,7 +136,7 @@ def test_trls_engine_speaks_for_itself() -> None:
     assert server.replicas is None and "server" in server.unknown[0]
 
 
-def test_an_imported_runs_own_word_comes_before_its_imports_and_the_workloads() -> None:
+def test_an_imported_runs_own_word_comes_before_its_imports_and_the_workloads():
     """Each fact of the run differs from the import's, and the import's from the workload's."""
     own = {
         "actor_rollout_ref": {
@@ -192,7 +163,7 @@ def test_an_imported_runs_own_word_comes_before_its_imports_and_the_workloads() 
     assert imported({}, spec=workload | {"import": {}}).nodes == 3
 
 
-def test_what_an_import_was_asked_for_is_not_its_own_word() -> None:
+def test_what_an_import_was_asked_for_is_not_its_own_word():
     """With a stack and a workload an imported run has the arguments that these would have made."""
     asked = ["trainer.nnodes=4", "actor_rollout_ref.model.path=somebody/else", "data.train_batch_size=256"]
     said = imported({}, spec={"trainer_args": {"overrides": [*asked, f"{ROLLOUT}.n=1"]}})
@@ -212,13 +183,13 @@ def test_what_an_import_was_asked_for_is_not_its_own_word() -> None:
         ("ours/private", "/shared/phi-4", "/shared/phi-4", False),
     ],
 )
-def test_a_models_folder_is_what_it_is_said_to_hold(own: str, declared: str | None, name: str, denied: bool) -> None:
+def test_a_models_folder_is_what_it_is_said_to_hold(own, declared, name, denied):
     setup = imported({"actor_rollout_ref.model.path": own}, model=declared)
     assert setup.model == name and setup.facts is not None
     assert setup.contradicted == ((f"import.model is {declared}, the run itself says {own}",) if denied else ())
 
 
-def test_trls_own_words_come_first_in_an_import() -> None:
+def test_trls_own_words_come_first_in_an_import():
     tree = tree_for("trl", "1.16.0", "vllm")
     config = {"model_name_or_path": "Qwen/Qwen2.5-7B", "vllm_mode": "colocate", "vllm_tensor_parallel_size": 1}
     nothing = {"workload": WORKLOAD, "import": {}}
@@ -231,7 +202,7 @@ def test_trls_own_words_come_first_in_an_import() -> None:
     assert (eight.gpus, eight.contradicted) == (4, ("import.gpus_per_node is 8, the run itself says 4",))
 
 
-def test_the_gpus_of_a_server_are_not_among_the_trainers() -> None:
+def test_the_gpus_of_a_server_are_not_among_the_trainers():
     config, tree = {"vllm_mode": "server"}, tree_for("trl", "1.16.0", "vllm")
     unknown = imported(config, "trl", tree=tree, spec={"workload": WORKLOAD, "import": {}}, gpus=SXM[:4])
     assert (unknown.gpus, unknown.nodes, unknown.replicas, unknown.separate_engines) == (None, None, None, True)
@@ -257,7 +228,7 @@ def test_the_gpus_of_a_server_are_not_among_the_trainers() -> None:
         (FULLY, "elsewhere", None),
     ],
 )
-def test_the_engines_own_gpus_are_the_runs(tree: TimerTree, place: str, gpus: int | None) -> None:
+def test_the_engines_own_gpus_are_the_runs(tree, place, gpus):
     pool = {f"{place}.{key}": value for key, value in POOL.items()}
     setup = trained(pool, tree=tree)
     assert (setup.gpus, setup.replicas, setup.separate_engines) == (gpus, None, True)
@@ -271,7 +242,7 @@ def test_the_engines_own_gpus_are_the_runs(tree: TimerTree, place: str, gpus: in
     assert (whole.gpus, whole.nodes, whole.contradicted) == (16, 2, ())
 
 
-def test_engines_that_take_turns_with_the_trainer_have_no_gpus_of_their_own() -> None:
+def test_engines_that_take_turns_with_the_trainer_have_no_gpus_of_their_own():
     none = {"rollout.nnodes": 0, "rollout.n_gpus_per_node": 8, f"{ROLLOUT}.nnodes": 0}
     assert trained(none, tree=FULLY).gpus == 8
     assert trained(none, tree=ONE_STEP_OFF).gpus is None

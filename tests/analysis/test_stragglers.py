@@ -1,29 +1,24 @@
 """Stragglers, efficiency and Amdahl's ceiling: the article's by hand, and as ratios of sums."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.roofline.work import with_work
-from analysis.runs import PlanRead, Run
+from analysis.runs import PlanRead
 from analysis.stragglers import straggler_table
 from analysis.wide import wide_steps
 
 
-def table(*runs: Run, warmup: int = 2) -> pd.DataFrame:
+def table(*runs, warmup=2):
     wide, _ = wide_steps(runs, warmup)
-    arms: dict[str, dict[str, Any]] = {run.arm: {} for run in runs}
+    arms = {run.arm: {} for run in runs}
     plan = PlanRead("made-up", "", next(iter(arms)), arms, warmup, (), {})
     return straggler_table(with_work(wide, runs), runs, plan).set_index("arm")
 
 
-def test_the_article(tmp_path: Path) -> None:
+def test_the_article(tmp_path):
     """SGLang: 31744 / 17435.688 = 1.8206. vLLM: 849.20 / 878.89 = 0.96622, and 1 / (1 - 0.96622) = 29.6."""
     sglang = an_import(tmp_path, steps_to(article_row()))
     vllm = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
@@ -39,7 +34,7 @@ def test_the_article(tmp_path: Path) -> None:
     assert b[["straggler_ratio", "length_bubble", "efficiency", "floor_s"]].isna().all()
 
 
-def test_the_tail_by_hand(tmp_path: Path) -> None:
+def test_the_tail_by_hand(tmp_path):
     """Of 20 responses two are left after 100 iterations: the last 900 of 1000 are the tail."""
     found = table(trained(tmp_path, [101] * 18 + [501, 1001])).loc["vllm"]
     assert found["tail_share"] == pytest.approx(900 / 1000)
@@ -48,7 +43,7 @@ def test_the_tail_by_hand(tmp_path: Path) -> None:
     assert math.isnan(few["tail_share"]) and few["straggler_ratio"] == pytest.approx(1001 / 551)
 
 
-def test_ratios_are_of_sums(tmp_path: Path) -> None:
+def test_ratios_are_of_sums(tmp_path):
     """Two runs of one arm: (300 + 600) / (floor + floor), not a mean of ratios."""
     one = trained(tmp_path, [100, 20001], "vllm-s0", gen_s=300.0)
     two = trained(tmp_path, [100, 20001], "vllm-s1", gen_s=600.0)

@@ -1,19 +1,15 @@
 """What to try next: each suggestion from a number of a table that stands beside it, and none without."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
-import pandas as pd
 import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from test_waterfall import waterfall_of
 
 from analysis.roofline.work import with_work
-from analysis.runs import PlanRead, Run
+from analysis.runs import PlanRead
 from analysis.stragglers import straggler_table
-from analysis.suggestions import Suggestion, suggestions
+from analysis.suggestions import suggestions
 from analysis.wide import wide_steps
 from common.findings import Finding, LedgerRow, Preflight
 
@@ -28,22 +24,22 @@ BEFORE = Preflight(
 )
 
 
-def tables(*runs: Run) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+def tables(*runs):
     wide = with_work(wide_steps(runs, 2)[0], runs)
     plan = PlanRead("made-up", "", runs[0].arm, {run.arm: {} for run in runs}, 2, (), {})
     return straggler_table(wide, runs, plan), waterfall_of(wide, list(plan.arms), [run.tree for run in runs]), wide
 
 
-def found(*runs: Run, preflight: Preflight | None = None) -> dict[tuple[str, str], Suggestion]:
+def found(*runs, preflight=None):
     return {(one.arm, one.quantity): one for one in suggestions(*tables(*runs), preflight)}
 
 
-def article(tmp_path: Path, **scalars: float) -> tuple[Run, Run]:
+def article(tmp_path, **scalars):
     vllm = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
     return vllm, an_import(tmp_path, steps_to(article_row(**scalars)))
 
 
-def test_the_article(tmp_path: Path) -> None:
+def test_the_article(tmp_path):
     told = found(*article(tmp_path), preflight=BEFORE)
     assert set(told) == {
         *(("vllm", "generation share"), ("sglang", "generation share")),
@@ -61,7 +57,7 @@ def test_the_article(tmp_path: Path) -> None:
     assert "25.0%" in told["sglang", "truncated share"].text
 
 
-def test_every_value_stands_in_the_table_that_is_named(tmp_path: Path) -> None:
+def test_every_value_stands_in_the_table_that_is_named(tmp_path):
     slow = {"timing_s/generate_sequences": 320.0, "timing_s/reshard": 60.0}
     slow |= {"timing_s/update_actor": 150.0, "timing_s/step": 600.0}
     runs = article(tmp_path, **slow)
@@ -81,7 +77,7 @@ def test_every_value_stands_in_the_table_that_is_named(tmp_path: Path) -> None:
             assert one.value == wide.loc[wide["counted"] & (wide["arm"] == one.arm), column].mean()
 
 
-def test_what_the_timers_count_twice_is_not_called_time_without_a_timer(tmp_path: Path) -> None:
+def test_what_the_timers_count_twice_is_not_called_time_without_a_timer(tmp_path):
     stragglers, waterfall, wide = tables(*article(tmp_path))
     waterfall.loc[waterfall["part"] == "residual", "seconds"] = -50.0
     (residual, _) = [one for one in suggestions(stragglers, waterfall, wide) if one.quantity == "residual share"]

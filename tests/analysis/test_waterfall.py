@@ -1,10 +1,6 @@
 """The parts of the mean step: the article's by hand, and always the step again, to the last bit."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +12,6 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.phases import category_table, phase_table
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work
-from analysis.runs import Run
 from analysis.wide import wide_steps
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
@@ -26,18 +21,18 @@ def waterfall_of(wide, arms, trees):
     return waterfall_table(wide, category_table(phase_table(wide, arms, trees), "step"))
 
 
-def waterfall(*runs: Run, warmup: int = 2) -> pd.DataFrame:
+def waterfall(*runs, warmup=2):
     wide, _ = wide_steps(runs, warmup)
     trees = list(dict.fromkeys(run.tree for run in runs))
     return waterfall_of(with_work(wide, runs), [run.arm for run in runs], trees)
 
 
-def of(table: pd.DataFrame, arm: str) -> dict[str, float]:
+def of(table, arm):
     rows = table[table["arm"] == arm]
     return dict(zip(rows["part"], rows["seconds"], strict=True))
 
 
-def test_the_articles_steps(tmp_path: Path) -> None:
+def test_the_articles_steps(tmp_path):
     """SGLang: 134.034 + 15.651 s of 380.602 are the floor. vLLM's lengths are not published: one part, no floor."""
     sglang = an_import(tmp_path, steps_to(article_row()))
     vllm = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
@@ -60,13 +55,13 @@ def test_the_articles_steps(tmp_path: Path) -> None:
     assert (floors["sglang"], floors["vllm"]) == (1, 0)
 
 
-def test_arithmetic_stands_alone_where_it_binds(tmp_path: Path) -> None:
+def test_arithmetic_stands_alone_where_it_binds(tmp_path):
     found = of(waterfall(trained(tmp_path, [20] * 4_000, gen_s=300.0)), "vllm")
     assert found["compute"] > 0 and not {"weight_read", "kv_read"} & set(found)
     assert math.fsum([found["compute"], found["framework_gap"]]) == 300.0
 
 
-def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
+def test_steps_with_a_floor_stand_for_those_without(tmp_path):
     """Of two counted steps one has lengths: its floor's share, 149.685 / 380.602, holds for the mean of both."""
     rows = [*steps_to(article_row()), row(4, ARTICLE_VLLM)]
     table = waterfall(an_import(tmp_path, rows))
@@ -76,7 +71,7 @@ def test_steps_with_a_floor_stand_for_those_without(tmp_path: Path) -> None:
     assert set(table["steps"]) == {2} and set(table["floor_steps"]) == {1}
 
 
-def test_a_loop_that_overlaps_has_no_parts() -> None:
+def test_a_loop_that_overlaps_has_no_parts():
     frame = pd.DataFrame(
         {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "step": [1, 2], "counted": True}
         | {"timing_s/step": [3.0, 4.0], "own_s/step": [3.0, 4.0]}
@@ -95,10 +90,8 @@ SECONDS = st.floats(0, 1e4, allow_subnormal=False)
     st.sampled_from([1, -1e-3]),
 )
 @settings(max_examples=30)
-def test_the_parts_are_the_step_to_the_last_bit(
-    phases: list[tuple[float, ...]], shares: list[float], size: float, sign: float
-) -> None:
-    frame: dict[str, Any] = {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "counted": True}
+def test_the_parts_are_the_step_to_the_last_bit(phases, shares, size, sign):
+    frame = {"run_id": "r", "arm": "a", "factors": "", "seed": 0, "counted": True}
     names = ("step/gen", "step/gen/reshard", "step/old_log_prob", "step/reward", "step/update_actor")
     own = np.array(phases).T
     own[0] += size  # a step of no seconds is never counted

@@ -1,28 +1,21 @@
 """Generation seconds and decode floors of steps: the article's, those of lengths, and where a fact is wrong."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
 import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.roofline.work import with_work, work_verdicts
-from analysis.runs import Run
 from analysis.wide import wide_steps
 
 
-def worked(*runs: Run, warmup: int = 2) -> pd.DataFrame:
+def worked(*runs, warmup=2):
     return with_work(wide_steps(runs, warmup)[0], runs)
 
 
-def codes(*runs: Run, warmup: int = 2) -> dict[str, str]:
+def codes(*runs, warmup=2):
     return {v.code: v.text for v in work_verdicts(wide_steps(runs, warmup)[0], runs)}
 
 
-def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> None:
+def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path):
     """The article has vLLM's phases only."""
     run = an_import(tmp_path, steps_to(row(3, ARTICLE_VLLM)), "vllm", "vllm")
     wide = worked(run)
@@ -31,7 +24,7 @@ def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path: Path) -> 
     assert "no decode floor in 1 of 1 counted steps: neither each response's" in codes(run)["no-lengths-for-floor"]
 
 
-def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
+def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path):
     run = an_import(tmp_path, steps_to(article_row()), gpu=None, tensor_parallel=None)
     assert worked(run)["floor_s"].isna().all()
     text = codes(run)["no-floor"]
@@ -40,7 +33,7 @@ def test_an_unknown_fact_is_named_and_no_number_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"tensor_parallel": 1}, {"gpu": "A10-24GB"}, {"model": "meta-llama/Llama-3.1-70B"}])
-def test_a_floor_above_the_time_is_an_error_and_no_efficiency(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_a_floor_above_the_time_is_an_error_and_no_efficiency(tmp_path, wrong):
     slow = article_row(**{"timing_s/gen": 140.0, "timing_s/generate_sequences": 137.0, "timing_s/step": 165.3})
     run = an_import(tmp_path, steps_to(slow), **wrong)
     wide = worked(run)
@@ -49,13 +42,13 @@ def test_a_floor_above_the_time_is_an_error_and_no_efficiency(tmp_path: Path, wr
     assert "in 1 of 1 counted steps" in text and "137.69 s" in text
 
 
-def test_lengths_that_cannot_be_are_an_error(tmp_path: Path) -> None:
+def test_lengths_that_cannot_be_are_an_error(tmp_path):
     run = an_import(tmp_path, steps_to(article_row(**{"response_length/max": 1000.0})))
     assert worked(run)["floor_s"].isna().all()
     assert "step 3" in codes(run)["impossible-lengths"]
 
 
-def test_a_step_that_threw_completions_away_has_no_floor(tmp_path: Path) -> None:
+def test_a_step_that_threw_completions_away_has_no_floor(tmp_path):
     """Its seconds are of more responses than its lengths are of."""
     rows = steps_to(article_row(**{"training/filter_groups/discarded_surplus_samples": 2.0}))
     run = an_import(tmp_path, rows)
@@ -63,7 +56,7 @@ def test_a_step_that_threw_completions_away_has_no_floor(tmp_path: Path) -> None
     assert "in 1 of 1 counted steps: completions were thrown away" in codes(run)["no-lengths-for-floor"]
 
 
-def test_the_token_counts_tell_how_many_responses_there_were(tmp_path: Path) -> None:
+def test_the_token_counts_tell_how_many_responses_there_were(tmp_path):
     """283792 / (301.312 + 17435.688) = 16, whatever was declared."""
     right, wrong, none = (
         an_import(tmp_path / str(size), steps_to(article_row()), batch_size=size) for size in (16, 2048, None)
@@ -74,7 +67,7 @@ def test_the_token_counts_tell_how_many_responses_there_were(tmp_path: Path) -> 
     assert "completions-differ" not in codes(right) and "completions-differ" not in codes(none)
 
 
-def test_the_lengths_of_a_trained_run_by_hand(tmp_path: Path) -> None:
+def test_the_lengths_of_a_trained_run_by_hand(tmp_path):
     """Longest 20001 of 4: 20000 iterations of 4.22247 ms, 20000 * 20001 / 2 positions; no prompt is known."""
     run = trained(tmp_path, [100, 200, 300, 20001])
     found = worked(run).iloc[2]

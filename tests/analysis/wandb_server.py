@@ -10,7 +10,7 @@ import io
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -49,35 +49,35 @@ Fault = Callable[[Asked, int], int | None]
 class WandbServer:
     """The server; `with` starts and ends it."""
 
-    def __init__(self, runs: Mapping[str, ServedRun], fault: Fault | None = None) -> None:
+    def __init__(self, runs, fault=None):
         self.runs = dict(runs)
         self.fault = fault
-        self.asked: list[Asked] = []
-        self.keys: set[str] = set()
+        self.asked = []
+        self.keys = set()
         self._lock = threading.Lock()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def log_message(self, *args: Any) -> None:
+            def log_message(self, *args):
                 pass
 
-            def do_POST(self) -> None:
+            def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 found = re.search(r"(?:query|mutation)\s+(\w+)", body["query"])
                 asked = Asked(found.group(1) if found else "?", body.get("variables") or {})
                 outer.keys.add(self.headers.get("Authorization", ""))
                 self._answer(asked, lambda: outer.graphql(asked))
 
-            def do_GET(self) -> None:
+            def do_GET(self):
                 asked = Asked(self.path, {})
                 self._answer(asked, lambda: outer.file(self.path))
 
-            def do_HEAD(self) -> None:
+            def do_HEAD(self):
                 self.do_GET()
 
-            def _answer(self, asked: Asked, content: Callable[[], bytes]) -> None:
+            def _answer(self, asked, content):
                 status = outer.note(asked)
                 found = content() if status is None else b'{"errors": [{"message": "no"}]}'
                 if status == 0:  # die: the connection is cut in the middle of an answer
@@ -103,26 +103,26 @@ class WandbServer:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> WandbServer:
+    def __enter__(self):
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
-    def note(self, asked: Asked) -> int | None:
+    def note(self, asked):
         with self._lock:
             before = sum(one.operation == asked.operation for one in self.asked)
             self.asked.append(asked)
         return self.fault(asked, before) if self.fault else None
 
-    def graphql(self, asked: Asked) -> bytes:
+    def graphql(self, asked):
         return json.dumps(self._graphql(asked)).encode()
 
-    def _graphql(self, asked: Asked) -> dict[str, Any]:
+    def _graphql(self, asked):
         v = asked.variables
         if asked.operation == "Viewer":
             return {
@@ -145,7 +145,7 @@ class WandbServer:
             return {"data": {"project": None}}
         return {"data": {"project": {"internalId": "7", "run": self._about(asked, name, run)}}}
 
-    def _about(self, asked: Asked, name: str, run: ServedRun) -> dict[str, Any]:
+    def _about(self, asked, name, run):
         """The answer about one run, and nothing for what samples a history."""
         v = asked.variables
         if asked.operation == "Run":
@@ -203,10 +203,10 @@ class WandbServer:
             }
         raise AssertionError(f"the stand-in has no answer to {asked}")
 
-    def _keys(self, run: ServedRun) -> dict[str, Any]:
+    def _keys(self, run):
         return {"lastStep": max((r["_step"] for r in run.rows), default=-1), "sets": [], "keys": {}}
 
-    def file(self, path: str) -> bytes:
+    def file(self, path):
         _, kind, rest = path.split("?")[0].split("/", 2)
         if kind == "parquet":
             run = self.runs[rest]

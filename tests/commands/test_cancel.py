@@ -1,11 +1,7 @@
 """`rolloutbench cancel` on this machine, and what it refuses; on Slurm it is in tests/slurm/test_commands.py."""
 
-from __future__ import annotations
-
 import os
 import pwd
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,22 +22,22 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RunBench]:
+def bench(tmp_path):
     one = RunBench(tmp_path, steps=100, env={"STAND_IN_STEP_S": "0.2"})
     yield one
     one.end()
 
 
-def experiment_of(bench: RunBench) -> Experiment:
+def experiment_of(bench):
     run = ExpectedRun(bench.run_id, bench.spec["fingerprint"], 100)
     return Experiment("experiment", bench.run.parents[1], [run])
 
 
-def state_of(experiment: Experiment) -> str:
+def state_of(experiment):
     return run_states(experiment)[0][0].label
 
 
-def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: RunBench) -> None:
+def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench):
     experiment = experiment_of(bench)
     head = bench.start()
     bench.wait_for_step(3)
@@ -60,7 +56,7 @@ def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench: Ru
 
 
 @pytest.mark.full("processes that are struck")
-def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench: RunBench) -> None:
+def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench):
     experiment = experiment_of(bench)
     head = bench.start()
     bench.wait_for_step(3)
@@ -75,7 +71,7 @@ def test_a_chosen_run_is_ended_at_once_if_asked_and_can_be_started_again(bench: 
     bench.ended(again)
 
 
-def test_what_a_submission_on_its_way_becomes_is_waited_for(bench: RunBench) -> None:
+def test_what_a_submission_on_its_way_becomes_is_waited_for(bench):
     """Whichever comes first, the intent or the cancelling, the other one sees it."""
     experiment = experiment_of(bench)
     head = bench.start()
@@ -86,7 +82,7 @@ def test_what_a_submission_on_its_way_becomes_is_waited_for(bench: RunBench) -> 
     bench.wait(lambda: not bench.processes())
 
 
-def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_no_run_are_refused(tmp_path):
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     assert cancel(experiment, []) == ["no run of mine was started: there is nothing to cancel"]
     with pytest.raises(
@@ -97,9 +93,7 @@ def test_names_that_are_no_run_are_refused(tmp_path: Path) -> None:
     assert cancel(experiment, ["earlier-s0"]) == ["earlier-s0: nothing to cancel"]
 
 
-def test_another_users_experiment_is_looked_at_and_let_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_users_experiment_is_looked_at_and_let_alone(tmp_path, monkeypatch, capsys):
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     MadeRun(experiment.folder, "vllm-s0").job()
     for module in (canceller, submissions):
@@ -113,14 +107,14 @@ def test_another_users_experiment_is_looked_at_and_let_alone(
     assert not (tmp_path / "results" / ".slurm").exists(), "their answer is not ours to write"
 
 
-def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submissions_of_one_name_share_no_job(tmp_path, monkeypatch):
     """A first sbatch failed and had submitted all the same; the second one is known by its id."""
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     made = MadeRun(experiment.folder, "vllm-s0").job(1, job_id=None, error="sbatch: timed out").job(2, job_id="12")
     queued = [{"job_id": job_id, "name": made.name} for job_id in ("11", "12")]
     answer(experiment.folder, [*queued, {"job_id": "13", "name": "foreign"}])
     monkeypatch.setattr(canceller, "ask", lambda folder, fresh: read(folder))
-    cancelled: list[str] = []
+    cancelled = []
     monkeypatch.setattr(canceller.slurm, "cancel", cancelled.extend)
     said = cancel(experiment, ["vllm-s0"])
     assert said == ["vllm-s0: cancelled Slurm job 11 (running) and 12 (running)"]
@@ -129,9 +123,7 @@ def test_submissions_of_one_name_share_no_job(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("known", "says"), [(True, "cancelled Slurm job 7 (pending)"), (False, "nothing to cancel")])
-def test_a_requeued_job_that_squeue_leaves_out_is_cancelled_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, says: str
-) -> None:
+def test_a_requeued_job_that_squeue_leaves_out_is_cancelled_all_the_same(tmp_path, monkeypatch, known, says):
     """Its trainer has stopped, so that nothing but slurmctld tells that there is something to cancel."""
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     made = MadeRun(experiment.folder, "vllm-s0").job().attempt(steps=3)

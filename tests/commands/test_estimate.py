@@ -1,11 +1,8 @@
 """What `rolloutbench plan` says before anything is spent."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +10,7 @@ import yaml
 from common.errors import UserError
 from workflow.commands.estimate import plan_lines
 from workflow.commands.status import status_lines, take_snapshot
-from workflow.config.plan import Plan, load_plan
+from workflow.config.plan import load_plan
 from workflow.runs.experiment import named_experiment, planned_experiment
 from workflow.runs.locks import try_lock
 
@@ -22,7 +19,7 @@ from ..two_arms import two_arms
 
 
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def results(tmp_path, monkeypatch):
     """Where the experiment's results will lie, in a folder with a profile of 16 GPUs and an hour for each run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "site").mkdir()
@@ -31,22 +28,22 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results" / "mine"
 
 
-def planned(**changes: Any) -> Plan:
+def planned(**changes):
     raw = two_arms()
     raw["workload"]["steps"] = 10
     return load_plan(raw | {"experiment": "mine", "warmup_steps": 1} | changes)
 
 
-def told(plan: Plan, given: float | None = None, profile: str | None = "site") -> list[list[str]]:
+def told(plan, given=None, profile="site"):
     """The printed lines, in words."""
     return [line.split() for line in plan_lines(plan, Path(profile) if profile else None, given)]
 
 
-def made(results: Path, plan: Plan, run_id: str) -> MadeRun:
+def made(results, plan, run_id):
     return MadeRun(results, run_id, plan.runs[run_id].fingerprint)
 
 
-def test_nothing_is_known_before_anything_ran(results: Path) -> None:
+def test_nothing_is_known_before_anything_ran(results):
     lines = told(planned())
     assert lines[0] == ["run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next"]
     assert lines[2] == ["vllm-s0", "trl", "vllm", "trl-vllm-cpu", "10", "16", "?", "?", "?", "submit"]
@@ -58,7 +55,7 @@ def test_nothing_is_known_before_anything_ran(results: Path) -> None:
     assert not results.exists()
 
 
-def test_what_would_become_of_each_run_and_what_it_costs(results: Path) -> None:
+def test_what_would_become_of_each_run_and_what_it_costs(results):
     plan = planned(seeds=[0, 1, 2])
     made(results, plan, "vllm-s0").job(cluster="local").attempt(steps=10, step_s=900.0).done().end("finished")
     alive = made(results, plan, "transformers-s0").job(cluster="local").attempt(steps=5, step_s=90.0)
@@ -83,7 +80,7 @@ def test_what_would_become_of_each_run_and_what_it_costs(results: Path) -> None:
     assert "walltime 1 h 0 min is too short for vllm-s1, vllm-s2: 2 h 30 min in about 3 lives" in text
 
 
-def test_a_job_in_slurm_is_attached_to_or_waited_for(results: Path) -> None:
+def test_a_job_in_slurm_is_attached_to_or_waited_for(results):
     plan = planned(seeds=[0])
     same = made(results, plan, "vllm-s0").job(job_id="1").attempt(steps=5)
     other = MadeRun(results, "transformers-s0", "e" * 64).job(job_id="2").attempt(steps=5)
@@ -99,7 +96,7 @@ def test_a_job_in_slurm_is_attached_to_or_waited_for(results: Path) -> None:
     assert any("the state of its jobs is unknown" in line for line in plan_lines(plan, None, None))
 
 
-def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_ones(results: Path) -> None:
+def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_ones(results):
     plan = planned(sweep={"workload.temperature": [0.5, 1.0]})
     made(results, plan, "vllm-temperature=0.5-s0").job(cluster="local").attempt(steps=3, step_s=10.0)
     made(results, plan, "vllm-temperature=1.0-s0").job(cluster="local").attempt(steps=3, step_s=30.0)
@@ -111,7 +108,7 @@ def test_seconds_are_those_of_the_same_factors_then_of_the_arm_then_the_given_on
     assert next(line for line in told(more) if line[:1] == ["vllm-temperature=2.0-s0"])[6] == "~20.0"
 
 
-def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -> None:
+def test_a_stack_that_was_registered_is_told_by_plan_and_status(results):
     plan = planned()
     folder = Path(plan.stack_file("vllm-s0")).parent
     folder.mkdir(parents=True)
@@ -130,7 +127,7 @@ def test_a_stack_that_was_registered_is_told_by_plan_and_status(results: Path) -
     assert note in status_lines(take_snapshot(named_experiment("mine")))
 
 
-def test_a_request_that_can_never_run_is_refused_and_one_of_a_finished_run_is_not(results: Path) -> None:
+def test_a_request_that_can_never_run_is_refused_and_one_of_a_finished_run_is_not(results):
     plan = planned(seeds=[0])
     train = {"slurm_partition": "h100", "cpus_per_task": 2, "account": "lab", "nodes": 1}
     site = {"executor": "slurm", "set-resources": {"train": train}}

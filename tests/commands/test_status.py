@@ -1,14 +1,11 @@
 """What `rolloutbench status` tells of run folders and of Slurm's answer; the real Slurm is in tests/slurm/."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import re
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +27,7 @@ F = "f" * 64
 
 
 @pytest.fixture
-def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def experiment(tmp_path, monkeypatch):
     """An empty experiment's folder, on a machine that has Slurm's commands, which nobody calls."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -42,22 +39,22 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def shown(folder: Path, *runs: str) -> list[str]:
+def shown(folder, *runs):
     """The status of runs that a plan wants with the usual fingerprint, steps and inputs."""
     inputs = {"data_sha256": "d", "model_sha256": "m"}
     experiment = Experiment("mine", folder, [ExpectedRun(run, F, 10, inputs) for run in runs])
     return status_lines(take_snapshot(experiment))
 
 
-def row(lines: list[str], run: str) -> str:
+def row(lines, run):
     return " ".join(next(line for line in lines if line.startswith(run)).split())
 
 
-def was_asked(folder: Path) -> bool:
+def was_asked(folder):
     return (folder.parents[1] / "bin" / "squeue.called").exists()
 
 
-def test_local_runs_need_no_slurm(experiment: Path) -> None:
+def test_local_runs_need_no_slurm(experiment):
     MadeRun(experiment, "done").job(cluster="local").attempt(steps=10).done().end("finished")
     alive = MadeRun(experiment, "alive").job(cluster="local").attempt(steps=4)
     MadeRun(experiment, "killed").job(cluster="local").attempt(steps=2)
@@ -81,7 +78,7 @@ def test_local_runs_need_no_slurm(experiment: Path) -> None:
     assert not was_asked(experiment)
 
 
-def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
+def test_jobs_in_slurm_as_its_answer_has_them(experiment):
     MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
     MadeRun(experiment, "waits").job(job_id="2")
     MadeRun(experiment, "again").job(job_id="3").attempt(steps=6)
@@ -119,7 +116,7 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment: Path) -> None:
     assert not was_asked(experiment)
 
 
-def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_remedy(experiment: Path) -> None:
+def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_remedy(experiment):
     """A slurmctld that was killed while a job ended may have it running again, for as long as it does not look."""
     for name, job_id, silent_s in (("ghost", "1", 1800), ("well", "2", 300)):
         made = MadeRun(experiment, name).job(job_id=job_id).attempt(steps=4)
@@ -132,7 +129,7 @@ def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_reme
     assert "last wrote" not in row(lines, "well")
 
 
-def test_slurm_that_does_not_answer_leaves_what_the_files_tell(experiment: Path) -> None:
+def test_slurm_that_does_not_answer_leaves_what_the_files_tell(experiment):
     MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
     MadeRun(experiment, "done").job(job_id="2").attempt(steps=10).done()
     answer(experiment, [{"job_id": "1", "name": f"runs.{'0' * 16}"}], asked=time.time() - 600, tried=0)
@@ -142,7 +139,7 @@ def test_slurm_that_does_not_answer_leaves_what_the_files_tell(experiment: Path)
     assert any(re.match(r"Slurm has not answered since .*\(down\): the table shows", line) for line in lines)
 
 
-def test_other_configurations_are_told(experiment: Path) -> None:
+def test_other_configurations_are_told(experiment):
     MadeRun(experiment, "finished", "e" * 64).job(cluster="local").attempt(steps=10).done().end("finished")
     MadeRun(experiment, "running", "e" * 64).job(job_id="1").attempt(steps=1)
     MadeRun(experiment, "unplanned").job(job_id="2").attempt(steps=1)
@@ -155,7 +152,7 @@ def test_other_configurations_are_told(experiment: Path) -> None:
     assert "unplanned, which is not in this plan, also has a job: running 2" in lines
 
 
-def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: Path) -> None:
+def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment):
     MadeRun(experiment, "runs").job(job_id="1", cluster="local").end("stopped")
     write(experiment / "cancelled.json", {"by": "alice", "time": time.time()})
     assert any(line.startswith("cancelled by alice at ") for line in shown(experiment, "runs"))
@@ -169,7 +166,7 @@ def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment: P
 
 
 @pytest.mark.parametrize("kind", [*sorted(RETRIED), "cancelled"])
-def test_what_was_cancelled_is_cancelled_for_everybody_whatever_ended_it(experiment: Path, kind: str) -> None:
+def test_what_was_cancelled_is_cancelled_for_everybody_whatever_ended_it(experiment, kind):
     made = MadeRun(experiment, "a").job(job_id="1").attempt(steps=4).end(kind)
     write(made.paths.attempt(1).exit, {"kind": "stopped"})
     write(made.paths.job(1).cancelled, {"by": "alice"})
@@ -180,14 +177,14 @@ def test_what_was_cancelled_is_cancelled_for_everybody_whatever_ended_it(experim
 
 
 @pytest.mark.parametrize("kind", ["failed", "out of memory", "finished"])
-def test_a_cancel_hides_no_other_end(experiment: Path, kind: str) -> None:
+def test_a_cancel_hides_no_other_end(experiment, kind):
     made = MadeRun(experiment, "a").job(job_id="1").attempt(steps=4).end(kind, code=1)
     write(made.paths.attempt(1).exit, {"kind": "stopped"})
     write(made.paths.job(1).cancelled, {"by": "alice"})
     assert row(shown(experiment, "a"), "a").startswith("a failed")
 
 
-def test_an_experiment_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "results" / "mine" / "plan.json", {"runs": ["a"], "fingerprints": {"a": F}})
     assert named_experiment("mine").runs == [ExpectedRun("a", F)]
@@ -199,9 +196,7 @@ def test_an_experiment_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("resolved", [True, False])
-def test_runs_of_later_pairs_than_those_that_resolved_the_verdict_are_not_needed(
-    resolved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_later_pairs_than_those_that_resolved_the_verdict_are_not_needed(resolved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "results" / "mine"
     runs = [f"{arm}-s{seed}" for seed in range(4) for arm in "ab"]
@@ -221,20 +216,18 @@ def test_runs_of_later_pairs_than_those_that_resolved_the_verdict_are_not_needed
         assert lines[-1] == "4 finished, 4 not needed of 8 runs of mine"
 
 
-def test_times_are_read_and_told() -> None:
+def test_times_are_read_and_told():
     assert [seconds_of(text) for text in ("59:12", "18:30:00", "1-02:03:04")] == [3552.0, 66600.0, 93784.0]
     assert seconds_of("UNLIMITED") is None
     assert [readable_step(seconds) for seconds in (0.654, 12.345, 878.89)] == ["0.65", "12.3", "879"]
 
 
-def refused(*args: object) -> None:
+def refused(*args):
     raise OSError(errno.ESTALE, "Stale file handle")
 
 
 @pytest.mark.parametrize("files", ["refused", "read"])
-def test_a_slurm_that_hangs_and_files_that_are_refused_share_one_limit(
-    experiment: Path, files: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slurm_that_hangs_and_files_that_are_refused_share_one_limit(experiment, files, monkeypatch, capsys):
     (experiment.parents[1] / "bin" / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
     MadeRun(experiment, "a-s0").job()
     monkeypatch.setattr(status, "LIMIT_S", 3.0)

@@ -1,13 +1,9 @@
 """Files of the product as canonical text: one line per value, without what differs between machines and days."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -19,25 +15,25 @@ Text = dict[str, str]
 """Part of a file (a column, a key, a section) -> its canonical text."""
 
 
-def digest(text: str) -> str:
+def digest(text):
     """A short line is its own digest."""
     if len(text) <= 60 and "\n" not in text:
         return text
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def of_json(path: Path, hide: Hide) -> Text:
+def of_json(path, hide):
     """Every key of the file; a list of mappings is a line per entry."""
     return {key: hide(lines_of(value)) for key, value in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
-def lines_of(value: Any) -> str:
+def lines_of(value):
     if isinstance(value, list):
         return "\n".join(json.dumps(one, sort_keys=True, ensure_ascii=False) for one in value)
     return json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1)
 
 
-def of_parquet(path: Path, hide: Hide) -> Text:
+def of_parquet(path, hide):
     """Every column with its values in full, the columns' order and types, and the metadata of the file."""
     table = pq.read_table(path)
     names = [f"{field.name}: {str(field.type).replace('large_', '')}" for field in table.schema]
@@ -50,11 +46,11 @@ def of_parquet(path: Path, hide: Hide) -> Text:
     return found
 
 
-def of_text(path: Path, hide: Hide) -> Text:
+def of_text(path, hide):
     return {"text": hide(path.read_text(encoding="utf-8"))}
 
 
-def of_page(path: Path, hide: Hide) -> Text:
+def of_page(path, hide):
     """The page's text by section, one line per block; drawings, scripts and styles are left out."""
     page = _Page()
     page.feed(path.read_text(encoding="utf-8"))
@@ -62,7 +58,7 @@ def of_page(path: Path, hide: Hide) -> Text:
     return {name: hide("\n".join(lines)) for name, lines in page.sections.items() if lines}
 
 
-def _readable(text: str) -> str:
+def _readable(text):
     try:
         return lines_of(json.loads(text))
     except ValueError:
@@ -72,11 +68,11 @@ def _readable(text: str) -> str:
 class Hide:
     """Replaces what differs between two machines: the folder that it runs in, the checkout, the commit."""
 
-    def __init__(self, replaced: dict[str, str], patterns: dict[str, str] | None = None) -> None:
+    def __init__(self, replaced, patterns=None):
         self.replaced = dict(sorted(replaced.items(), key=lambda pair: -len(pair[0])))
         self.patterns = patterns or {}
 
-    def __call__(self, text: str) -> str:
+    def __call__(self, text):
         for found, name in self.replaced.items():
             text = text.replace(found, name)
         for pattern, name in self.patterns.items():
@@ -85,12 +81,12 @@ class Hide:
 
 
 class _Page(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.sections: dict[str, list[str]] = {"(head)": []}
+        self.sections = {"(head)": []}
         self._section, self._skipping, self._words = "(head)", 0, ""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         if tag in SKIPPED:
             self._skipping += 1
         elif tag == "section":
@@ -100,7 +96,7 @@ class _Page(HTMLParser):
         elif tag not in INLINE:
             self._end_line()
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if tag in SKIPPED:
             self._skipping -= 1
         elif tag not in INLINE:
@@ -108,15 +104,15 @@ class _Page(HTMLParser):
         if tag == "section":
             self._section = "(head)"
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if not self._skipping:
             self._words += data
 
-    def close(self) -> None:
+    def close(self):
         super().close()
         self._end_line()
 
-    def _end_line(self) -> None:
+    def _end_line(self):
         if words := " ".join(self._words.split()):
             self.sections[self._section].append(words)
         self._words = ""

@@ -1,18 +1,15 @@
 """Codes of findings and verdicts in source text, wherever in the product they stand."""
 
-from __future__ import annotations
-
 import ast
-from pathlib import Path
 
 FOLDERS = ("common", "node", "engines", "trainers", "analysis", "workflow")
 LEVELS = {"impossible", "unequal", "odd", "error", "warning", "note"}
 
 
-def texts_in(root: Path) -> tuple[set[str], set[str]]:
+def texts_in(root):
     """Texts that stand where a code stands (behind a level, or as `code`), and all texts."""
-    coded: set[str] = set()
-    texts: set[str] = set()
+    coded = set()
+    texts = set()
     for file in (file for folder in FOLDERS for file in (root / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -24,21 +21,21 @@ def texts_in(root: Path) -> tuple[set[str], set[str]]:
     return {text for text in coded if _is_code(text)}, texts
 
 
-def _is_text(node: ast.expr) -> bool:
+def _is_text(node):
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _is_level(node: ast.expr) -> bool:
+def _is_level(node):
     if isinstance(node, ast.IfExp):
         return _is_level(node.body) and _is_level(node.orelse)
     return _is_text(node) and node.value in LEVELS
 
 
-def is_made_in(texts: set[str], code: str) -> bool:
+def is_made_in(texts, code):
     """Whether a code stands there as a text (of several words), as a variable's name, or put together of two texts."""
     start, _, end = code.rpartition("-")
     return ("-" in code and code in texts) or code.upper().replace("-", "_") in texts or {start, f"-{end}"} <= texts
 
 
-def _is_code(text: object) -> bool:
+def _is_code(text):
     return isinstance(text, str) and bool(text) and text.replace("-", "").isalnum() and text == text.lower()

@@ -1,7 +1,5 @@
 """Makes what the goldens freeze: runs the product's commands in an empty folder and reads the files that they write."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -10,10 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import yaml
@@ -33,17 +29,17 @@ Whole = dict[str, Text]
 """A file, below the experiment's results -> its parts."""
 
 
-def run(folder: Path, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
+def run(folder, program, *arguments, env=None):
     """A program of the controller's environment (`snakemake`, `rolloutbench`) to its end."""
     command = [str(Path(sys.executable).with_name(program)), *arguments]
     return patience.run(command, 900, cwd=folder, env=_environment() | dict(env or {}))
 
 
-def _environment() -> dict[str, str]:
+def _environment():
     return {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "SNAKEMAKE"))}
 
 
-def rolloutbench(folder: Path, *arguments: str) -> Any:
+def rolloutbench(folder, *arguments):
     """The program in this process: its start takes ten times as long as most of its commands."""
     (program,) = entry_points(group="console_scripts", name="rolloutbench")
     main, out, err, code = program.load(), io.StringIO(), io.StringIO(), None
@@ -61,24 +57,24 @@ def rolloutbench(folder: Path, *arguments: str) -> Any:
     return subprocess.CompletedProcess(arguments, 0 if code is None else code, out.getvalue(), err.getvalue())
 
 
-def snakemake(folder: Path, config: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
+def snakemake(folder, config, *arguments, env=None):
     profile = ("--profile", str(ROOT / "profiles" / "local"), "--cores", "2")
     where = ("-s", str(ROOT / "workflow" / "Snakefile"), "--configfile", str(config))
     return run(folder, "snakemake", *profile, *where, *arguments, env=env)
 
 
-def finished(done: Any) -> Any:
+def finished(done):
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
-def hiding(folder: Path) -> Hide:
+def hiding(folder):
     """The two folders of this machine, and this repository's commit."""
     folders = {str(folder.resolve()): "FOLDER", str(folder): "FOLDER", str(ROOT): "ROOT"}
     return Hide(folders, {r"made by rolloutbench .*": "made by rolloutbench"})
 
 
-def results_of(folder: Path, experiment: str) -> Whole:
+def results_of(folder, experiment):
     """Everything that an experiment's end leaves to be compared: plan, preflight, imports, steps, tables, page."""
     results, hide, found = folder / "results" / experiment, hiding(folder), {}
     for file in (
@@ -101,7 +97,7 @@ def results_of(folder: Path, experiment: str) -> Whole:
 EXPERIMENTS = [ROOT / "config.yaml", *sorted((ROOT / "experiments").glob("*.yaml"))]
 
 
-def plans(folder: Path) -> Whole:
+def plans(folder):
     """plan.json of every experiment; what they name and is not in the repository stands there empty."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     found = {}
@@ -114,7 +110,7 @@ def plans(folder: Path) -> Whole:
     return found
 
 
-def _local_sources(folder: Path, workload: dict[str, Any]) -> None:
+def _local_sources(folder, workload):
     data, model = workload["data"], workload["model"]["source"]
     files = [data["source"], data.get("test_source")]
     if model.startswith("./"):
@@ -125,14 +121,14 @@ def _local_sources(folder: Path, workload: dict[str, Any]) -> None:
             (folder / name).touch()
 
 
-def article(folder: Path) -> Whole:
+def article(folder):
     """The published comparison, as `make article` reads it."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     finished(snakemake(folder, ROOT / "experiments" / "camino-2025-published.yaml"))
     return results_of(folder, "camino-2025-published")
 
 
-def formats(folder: Path) -> Whole:
+def formats(folder):
     """An arm for every format that is imported."""
     shutil.copytree(DATA / "formats", folder / "formats")
     shutil.copy(DATA / "formats.yaml", folder)
@@ -150,7 +146,7 @@ def formats(folder: Path) -> Whole:
     }
 
 
-def preflights(folder: Path) -> Whole:
+def preflights(folder):
     """Every experiment's preflight before anything is built: how it ends, and which codes it tells."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     found = {}
@@ -161,7 +157,7 @@ def preflights(folder: Path) -> Whole:
     return found
 
 
-def commands(folder: Path) -> Whole:
+def commands(folder):
     """Mistakes, and experiments of which nothing was started: how the commands end."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
     good = (ROOT / "config.yaml").read_text(encoding="utf-8")
@@ -200,7 +196,7 @@ COMMANDS = (
 )
 
 
-def unpack_recorded(folder: Path) -> Path:
+def unpack_recorded(folder):
     """The recorded quickstart as it lay on a disk when its training had finished; its configuration's file."""
     for file in sorted((DATA / "recorded").rglob("*")):
         if file.is_file():
@@ -223,13 +219,13 @@ def unpack_recorded(folder: Path) -> Path:
     return Path(shutil.copy(DATA / "recorded.yaml", folder))
 
 
-def recorded(folder: Path) -> Whole:
+def recorded(folder):
     """The quickstart, from what its training left: collected and reported, and nothing trained."""
     finished(snakemake(folder, unpack_recorded(folder)))
     return results_of(folder, "recorded")
 
 
-MADE: dict[str, Callable[[Path], Whole]] = {
+MADE = {
     "plans": plans,
     "preflights": preflights,
     "commands": commands,

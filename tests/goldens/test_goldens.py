@@ -1,16 +1,11 @@
 """What must not change while the code is moved: `tests/goldens/__init__.py` says how a value is changed on purpose."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from .codes import is_made_in, texts_in
-from .made import DATA, MADE, ROOT, Whole, finished, run, snakemake, unpack_recorded
+from .made import DATA, MADE, ROOT, finished, run, snakemake, unpack_recorded
 from .write import VALUES, digests, fingerprints
 
 SHOW = (
@@ -19,11 +14,11 @@ SHOW = (
 )
 
 
-def stored(name: str) -> Any:
+def stored(name):
     return json.loads((VALUES / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def differences(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> list[str]:
+def differences(before, now):
     """Each part of each file that is another, is missing or is new."""
     lost = [f"{file} is missing" for file in before if file not in now]
     new = [f"{file} is new" for file in now if file not in before]
@@ -39,11 +34,11 @@ def differences(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+def made(tmp_path_factory):
     """Makes each of the wholes once."""
-    kept: dict[str, Whole] = {}
+    kept = {}
 
-    def make(name: str) -> Whole:
+    def make(name):
         if name not in kept:
             kept[name] = MADE[name](tmp_path_factory.mktemp(name))
         return kept[name]
@@ -57,12 +52,12 @@ LONG = ("article", "recorded", "commands")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=FULL) if n in LONG else n for n in MADE])
-def test_every_value_is_as_it_was(made: Callable[[str], Whole], name: str) -> None:
+def test_every_value_is_as_it_was(made, name):
     found = differences(stored(name), digests(made(name)))
     assert not found, "\n".join([f"{len(found)} of {name} changed:", *found, SHOW.format(name=name)])
 
 
-def test_the_fingerprint_of_every_run_is_as_it_was(made: Callable[[str], Whole]) -> None:
+def test_the_fingerprint_of_every_run_is_as_it_was(made):
     """A finished run is found by it: another one means GPU-days trained again."""
     before, now = stored("fingerprints"), fingerprints(made("plans"))
     lost = [
@@ -74,26 +69,26 @@ def test_the_fingerprint_of_every_run_is_as_it_was(made: Callable[[str], Whole])
     assert before and not lost, "\n".join(["runs would be trained again:", *lost])
 
 
-def test_no_code_of_a_finding_or_verdict_vanishes() -> None:
+def test_no_code_of_a_finding_or_verdict_vanishes():
     """More may come. A word of one part (`memory`) must stand where a code stands, others may come from a constant."""
     coded, texts = texts_in(ROOT)
-    codes: list[str] = stored("codes")
+    codes = stored("codes")
     lost = [code for code in codes if code not in coded and not is_made_in(texts, code)]
     assert codes and not lost, f"{', '.join(lost)}: nothing in the product tells it; strike it from values/codes.json?"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def site(tmp_path_factory):
     """A folder in which training has finished, and nothing was collected yet; its configuration."""
     folder = tmp_path_factory.mktemp("finished")
     return folder, unpack_recorded(folder)
 
 
-def run_ids() -> list[str]:
+def run_ids():
     return sorted(folder.name for folder in (DATA / "recorded" / "experiment" / "runs").iterdir())
 
 
-def test_a_finished_run_is_found_finished(site: tuple[Path, Path]) -> None:
+def test_a_finished_run_is_found_finished(site):
     folder, config = site
     said = finished(snakemake(folder, config, "--dry-run")).stdout
     assert said.count("rule collect:") == 4 and "rule train:" not in said and "rule stack:" not in said, said
@@ -102,7 +97,7 @@ def test_a_finished_run_is_found_finished(site: tuple[Path, Path]) -> None:
     assert sorted(rows) == [[run_id, "finished"] for run_id in run_ids()], told
 
 
-def test_a_finished_attempt_is_not_trained_again(site: tuple[Path, Path]) -> None:
+def test_a_finished_attempt_is_not_trained_again(site):
     """Without the run's own done.json the launcher has to find the attempt that finished it, by its fingerprint."""
     folder, config = site
     target = "results/recorded/runs/vllm-s0/done.json"

@@ -1,28 +1,26 @@
 """Writes all whole values of the goldens to a folder, for `diff -r` between two checkouts; or stores their digests."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile
 from pathlib import Path
 
 from .canonical import digest
-from .made import MADE, Whole
+from .made import MADE
 
 VALUES = Path(__file__).with_name("values")
 
 
-def digests(whole: Whole) -> dict[str, dict[str, str]]:
+def digests(whole):
     return {file: {part: digest(text) for part, text in parts.items()} for file, parts in whole.items()}
 
 
-def fingerprints(whole: Whole) -> dict[str, dict[str, str]]:
+def fingerprints(whole):
     """Experiment -> run_id -> fingerprint, in full."""
     return {file: json.loads(parts["fingerprints"]) for file, parts in whole.items()}
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(prog="python -m tests.goldens.write", description=__doc__)
     parser.add_argument("out", type=Path, nargs="?", help="a new folder for the whole values")
     parser.add_argument("--store", action="store_true", help=f"write the digests to {VALUES.name}/")
@@ -41,12 +39,12 @@ def main() -> None:
             write(args.out / name, whole)
 
 
-def store(name: str, values: object) -> None:
+def store(name, values):
     VALUES.mkdir(exist_ok=True)
     (VALUES / f"{name}.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write(folder: Path, whole: Whole) -> None:
+def write(folder, whole):
     for file, parts in whole.items():
         path = folder / f"{file}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

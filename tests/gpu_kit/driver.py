@@ -1,7 +1,5 @@
 """A stand-in for a trainer's driver: logs steps, stops on SIGTERM, resumes, writes done.json; SLOW_S is its step."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -13,7 +11,7 @@ STEPS = 6
 
 attempt = json.loads(Path(sys.argv[1]).read_text())
 folder, kept = Path(attempt["attempt_dir"]), Path(attempt["checkpoint_dir"], "step")
-stopping: list[int] = []
+stopping = []
 signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
 step = int(kept.read_text()) if kept.is_file() else 0
 kept.parent.mkdir(parents=True, exist_ok=True)

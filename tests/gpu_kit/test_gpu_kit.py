@@ -1,15 +1,12 @@
 """The GPU kit: wheels trimmed, cut and joined, and stages that stop in time, go on, and say where they failed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,17 +29,17 @@ WORKLOAD = {"model": {"source": "builtin:tiny-qwen2"}, "batch_size": 8, "max_res
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Path:
+def wheel(tmp_path):
     """A wheel with a module and 100 kB of random bytes."""
     return write_wheel(tmp_path, "kittest", "1.0", files={"libs/big.so": os.urandom(100_000)})
 
 
-def packed(wheel: Path, out: Path) -> list[dict[str, Any]]:
+def packed(wheel, out):
     out.mkdir(exist_ok=True)
     return pack([wheel], out, "tiny", 30_000)
 
 
-def test_a_trimmed_wheel_installs_and_names_what_it_lacks(wheel: Path, tmp_path: Path) -> None:
+def test_a_trimmed_wheel_installs_and_names_what_it_lacks(wheel, tmp_path):
     out = tmp_path / "trimmed" / wheel.name
     out.parent.mkdir()
     assert trim_wheel(wheel, ["libs/*"], out) == {"libs/*": {"files": 1, "bytes": 100_000}}
@@ -57,7 +54,7 @@ def test_a_trimmed_wheel_installs_and_names_what_it_lacks(wheel: Path, tmp_path:
         trim_wheel(wheel, ["other/*"], out)
 
 
-def test_parts_are_equal_and_join_to_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_parts_are_equal_and_join_to_the_same_wheel(wheel, tmp_path):
     parts = packed(wheel, tmp_path / "kit")
     assert len(parts) > 2 and all(part["bytes"] <= 30_000 for part in parts)
     assert packed(wheel, tmp_path / "again") == parts
@@ -65,7 +62,7 @@ def test_parts_are_equal_and_join_to_the_same_wheel(wheel: Path, tmp_path: Path)
     assert joined.read_bytes() == wheel.read_bytes()
 
 
-def test_a_bad_part_is_named(wheel: Path, tmp_path: Path) -> None:
+def test_a_bad_part_is_named(wheel, tmp_path):
     kit, out = tmp_path / "kit", tmp_path / "joined"
     parts = packed(wheel, kit)
     part = kit / parts[1]["name"]
@@ -82,7 +79,7 @@ def test_a_bad_part_is_named(wheel: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_kit_of_another_tree_is_named_with_its_commit() -> None:
+def test_a_kit_of_another_tree_is_named_with_its_commit():
     here = tree_hashes(ROOT)
     require_same_tree(ROOT, here, "abc")
     other = {**here, "node/attempt.py": "0" * 16, "node/gone.py": "0" * 16}
@@ -90,7 +87,7 @@ def test_a_kit_of_another_tree_is_named_with_its_commit() -> None:
         require_same_tree(ROOT, other, "abc")
 
 
-def test_another_python_or_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_or_torch_is_named(tmp_path, monkeypatch):
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with pytest.raises(UserError, match=rf"for Python 3.99, and {sys.executable} is {here}"):
         require_python({"python": "3.99", "torch": "2.11.0"})
@@ -100,7 +97,7 @@ def test_another_python_or_torch_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         require_python({"python": here, "torch": "2.12.0"})
 
 
-def with_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_torch(folder, monkeypatch):
     """A Python whose metadata names torch 2.11.0+cu130."""
     info = folder / "site" / "torch-2.11.0+cu130.dist-info"
     info.mkdir(parents=True)
@@ -112,12 +109,12 @@ Kit = Callable[..., int]
 
 
 @pytest.fixture
-def run(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+def run(wheel, tmp_path, monkeypatch):
     """Runs a stage whose bundle is one tiny wheel and whose run is a stand-in."""
     with_torch(tmp_path, monkeypatch)
     kit_folder, work = tmp_path / "kit", tmp_path / "work"
     entry = {"parts": packed(wheel, kit_folder), "left_out": {}}
-    spec = {**RUN["spec"], "workload": WORKLOAD}  # type: ignore[dict-item]
+    spec = {**RUN["spec"], "workload": WORKLOAD}
     planned = {"runs": {"a-s0": {**RUN, "spec": spec}}, "inputs": {"i": {}}}
     kit = {
         "commit": "abc",
@@ -129,17 +126,17 @@ def run(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     }
     write_json(kit_folder / "kit.json", kit)
     write_json(work / "tiny" / "inputs-i" / "inputs.json", {"data": {"sha256": "d"}, "model": {"sha256": "m"}})
-    monkeypatch.setitem(BUNDLES, "tiny", Bundle("tiny", ()))  # type: ignore[index]
+    monkeypatch.setitem(BUNDLES, "tiny", Bundle("tiny", ()))
 
-    def once(limit_s: int = 60, stop_after: int = 3, *, on_cpu: bool = True) -> int:
+    def once(limit_s=60, stop_after=3, *, on_cpu=True):
         tasks = (StageTask("a-s0", stop_after), StageTask("a-s0", synchronized=False))
-        monkeypatch.setitem(stages.STAGES, "tiny", Stage("a test", "x", ("tiny",), tasks, limit_s))  # type: ignore[index]
+        monkeypatch.setitem(stages.STAGES, "tiny", Stage("a test", "x", ("tiny",), tasks, limit_s))
         return run_stage("tiny", kit_folder, work, tmp_path / "out", on_cpu=on_cpu)
 
     yield once
 
 
-def test_a_stage_stops_resumes_and_is_read(run: Kit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_stops_resumes_and_is_read(run, tmp_path, capfd):
     assert run() == 0
     said = capfd.readouterr().out.splitlines()
     assert len(said) <= 10 and said[0].startswith("tiny on no GPU (a rehearsal)")
@@ -154,9 +151,7 @@ def test_a_stage_stops_resumes_and_is_read(run: Kit, tmp_path: Path, capfd: pyte
     assert "nothing was installed" not in capfd.readouterr().err
 
 
-def test_a_stage_that_outlives_its_limit_keeps_what_it_has(
-    run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_outlives_its_limit_keeps_what_it_has(run, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("SLOW_S", "1")
     assert run(limit_s=3, stop_after=0) == 1
     said = capfd.readouterr().out
@@ -170,18 +165,14 @@ def test_a_stage_that_outlives_its_limit_keeps_what_it_has(
     assert [step["step"] for step in result["tasks"][0]["steps"]] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_task_that_fails_is_named_with_its_error(
-    run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_that_fails_is_named_with_its_error(run, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("FAIL", "1")
     assert run() == 1
     assert "a-s0 FAILED: ValueError: the driver fails here" in capfd.readouterr().out
     assert "the driver fails here" in (tmp_path / "out" / "tiny.log").read_text()
 
 
-def test_a_gpu_in_use_is_said_before_anything_is_installed(
-    run: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_in_use_is_said_before_anything_is_installed(run, tmp_path, monkeypatch):
     executable(tmp_path / "bin" / "nvidia-smi", 'echo "NVIDIA H100 80GB HBM3, 580.1, 81559, 5000, 1980, 700"')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     with pytest.raises(UserError, match=r"another process uses 4\.9 GiB of the NVIDIA H100"):
@@ -189,7 +180,7 @@ def test_a_gpu_in_use_is_said_before_anything_is_installed(
     assert not (tmp_path / "work" / "env").exists()
 
 
-def test_the_target_needs_the_standard_library_only() -> None:
+def test_the_target_needs_the_standard_library_only():
     code = "import sys, bench.gpu_kit.target as t; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
         capture_output=True, text=True, check=True)  # fmt: skip
@@ -198,7 +189,7 @@ def test_the_target_needs_the_standard_library_only() -> None:
 
 
 @pytest.mark.parametrize("name", list(STAGES))
-def test_every_stage_is_planned_and_its_wheels_are_in_a_lock(name: str) -> None:
+def test_every_stage_is_planned_and_its_wheels_are_in_a_lock(name):
     stage = STAGES[name]
     planned = planned_stage(stage)
     assert {task.run_id for task in stage.tasks} == planned["runs"].keys()
@@ -208,8 +199,8 @@ def test_every_stage_is_planned_and_its_wheels_are_in_a_lock(name: str) -> None:
         assert not set(BUNDLES[bundle].packages) - pins and BUNDLES[bundle].without.keys() <= pins
 
 
-def test_the_first_step_after_each_start_is_not_compared() -> None:
-    def trained(name: str, seconds: list[float], resumed: int) -> dict[str, Any]:
+def test_the_first_step_after_each_start_is_not_compared():
+    def trained(name, seconds, resumed):
         steps = [
             {"step": at, "resumed": at == resumed, "phases": {"step": one, "step/training_step": one}}
             for at, one in enumerate(seconds, start=1)
@@ -227,8 +218,8 @@ def test_the_first_step_after_each_start_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize("engine", ["", "sglang-"])
-def test_the_shares_of_the_published_ratio_follow_from_the_seconds(engine: str) -> None:
-    def replay(name: str, seconds: float) -> dict[str, Any]:
+def test_the_shares_of_the_published_ratio_follow_from_the_seconds(engine):
+    def replay(name, seconds):
         return {
             "task": f"{name}-s0",
             "ok": True,

@@ -1,11 +1,8 @@
 """Nodes and GPUs of an experiment against those that its runs would get."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,14 +13,12 @@ from workflow.job.training import trainer_environment
 from ..programs import executable
 
 
-def request(
-    gres: str = "", nodes: int = 1, cluster: str = "slurm", ray: bool = True, **workload: int
-) -> dict[str, Any]:
+def request(gres="", nodes=1, cluster="slurm", ray=True, **workload):
     spec = {"trainer": "verl", "ray": ray, "env": {}, "workload": workload}
     return {"spec": spec, "cluster": cluster, "cpus": 8, "site": {"gres": gres, "nodes": nodes}}
 
 
-def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused() -> None:
+def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused():
     asked = request("gpu:8", nodes=2)
     asked["spec"] |= {"least_cpus": 17, "workload": {"nodes": 2, "gpus_per_node": 8}}
     with pytest.raises(UserError, match=r"verl reserves 17 CPUs .* the profile gives 16, 8 on each node"):
@@ -45,14 +40,14 @@ def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused() -> None:
         (request(cluster="local", nodes_wanted=2), "needs 2 nodes .* this is one machine; use --profile slurm"),
     ],
 )
-def test_what_contradicts_the_experiment_is_refused(order: dict[str, Any], says: str) -> None:
+def test_what_contradicts_the_experiment_is_refused(order, says):
     workload = order["spec"]["workload"]
     workload["nodes"] = workload.pop("nodes_wanted", 1)
     with pytest.raises(UserError, match=rf"{says}.*\(nothing was submitted\)"):
         require_fit(order)
 
 
-def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each() -> None:
+def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each():
     asked = request("gpu:8", nodes=2, ray=False)
     asked["spec"] |= {"spread": "torchrun", "workload": {"nodes": 2, "gpus_per_node": 8}}
     assert require_fit(asked) == ""
@@ -60,7 +55,7 @@ def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each() -> None:
         require_fit(asked | {"cpus": 7})
 
 
-def test_gpus_that_would_idle_are_told() -> None:
+def test_gpus_that_would_idle_are_told():
     remark = require_fit(request("gpu:h100:8", gpus_per_node=4))
     assert remark == "requests 8 GPUs per node from Slurm (gres: 'gpu:h100:8') and uses 4 (workload.gpus_per_node)"
 
@@ -76,9 +71,7 @@ def test_gpus_that_would_idle_are_told() -> None:
         ("local", "", "4,5", {"CUDA_VISIBLE_DEVICES": "6,7"}, "6,7"),
     ],
 )
-def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(
-    cluster: str, visible: str | None, submitted_with: str | None, own: dict[str, str], seen: str, tmp_path: Path
-) -> None:
+def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(cluster, visible, submitted_with, own, seen, tmp_path):
     """submitit hides all GPUs of this machine: what counts there is what the launcher's shell had."""
     order = stack_order(tmp_path, {}) | {"cluster": cluster, "visible_gpus": submitted_with, "env": own}
     order["spec"] = {"workload": {"gpus_per_node": 2}}
@@ -91,23 +84,21 @@ def test_a_trainer_sees_as_many_gpus_as_the_experiment_wants(
 @pytest.mark.parametrize(
     ("gpus", "own", "waits"), [(0, {}, "passive"), (0, {"OMP_WAIT_POLICY": "active"}, "active"), (2, {}, None)]
 )
-def test_threads_do_not_spin_where_they_compute(
-    gpus: int, own: dict[str, str], waits: str | None, tmp_path: Path
-) -> None:
+def test_threads_do_not_spin_where_they_compute(gpus, own, waits, tmp_path):
     order = stack_order(tmp_path, {}) | {"cluster": "slurm", "visible_gpus": None, "env": {}}
     order["spec"] = {"workload": {"gpus_per_node": gpus}}
     for env, environ in (({}, own), (own, {})):
         assert trainer_environment(order | {"env": env}, environ).get("OMP_WAIT_POLICY") == waits
 
 
-def stack_order(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+def stack_order(folder, environment):
     """An order for a stack whose activation sets these variables."""
     (folder / "verify.json").write_text(json.dumps({"environment": environment}))
-    order: dict[str, Any] = {"python": str(folder / "env" / "bin" / "python"), "cwd": "/", "cpus": 2, "env": {}}
+    order = {"python": str(folder / "env" / "bin" / "python"), "cwd": "/", "cpus": 2, "env": {}}
     return order | {"spec": {"workload": {}}}
 
 
-def test_a_trainer_has_its_stacks_programs_and_compilers_and_the_arms_word_wins(tmp_path: Path) -> None:
+def test_a_trainer_has_its_stacks_programs_and_compilers_and_the_arms_word_wins(tmp_path):
     order = stack_order(tmp_path, {"CUDA_HOME": "/stack", "CC": "/stack/gcc"}) | {"env": {"CC": "gcc-12"}}
     env = trainer_environment(order, {"PATH": "/usr/bin", "CUDA_HOME": "/site", "PYTHONHOME": "/controller"})
     assert (env["CUDA_HOME"], env["CC"]) == ("/stack", "gcc-12")
@@ -115,7 +106,7 @@ def test_a_trainer_has_its_stacks_programs_and_compilers_and_the_arms_word_wins(
     assert "PYTHONHOME" not in env
 
 
-def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machines_gpus_are_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     executable(
@@ -136,7 +127,7 @@ def test_this_machines_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monk
         require_fit(request(cluster="local", gpus_per_node=1))
 
 
-def test_without_nvidia_smi_the_device_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_smi_the_device_files_are_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     there = len(list(Path("/dev").glob("nvidia[0-9]*")))
     assert local_gpus({}) == (there, f"no nvidia-smi, and {there or 'no'} /dev/nvidia*")

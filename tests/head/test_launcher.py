@@ -3,16 +3,12 @@
 The trainer is a stand-in (stand_in_trainer.py); submitit, the job, the locks and the processes are real.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -26,10 +22,10 @@ from ..runs.make_runs import MadeRun
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., RunBench]]:
-    made: list[RunBench] = []
+def bench(tmp_path):
+    made = []
 
-    def make(**kwargs: Any) -> RunBench:
+    def make(**kwargs):
         made.append(RunBench(tmp_path, **kwargs))
         return made[-1]
 
@@ -38,7 +34,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., RunBench]]:
         one.end()
 
 
-def test_a_run_is_trained_once_and_its_progress_is_told(bench: Callable[..., RunBench]) -> None:
+def test_a_run_is_trained_once_and_its_progress_is_told(bench):
     one = bench()
     first = one.launch()
     assert first.returncode == 0, first.stderr
@@ -56,7 +52,7 @@ def test_a_run_is_trained_once_and_its_progress_is_told(bench: Callable[..., Run
     one.wait(lambda: one.processes() == [])  # the job may end a moment after its result is there
 
 
-def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench: Callable[..., RunBench]) -> None:
+def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench):
     one = bench()
     assert one.launch().returncode == 0
     one.write_spec("e" * 64)
@@ -70,7 +66,7 @@ def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(
     assert "already finished (attempt 1)" in one.launch().stderr
 
 
-def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench: Callable[..., RunBench]) -> None:
+def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench):
     """The stand-in leaves a checkpoint at every step, as save_steps: 1 does."""
     one = bench()
     assert one.launch().returncode == 0
@@ -80,7 +76,7 @@ def test_other_data_does_not_resume_from_the_old_datas_checkpoint(bench: Callabl
     assert one.done()["inputs"]["data_sha256"] == "d2"
 
 
-def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., RunBench]) -> None:
+def test_a_damaged_done_or_inputs_file_is_told(bench):
     one = bench()
     assert one.launch().returncode == 0
     (one.run / "attempts" / "1" / "done.json").write_text('{"run')
@@ -92,7 +88,7 @@ def test_a_damaged_done_or_inputs_file_is_told(bench: Callable[..., RunBench]) -
     assert "is damaged" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_a_job_waits_for_its_stack_that_is_verified_again(bench: Callable[..., RunBench]) -> None:
+def test_a_job_waits_for_its_stack_that_is_verified_again(bench):
     one = bench()
     verdict = one.folder / "stack" / "verify.json"
     verdict.rename(verdict.with_suffix(".away"))
@@ -103,7 +99,7 @@ def test_a_job_waits_for_its_stack_that_is_verified_again(bench: Callable[..., R
     assert one.done()["attempt"] == 1
 
 
-def test_a_job_may_be_much_younger_than_its_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_may_be_much_younger_than_its_launcher(tmp_path, monkeypatch):
     """Which waited for another launcher of the run before it submitted its own job."""
     made = MadeRun(tmp_path, "arm-s0").job(cluster="local").paths
     job, watched = made.job(1), LocalScheduler(made)
@@ -114,7 +110,7 @@ def test_a_job_may_be_much_younger_than_its_launcher(tmp_path: Path, monkeypatch
     assert watched.current_state(job).life is Life.NONE
 
 
-def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench: Callable[..., RunBench]) -> None:
+def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):
     one = bench()
     one.spec["workload"] |= {"batch_size": 64, "num_generations": 8}
     inputs = one.folder / "inputs.json"
@@ -128,7 +124,7 @@ def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench: Call
         assert (one.run / "jobs").exists() == (code == 0)
 
 
-def test_two_heads_train_once(bench: Callable[..., RunBench]) -> None:
+def test_two_heads_train_once(bench):
     one = bench(env={"STAND_IN_STEP_S": "0.3"})
     heads = [one.start() for _ in range(3)]
     for head in heads:
@@ -137,7 +133,7 @@ def test_two_heads_train_once(bench: Callable[..., RunBench]) -> None:
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5]
 
 
-def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable[..., RunBench]) -> None:
+def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench):
     one = bench(steps=8, env={"STAND_IN_WAIT": "2"})
     head = one.start()
     one.wait_for_step(2)
@@ -150,7 +146,7 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench: Callable
     assert one.journal() == [(1, step) for step in range(1, 9)]
 
 
-def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[..., RunBench]) -> None:
+def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench):
     one = bench(steps=50, env={"STAND_IN_WAIT": "1"})
     head = one.start()
     one.wait_for_step(1)
@@ -172,7 +168,7 @@ def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench: Callable[...
         ("lie", "its last_step is 1, expected 5"),
     ],
 )
-def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBench], fault: str, says: str) -> None:
+def test_a_failure_is_named_with_the_logs_last_lines(bench, fault, says):
     one = bench(env={"STAND_IN": fault})
     result = one.launch()
     assert result.returncode == 1
@@ -183,9 +179,7 @@ def test_a_failure_is_named_with_the_logs_last_lines(bench: Callable[..., RunBen
 
 
 @pytest.mark.full("processes that are struck")
-def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(
-    bench: Callable[..., RunBench],
-) -> None:
+def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(bench):
     one = bench(steps=12, env={"STAND_IN": "chatty", "STAND_IN_STEP_S": "0.5"})
     head = one.start()
     log = one.run / "attempts" / "1" / "log"
@@ -207,7 +201,7 @@ def test_a_healthy_run_that_logs_a_gigabyte_costs_neither_memory_nor_heartbeats(
     assert 0 < most["cpu"] < 10, "twice a heartbeat's period: who computes longer keeps it from beating"
 
 
-def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[..., RunBench]) -> None:
+def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench):
     one = bench(steps=6, env={"STAND_IN_WAIT": "2"})
     head = one.start()
     one.wait_for_step(2)
@@ -219,7 +213,7 @@ def test_ctrl_c_stops_after_the_step_and_the_next_start_goes_on(bench: Callable[
     assert [step for _, step in one.journal()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., RunBench]) -> None:
+def test_a_second_ctrl_c_does_not_wait(bench):
     one = bench(steps=100, env={"STAND_IN": "deaf", "STAND_IN_WAIT": "1"})
     head = one.start()
     one.wait_for_step(1)
@@ -232,7 +226,7 @@ def test_a_second_ctrl_c_does_not_wait(bench: Callable[..., RunBench]) -> None:
     one.wait(lambda: one.processes() == [])
 
 
-def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callable[..., RunBench]) -> None:
+def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench):
     one = bench(env={"STAND_IN_WAIT": "1"})
     head = one.start()
     one.wait_for_step(1)
@@ -249,9 +243,7 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench: Callab
 
 
 @pytest.mark.full("processes that are struck")
-def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpus(
-    bench: Callable[..., RunBench], tmp_path: Path
-) -> None:
+def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpus(bench, tmp_path):
     """The machine's GPUs are there in name only; another Ray's address in the shell is not believed."""
     executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'")
     head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "RAY_ADDRESS": "192.0.2.77:6379"}

@@ -3,14 +3,11 @@
 On a real Slurm it is in tests/slurm/test_launcher.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ from workflow.runs.paths import JobPaths
 from ..patience import ended
 
 
-def start(folder: Path, script: str) -> tuple[subprocess.Popen[str], JobPaths]:
+def start(folder, script):
     """A job's script up to where srun would stand, which prints a variable and what is left of our own."""
     setup, job = folder / "it's 100% \\ set up.sh", JobPaths(folder / "1")
     setup.write_text(script)
@@ -42,7 +39,7 @@ def start(folder: Path, script: str) -> tuple[subprocess.Popen[str], JobPaths]:
         "tried() { nowhere; true; }; tried; if nowhere; then :; fi; A=1",
     ],
 )
-def test_what_a_script_exports_is_there(tmp_path: Path, script: str) -> None:
+def test_what_a_script_exports_is_there(tmp_path, script):
     job, paths = start(tmp_path, script)
     assert ended(job, 20)[0] == "srun 10\n" and job.returncode == 0
     assert not paths.end.exists()
@@ -60,7 +57,7 @@ def test_what_a_script_exports_is_there(tmp_path: Path, script: str) -> None:
         ("exit 0", 0, ""),
     ],
 )
-def test_what_fails_in_it_ends_the_job(tmp_path: Path, script: str, code: int, says: str) -> None:
+def test_what_fails_in_it_ends_the_job(tmp_path, script, code, says):
     job, paths = start(tmp_path, script)
     assert ended(job, 20)[0] == "" and job.returncode == code
     end = json.loads(paths.end.read_text())
@@ -69,7 +66,7 @@ def test_what_fails_in_it_ends_the_job(tmp_path: Path, script: str, code: int, s
     assert says in paths.setup_log.read_text()
 
 
-def test_a_signal_is_slurms_matter(tmp_path: Path) -> None:
+def test_a_signal_is_slurms_matter(tmp_path):
     job, paths = start(tmp_path, "echo begun; sleep 60")
     while not paths.setup_log.exists() or "begun" not in paths.setup_log.read_text():
         time.sleep(0.05)

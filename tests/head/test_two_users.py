@@ -4,14 +4,10 @@ The second user has a made-up id; its processes drop root's rights after their i
 where nobody else may read.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +39,7 @@ experiment = Experiment("experiment", folder, [ExpectedRun("arm-s0", "f" * 64)])
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """A group's folder, as groups make them: whatever is made in it is the group's, who may write there."""
     folder = Path(tempfile.mkdtemp(prefix="rbu"))
     os.chown(folder, 0, GROUP)
@@ -54,13 +50,13 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def python(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def python(folder, code, *words, **env):
     """What a program says about the experiment."""
     command = [sys.executable, "-c", code, str(folder / "results" / "experiment"), *words]
     return run(command, 120, cwd=ROOT, env={**os.environ, **env})
 
 
-def other(folder: Path, code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def other(folder, code, *words, **env):
     """What the other user's program says."""
     done = python(folder, AS_THE_OTHER + code, *words, **env)
     assert "Traceback" not in done.stderr, done.stderr
@@ -70,7 +66,7 @@ def other(folder: Path, code: str, *words: str, **env: str) -> subprocess.Comple
 
 @pytest.mark.full("processes that are struck")
 @pytest.mark.parametrize("umask", [0o002, 0o077])
-def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path, umask: int) -> None:
+def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared, umask):
     (shared / "results" / "experiment" / "runs" / "arm-s0").mkdir(parents=True)  # as snakemake makes them
     os.umask(umask)
     one = RunBench(shared, env={"STAND_IN_WAIT": "2"})
@@ -97,7 +93,7 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared: Path
         one.end()
 
 
-def test_two_users_ask_slurm_each_for_their_own_jobs_in_one_results_folder(shared: Path) -> None:
+def test_two_users_ask_slurm_each_for_their_own_jobs_in_one_results_folder(shared):
     (shared / "results" / "experiment").mkdir(parents=True)  # as snakemake makes them
     bin_folder = shared / "bin"
     executable(bin_folder / "squeue", "echo down >&2; exit 1")

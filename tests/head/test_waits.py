@@ -3,17 +3,11 @@
 Slurm's commands are scripts here: each says how it hangs, fails or answers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,10 +23,10 @@ SLURM = ("--cluster", "slurm", "--partition", "h100", "--runtime", "60")
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., RunBench]]:
-    made: list[RunBench] = []
+def bench(tmp_path):
+    made = []
 
-    def make(folder: Path = tmp_path, **kwargs: Any) -> RunBench:
+    def make(folder=tmp_path, **kwargs):
         made.append(RunBench(folder, **kwargs))
         return made[-1]
 
@@ -42,18 +36,16 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., RunBench]]:
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def faults(tmp_path_factory):
     return build_faults(tmp_path_factory.mktemp("faults"))
 
 
-def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(
-    bench: Callable[..., RunBench], faults: Path, tmp_path: Path
-) -> None:
+def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(bench, faults, tmp_path):
     """The folder's identity, the stack's record and the stack's interpreter; no trainer is needed to lose a run."""
     one = bench(head_env={"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")})
     refused = ("116 arm-s0/identity.json", "5 /stack/verify.json", "24 /env/bin/python$")
 
-    def times_said() -> int:
+    def times_said():
         """By the program that submits and by the job."""
         files = [one.run / "submit.log", *one.run.glob("jobs/*/submitit/*log.*")]
         return sum(file.read_text().count("trying again for") for file in files if file.exists())
@@ -71,9 +63,7 @@ def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(
     assert one.journal() == [(1, step) for step in range(1, 6)]
 
 
-def test_a_signal_that_comes_before_the_jobs_order_can_be_read_is_heard(
-    bench: Callable[..., RunBench], faults: Path, tmp_path: Path
-) -> None:
+def test_a_signal_that_comes_before_the_jobs_order_can_be_read_is_heard(bench, faults, tmp_path):
     (tmp_path / "faults").write_text("116 jobs/1/order.json")
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = bench(env={"STAND_IN_WAIT": "1"}, head_env=env)
@@ -86,7 +76,7 @@ def test_a_signal_that_comes_before_the_jobs_order_can_be_read_is_heard(
     assert "was stopped; start again to resume" in one.ended(head)
 
 
-def commands(folder: Path, **scripts: str) -> dict[str, str]:
+def commands(folder, **scripts):
     """A head's environment in which Slurm's commands are scripts; HANG is one that does not come back."""
     (folder / "bin").mkdir(parents=True)
     wait = f"touch {folder}/hangs; timeout 100 sh -c 'until [ -e {folder}/go ]; do sleep 0.2; done'"
@@ -97,9 +87,7 @@ def commands(folder: Path, **scripts: str) -> dict[str, str]:
     return {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
 
 
-def test_a_trainer_that_slurm_has_lost_hold_of_is_not_trained_beside_on_this_machine(
-    bench: Callable[..., RunBench], tmp_path: Path
-) -> None:
+def test_a_trainer_that_slurm_has_lost_hold_of_is_not_trained_beside_on_this_machine(bench, tmp_path):
     """Its job has an end, by the word of a head, and its heartbeat moves."""
     one = bench(head_env=commands(tmp_path / "slurm", squeue=squeue()))
     made = MadeRun(one.run.parents[1], "arm-s0").job().end("lost").attempt(steps=2)
@@ -115,7 +103,7 @@ DOWN = "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1"
 PENDING = squeue(line("7", "PENDING", "Priority", f"arm-s0.{'0' * 16}"))
 # What Slurm's commands do, the record of an earlier submission, and by what it is known that the head waits: its words,
 # or a command that hangs.
-WAITS: dict[str, tuple[dict[str, str], dict[str, Any] | None, str]] = {
+WAITS = {
     "a squeue that hangs": ({"squeue": "HANG"}, {}, "hangs"),
     "the same, of a head that trains here": ({"squeue": "HANG"}, {}, "hangs"),
     "an sbatch that hangs": ({"squeue": squeue(), "sbatch": "HANG"}, None, "hangs"),
@@ -128,7 +116,7 @@ WAITS: dict[str, tuple[dict[str, str], dict[str, Any] | None, str]] = {
 }
 
 
-def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench: Callable[..., RunBench], faults: Path, tmp_path: Path) -> None:
+def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench, faults, tmp_path):
     """Also one that comes just before it waits. Within two seconds; those that a busy machine kept are tried again."""
     late = list(WAITS)
     for again in range(3):
@@ -140,9 +128,9 @@ def test_a_head_hears_a_ctrl_c_wherever_it_waits(bench: Callable[..., RunBench],
     assert not late
 
 
-def seconds_to_the_end(bench: Callable[..., RunBench], faults: Path, base: Path, names: list[str]) -> dict[str, float]:
+def seconds_to_the_end(bench, faults, base, names):
     """How long after a Ctrl-C each head ends that waits; without those that do not."""
-    heads: dict[str, tuple[RunBench, subprocess.Popen[str]]] = {}
+    heads = {}
     with contextlib.ExitStack() as held:
         for number, name in enumerate(names):
             folder, (scripts, earlier, _) = base / str(number), WAITS[name]
@@ -162,7 +150,7 @@ def seconds_to_the_end(bench: Callable[..., RunBench], faults: Path, base: Path,
         told = time.monotonic()
         for _, head in heads.values():
             os.killpg(head.pid, signal.SIGINT)
-        seconds: dict[str, float] = {}
+        seconds = {}
         while len(seconds) < len(heads) and time.monotonic() < told + 20:
             ended = {name for name, (_, head) in heads.items() if head.poll() is not None} - seconds.keys()
             seconds |= dict.fromkeys(ended, time.monotonic() - told)
@@ -177,7 +165,7 @@ def seconds_to_the_end(bench: Callable[..., RunBench], faults: Path, base: Path,
     return seconds
 
 
-def waits(one: RunBench, head: subprocess.Popen[str], by: str) -> bool:
+def waits(one, head, by):
     """Whether a head waits."""
     assert head.poll() is None, one.said(head)
     return (one.folder / "hangs").exists() if by == "hangs" else by in one.said(head)

@@ -1,16 +1,12 @@
 """`rolloutbench status --watch`: a live table on a terminal, and elsewhere tables, one after the other."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +21,7 @@ WATCH = [sys.executable, "-m", "workflow.cli", "status", "--experiment", "mine",
 
 
 @pytest.fixture
-def alive(tmp_path: Path) -> Iterator[MadeRun]:
+def alive(tmp_path):
     """A run of ten steps that is trained on this machine, and has done four."""
     folder = tmp_path / "results" / "mine"
     made = MadeRun(folder, "vllm-s0").job(cluster="local").attempt(steps=4)
@@ -36,7 +32,7 @@ def alive(tmp_path: Path) -> Iterator[MadeRun]:
         yield made
 
 
-def steps_done(run: MadeRun, first: int, last: int) -> None:
+def steps_done(run, first, last):
     with run.paths.attempt(1).metrics.open("a") as metrics:
         for step in range(first, last + 1):
             metrics.write(json.dumps({"step": step, "phases": {"step": 2.0}, "scalars": {}}) + "\n")
@@ -45,10 +41,10 @@ def steps_done(run: MadeRun, first: int, last: int) -> None:
 class Terminal:
     """A watch on a terminal of 24 lines; what it has printed since it was last waited for."""
 
-    def __init__(self, master: int, program: subprocess.Popen[bytes]) -> None:
+    def __init__(self, master, program):
         self._master, self.program, self.text = master, program, ""
 
-    def until(self, text: str) -> None:
+    def until(self, text):
         """Reads until it prints a text, once more if it has already."""
         self.text, patience = "", Patience(self.program.pid, 60)
         while text not in self.text:
@@ -56,12 +52,12 @@ class Terminal:
             if select.select([self._master], [], [], 1)[0]:
                 self.text += os.read(self._master, 65536).decode(errors="replace")
 
-    def press(self, keys: bytes) -> None:
+    def press(self, keys):
         os.write(self._master, keys)
 
 
 @contextmanager
-def terminal(folder: Path, every_s: float = 0.1, **environ: str) -> Iterator[Terminal]:
+def terminal(folder, every_s=0.1, **environ):
     master, slave = pty.openpty()
     env = {key: value for key, value in os.environ.items() if key not in ("CI", "NO_COLOR")}
     env |= {"TERM": "xterm", "COLUMNS": "100", "LINES": "24", **environ}
@@ -76,7 +72,7 @@ def terminal(folder: Path, every_s: float = 0.1, **environ: str) -> Iterator[Ter
         os.close(master)
 
 
-def test_on_a_terminal_the_table_is_what_the_files_say_at_each_look(alive: MadeRun, tmp_path: Path) -> None:
+def test_on_a_terminal_the_table_is_what_the_files_say_at_each_look(alive, tmp_path):
     with terminal(tmp_path) as screen:
         screen.until("4/10")
         steps_done(alive, 5, 6)
@@ -87,7 +83,7 @@ def test_on_a_terminal_the_table_is_what_the_files_say_at_each_look(alive: MadeR
         screen.until("other-s0")
 
 
-def test_ctrl_c_ends_it_at_once_and_not_at_the_next_look(alive: MadeRun, tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_at_once_and_not_at_the_next_look(alive, tmp_path):
     """Also one that comes just before the wait for it."""
     with terminal(tmp_path, every_s=600, **late_signals(tmp_path / "late")) as screen:
         screen.until("Ctrl-C ends the watch")
@@ -97,7 +93,7 @@ def test_ctrl_c_ends_it_at_once_and_not_at_the_next_look(alive: MadeRun, tmp_pat
         assert screen.program.returncode == 0 and "Traceback" not in screen.text
 
 
-def test_in_ci_it_is_printed_again_until_the_runs_are_finished(alive: MadeRun, tmp_path: Path) -> None:
+def test_in_ci_it_is_printed_again_until_the_runs_are_finished(alive, tmp_path):
     with terminal(tmp_path, CI="true") as screen:
         screen.until("4/10")
         finish(alive)
@@ -106,6 +102,6 @@ def test_in_ci_it_is_printed_again_until_the_runs_are_finished(alive: MadeRun, t
         assert screen.program.returncode == 0 and "\x1b" not in screen.text
 
 
-def finish(run: MadeRun) -> None:
+def finish(run):
     steps_done(run, 10, 10)
     run.done().end("finished")

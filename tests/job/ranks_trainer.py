@@ -4,8 +4,6 @@ What each saw is in rank-<n>.json of the attempt's folder. RANKS_TRAINER=lose_a_
 rank 0 then breaks, as one does that has lost its connection.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

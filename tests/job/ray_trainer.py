@@ -5,8 +5,6 @@ What it saw is in ray.json: the cluster's nodes, CPUs and GPUs, and of each node
 RAY_TRAINER=lose_a_node ends the raylet of the other node in its first attempt, as a node that dies would.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy
@@ -32,12 +30,12 @@ ENVIRONMENT = (
 
 
 @ray.remote(num_cpus=1, num_gpus=1)
-def environment() -> dict[str, str | None]:
+def environment():
     """What a worker has."""
     return {name: os.environ.get(name) for name in ENVIRONMENT}
 
 
-def on(node: str) -> NodeAffinitySchedulingStrategy:
+def on(node):
     """Where a task shall run."""
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
@@ -56,7 +54,7 @@ if os.environ.get("RAY_TRAINER") == "lose_a_node" and order["attempt"] == 1:
     other = next(node for node in ray.nodes() if node["NodeID"] != mine)
 
     @ray.remote(num_cpus=0)
-    def raylet() -> int:
+    def raylet():
         """A worker's parent is its node's raylet."""
         return os.getppid()
 

@@ -1,16 +1,12 @@
 """A run's folder for tests of the launcher, with a stack whose Python runs the stand-in trainer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -28,20 +24,12 @@ RAY_TRAINER = Path(__file__).with_name("ray_trainer.py")
 class RunBench:
     """A run folder with a stack whose Python runs the stand-in trainer."""
 
-    def __init__(
-        self,
-        folder: Path,
-        steps: int = 5,
-        env: dict[str, str] | None = None,
-        options: tuple[str, ...] = (),
-        head_env: dict[str, str] | None = None,
-        run_id: str = "arm-s0",
-    ) -> None:
+    def __init__(self, folder, steps=5, env=None, options=(), head_env=None, run_id="arm-s0"):
         self.folder, self.options, self.run_id = folder, options, run_id
         self.head_env = {**os.environ, **(head_env or {})}
         self.run = folder / "results" / "experiment" / "runs" / run_id
-        self.heads: list[subprocess.Popen[str]] = []
-        self._words: dict[int, int] = {}
+        self.heads = []
+        self._words = {}
         python = folder / "stack" / "env" / "bin" / "python"
         if not python.is_file():  # runs of one folder share it, and read it while the next one is made
             executable(python, f'exec {sys.executable} {STAND_IN} "$@"')
@@ -49,12 +37,12 @@ class RunBench:
             self.write_inputs("d1")
         self.write_spec("f" * 64, steps, env or {})
 
-    def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
+    def write_spec(self, fingerprint, steps=5, env=None):
         self.spec = {"run_id": self.run_id, "trainer": "trl", "fingerprint": fingerprint, "env": env or {}}
         self.spec["job_module"] = "stand_in"
         self.spec["workload"] = {"steps": steps}
 
-    def spread_by_ray(self) -> None:
+    def spread_by_ray(self):
         """Its trainer wants a Ray: the stack's Python is asked for that, too, and runs the trainer as its module."""
         self.spec["ray"] = True
         python = self.folder / "stack" / "env" / "bin" / "python"
@@ -63,29 +51,29 @@ class RunBench:
             f'*) exec {sys.executable} "$@";;\nesac\n'
         )
 
-    def spread_by_torchrun(self) -> None:
+    def spread_by_torchrun(self):
         """Its trainer has a process for each GPU, or on a CPU for each node: the stack's Python is a real one."""
         self.spec |= {"spread": "torchrun", "job_module": "tests.job.ranks_trainer"}
         python = self.folder / "stack" / "env" / "bin" / "python"
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
 
-    def spread_beside_a_server(self, gpus: int = 0, patience_s: float = 60.0) -> None:
+    def spread_beside_a_server(self, gpus=0, patience_s=60.0):
         """Its trainer has an engine's server beside it."""
         self.spread_by_torchrun()
         server = {"module": "tests.job.stand_in_server", "gpus": gpus, "patience_s": patience_s}
         self.spec |= {"spread": "server", "server": server, "job_module": "tests.job.server_trainer"}
 
-    def write_inputs(self, data: str) -> None:
+    def write_inputs(self, data):
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
         write_text(self.folder / "inputs.json", json.dumps(value))
 
-    def command(self) -> list[str]:
+    def command(self):
         command = [sys.executable, "-m", "workflow.head.launcher", str(self.run)]
         command += ["--spec", json.dumps(self.spec)]
         command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
         return [*command, "--cpus", "2", "--log", str(self.run / "launcher.log"), *NO_SPEED, *self.options]
 
-    def start(self, until: int = 0) -> subprocess.Popen[str]:
+    def start(self, until=0):
         """Start a head, and wait until a step was trained."""
         words = os.memfd_create("words")  # on no disk: a test may have filled it
         head = subprocess.Popen(
@@ -97,29 +85,29 @@ class RunBench:
             self.wait_for_step(until)
         return head
 
-    def launch(self) -> subprocess.CompletedProcess[str]:
+    def launch(self):
         head = self.start()
         said = self.ended(head)
         return subprocess.CompletedProcess(head.args, head.returncode, "", said)
 
-    def ended(self, head: subprocess.Popen[str], silence_s: float = 60.0) -> str:
+    def ended(self, head, silence_s=60.0):
         """What a head has said, when it has ended."""
         self.wait(lambda: head.poll() is not None, silence_s)
         return self.said(head)
 
-    def said(self, head: subprocess.Popen[str]) -> str:
+    def said(self, head):
         """What a head has said so far."""
         words = self._words[head.pid]
         return os.pread(words, os.fstat(words).st_size, 0).decode()
 
-    def forget(self, head: subprocess.Popen[str]) -> str:
+    def forget(self, head):
         """What a head that has ended had said; nothing of it is kept."""
         said = self.said(head)
         self.heads.remove(head)
         os.close(self._words.pop(head.pid))
         return said
 
-    def wait(self, what: Callable[[], Any], silence_s: float = 40.0) -> Any:
+    def wait(self, what, silence_s=40.0):
         """What becomes true; it fails when nothing happens any more: a busy machine is slow, but not silent."""
         seen, since = self._signs(), time.monotonic()
         look_at = since + 1
@@ -133,54 +121,54 @@ class RunBench:
             time.sleep(0.1)
         return value
 
-    def _signs(self) -> set[tuple[Path | int, int]]:
+    def _signs(self):
         """What changes when something happens: the run's files with their sizes, and how much the heads have said."""
-        found: set[tuple[Path | int, int]] = {(pid, os.fstat(words).st_size) for pid, words in self._words.items()}
+        found = {(pid, os.fstat(words).st_size) for pid, words in self._words.items()}
         for file in self.run.rglob("[!.]*"):
             with contextlib.suppress(OSError):
                 found.add((file, file.stat().st_size))
         return found
 
-    def wait_for_step(self, step: int) -> None:
+    def wait_for_step(self, step):
         """Until a step was trained."""
         self.wait(lambda: self.steps_done() >= step)
 
-    def steps_done(self) -> int:
+    def steps_done(self):
         """The highest step that was trained."""
         return max((step for _, step in self.journal()), default=0)
 
-    def wait_for_words(self, head: subprocess.Popen[str], words: str) -> None:
+    def wait_for_words(self, head, words):
         """Until a head has said something."""
         self.wait(lambda: words in self.said(head))
 
-    def go(self) -> None:
+    def go(self):
         """Let a trainer go on that waits (STAND_IN_WAIT)."""
         (self.run / "go").touch()
 
-    def state(self) -> str:
+    def state(self):
         """What a failed test shows: the heads' exit codes and what they said."""
         return "\n".join(f"head {head.pid}, exit code {head.poll()}: {self.said(head)}" for head in self.heads)
 
-    def read(self, *parts: str) -> dict[str, Any]:
+    def read(self, *parts):
         """A JSON file in the run's folder."""
-        value: dict[str, Any] = json.loads(self.run.joinpath(*parts).read_text())
+        value = json.loads(self.run.joinpath(*parts).read_text())
         return value
 
-    def journal(self) -> list[tuple[int, int]]:
+    def journal(self):
         """(attempt, step) of every step that was trained."""
         return self.lines("journal")
 
-    def lines(self, name: str) -> list[tuple[int, int]]:
+    def lines(self, name):
         """The first two numbers in each line of a file of the stand-in's."""
         file = self.run / name
         lines = file.read_text().splitlines() if file.is_file() else []
         return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
 
-    def done(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads((self.run / "done.json").read_text())
+    def done(self):
+        value = json.loads((self.run / "done.json").read_text())
         return value
 
-    def processes(self) -> list[psutil.Process]:
+    def processes(self):
         """The jobs and trainers of this run that are alive."""
         alive = []
         for process in psutil.process_iter(["cmdline"]):
@@ -189,7 +177,7 @@ class RunBench:
                 alive.append(process)
         return alive
 
-    def end(self) -> None:
+    def end(self):
         for head in self.heads:
             if head.poll() is None:
                 head.kill()

@@ -3,8 +3,6 @@
 What it saw, and whether the server answered after the last step, is in trainer.json of the attempt's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

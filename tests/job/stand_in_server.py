@@ -3,8 +3,6 @@
 STAND_IN_SERVER=silent never answers; port_taken finds its port in use, in the first attempt; breaks raises an error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -29,11 +27,11 @@ taken = socket.create_server((host, port)) if fault == "port_taken" and order["a
 class Health(BaseHTTPRequestHandler):
     """Answers that all is well."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         return
 
 

@@ -13,8 +13,6 @@ With the argument `--script` it is what a user's script starts: it prints its st
 metrics.jsonl nor done.json.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os
@@ -35,12 +33,12 @@ wait_after = int(os.environ.get("STAND_IN_WAIT", "0"))
 stop = False
 
 
-def on_term(number: int, frame: object) -> None:
+def on_term(number, frame):
     global stop
     stop = fault != "deaf"
 
 
-def save(step: int) -> None:
+def save(step):
     """As real ones are: a checkpoint counts when it is whole."""
     partial = checkpoints / "partial"
     partial.write_text(str(step))
@@ -50,7 +48,7 @@ def save(step: int) -> None:
         saves.write(f"{order['attempt']} {step}\n")
 
 
-def wait_for_ever() -> None:
+def wait_for_ever():
     print("stand-in: hanging", flush=True)
     while True:
         time.sleep(1)

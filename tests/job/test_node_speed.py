@@ -1,7 +1,5 @@
 """The measurement of a node before its attempt trains: it is in attempt.json, and whatever it does, the run trains."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -14,7 +12,7 @@ from .run_bench import STAND_IN, RunBench
 REAL = f'exec {sys.executable} "$@"'
 
 
-def measuring(folder: Path, program: str, limit_s: str = "60", steps: int = 2) -> RunBench:
+def measuring(folder, program, limit_s="60", steps=2):
     """A run whose stack's Python trains as the stand-in, and measures with a shell's command."""
     bench = RunBench(folder, steps=steps, options=("--node-speed-s", limit_s))
     python = folder / "stack" / "env" / "bin" / "python"
@@ -23,7 +21,7 @@ def measuring(folder: Path, program: str, limit_s: str = "60", steps: int = 2) -
     return bench
 
 
-def test_the_speed_of_the_node_is_in_the_attempt(tmp_path: Path) -> None:
+def test_the_speed_of_the_node_is_in_the_attempt(tmp_path):
     bench = measuring(tmp_path, REAL)
     assert bench.launch().returncode == 0
     attempt = bench.read("attempts", "1", "attempt.json")
@@ -42,7 +40,7 @@ def test_the_speed_of_the_node_is_in_the_attempt(tmp_path: Path) -> None:
         ('echo \'{"what": 1, \'; echo "{"', "60", ""),
     ],
 )
-def test_a_measurement_that_fails_ends_nothing(tmp_path: Path, program: str, limit_s: str, why: str) -> None:
+def test_a_measurement_that_fails_ends_nothing(tmp_path, program, limit_s, why):
     bench = measuring(tmp_path, program, limit_s)
     assert bench.launch().returncode == 0
     speed = bench.read("attempts", "1", "attempt.json")["speed"]
@@ -50,7 +48,7 @@ def test_a_measurement_that_fails_ends_nothing(tmp_path: Path, program: str, lim
     assert [step for _, step in bench.journal()] == [1, 2]
 
 
-def test_a_stop_ends_the_measurement_at_once(tmp_path: Path) -> None:
+def test_a_stop_ends_the_measurement_at_once(tmp_path):
     bench = measuring(tmp_path, "exec sleep 1000")
     head = bench.start()
     bench.wait((bench.run / "attempts" / "1" / "attempt.json").is_file)
@@ -62,7 +60,7 @@ def test_a_stop_ends_the_measurement_at_once(tmp_path: Path) -> None:
     bench.wait(lambda: not bench.processes())
 
 
-def test_the_site_switches_it_off(tmp_path: Path) -> None:
+def test_the_site_switches_it_off(tmp_path):
     bench = measuring(tmp_path, "touch measured", "0")
     assert bench.launch().returncode == 0
     assert "speed" not in bench.read("attempts", "1", "attempt.json") and not Path("measured").exists()

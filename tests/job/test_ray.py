@@ -3,8 +3,6 @@
 Ray is real. The nodes are processes on this machine, each as one task of a Slurm job is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -12,10 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -96,7 +92,7 @@ print(json.dumps({
 class Task:
     """A running task of a job."""
 
-    def __init__(self, folder: Path, rank: int, told: dict[str, Any]) -> None:
+    def __init__(self, folder, rank, told):
         env = {
             **os.environ,
             **SLURM,
@@ -115,7 +111,7 @@ class Task:
         )
         self.token = self.hear("token")
 
-    def hear(self, what: str) -> Any:
+    def hear(self, what):
         """The next thing the task says, which must be this."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -124,20 +120,20 @@ class Task:
         assert what in said, said
         return said[what]
 
-    def end(self) -> None:
+    def end(self):
         assert self.process.stdin is not None
         self.process.stdin.write("end\n")
         self.process.stdin.flush()
 
-    def session(self) -> int:
+    def session(self):
         [child] = psutil.Process(self.process.pid).children()
         return child.pid
 
-    def ray(self) -> list[psutil.Process]:
+    def ray(self):
         """All that it has started."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def files(self) -> list[str]:
+    def files(self):
         """What its processes have open, or were told of."""
         found = []
         for process in self.ray():
@@ -146,11 +142,11 @@ class Task:
                 found += [*words, *(file.path for file in process.open_files())]
         return found
 
-    def raylet(self) -> psutil.Process:
+    def raylet(self):
         [found] = [process for process in self.ray() if words_of(process)[:1] == ["raylet"]]
         return found
 
-    def temporary(self) -> Path:
+    def temporary(self):
         [found] = {
             Path(word.split("=")[1]).parent
             for process in self.ray()
@@ -160,7 +156,7 @@ class Task:
         return found
 
 
-def words_of(process: psutil.Process) -> list[str]:
+def words_of(process):
     """A process's name and command; nothing of one that has ended, as Ray's workers do at any time."""
     with contextlib.suppress(psutil.Error):
         return [process.name(), *process.cmdline()]
@@ -168,7 +164,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
+def base():
     """Where the tasks have their temporary folders: a test's own, since every Ray that starts clears up after the dead.
 
     Its name is short, as sockets want it.
@@ -178,10 +174,10 @@ def base() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(base: Path) -> Iterator[Callable[..., Task]]:
-    tasks: list[Task] = []
+def start(base):
+    tasks = []
 
-    def start_task(folder: Path, rank: int, **told: Any) -> Task:
+    def start_task(folder, rank, **told):
         tasks.append(Task(folder, rank, told | {"base": str(base)}))
         return tasks[-1]
 
@@ -193,7 +189,7 @@ def start(base: Path) -> Iterator[Callable[..., Task]]:
         end_processes_of(task.token, grace_s=0, sessions=[process.pid for process in left])
 
 
-def drive(environment: dict[str, str]) -> dict[str, Any]:
+def drive(environment):
     ran = run([sys.executable, "-c", DRIVER], 120, env={**os.environ, **environment})
     assert ran.returncode == 0, ran.stderr
     seen = json.loads(ran.stdout.splitlines()[-1])
@@ -201,14 +197,12 @@ def drive(environment: dict[str, str]) -> dict[str, Any]:
     return seen
 
 
-def gone(processes: list[psutil.Process]) -> bool:
+def gone(processes):
     _, alive = psutil.wait_procs(processes, timeout=60)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
-    tmp_path: Path, start: Callable[..., Task]
-) -> None:
+def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(tmp_path, start):
     jobs = [[start(tmp_path / name, rank) for rank in (0, 1)] for name in "ab"]
     a, b = [[head.hear("up"), head.hear("ready"), worker.hear("ready")] for head, worker in jobs]
     assert a[0] != b[0]
@@ -256,9 +250,7 @@ def test_two_clusters_on_one_machine_keep_to_themselves_and_end_as_wholes(
     assert "raylet" in (tmp_path / "ray-b-1.log").read_text()
 
 
-def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
-    tmp_path: Path, base: Path, start: Callable[..., Task]
-) -> None:
+def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(tmp_path, base, start):
     head, worker = (start(tmp_path / "0", rank) for rank in (0, 1))
     assert head.hear("up") and head.hear("ready") and worker.hear("ready")
     everything, folders = [*head.ray(), *worker.ray()], [head.temporary(), worker.temporary()]
@@ -284,14 +276,14 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(
     assert not folder.exists()
 
 
-def setup_of(folder: Path, rank: int, python: Path, **more: Any) -> TaskSetup:
+def setup_of(folder, rank, python, **more):
     """What a task of this process is told."""
     place = Place.from_environment({**SLURM, "SLURM_PROCID": str(rank)})
     inside = {"environment": {}, "cwd": folder.parent, "log": folder.parent / "log"}
     return TaskSetup(place=place, folder=folder, python=python, **inside, **more)
 
 
-def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
+def test_what_keeps_ray_from_starting_is_told(tmp_path):
     setup = setup_of(tmp_path / "0", 0, tmp_path / "none")
     for why in ("No such file", "File exists"):  # no such Python; a folder that belongs to another life
         with RayHead(setup) as head, pytest.raises(RendezvousError, match=why) as caught:
@@ -301,9 +293,7 @@ def test_what_keeps_ray_from_starting_is_told(tmp_path: Path) -> None:
         (tmp_path / "0" / "secret").touch()
 
 
-def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_in_which_one_did_not_listen_oneself_is_no_silence(tmp_path, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(rendezvous.time, "monotonic", lambda: now)
     (tmp_path / "rank-1.json").write_text(json.dumps({"state": "joined", "beat": 1}))
@@ -327,7 +317,7 @@ def test_time_in_which_one_did_not_listen_oneself_is_no_silence(
     assert other.read()["beat"] == 2
 
 
-def test_the_place_in_the_job_is_as_slurm_tells_it() -> None:
+def test_the_place_in_the_job_is_as_slurm_tells_it():
     place = Place.from_environment({**SLURM, "SLURM_PROCID": "1", "CUDA_VISIBLE_DEVICES": "0,3,7"})
     assert (place.rank, place.nodes, place.host, place.cpus, place.gpus) == (1, 2, "nowhere2", 3, 3)
     assert place.memory_bytes is None
@@ -351,11 +341,11 @@ def test_the_place_in_the_job_is_as_slurm_tells_it() -> None:
         ("r[1-2]n[098-100]-ib", [f"r{rack}n{node}-ib" for rack in "12" for node in ("098", "099", "100")]),
     ],
 )
-def test_slurms_short_form_of_host_names(short: str, names: list[str]) -> None:
+def test_slurms_short_form_of_host_names(short, names):
     assert expand_hosts(short) == names
 
 
-def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_path: Path, base: Path) -> None:
+def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_path, base):
     temporary = subject.PrivateFolder({"SLURM_TMPDIR": "/missing", "TMPDIR": str(base)})
     assert temporary.folder.parent == base
     temporary.remove()
@@ -372,7 +362,7 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
     temporary.remove()
 
 
-def test_only_the_processes_of_a_life_are_ended() -> None:
+def test_only_the_processes_of_a_life_are_ended():
     # One write for the whole line: two of these share a pipe.
     sleep = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     # A shell that ends at once and leaves a child without the mark, and one that ignores SIGTERM.

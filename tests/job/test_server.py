@@ -1,15 +1,11 @@
 """A server beside a trainer: it is there before the first step, lives until the last, and is named when it fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +20,7 @@ from .run_bench import RunBench
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def setup_of(folder: Path, hosts: tuple[str, ...], rank: int = 0) -> TaskSetup:
+def setup_of(folder, hosts, rank=0):
     return TaskSetup(
         place=Place(rank, hosts, 2, 0),
         folder=folder / "life",
@@ -39,7 +35,7 @@ def setup_of(folder: Path, hosts: tuple[str, ...], rank: int = 0) -> TaskSetup:
 class Tasks:
     """Rank 0, and the server on its node or on a second one, as a fault makes it."""
 
-    def __init__(self, folder: Path, nodes: int, fault: str = "", patience_s: float = 30.0, number: int = 1) -> None:
+    def __init__(self, folder, nodes, fault="", patience_s=30.0, number=1):
         self.attempt = folder / "attempts" / str(number)
         self.attempt.mkdir(parents=True)
         (self.attempt / "attempt.json").write_text(json.dumps({"attempt": number, "attempt_dir": str(self.attempt)}))
@@ -51,12 +47,12 @@ class Tasks:
         self.head = ServerHead(setup, 1, server)
         self.worker = ServerWorker(setup_of(folder, hosts, 1), server) if nodes > 1 else None
 
-    def start(self) -> None:
+    def start(self):
         self.head.start(self.attempt)
         if self.worker is not None:
             self.worker.join()
 
-    def died(self) -> str:
+    def died(self):
         """What rank 0 says once the server has died."""
         while (died := self.head.poll()) is None:
             if self.worker is not None:
@@ -64,13 +60,13 @@ class Tasks:
             time.sleep(0.05)
         return died
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self):
         return dict(json.loads((self.attempt / "server.json").read_text()))
 
 
 @pytest.fixture
-def made() -> Iterator[list[Tasks]]:
-    tasks: list[Tasks] = []
+def made():
+    tasks = []
     yield tasks
     for one in tasks:
         one.head.close()
@@ -79,9 +75,7 @@ def made() -> Iterator[list[Tasks]]:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it(
-    made: list[Tasks], tmp_path: Path, nodes: int
-) -> None:
+def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it(made, tmp_path, nodes):
     made.append(tasks := Tasks(tmp_path, nodes))
     tasks.start()
     tasks.head.wait_for_nodes()
@@ -111,8 +105,8 @@ def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it
     ],
 )
 def test_a_server_that_never_answers_says_why_within_its_patience(
-    made: list[Tasks], tmp_path: Path, nodes: int, fault: str, patience_s: float, says: str, again: bool
-) -> None:
+    made, tmp_path, nodes, fault, patience_s, says, again
+):
     made.append(tasks := Tasks(tmp_path, nodes, fault, patience_s))
     tasks.start()
     if tasks.worker is not None and fault != "silent":
@@ -123,7 +117,7 @@ def test_a_server_that_never_answers_says_why_within_its_patience(
     assert caught.value.again is again
 
 
-def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> None:
+def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path):
     tasks = Tasks(tmp_path, 2)
     tasks.head._deadline = time.monotonic() + 0.5
     with tasks.head, pytest.raises(RendezvousError, match=r"nodes are still missing: rank 1 \(gpu2\)") as caught:
@@ -132,7 +126,7 @@ def test_a_node_that_never_comes_is_no_fault_of_the_servers(tmp_path: Path) -> N
     assert not isinstance(caught.value, NoServerError)
 
 
-def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path: Path) -> None:
+def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path):
     """The drivers of TRL and of ms-swift ask for it in each process (`told`), and end without an answer."""
     (tmp_path / "attempt.json").write_text(json.dumps({"attempt": 1, "attempt_dir": str(tmp_path)}))
     setups = [setup_of(tmp_path, ("gpu1", "gpu2", "gpu3"), rank) for rank in range(3)]
@@ -152,7 +146,7 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path:
         assert (tmp_path / "url").read_text() == head.environment()["ROLLOUTBENCH_SERVER"]
 
 
-def test_a_run_with_a_server_on_its_own_machine(tmp_path: Path) -> None:
+def test_a_run_with_a_server_on_its_own_machine(tmp_path):
     """Its port is in use in the first life, and the next one goes on; both halves have GPUs and CPUs of their own."""
     executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'")
     head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "4,6,7"}

@@ -1,11 +1,7 @@
 """Why an attempt ended, where Slurm's signal reaches the trainer before the process that watches it."""
 
-from __future__ import annotations
-
 import signal
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,7 +15,7 @@ RUNNING = {"JobState": "RUNNING", "Restarts": "0", "NodeList": "n1"}
 LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 1}
 
 
-def end(tmp_path: Path, code: int, slurm_id: str | None, head: Any = None) -> dict[str, Any]:
+def end(tmp_path, code, slurm_id, head=None):
     stops = StopRequests(JobPaths(tmp_path / "job"), {"SLURM_JOB_NODELIST": "n1"})
     stops.slurm_id = slurm_id
     attempt = RunPaths(tmp_path).attempt(1)
@@ -40,17 +36,15 @@ def end(tmp_path: Path, code: int, slurm_id: str | None, head: Any = None) -> di
     ],
 )
 def test_slurm_is_asked_why_a_trainer_stopped_however_late_its_watcher_is_signalled(
-    code: int, details: dict[str, str], cause: str | None, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    code, details, cause, again, tmp_path, monkeypatch
+):
     monkeypatch.setattr(slurm, "job_details", lambda job: details)
     own = {75: "the trainer's own", -signal.SIGUSR2: "time limit"}.get(code, "signal SIGTERM")
     assert end(tmp_path, code, "7") == {"kind": "stopped", "cause": cause or own, "again": again, "code": code}
 
 
-def test_a_slurm_that_does_not_answer_is_no_failure_of_the_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def down(job: str) -> dict[str, str]:
+def test_a_slurm_that_does_not_answer_is_no_failure_of_the_trainer(tmp_path, monkeypatch):
+    def down(job):
         raise SlurmError("slurmctld is down")
 
     monkeypatch.setattr(slurm, "job_details", down)
@@ -59,16 +53,14 @@ def test_a_slurm_that_does_not_answer_is_no_failure_of_the_trainer(
 
 
 @pytest.mark.parametrize(("code", "kind"), [(75, "stopped"), (-signal.SIGTERM, "killed"), (1, "failed")])
-def test_without_slurm_nobody_else_signals_a_trainer(code: int, kind: str, tmp_path: Path) -> None:
+def test_without_slurm_nobody_else_signals_a_trainer(code, kind, tmp_path):
     found = end(tmp_path, code, None)
     assert found["kind"] == kind
     assert not found.get("again")
 
 
 @pytest.mark.parametrize(("state", "again"), [("RUNNING", True), ("CANCELLED", False)])
-def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(
-    state: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(state, again, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "job_details", lambda job: {**RUNNING, "JobState": state})
     head = SimpleNamespace(culprit=lambda code: ("rank 1 of 2 on n2 was killed by SIGTERM", -signal.SIGTERM))
     found = end(tmp_path, 1, "7", head)

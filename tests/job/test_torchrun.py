@@ -3,12 +3,9 @@
 The nodes are tasks in this process; their trainers are small programs.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,7 @@ from workflow.job.torchrun import RanksHead, RanksWorker
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def setup_of(folder: Path, rank: int, **more: float) -> TaskSetup:
+def setup_of(folder, rank, **more):
     return TaskSetup(
         place=Place(rank, ("gpu1", "gpu2"), 2, 0),
         folder=folder / "life",
@@ -30,21 +27,21 @@ def setup_of(folder: Path, rank: int, **more: float) -> TaskSetup:
         cwd=ROOT,
         log=folder / f"{rank}.log",
         beat_s=0.1,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
 class Nodes:
     """Both tasks, of which the second runs a program."""
 
-    def __init__(self, folder: Path, program: str) -> None:
+    def __init__(self, folder, program):
         self.head = RanksHead(setup_of(folder, 0), 1)
         self.worker = RanksWorker(setup_of(folder, 1), 1, lambda attempt: [sys.executable, "-c", program, str(attempt)])
         self.head.start(folder)
         self.worker.join()
         self.head.wait_for_nodes()
 
-    def died(self) -> str | None:
+    def died(self):
         """What the second says, or that it is over."""
         while (died := self.worker.poll()) is None and not self.worker.over:
             time.sleep(0.05)
@@ -52,8 +49,8 @@ class Nodes:
 
 
 @pytest.fixture
-def made() -> Iterator[list[Nodes]]:
-    nodes: list[Nodes] = []
+def made():
+    nodes = []
     yield nodes
     for one in nodes:
         one.head.close()
@@ -68,9 +65,7 @@ def made() -> Iterator[list[Nodes]]:
         ("import sys; print('error: no', file=sys.stderr); sys.exit(2)", 2, "ended with exit code 2: no (see "),
     ],
 )
-def test_a_process_that_dies_elsewhere_is_named(
-    made: list[Nodes], tmp_path: Path, program: str, code: int, words: str
-) -> None:
+def test_a_process_that_dies_elsewhere_is_named(made, tmp_path, program, code, words):
     made.append(nodes := Nodes(tmp_path, program))
     died = nodes.died()
     assert died is not None and words in died
@@ -81,7 +76,7 @@ def test_a_process_that_dies_elsewhere_is_named(
     assert nodes.head.culprit(1) == (died, code)
 
 
-def test_a_stopped_process_elsewhere_is_no_failure(made: list[Nodes], tmp_path: Path) -> None:
+def test_a_stopped_process_elsewhere_is_no_failure(made, tmp_path):
     made.append(nodes := Nodes(tmp_path, "import sys; sys.exit(75)"))
     until = time.monotonic() + 2
     while time.monotonic() < until:
@@ -91,15 +86,13 @@ def test_a_stopped_process_elsewhere_is_no_failure(made: list[Nodes], tmp_path: 
     assert nodes.died() is None and nodes.worker.over
 
 
-def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(
-    made: list[Nodes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_falls_silent_is_lost_and_one_that_goes_on_is_not(made, tmp_path, monkeypatch):
     made.append(nodes := Nodes(tmp_path, "import time; time.sleep(600)"))
     nodes.worker.poll()
     assert nodes.head.poll() is None
     clock, slept = time.monotonic, 0.0
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         nonlocal slept
         slept += 5
 

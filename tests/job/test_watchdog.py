@@ -1,12 +1,9 @@
 """When has a training hung, and was it for want of memory?"""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,13 +13,13 @@ from workflow.runs.history import memory_error, oom_kills
 from workflow.runs.progress import Progress, last_step
 
 
-def write_step(metrics: Path, step: int, seconds: float) -> None:
+def write_step(metrics, step, seconds):
     row = {"step": step, "phases": {"step": seconds}, "scalars": {}}
     with metrics.open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 
-def test_patience_is_a_multiple_of_the_median_step(tmp_path: Path) -> None:
+def test_patience_is_a_multiple_of_the_median_step(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     dog = Watchdog(metrics, hang_factor=10, hang_min_s=30, first_step_s=100)
     assert all(dog.tick(1.0) is None for _ in range(100)), "until its first step it has more time"
@@ -35,19 +32,19 @@ def test_patience_is_a_multiple_of_the_median_step(tmp_path: Path) -> None:
     assert dog.tick(1.0) is None
 
 
-def test_without_a_first_step_it_says_so_and_zero_turns_it_off(tmp_path: Path) -> None:
+def test_without_a_first_step_it_says_so_and_zero_turns_it_off(tmp_path):
     dog = Watchdog(tmp_path / "none", hang_factor=10, hang_min_s=1, first_step_s=3)
     assert [dog.tick(1.0) for _ in range(4)][-1] == "no new step for 4 s before its first step"
     off = Watchdog(tmp_path / "none", hang_factor=0, hang_min_s=1, first_step_s=3)
     assert all(off.tick(1.0) is None for _ in range(100))
 
 
-def test_a_pause_of_the_watcher_itself_is_not_the_trainers(tmp_path: Path) -> None:
+def test_a_pause_of_the_watcher_itself_is_not_the_trainers(tmp_path):
     dog = Watchdog(tmp_path / "none", hang_factor=10, hang_min_s=1, first_step_s=3)
     assert dog.tick(3600.0) is None
 
 
-def test_damaged_lines_do_not_disturb(tmp_path: Path) -> None:
+def test_damaged_lines_do_not_disturb(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_bytes(b'{"step": 1}\nnonsense\n\xff\xfe\n[]\n{"step": 2, "phases": {"step": NaN}, "scalars": {}}\n')
     write_step(metrics, 3, 2.0)
@@ -59,7 +56,7 @@ def test_damaged_lines_do_not_disturb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path: Path, listens: bool) -> None:
+def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path, listens):
     log = tmp_path / "log"
     program = (
         "import faulthandler, signal, sys, time\nif sys.argv[1] == 'True': faulthandler.register(signal.SIGUSR1)\n"
@@ -90,13 +87,13 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path: Path, listens: 
         ("memory usage: 12 GiB", False),
     ],
 )
-def test_a_trainers_last_words_on_memory(tmp_path: Path, line: str, is_memory: bool) -> None:
+def test_a_trainers_last_words_on_memory(tmp_path, line, is_memory):
     (tmp_path / "log").write_text(f"step 1\n{line}\n")
     assert memory_error(tmp_path / "log") == (line if is_memory else None)
     assert memory_error(tmp_path / "none") is None
 
 
-def test_the_kernels_count_is_read_from_either_kind_of_cgroup(tmp_path: Path) -> None:
+def test_the_kernels_count_is_read_from_either_kind_of_cgroup(tmp_path):
     for line, file in (
         ("0::/slurm/job_7", "slurm/job_7/memory.events"),
         ("4:memory:/job_7", "memory/job_7/memory.oom_control"),

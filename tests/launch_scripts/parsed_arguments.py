@@ -3,32 +3,29 @@
 CASES is JSON: name -> a list of a command's own words, or settings by name; OUT gets name -> the parser's fields.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 MODEL = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 1 << 20}
 # What only a machine with GPUs and a hub could say.
 NOT_HERE = ("model", "dataset", "external_plugins", "deepspeed", "report_to", "use_vllm", "vllm_mode", "fsdp", "bf16")
 
 
-def main(trainer: str, cases: Path, out: Path) -> None:
+def main(trainer, cases, out):
     parse = {"swift": _swift, "trl": _trl}[trainer]
     results = {name: parse(given) for name, given in json.loads(cases.read_text(encoding="utf-8")).items()}
     out.write_text(json.dumps(results, default=str), encoding="utf-8")
 
 
-def _fields(*parsed: Any) -> dict[str, Any]:
+def _fields(*parsed):
     return {field.name: getattr(one, field.name, None) for one in parsed for field in dataclasses.fields(one)}
 
 
-def _swift(given: Any) -> dict[str, Any]:
+def _swift(given):
     from swift.arguments import RLHFArguments
     from transformers import HfArgumentParser
 
@@ -41,7 +38,7 @@ def _swift(given: Any) -> dict[str, Any]:
     return _fields(parsed)
 
 
-def _trl(given: Any) -> dict[str, Any]:
+def _trl(given):
     from transformers import HfArgumentParser
     from trl import GRPOConfig, ModelConfig
 

@@ -1,15 +1,11 @@
 """`rolloutbench new --from run.sh`: the experiment's own arm has the script's settings, and the list says the rest."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -24,8 +20,8 @@ from tests.trainers.verl.tiers import SECOND
 from trainers.verl.driver.composed import flat
 from workflow.cli import main
 from workflow.commands import new_from_script as from_script
-from workflow.config.plan import Plan, load_plan
-from workflow.launch_scripts.launch import LaunchScript, read_launch_script
+from workflow.config.plan import load_plan
+from workflow.launch_scripts.launch import read_launch_script
 from workflow.slurm.site import read_site
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -93,24 +89,24 @@ SWIFT = {
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path
 
 
-def article_script() -> str:
+def article_script():
     values = {key: f"[{','.join(v)}]" if isinstance(v, list) else v for key, v in article.SCRIPT.items()}
     return ARTICLE.format(" \\\n".join(f" {key}={value}" for key, value in values.items()))
 
 
-def written(text: str, *arguments: str) -> tuple[dict[str, Any], str]:
+def written(text, *arguments):
     """The experiment that the command writes, and what it prints."""
     Path("run.sh").write_text(text, encoding="utf-8")
     return _written(Path("run.sh"), *arguments)
 
 
-def _written(script: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+def _written(script, *arguments):
     import contextlib
     import io
 
@@ -120,7 +116,7 @@ def _written(script: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return yaml.safe_load(Path("run.yaml").read_text(encoding="utf-8")), " ".join(said.getvalue().split())
 
 
-def planned(script: Path) -> tuple[LaunchScript, Plan]:
+def planned(script):
     """The script, and the plan of its experiment, with the list."""
     none = dict.fromkeys(("file", "stack_python", "engines", "steps", "model", "data", "partition"))
     args = argparse.Namespace(from_=script, **none)
@@ -131,17 +127,17 @@ def planned(script: Path) -> tuple[LaunchScript, Plan]:
     return read, plan
 
 
-def own_arguments(plan: Plan) -> dict[str, Any]:
+def own_arguments(plan):
     run = next(run for run in plan.runs.values() if run.spec["arm"] == plan.config.baseline)
     return dict(run.spec["trainer_args"])
 
 
-def named(read: LaunchScript) -> set[str]:
+def named(read):
     """The settings that the list names, by their last part."""
     return {word.rpartition(".")[2] for one in read.left for word in re.findall(r"[\w.]+", f"{one.what} {one.why}")}
 
 
-def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand() -> None:
+def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand():
     raw, said = written(article_script())
     wanted = {**article.WORKLOAD, "learning_rate": 1e-6, "steps": 20}
     placed = ("model", "data", "rewards", "gpu")
@@ -188,10 +184,8 @@ def test_the_articles_script_becomes_the_experiment_that_was_written_by_hand() -
         pytest.param("0.4.1", ["article"], marks=SECOND),
     ],
 )
-def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(
-    version: str, names: list[str], here: Path
-) -> None:
-    cases: dict[str, list[str]] = {}
+def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(version, names, here):
+    cases = {}
     lists = {}
     for name in names:
         script = SCRIPTS / f"{name}.sh"
@@ -217,7 +211,7 @@ def test_verl_composes_the_scripts_settings_and_the_list_names_every_difference(
         assert len(differ) < 25
 
 
-def _parsed(python: Path, trainer: str, cases: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+def _parsed(python, trainer, cases, folder):
     given, out = folder / "cases.json", folder / "parsed.json"
     given.write_text(json.dumps(cases), encoding="utf-8")
     program = [str(python), "-m", "tests.launch_scripts.parsed_arguments", trainer, str(given), str(out)]
@@ -238,9 +232,7 @@ _OTHERWISE = {
 
 
 @pytest.mark.parametrize("trainer", [pytest.param("swift", marks=pytest.mark.full("ms-swift imports slowly")), "trl"])
-def test_the_trainers_own_parser_reads_the_same_and_the_list_names_every_difference(
-    trainer: str, here: Path, stack_python: Callable[[str], Path]
-) -> None:
+def test_the_trainers_own_parser_reads_the_same_and_the_list_names_every_difference(trainer, here, stack_python):
     scripts = SWIFT if trainer == "swift" else {"trl": (SCRIPTS / "trl.sh").read_text(encoding="utf-8")}
     cases, lists = {}, {}
     for name, text in scripts.items():
@@ -258,7 +250,7 @@ def test_the_trainers_own_parser_reads_the_same_and_the_list_names_every_differe
         assert differ - told - {"vllm_engine_kwargs", "dataloader_num_workers"} == set(), name
 
 
-def test_the_pages_command_lines_are_experiments() -> None:
+def test_the_pages_command_lines_are_experiments():
     raw, said = written(SWIFT["a server"])
     assert raw["arms"]["vllm"]["options"].items() >= {"vllm_mode": "server", "vllm_data_parallel_size": 1}.items()
     workload = raw["workload"]
@@ -274,7 +266,7 @@ def test_the_pages_command_lines_are_experiments() -> None:
     assert "WANDB_API_KEY: looks like a secret" in said and "xxx" not in Path("run.yaml").read_text()
 
 
-def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings() -> None:
+def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings():
     raw, said = _written(SCRIPTS / "verl-sglang.sh")
     assert (raw["workload"]["nodes"], raw["workload"]["steps"], raw["baseline"]) == (2, 200, "sglang")
     assert raw["arms"]["sglang"]["options"] == {
@@ -311,14 +303,14 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings() -> Non
         ("swift rlhf --rlhf_type dpo --model x\n", "trains with --rlhf_type dpo, and an experiment compares GRPO"),
     ],
 )
-def test_a_script_without_such_a_training_is_told_in_its_own_terms(text: str, says: str) -> None:
+def test_a_script_without_such_a_training_is_told_in_its_own_terms(text, says):
     Path("run.sh").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=says) as caught:
         planned(Path("run.sh"))
     assert "`rolloutbench ab` runs a script as it is" in str(caught.value)
 
 
-def test_nothing_of_a_script_is_run() -> None:
+def test_nothing_of_a_script_is_run():
     Path("run.sh").write_text("touch was-run; x=$(touch was-run)\n" + article_script(), encoding="utf-8")
     planned(Path("run.sh"))
     assert not Path("was-run").exists() and os.environ["HF_HUB_OFFLINE"] == "1"

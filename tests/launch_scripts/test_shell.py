@@ -1,25 +1,21 @@
 """The reader of bash scripts: commands in order, with the script's own values, and what it does not know."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import Any
 
 import pytest
 
-from workflow.launch_scripts.script import Script
 from workflow.launch_scripts.shell import read_script
 
 
-def script_of(text: str, *arguments: str) -> Script:
+def script_of(text, *arguments):
     return read_script(textwrap.dedent(text), arguments)
 
 
-def commands(text: str, *arguments: str) -> list[list[str]]:
+def commands(text, *arguments):
     return [[word.text for word in one.words] for one in script_of(text, *arguments).commands]
 
 
-CASES: dict[str, tuple[str, list[list[str]]]] = {
+CASES = {
     "continued lines and quotes": (
         """\
         python -m t a=1\\
@@ -84,18 +80,18 @@ CASES: dict[str, tuple[str, list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_script_becomes_its_commands(name: str) -> None:
+def test_a_script_becomes_its_commands(name):
     text, expected = CASES[name]
     assert commands(text) == expected
 
 
-def test_arguments_of_the_script_are_its_words() -> None:
+def test_arguments_of_the_script_are_its_words():
     text = 'python t.py --engine ${1:-vllm} "${@:2}" "$@"\n'
     assert commands(text, "sglang", "a b") == [["python", "t.py", "--engine", "sglang", "a b", "sglang", "a b"]]
     assert script_of(text).commands[0].passes_arguments
 
 
-def test_what_is_not_known_stays_as_written_and_is_listed() -> None:
+def test_what_is_not_known_stays_as_written_and_is_listed():
     found = script_of('python t.py run=$SLURM_JOB_ID at="$(date)" x=1\n').commands[0].words
     assert [(word.text, word.unknown) for word in found[2:]] == [
         ("run=$SLURM_JOB_ID", ("$SLURM_JOB_ID",)),
@@ -107,7 +103,7 @@ def test_what_is_not_known_stays_as_written_and_is_listed() -> None:
     assert broken.notes
 
 
-def test_a_words_place_is_its_bytes_in_the_script() -> None:
+def test_a_words_place_is_its_bytes_in_the_script():
     text = "# 学習\nENGINE=vllm\npython t.py name=$ENGINE \\\n  b=2\nsrun bash -c 'python u.py c=3'\n"
     words = [word for one in read_script(text).commands for word in one.words]
     for word in words:
@@ -127,10 +123,10 @@ def test_a_words_place_is_its_bytes_in_the_script() -> None:
         ("if [ -d /data ]; then export G=1; else export G=2; fi\n", {"G": "2"}),
     ],
 )
-def test_exports(text: str, exports: dict[str, Any]) -> None:
+def test_exports(text, exports):
     assert {name: word.text for name, word in read_script(text).exports.items()} == exports
 
 
-def test_files_that_the_script_writes_are_known() -> None:
+def test_files_that_the_script_writes_are_known():
     text = "N=4\ncat > grpo.yaml <<EOF\nnum_generations: $N\nEOF\ncat <<'EOF' > raw.yaml\nx: $N\nEOF\n"
     assert read_script(text).files == {"grpo.yaml": "num_generations: 4\n", "raw.yaml": "x: $N\n"}

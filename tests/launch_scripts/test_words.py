@@ -1,10 +1,6 @@
 """Where a script has a varied word, and what the copy has there: every form is run by a real bash."""
 
-from __future__ import annotations
-
 import subprocess
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +10,7 @@ from workflow.launch_scripts.words import changes_of, script_facts
 HEAD = "#!/bin/bash\nset -eu\nshow() { printf '<%s>' \"$@\"; }\n"
 
 
-def copy_of(text: str, words: Sequence[str]) -> tuple[str, list[str]]:
+def copy_of(text, words):
     """The copy's text, and the sentences on its words."""
     changes = changes_of(text, words)
     source = text.encode()
@@ -23,7 +19,7 @@ def copy_of(text: str, words: Sequence[str]) -> tuple[str, list[str]]:
     return source.decode(), changes.sentences
 
 
-def ran(text: str, words: Sequence[str], tmp_path: Path) -> str:
+def ran(text, words, tmp_path):
     """What a copy prints; `show` prints its arguments in angle brackets."""
     copy = tmp_path / "copy.sh"
     copy.write_text(copy_of(text, words)[0])
@@ -54,11 +50,11 @@ def ran(text: str, words: Sequence[str], tmp_path: Path) -> str:
         ("show $(dirname ${BASH_SOURCE[0]:-x}) a.name=vllm\n", "a.name=$(rm -rf /)", "<><a.name=$(rm -rf /)>"),
     ],
 )  # fmt: skip
-def test_a_word_is_replaced_at_its_place(script: str, word: str, prints: str, tmp_path: Path) -> None:
+def test_a_word_is_replaced_at_its_place(script, word, prints, tmp_path):
     assert ran(HEAD + script, [word], tmp_path).replace("<.>", "<>") == prints
 
 
-def test_a_word_that_is_missing_is_appended_to_the_training_command() -> None:
+def test_a_word_that_is_missing_is_appended_to_the_training_command():
     script = "pip install verl\npython3 -m verl.trainer.main_ppo a.b=1 2>&1 | tee log\npython plot.py\n"
     copy, (sentence,) = copy_of(script, ["a.name=two words"])
     assert "main_ppo a.b=1 'a.name=two words' 2>&1 | tee log" in copy
@@ -76,7 +72,7 @@ def test_a_word_that_is_missing_is_appended_to_the_training_command() -> None:
     )
 
 
-def test_a_word_that_occurs_twice_says_where() -> None:
+def test_a_word_that_occurs_twice_says_where():
     script = "python prepare.py --seed 1\nARGS=(--seed 2)\npython train.py --seed 3 --seed 4\n"
     copy, (sentence,) = copy_of(script, ["--seed=9"])
     assert copy.splitlines() == ["python prepare.py --seed 1", "ARGS=(--seed 9)", "python train.py --seed 9 --seed 9"]
@@ -85,13 +81,13 @@ def test_a_word_that_occurs_twice_says_where() -> None:
     assert sentence == "A occurs 2 times: all are replaced in line 1"
 
 
-def test_a_variable_that_gave_the_value_is_named() -> None:
+def test_a_variable_that_gave_the_value_is_named():
     script = "E=vllm\npython train.py a.name=$E x=out_${E}\necho $E\n"
     _, sentences = copy_of(script, ["a.name=sglang"])
     assert sentences[1] == "a.name was $E, which stays in line 3; --vary E=... changes all"
 
 
-def test_an_argument_of_the_script_selects_the_training() -> None:
+def test_an_argument_of_the_script_selects_the_training():
     script = "case $1 in\nvllm) python train.py --a 1;;\n*) python other_train.py --b 1;;\nesac\n"
     changes = changes_of(script, ["1=vllm", "--c=2"], ["x", "y"])
     assert changes.arguments == ["vllm", "y"]
@@ -106,12 +102,12 @@ def test_an_argument_of_the_script_selects_the_training() -> None:
         ("ARGS='a.name=vllm'\npython train.py $ARGS\n", "a.name=two words", "cannot be quoted"),
     ],
 )  # fmt: skip
-def test_a_word_without_a_place_is_refused(script: str, word: str, told: str) -> None:
+def test_a_word_without_a_place_is_refused(script, word, told):
     with pytest.raises(UserError, match=told):
         changes_of(script, [word])
 
 
-def test_the_scripts_own_path_is_that_of_the_original(tmp_path: Path) -> None:
+def test_the_scripts_own_path_is_that_of_the_original(tmp_path):
     script = 'cd "$(dirname "$0")"; echo ${0##*/} "${BASH_SOURCE[0]}" $BASH_SOURCE; awk \'{print $0}\' <<< x\n'
     (tmp_path / "copy").mkdir()
     copy = tmp_path / "copy" / "run.sh"
@@ -130,14 +126,14 @@ def test_the_scripts_own_path_is_that_of_the_original(tmp_path: Path) -> None:
         ("missing.sh", None, "No such file"),
     ],
 )
-def test_what_is_no_script_is_refused(name: str, text: str | None, told: str, tmp_path: Path) -> None:
+def test_what_is_no_script_is_refused(name, text, told, tmp_path):
     if text is not None:
         (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=told):
         script_facts({"words": [], "arguments": []}, tmp_path / name, {})
 
 
-def test_braces_name_the_run(tmp_path: Path) -> None:
+def test_braces_name_the_run(tmp_path):
     (tmp_path / "run.sh").write_text("python train.py --out a\n")
     settings = {"words": ["--out=ckpt/{run}", "--seed={seed}", "--x={other}"], "arguments": []}
     facts = script_facts(settings, tmp_path / "run.sh", {"run": "a-s1", "seed": "1"})

@@ -3,13 +3,9 @@
 In one process of a stack, since importing the libraries takes longer than all of it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,18 +21,18 @@ TEXTS = ["4", "It is four, of course.", "", "no " * 40, "4", "🍎🍎", "four"]
 RESPONSES = [Response(text=text, prompt=prompt) for text, prompt in zip(TEXTS, PROMPTS, strict=True)]
 
 
-def folder(name: str, **words: Any) -> Path:
+def folder(name, **words):
     write_classifier(FOLDER / name, **words)
     return FOLDER / name
 
 
-def model(at: Path, **words: Any) -> Classifier:
+def model(at, **words):
     found = Classifier({"model": str(at), "name": "liked", "batch_size": 3, "dtype": "float32", **words}, at)
     found.ready("cpu")
     return found
 
 
-def refused(do: Callable[[], object]) -> str:
+def refused(do):
     try:
         do()
     except UserError as error:
@@ -44,7 +40,7 @@ def refused(do: Callable[[], object]) -> str:
     return ""
 
 
-def by_hand(at: Path, response: Response) -> float:
+def by_hand(at, response):
     """The score as transformers' documentation has it: one text, no batch, no padding."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -61,7 +57,7 @@ chat, raw = folder("chat"), folder("raw", template=False)
 torch.manual_seed(3)
 before = torch.random.get_rng_state()
 whole, plain = model(chat), model(raw)
-results: dict[str, Any] = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
+results = {"random_state_kept": bool(torch.equal(before, torch.random.get_rng_state()))}
 together = whole.score(RESPONSES)[0]
 results["together"], results["again"] = together, whole.score(RESPONSES)[0]
 results["reversed"] = whole.score(RESPONSES[::-1])[0][::-1]
@@ -82,7 +78,7 @@ function = reward_functions(
     models={str(chat): chat},
 )[0]
 function.ready("cpu")
-counted: dict[str, float] = {}
+counted = {}
 results["half"] = function(TEXTS, PROMPTS, log_metric=counted.__setitem__)
 results["counted"] = counted
 

@@ -1,11 +1,8 @@
 """Checks of a stack on a compute node, with its GPUs."""
 
-from __future__ import annotations
-
 import json
 import platform
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,12 +66,12 @@ sys.exit(got != wanted)
 
 
 @pytest.fixture(scope="module")
-def python(stack_python: Callable[[str], Path]) -> Path:
+def python(stack_python):
     return stack_python(TRANSFORMERS)
 
 
 @pytest.mark.full("libraries of a stack")
-def test_a_working_stack_is_recorded_in_the_attempts_folder(python: Path, tmp_path: Path) -> None:
+def test_a_working_stack_is_recorded_in_the_attempts_folder(python, tmp_path):
     done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS)
     assert done.returncode == 0, done.stderr
     verdict = json.loads((tmp_path / "verify.json").read_text())
@@ -82,7 +79,7 @@ def test_a_working_stack_is_recorded_in_the_attempts_folder(python: Path, tmp_pa
 
 
 @pytest.mark.full("libraries of a stack")
-def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python: Path, tmp_path: Path) -> None:
+def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python, tmp_path):
     done = run_python(python, "-c", CHECK, tmp_path, ANOTHER)  # another stack's expectations
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
@@ -91,14 +88,14 @@ def test_a_stack_that_does_not_work_is_rejected_with_the_failed_checks(python: P
     assert "Traceback" not in done.stderr
 
 
-def test_a_check_that_hangs_is_killed_and_reported(python: Path, tmp_path: Path) -> None:
+def test_a_check_that_hangs_is_killed_and_reported(python, tmp_path):
     done = run_python(python, "-c", CHECK, tmp_path, TRANSFORMERS, "0.5")  # no check of a stack is done in that time
     assert done.returncode == 2 and "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert "did not end within 0 s on" in last and "was killed" in last and "Exclude the node" in last
 
 
-def test_a_stack_verified_without_its_run_time_environment_is_rejected(python: Path, tmp_path: Path) -> None:
+def test_a_stack_verified_without_its_run_time_environment_is_rejected(python, tmp_path):
     verdict = json.loads((python.parents[2] / "verify.json").read_text())
     del verdict["run"]
     (tmp_path / "verify.json").write_text(json.dumps(verdict))
@@ -112,7 +109,7 @@ def test_a_stack_verified_without_its_run_time_environment_is_rejected(python: P
 
 
 @pytest.mark.full("libraries of a stack")
-def test_every_other_node_of_a_ray_cluster_is_checked_with_all_its_gpus(tmp_path: Path) -> None:
+def test_every_other_node_of_a_ray_cluster_is_checked_with_all_its_gpus(tmp_path):
     """The interpreter is not the stack's, as in an image: the attempt's command tells where the stack is."""
     (tmp_path / "verify.json").write_text('{"run": {}}')
     (tmp_path / "verify.py").write_text(PROBE)
@@ -129,7 +126,7 @@ def test_every_other_node_of_a_ray_cluster_is_checked_with_all_its_gpus(tmp_path
     assert verdict["gpu"] and verdict["checks"][0]["got"] == "0,1"
 
 
-def test_a_run_records_where_its_stack_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_records_where_its_stack_comes_from(tmp_path, monkeypatch):
     """A built one, too; and whatever becomes of verify.json, which Snakemake may delete while the run lasts."""
     env = tmp_path / "env"
     env.mkdir()

@@ -1,7 +1,5 @@
 """A job's files, and the checkpoint from which it resumes."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -26,7 +24,7 @@ from node.records import append_json_line, json_safe, tree_sha256, write_json
 from ..attempts import ROOT
 
 
-def test_json_is_valid_and_complete(tmp_path: Path) -> None:
+def test_json_is_valid_and_complete(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, {"nan": float("nan"), "inf": [float("inf")], "path": tmp_path, 1: (True, None, 2)})
     assert json.loads(path.read_text()) == {"nan": None, "inf": [None], "path": str(tmp_path), "1": [True, None, 2]}
@@ -37,7 +35,7 @@ def test_json_is_valid_and_complete(tmp_path: Path) -> None:
     assert json_safe(1e300) == 1e300
 
 
-def test_tree_sha256_sees_names_and_bytes(tmp_path: Path) -> None:
+def test_tree_sha256_sees_names_and_bytes(tmp_path):
     (tmp_path / "a").write_text("1")
     first = tree_sha256(tmp_path)
     (tmp_path / ".cache").write_text("x")
@@ -48,9 +46,9 @@ def test_tree_sha256_sees_names_and_bytes(tmp_path: Path) -> None:
     assert len({first, second, tree_sha256(tmp_path)}) == 3
 
 
-def test_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
-    def raising(error: BaseException) -> int:
-        def main() -> None:
+def test_exit_codes(capfd):
+    def raising(error):
+        def main():
             raise error
 
         return run(main)
@@ -63,11 +61,11 @@ def test_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_library_that_catches_all_errors_does_not_hide_a_stop() -> None:
+def test_a_library_that_catches_all_errors_does_not_hide_a_stop():
     """As transformers does around each of its imports, which are most of a job's first minute."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
-    def main() -> None:
+    def main():
         StopRequest().install()
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -81,11 +79,11 @@ def test_a_library_that_catches_all_errors_does_not_hide_a_stop() -> None:
             signal.signal(number, handler)
 
 
-def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line(capfd):
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
 
-    def main() -> None:
+    def main():
         try:
             with Path("/dev/full").open("w") as full:
                 full.write("x")
@@ -97,7 +95,7 @@ def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err.startswith("error: no space left on the disk")
 
 
-def make_checkpoint(folder: Path, step: int, without: str = "", state_step: int | None = None) -> None:
+def make_checkpoint(folder, step, without="", state_step=None):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     files = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
@@ -109,7 +107,7 @@ def make_checkpoint(folder: Path, step: int, without: str = "", state_step: int 
 @pytest.mark.parametrize(
     "without", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_incomplete_checkpoints_are_skipped(tmp_path: Path, without: str) -> None:
+def test_incomplete_checkpoints_are_skipped(tmp_path, without):
     assert newest_checkpoint(tmp_path / "none") is None
     make_checkpoint(tmp_path, 9)
     make_checkpoint(tmp_path, 10)
@@ -128,7 +126,7 @@ def test_incomplete_checkpoints_are_skipped(tmp_path: Path, without: str) -> Non
     assert newest_checkpoint(tmp_path) is None
 
 
-def test_tree_sha256_sees_a_change_inside_a_large_file(tmp_path: Path) -> None:
+def test_tree_sha256_sees_a_change_inside_a_large_file(tmp_path):
     """Weights that were trained on keep their size."""
     large = tmp_path / "model.safetensors"
     with large.open("wb") as file:
@@ -141,7 +139,7 @@ def test_tree_sha256_sees_a_change_inside_a_large_file(tmp_path: Path) -> None:
     assert tree_sha256(tmp_path) != before
 
 
-def test_environment() -> None:
+def test_environment():
     environment = {"WANDB_MODE": "online", "WANDB_API_KEY": "x", "OMP_NUM_THREADS": "64", "VLLM_API_KEY": "x"}
     environment |= {"TORCHINDUCTOR_CACHE_DIR": "/home/me", "LD_PRELOAD": "/opt/lib/libgomp.so.1:/opt/lib/libc.so"}
     attempt = {"fingerprint": "0123456789abcdef" * 4, "attempt_dir": "/a"}
@@ -160,7 +158,7 @@ def test_environment() -> None:
     assert reported["LD_PRELOAD"] == "libgomp.so.1 libc.so"
 
 
-def test_cpus_are_limited_to_the_allowed_ones() -> None:
+def test_cpus_are_limited_to_the_allowed_ones():
     # In a process of its own, so that the suite keeps its CPUs.
     code = "import os; from node.hardware import pin_cpus; print(pin_cpus(1), sorted(os.sched_getaffinity(0)))"
     stdout = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -177,7 +175,7 @@ def test_cpus_are_limited_to_the_allowed_ones() -> None:
     assert stdout == f"[{sorted(os.sched_getaffinity(0))[1]}]\n", "each process of a node has its part"
 
 
-def test_ground_truths() -> None:
+def test_ground_truths():
     assert ground_truths([" 7 ", 8], None) == ["7", "8"]
     assert ground_truths(["a #### 1 #### 1,234,567"], "####") == ["1234567"]
     assert ground_truths(["#### (1, 2)", "#### 1,2", "#### -1,000.5"], "####") == ["(1, 2)", "1,2", "-1000.5"]
@@ -191,7 +189,7 @@ def test_ground_truths() -> None:
     assert ground_truths([f"#### {one}" for one in kept], "####", "keep") == kept
 
 
-def test_arithmetic() -> None:
+def test_arithmetic():
     rows = arithmetic_rows(200, seed=3)
     assert rows == arithmetic_rows(200, seed=3)
     assert rows[:50] == arithmetic_rows(50, seed=3)
@@ -203,7 +201,7 @@ def test_arithmetic() -> None:
         assert row["answer"] == str(value)
 
 
-def test_the_first_of_two_that_end_a_job_is_kept(tmp_path: Path) -> None:
+def test_the_first_of_two_that_end_a_job_is_kept(tmp_path):
     """As on NFS: the second one does not see the file yet, whatever it looks for."""
     end = tmp_path / "new" / "end.json"
     write_json_once(end, {"kind": "finished"})
@@ -212,7 +210,7 @@ def test_the_first_of_two_that_end_a_job_is_kept(tmp_path: Path) -> None:
     assert [file.name for file in end.parent.iterdir()] == ["end.json"]
 
 
-def test_a_file_that_is_made_anew_is_awaited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_made_anew_is_awaited(tmp_path, capsys):
     inputs = tmp_path / "inputs.json"
     entry = {"path": "x", "sha256": "0" * 64}
     maker = threading.Timer(0.5, lambda: write_json(inputs, {"data": entry, "model": entry}))

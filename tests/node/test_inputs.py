@@ -1,12 +1,7 @@
 """Data and models prepared in a stack: each source and each mistake."""
 
-from __future__ import annotations
-
 import json
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,17 +24,17 @@ print(json.dumps(results))
 """
 
 # Answers that would be trained on as Python writes them.
-STRANGE: dict[str, list[Any]] = {"lists": [["a"], ["b"]], "blank": ["a", "b", "   "]}
+STRANGE = {"lists": [["a"], ["b"]], "blank": ["a", "b", "   "]}
 
 
-def request(data: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
+def request(data=None, model=None, **other):
     """A request that can be met, with changes."""
     lengths = {"max_prompt_length": 48, "max_response_length": 16}
     return {"data": {**DATA, **(data or {})}, "model": {**MODEL, **(model or {})}, **lengths, **other}
 
 
 @pytest.fixture(scope="module")
-def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(stack_python, tmp_path_factory):
     """What came of each request, by name; `folder` is where the outputs lie."""
     folder = tmp_path_factory.mktemp("many")
     rows = [{"q": f"What is {n}?", "a": f"It is\n#### {n},000"} for n in range(10, 16)]
@@ -116,7 +111,7 @@ def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return {**json.loads(done.stdout), "folder": folder}
 
 
-def test_validation_rows_are_prepared_like_training_rows(results: dict[str, Any]) -> None:
+def test_validation_rows_are_prepared_like_training_rows(results):
     made = results["test"]["made"]
     assert (made["data"]["rows"], made["test"]["rows"]) == (5, 5)  # the one that is too long is dropped of both
     assert (results["folder"] / "test" / made["test"]["path"]).is_file()
@@ -124,7 +119,7 @@ def test_validation_rows_are_prepared_like_training_rows(results: dict[str, Any]
     assert "workload.data.test_source './no/such.jsonl' is not a file" in results["no-test-file"]["stderr"]
 
 
-def test_builtins_are_reproducible(results: dict[str, Any]) -> None:
+def test_builtins_are_reproducible(results):
     first, again, other = results["builtin"]["made"], results["again"]["made"], results["other-seed"]["made"]
     assert first["data"]["sha256"] == again["data"]["sha256"] != other["data"]["sha256"]
     assert first["model"]["sha256"] == again["model"]["sha256"] != other["model"]["sha256"]
@@ -141,12 +136,12 @@ def test_builtins_are_reproducible(results: dict[str, Any]) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["data.parquet", "inputs.json", "model"]
 
 
-def read_parquet(path: Path) -> list[dict[str, Any]]:
+def read_parquet(path):
     parquet = pytest.importorskip("pyarrow.parquet")
     return list(parquet.read_table(path).to_pylist())
 
 
-def test_columns_are_verls(results: dict[str, Any]) -> None:
+def test_columns_are_verls(results):
     rows = read_parquet(results["folder"] / "system" / "data.parquet")
     assert list(rows[0]) == ["data_source", "prompt", "reward_model", "extra_info"]
     assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
@@ -156,14 +151,14 @@ def test_columns_are_verls(results: dict[str, Any]) -> None:
     assert rows[0]["reward_model"]["ground_truth"].lstrip("-").isdigit()
 
 
-def test_verls_own_data_is_read_as_it_is(results: dict[str, Any]) -> None:
+def test_verls_own_data_is_read_as_it_is(results):
     assert results["verl"]["code"] == 0, results["verl"]["stderr"]
     (row,) = read_parquet(results["folder"] / "verl" / "data.parquet")
     assert [(one["role"], one["content"]) for one in row["prompt"]] == [("system", "Think."), ("user", "1+1?")]
     assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("of/verl", "2")
 
 
-def test_local_files(results: dict[str, Any]) -> None:
+def test_local_files(results):
     dropped = results["jsonl-drop"]
     assert dropped["code"] == 0, dropped["stderr"]
     assert (dropped["made"]["data"]["rows"], dropped["made"]["data"]["dropped_too_long"]) == (5, 1)
@@ -175,7 +170,7 @@ def test_local_files(results: dict[str, Any]) -> None:
         assert results[name]["made"]["data"]["rows"] == 2
 
 
-def test_extra_columns_are_unchanged(results: dict[str, Any]) -> None:
+def test_extra_columns_are_unchanged(results):
     assert results["further"]["code"] == 0, results["further"]["stderr"]
     rows = [row["extra_info"] for row in read_parquet(results["folder"] / "further" / "data.parquet")]
     assert [(row["index"], row["split"]) for row in rows] == [(0, "train"), (1, "train")]
@@ -183,7 +178,7 @@ def test_extra_columns_are_unchanged(results: dict[str, Any]) -> None:
     assert given == [{"tags": [None, "x"], "of": {"n": at, "é": 0.5}, "day": "2025-01-31"} for at in range(2)]
 
 
-def test_a_column_of_text_and_numbers_is_unchanged(results: dict[str, Any]) -> None:
+def test_a_column_of_text_and_numbers_is_unchanged(results):
     rows = read_parquet(results["folder"] / "text-and-numbers" / "data.parquet")
     assert [row["reward_model"]["ground_truth"] for row in rows] == ["1/2", "3"]
 
@@ -212,7 +207,7 @@ def test_a_column_of_text_and_numbers_is_unchanged(results: dict[str, Any]) -> N
         ("context", ["48 + 2048 = 2096 tokens", "is 2048"]),
     ],
 )
-def test_mistakes_are_one_line(results: dict[str, Any], name: str, words: list[str]) -> None:
+def test_mistakes_are_one_line(results, name, words):
     assert results[name]["code"] == 2, results[name]["stderr"]
     last = results[name]["stderr"].splitlines()[-1]
     assert last.startswith("error: ")
@@ -236,9 +231,7 @@ inputs.main()
 
 
 @pytest.mark.full("libraries of a stack")
-def test_an_interrupted_run_leaves_nothing_that_looks_finished(
-    stack_python: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_an_interrupted_run_leaves_nothing_that_looks_finished(stack_python, tmp_path):
     (tmp_path / "request.json").write_text(json.dumps(request()))
     out = tmp_path / "out"
     done = run_warm(stack_python(TRANSFORMERS), "-c", KILLED, "--request", tmp_path / "request.json", "--out", out)

@@ -1,11 +1,8 @@
 """The CPU time of other processes, read from the kernel."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from node.hardware import OtherLoad, busy_s, peak_resident_gib, process_tree
 
@@ -17,13 +14,13 @@ intr 1 2 3
 """
 
 
-def test_busy_seconds_are_work_and_steal_of_the_given_cpus() -> None:
+def test_busy_seconds_are_work_and_steal_of_the_given_cpus():
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert busy_s(STAT, [0]) == (60 + 1 + 20 + 2 + 3 + 10) * tick
     assert busy_s(STAT, [0, 1]) == (96 + 85) * tick
 
 
-def test_child_processes_are_not_other_load(tmp_path: Path) -> None:
+def test_child_processes_are_not_other_load(tmp_path):
     """SGLang's scheduler is a process of its own; what that starts counts, too, and what has ended."""
     burn = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
     program = (

@@ -1,9 +1,6 @@
 """The driver and git state that a job records, and its import context."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 from node.hardware import driver_version, git_state
 
@@ -14,7 +11,7 @@ CLOSED = (
 )
 
 
-def test_the_version_of_the_driver(tmp_path: Path) -> None:
+def test_the_version_of_the_driver(tmp_path):
     file = tmp_path / "version"
     assert driver_version(file) is None
     for text, version in ((OPEN, "580.95.05"), (CLOSED, "535.129.03"), ("something else\n", None)):
@@ -22,12 +19,12 @@ def test_the_version_of_the_driver(tmp_path: Path) -> None:
         assert driver_version(file) == version
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder, *words):
     named = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.invalid", *words]
     return subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_git_state_is_the_commit_and_a_dirty_flag(tmp_path: Path) -> None:
+def test_the_git_state_is_the_commit_and_a_dirty_flag(tmp_path):
     assert git_state(tmp_path) is None
     git(tmp_path, "init", "-q")
     assert git_state(tmp_path) is None

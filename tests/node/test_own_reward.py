@@ -1,10 +1,6 @@
 """A user's reward function: its arguments, and the effect of each mistake."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,18 +29,18 @@ def everything(completions, prompts, rows, token_ids, cut_off, **options):
 """
 
 
-def own(code: str, function: str = "score", options: dict[str, Any] | None = None) -> dict[str, Any]:
+def own(code, function="score", options=None):
     return {"source": "mine.py", "function": function, "code": code, "options": options or {}, "weight": 1.0}
 
 
-def test_a_function_gets_arguments_for_its_parameters() -> None:
+def test_a_function_gets_arguments_for_its_parameters():
     brevity, everything = reward_functions(
         [own(GOOD, "brevity", {"target": 2}), own(GOOD, "everything", {"x": 0.5})], max_response_length=3
     )
     rows = {"reward_model": [{"style": "rule", "ground_truth": truth} for truth in ("a", "skip")]}
     extra = {"extra_info": [{"index": 4, "split": "train"}] * 2, "data_source": ["d"] * 2}
     given = {"prompts": [[{"role": "user", "content": "?"}]] * 2, "completion_ids": [[1, 2, 3]] * 2, **rows, **extra}
-    logged: dict[str, float] = {}
+    logged = {}
     asked = given | {"trainer_state": object(), "log_metric": logged.__setitem__}
     assert (brevity.__name__, everything.__name__) == ("brevity", "everything")
     assert brevity(completions=["a b c", "d"], **asked) == [-1.0, None]
@@ -66,7 +62,7 @@ def none_of_them(completions):
 """
 
 
-def test_a_function_gets_columns_for_its_parameters() -> None:
+def test_a_function_gets_columns_for_its_parameters():
     columns = ["level", "tags", "with a space"]
     named = [own(COLUMNS, name) | {"columns": columns} for name in ("picked", "all_of_them", "none_of_them")]
     values = [{"level": {"n": at}, "tags": ["a"] * at, "with a space": None} for at in (1, 2)]
@@ -88,7 +84,7 @@ NOT_LOADED = {
 
 
 @pytest.mark.parametrize("name", NOT_LOADED)
-def test_an_unusable_file_is_reported_in_one_line(name: str) -> None:
+def test_an_unusable_file_is_reported_in_one_line(name):
     code, words = NOT_LOADED[name]
     with pytest.raises(NotLoaded) as caught:
         RewardProgram(own(code, options={"target": 2}))
@@ -97,7 +93,7 @@ def test_an_unusable_file_is_reported_in_one_line(name: str) -> None:
     assert caught.value.missing == ("a_package_that_nobody_has" if name == "lacks" else None)
 
 
-def test_a_column_is_passed_only_by_name() -> None:
+def test_a_column_is_passed_only_by_name():
     with pytest.raises(NotLoaded, match=r"has a parameter 'level' that is no option.*workload\.data\.columns names"):
         RewardProgram(own(COLUMNS, "picked"))
     named = own(COLUMNS, "picked", {"level": 1}) | {"columns": ["level"]}
@@ -124,9 +120,7 @@ def hang():
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(
-    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(name, tmp_path, capfd):
     does, words = BROKEN[name]
     reward = RewardProgram(own(CODE.replace("{}", does)) | {"timeout_s": 0.5}, tmp_path / "failures.jsonl")
     responses = [Response(text, row={"index": at + 5, "split": "train"}) for at, text in enumerate(["a", "bad", "abc"])]
@@ -139,7 +133,7 @@ def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(
     assert f"no value for a response to row 6 of the data: {first['problem']}" in capfd.readouterr().err
 
 
-def test_a_list_of_the_wrong_length_is_reported_and_scored_separately(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_the_wrong_length_is_reported_and_scored_separately(capfd):
     reward = RewardProgram(own("def score(completions): return [1.0]\n"))
     with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
         reward.call([Response("a"), Response("b")])
@@ -148,7 +142,7 @@ def test_a_list_of_the_wrong_length_is_reported_and_scored_separately(capfd: pyt
     reward.close()
 
 
-def test_a_function_that_always_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_always_fails_ends_the_run(monkeypatch):
     monkeypatch.setattr(own_reward, "MOST_FAILED", 6)
     reward = RewardProgram(own("def score(completions):\n    return 1 / 0\n"))
     assert reward.score([Response("a")] * 5) == ([None] * 5, 5)
@@ -165,7 +159,7 @@ def score(completions):
 """
 
 
-def test_a_slow_function_has_the_time_that_its_setting_gives() -> None:
+def test_a_slow_function_has_the_time_that_its_setting_gives():
     reward = RewardProgram(own(SLOW) | {"timeout_s": 0.2})
     with pytest.raises(own_reward.TimedOut, match=r"within 0\.2 s: a call of 1 completion, limited by"):
         reward.call([Response("a")])
@@ -175,7 +169,7 @@ def test_a_slow_function_has_the_time_that_its_setting_gives() -> None:
     reward.close()
 
 
-def test_many_hangs_take_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_hangs_take_limited_time(monkeypatch):
     monkeypatch.setattr(own_reward, "ALONE_S", 0.5)
     reward = RewardProgram(own("import time\ndef score(completions): time.sleep(99)\n") | {"timeout_s": 0.2})
     values, failed = reward.score([Response("a")] * 20)

@@ -1,13 +1,9 @@
 """Reward functions as verl, TRL and ms-swift call them: which is recognised, and what each gets under every trainer."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +17,7 @@ from trainers.verl.driver.reward import compute_score
 
 TEXTS = ["so <answer>7</answer>", "<answer>8</answer>", ""]
 VALUES = [1.0, 0.0, 0.0]
-ROWS: list[dict[str, Any]] = [
-    {"index": at, "split": "train", "ground_truth": "7", "data_source": "my/data", "level": at} for at in range(3)
-]
+ROWS = [{"index": at, "split": "train", "ground_truth": "7", "data_source": "my/data", "level": at} for at in range(3)]
 
 # As they are written for verl, with a limit of their own that needs the process's main thread.
 VERL = """
@@ -116,7 +110,7 @@ async def awaited(completions, rows):
 """
 PLUGIN, REWARDS = SWIFT.replace("IMPORTED", "plugin"), SWIFT.replace("IMPORTED", "rewards.orm")
 # Text, function, options, the signature that is recognised, others that it fits.
-FUNCTIONS: list[tuple[str, str, dict[str, Any], str, list[str]]] = [
+FUNCTIONS = [
     (OURS, "everything", {}, "rolloutbench", ["trl", "swift"]),
     (OURS, "awaited", {}, "rolloutbench", []),
     (TRL, "by_level", {}, "rolloutbench", ["trl", "swift"]),
@@ -134,7 +128,7 @@ FUNCTIONS: list[tuple[str, str, dict[str, Any], str, list[str]]] = [
 ]
 
 
-def own(code: str, function: str, options: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def own(code, function, options=None, **more):
     return {
         "source": "mine.py",
         "function": function,
@@ -145,9 +139,7 @@ def own(code: str, function: str, options: dict[str, Any] | None = None, **more:
 
 
 @pytest.mark.parametrize(("code", "function", "options", "signature", "others"), FUNCTIONS)
-def test_a_function_is_recognised_by_its_parameters_and_scores(
-    code: str, function: str, options: dict[str, Any], signature: str, others: list[str]
-) -> None:
+def test_a_function_is_recognised_by_its_parameters_and_scores(code, function, options, signature, others):
     program = RewardProgram(own(code, function, options))
     assert (program.signature, program.others) == (signature, others)
     assert program.limit_s == (30.0 if signature == "rolloutbench" else FOREIGN_CALL_S)
@@ -163,17 +155,15 @@ class Tokenizer:
 
     all_special_ids = (0,)
 
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+    def __call__(self, text, add_special_tokens):
         return {"input_ids": [ord(one) for one in text]}
 
-    def batch_decode(self, ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
+    def batch_decode(self, ids, skip_special_tokens):
         return ["".join(chr(token) for token in one if token) for one in ids]
 
 
 @pytest.mark.parametrize(("code", "function", "options"), [one[:3] for one in FUNCTIONS])
-def test_the_same_completions_score_the_same_under_every_trainer(
-    code: str, function: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_completions_score_the_same_under_every_trainer(code, function, options, tmp_path, monkeypatch):
     reward = own(code, function, options)
     prompts = [[{"role": "user", "content": f"{at}?"}] for at in range(3)]
     extra = [{"index": at, "split": "train", "columns": json.dumps({"level": at})} for at in range(3)]
@@ -182,7 +172,7 @@ def test_the_same_completions_score_the_same_under_every_trainer(
     ids = [[*map(ord, text), 0] for text in TEXTS]
     (ours,) = reward_functions([reward], 64)
     replies = [[{"role": "assistant", "content": text}] for text in TEXTS]
-    metric: dict[str, float] = {}
+    metric = {}
     under_trl = ours(
         prompts=prompts,
         completions=replies,
@@ -227,7 +217,7 @@ NOT_LOADED = {
 
 
 @pytest.mark.parametrize("name", NOT_LOADED)
-def test_what_cannot_be_called_is_reported_in_one_line(name: str) -> None:
+def test_what_cannot_be_called_is_reported_in_one_line(name):
     code, options, words = NOT_LOADED[name]
     with pytest.raises(NotLoaded) as caught:
         RewardProgram(own(code, "score", options))
@@ -246,7 +236,7 @@ RETURNED = {
 
 
 @pytest.mark.parametrize("returned", RETURNED)
-def test_a_response_without_a_score_costs_no_other_its_value(returned: str) -> None:
+def test_a_response_without_a_score_costs_no_other_its_value(returned):
     code = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
     program = RewardProgram(own(f"{code}    return {returned} if solution_str == 'bad' else 0.5\n", "compute_score"))
     responses = [Response(text, row=ROWS[0]) for text in ("a", "bad", "b")]
@@ -265,7 +255,7 @@ def compute_score(data_source, solution_str, ground_truth):
 """
 
 
-def test_each_response_of_verls_signature_has_the_whole_time_and_its_own_alarm() -> None:
+def test_each_response_of_verls_signature_has_the_whole_time_and_its_own_alarm():
     program = RewardProgram(own(SLOW, "compute_score", timeout_s=0.6))
     for _ in range(2):
         assert program.score([Response("a", row=ROWS[0])] * 3) == ([1.0] * 3, 0)
@@ -273,7 +263,7 @@ def test_each_response_of_verls_signature_has_the_whole_time_and_its_own_alarm()
     program.close()
 
 
-def test_the_named_signature_is_used() -> None:
+def test_the_named_signature_is_used():
     reward = own(TRL, "by_level", signature="trl")
     code = "def score(completions, **kwargs):\n    return [len(one) for one in completions]\n"
     for signature, length in (("trl", 1.0), ("swift", 2.0), (None, 2.0)):

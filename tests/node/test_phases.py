@@ -1,11 +1,7 @@
 """The phase clock, and the names of TRL's timers."""
 
-from __future__ import annotations
-
 import threading
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,15 +15,15 @@ from trainers.trl.timers import DRIVEN_PHASES
 class Ticks:
     """A clock that a test winds: each reading is the next whole second."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seconds = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         self.seconds += 1
         return self.seconds
 
 
-def test_nesting_and_sums() -> None:
+def test_nesting_and_sums():
     clock = PhaseClock(Ticks())
     with clock.phase("step"):
         for _ in range(2):
@@ -41,11 +37,11 @@ def test_nesting_and_sums() -> None:
     assert clock.take() == ({}, {})
 
 
-def test_a_phase_on_a_gpu_ends_with_its_kernels() -> None:
+def test_a_phase_on_a_gpu_ends_with_its_kernels():
     """Python starts kernels and goes on: without waiting, their seconds would be the next phase's."""
     now, asked = 0.0, 0.0
 
-    def wait() -> None:
+    def wait():
         nonlocal now, asked
         now, asked = now + asked, 0.0
 
@@ -63,26 +59,26 @@ class Sleeper:
 
     mode = "colocate"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.llm = self
-        self.calls: list[str] = []
+        self.calls = []
 
-    def sleep(self, level: int) -> None:
+    def sleep(self, level):
         self.calls.append(f"sleep {level}")
 
-    def wake_up(self, tags: list[str]) -> None:
+    def wake_up(self, tags):
         self.calls.append(f"wake {tags[0]}")
 
-    def sync_weights(self) -> None:
+    def sync_weights(self):
         self.llm.wake_up(tags=["weights"])
 
-    def generate(self) -> None:
+    def generate(self):
         self.sync_weights()
         self.llm.wake_up(tags=["kv_cache"])
         self.llm.sleep(level=2)
 
 
-def a_trainer(processes: int = 1, mode: str = "colocate", **more: Any) -> SimpleNamespace:
+def a_trainer(processes=1, mode="colocate", **more):
     accelerator = SimpleNamespace(backward=len, num_processes=processes)
     args = SimpleNamespace(use_vllm=True, vllm_mode=mode, async_generate=False)
     trainer = SimpleNamespace(accelerator=accelerator, args=args, model=object(), training_step=len, **more)
@@ -94,12 +90,10 @@ def a_trainer(processes: int = 1, mode: str = "colocate", **more: Any) -> Simple
     ("kind", "method"), [(TrlTimers, "_generate_single_turn"), (SwiftTimers, "_generate_completions")]
 )
 @pytest.mark.parametrize(("processes", "mode"), [(2, "colocate"), (1, "colocate"), (2, "server")])
-def test_a_ready_process_waits_for_the_slowest_engine_first(
-    kind: type[TrlTimers], method: str, processes: int, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ready_process_waits_for_the_slowest_engine_first(kind, method, processes, mode, monkeypatch):
     """The next phase that gathers would have the seconds; with a server all wait in `generate`."""
     clock = PhaseClock(Ticks())
-    done: list[str] = []
+    done = []
     engine = SimpleNamespace(engine=None)
     more = {method: lambda made: done.append(clock.path) or made, "reward_funcs": [], "log": len, "engine": engine}
     more |= dict.fromkeys(("offload_model", "load_model", "offload_optimizer", "load_optimizer"), len)
@@ -114,7 +108,7 @@ def test_a_ready_process_waits_for_the_slowest_engine_first(
     assert done == ["prepare_inputs", *["prepare_inputs/wait"] * waits]
 
 
-def test_waking_for_new_weights_is_weight_sync_in_ms_swift() -> None:
+def test_waking_for_new_weights_is_weight_sync_in_ms_swift():
     clock, engine = PhaseClock(Ticks()), Sleeper()
     SwiftTimers(clock)._time_waking(engine)
     engine.wake_up(tags=["weights"])
@@ -122,9 +116,7 @@ def test_waking_for_new_weights_is_weight_sync_in_ms_swift() -> None:
     assert clock.take()[1] == {"sync_weights": 1.0, "sleep": 1.0}
 
 
-def test_sleep_has_its_own_phase_and_waking_for_weights_is_weight_sync(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sleep_has_its_own_phase_and_waking_for_weights_is_weight_sync(monkeypatch):
     clock, engine = PhaseClock(Ticks()), Sleeper()
     timers = TrlTimers(clock)
     monkeypatch.setattr(timers, "_hook_profiling_contexts", lambda: None)  # it wants TRL
@@ -138,14 +130,14 @@ def test_sleep_has_its_own_phase_and_waking_for_weights_is_weight_sync(
     assert set(phases) <= {phase.path for phase in DRIVEN_PHASES}
 
 
-def test_phases_outside_a_step_are_separate() -> None:
+def test_phases_outside_a_step_are_separate():
     clock = PhaseClock(Ticks())
     with clock.phase("prepare_inputs"), clock.phase("generate"):
         pass
     assert clock.take() == ({}, {"prepare_inputs": 3.0, "prepare_inputs/generate": 1.0})
 
 
-def test_a_step_has_the_time_before_it_and_the_phases_outside(tmp_path: Path) -> None:
+def test_a_step_has_the_time_before_it_and_the_phases_outside(tmp_path):
     stat = tmp_path / "stat"
     stat.write_text("cpu0 0 0 0 0 0 0 0 0 0 0\n")
     clock = StepClock(OtherLoad([0], stat), Ticks())
@@ -165,7 +157,7 @@ def test_a_step_has_the_time_before_it_and_the_phases_outside(tmp_path: Path) ->
     assert "other_cpu_s" not in clock.end_step()[1]
 
 
-def test_work_between_two_steps_is_in_neither(tmp_path: Path) -> None:
+def test_work_between_two_steps_is_in_neither(tmp_path):
     clock = StepClock(OtherLoad([0], tmp_path / "absent"), Ticks())
     steps = []
     for _ in range(2):
@@ -178,10 +170,10 @@ def test_work_between_two_steps_is_in_neither(tmp_path: Path) -> None:
     assert steps[1] == ({"step": 1.0}, {"between_steps_s": 2.0, "outside_step_s/samples": 1.0})
 
 
-def test_a_phase_of_another_thread_is_inside_the_open_phase() -> None:
+def test_a_phase_of_another_thread_is_inside_the_open_phase():
     clock = PhaseClock(Ticks())
 
-    def work() -> None:
+    def work():
         with clock.phase("reward"):
             assert clock.path == "step/rewards/reward"
 
@@ -204,11 +196,11 @@ def test_a_phase_of_another_thread_is_inside_the_open_phase() -> None:
         ("GRPOTrainer.new thing/here", "new_thing_here"),
     ],
 )
-def test_timer_names(timer: str, phase: str) -> None:
+def test_timer_names(timer, phase):
     assert phase_name(timer, "the pass") == phase
 
 
-def test_which_log_prob_pass_without_an_adapter() -> None:
+def test_which_log_prob_pass_without_an_adapter():
     policy, reference = object(), object()
     trainer = SimpleNamespace(ref_model=reference)
     inside = "step/training_step/prepare_inputs"
@@ -220,19 +212,19 @@ def test_which_log_prob_pass_without_an_adapter() -> None:
 class Pretrained:
     """A model of transformers: its `disable_adapters` is a method, whether it has adapters or not."""
 
-    def disable_adapters(self) -> None: ...
+    def disable_adapters(self): ...
 
-    def active_adapters(self) -> list[str]:
+    def active_adapters(self):
         return []
 
-    def modules(self) -> list[object]:
+    def modules(self):
         return [self, *self.layers]
 
-    def __init__(self, *layers: object) -> None:
+    def __init__(self, *layers):
         self.layers = layers
 
 
-def test_without_a_reference_model_the_pass_is_the_old_policys_unless_an_adapter_is_off() -> None:
+def test_without_a_reference_model_the_pass_is_the_old_policys_unless_an_adapter_is_off():
     trainer, path = SimpleNamespace(ref_model=None), "step/training_step/prepare_inputs"
     assert log_prob_phase(trainer, Pretrained(), path) == "old_log_prob"
     for off, active, phase in (

@@ -1,13 +1,9 @@
 """The numbers here were computed by hand from the definitions; 8/13 = 0.61538, 1/13 = 0.07692."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -28,18 +24,18 @@ RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
         (28672, 0.75),  # half way: cos(π/2) = 0
     ],
 )
-def test_a_long_correct_answer_gets_less(length: int, expected: float) -> None:
+def test_a_long_correct_answer_gets_less(length, expected):
     assert Phi4().accuracy(RIGHT, length, "12", complete=True) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("length", "expected"), [(0, -1.0), (1851, -0.75), (1234, -0.875), (3702, -0.5), (30000, -0.5)]
 )
-def test_a_short_wrong_answer_gets_less(length: int, expected: float) -> None:
+def test_a_short_wrong_answer_gets_less(length, expected):
     assert Phi4().accuracy(NONE, length, "12", complete=True) == pytest.approx(expected, abs=1e-12)  # cos(π/3) = 0.5
 
 
-def test_an_incomplete_response_is_not_a_bad_format() -> None:
+def test_an_incomplete_response_is_not_a_bad_format():
     phi4 = Phi4()
     assert phi4.accuracy("<think>a", 31744, "12", complete=False) == -0.5
     assert phi4.accuracy(RIGHT, 31744, "12", complete=False) == -0.5
@@ -58,11 +54,11 @@ def test_an_incomplete_response_is_not_a_bad_format() -> None:
         "",
     ],
 )
-def test_bad_formats(text: str) -> None:
+def test_bad_formats(text):
     assert answer_part(text) is None
 
 
-def test_a_draft_inside_the_thought_is_not_the_answer() -> None:
+def test_a_draft_inside_the_thought_is_not_the_answer():
     draft = "<think>maybe \\boxed{12}</think>I do not know"
     assert answer_part(draft) == "I do not know"
     assert Phi4().accuracy(draft, 3702, "12", complete=True) == -0.5
@@ -81,17 +77,17 @@ def test_a_draft_inside_the_thought_is_not_the_answer() -> None:
         ("12", ""),
     ],
 )
-def test_the_last_closed_box(text: str, expected: str) -> None:
+def test_the_last_closed_box(text, expected):
     assert last_boxed(text) == expected
 
 
 @pytest.mark.parametrize("truth", [None, "", "  "])
-def test_a_missing_ground_truth_is_an_error(truth: str | None) -> None:
+def test_a_missing_ground_truth_is_an_error(truth):
     with pytest.raises(UserError, match="no ground truth"):
         Phi4().accuracy("<think>a</think>\\boxed{None}", 10, truth, complete=True)
 
 
-def test_repetition() -> None:
+def test_repetition():
     phi4 = Phi4()
     assert phi4.repetition([1, 2, 3, 4]) == 0.0
     assert phi4.repetition(range(1000)) == 0.0
@@ -108,7 +104,7 @@ def test_repetition() -> None:
     assert phi4.repetition([*parted, *range(1000, 2964)]) == pytest.approx(-6 / 400)
 
 
-def test_the_sum_is_weighted() -> None:
+def test_the_sum_is_weighted():
     assert Phi4().score(RIGHT, range(10), "12", complete=True) == pytest.approx(8 / 13)
     assert Phi4().score(RIGHT, [7] * 10, "12", complete=True) == pytest.approx(7 / 13)
     assert Phi4().score("", [7] * 10, "12", complete=True) == pytest.approx(-9 / 13)
@@ -143,7 +139,7 @@ print(json.dumps(out))
 
 
 @pytest.mark.full("libraries of a stack")
-def test_equality_in_a_stack_from_any_thread_in_limited_time(stack_python: Callable[[str], Path]) -> None:
+def test_equality_in_a_stack_from_any_thread_in_limited_time(stack_python):
     command = [str(stack_python(TRANSFORMERS)), "-c", PROGRAM, "2"]
     done = patience.run(command, 90, input=json.dumps(EQUALITY), cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -155,7 +151,7 @@ def test_equality_in_a_stack_from_any_thread_in_limited_time(stack_python: Calla
     assert wrong == pytest.approx(8 / 13 * (-0.5 - 0.25 * (1 + math.cos(math.pi * 7 / (62 * 3702 / 31744)))))
 
 
-def test_only_cpu_time_of_a_comparison_counts(tmp_path: Path) -> None:
+def test_only_cpu_time_of_a_comparison_counts(tmp_path):
     """Who sleeps stands for who waits: what is equal must not depend on a node's other load."""
     asleep = "import time\ndef parse(text, **_):\n    time.sleep(0.6)\n    return [text]\n"
     (tmp_path / "math_verify.py").write_text(f"{asleep}def verify(truth, answer, **_):\n    return truth == answer\n")

@@ -1,7 +1,5 @@
 """A node's processes have torchrun's variables; one that fails ends the others and is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -29,14 +27,14 @@ while len(list(folder.glob("up-*"))) < 2:
 """
 
 
-def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
+def start(folder, script, *options):
     command = [sys.executable, "-m", "node.ranks", "--nodes=1", "--node=0", "--each=2", "--at=127.0.0.1:29400"]
     command += [*options, f"--report={folder / 'report.json'}", "-c", BEGIN + script, str(folder)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def test_processes_have_torchruns_variables_and_all_succeed(tmp_path: Path) -> None:
+def test_processes_have_torchruns_variables_and_all_succeed(tmp_path):
     job = start(tmp_path, "")
     patience.ended(job, 60)
     assert job.returncode == 0 and not (tmp_path / "report.json").exists()
@@ -47,7 +45,7 @@ def test_processes_have_torchruns_variables_and_all_succeed(tmp_path: Path) -> N
         assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "29400", "lo")
 
 
-def test_a_killed_process_ends_the_others_and_is_named(tmp_path: Path) -> None:
+def test_a_killed_process_ends_the_others_and_is_named(tmp_path):
     job = start(tmp_path, "if rank == 1:\n    os.kill(os.getpid(), 9)\ntime.sleep(600)")
     _, stderr = patience.ended(job, 60)
     report = json.loads((tmp_path / "report.json").read_text())
@@ -58,7 +56,7 @@ def test_a_killed_process_ends_the_others_and_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.full("libraries of a stack")
-def test_a_user_error_ends_a_process_that_ignores_signals(tmp_path: Path) -> None:
+def test_a_user_error_ends_a_process_that_ignores_signals(tmp_path):
     """It waits for the other in a library that no signal interrupts: it is killed."""
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     job = start(tmp_path, f"if rank == 0:\n    sys.exit(2)\n{deaf}time.sleep(600)\n(folder / 'outlived').touch()")
@@ -68,7 +66,7 @@ def test_a_user_error_ends_a_process_that_ignores_signals(tmp_path: Path) -> Non
     assert (report["rank"], report["code"]) == (0, 2)
 
 
-def test_a_stop_reaches_all_processes_and_is_not_a_failure(tmp_path: Path) -> None:
+def test_a_stop_reaches_all_processes_and_is_not_a_failure(tmp_path):
     job = start(tmp_path, "time.sleep(600)")
     patience.until(lambda: len(list(tmp_path.glob("up-*"))) == 2, job.pid)
     job.send_signal(signal.SIGTERM)
@@ -76,7 +74,7 @@ def test_a_stop_reaches_all_processes_and_is_not_a_failure(tmp_path: Path) -> No
     assert job.returncode == 75 and not (tmp_path / "report.json").exists() and stderr == ""
 
 
-def test_the_first_cause_of_several_exits() -> None:
+def test_the_first_cause_of_several_exits():
     assert first_cause({0: 1, 1: -9, 2: 2}) == 1
     assert first_cause({0: 1, 1: 75, 2: 2}) == 2
     assert first_cause({0: 75, 3: 1, 2: 1}) == 2
@@ -92,9 +90,7 @@ def test_the_first_cause_of_several_exits() -> None:
         ({SHARE: "3,2,5"}, (3, 2, 5)),
     ],
 )
-def test_a_process_has_its_share_of_a_nodes_cpus(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], share: tuple[int, int, int]
-) -> None:
+def test_a_process_has_its_share_of_a_nodes_cpus(monkeypatch, variables, share):
     for name in (SHARE, "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -1,11 +1,6 @@
 """A reward model's scores: its input text, batches, and errors."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,17 +10,17 @@ pytestmark = pytest.mark.full("libraries of a stack")
 
 
 @pytest.fixture(scope="module")
-def results(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(stack_python, tmp_path_factory):
     """What one process of a stack tells of several tiny models."""
     folder = tmp_path_factory.mktemp("models")
     out = folder / "results.json"
     done = run_job(stack_python(TRANSFORMERS), "tests.node.score_with_models", folder, out)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(out.read_text())
+    found = json.loads(out.read_text())
     return found | {"stderr": done.stderr}
 
 
-def test_the_input_is_the_chat_template_or_the_contents(results: dict[str, Any]) -> None:
+def test_the_input_is_the_chat_template_or_the_contents(results):
     chat, raw = results["texts"]
     assert chat.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n0 + 0?<|im_end|>\n")
     assert chat.endswith("<|im_start|>assistant\n4<|im_end|>\n")
@@ -33,31 +28,31 @@ def test_the_input_is_the_chat_template_or_the_contents(results: dict[str, Any])
 
 
 @pytest.mark.parametrize(("scores", "by_hand"), [("together", "by_hand"), ("raw", "raw_by_hand")])
-def test_the_score_is_the_classifiers_output(scores: str, by_hand: str, results: dict[str, Any]) -> None:
+def test_the_score_is_the_classifiers_output(scores, by_hand, results):
     assert results[scores] == pytest.approx(results[by_hand], abs=1e-5)
     assert max(results[scores]) - min(results[scores]) > 1e-2
 
 
-def test_a_score_does_not_depend_on_the_batch_or_the_seed(results: dict[str, Any]) -> None:
+def test_a_score_does_not_depend_on_the_batch_or_the_seed(results):
     assert results["again"] == results["together"]
     assert results["reversed"] == pytest.approx(results["together"], abs=1e-5)
     assert results["alone"] == pytest.approx(results["together"], abs=1e-5)
     assert results["random_state_kept"]
 
 
-def test_the_start_of_a_too_long_text_is_cut_and_counted(results: dict[str, Any]) -> None:
+def test_the_start_of_a_too_long_text_is_cut_and_counted(results):
     assert results["untruncated"] == 0 and 0 < results["truncated"] <= 7
     assert results["short"][3] == pytest.approx(results["last_tokens_alone"], abs=1e-5)
     assert f"reward model liked: {results['truncated']} of 7 texts have more than 20 tokens" in results["stderr"]
 
 
-def test_half_precision_is_close_and_logs_its_counts(results: dict[str, Any]) -> None:
+def test_half_precision_is_close_and_logs_its_counts(results):
     assert results["half"] == pytest.approx(results["together"], abs=0.05)
     assert results["half"] != results["together"]
     assert results["counted"] == {"rewards/liked/failed": 0.0, "rewards/liked/truncated": 0.0}
 
 
-def test_unusable_reward_models_are_reported(results: dict[str, Any]) -> None:
+def test_unusable_reward_models_are_reported(results):
     assert "liked gives no finite number for any of 7 completions in float32" in results["none_finite"]
     assert results["none_finite_of_samples"] == [[None] * 7, 7]
     assert "lack score.weight, so its scores would be random" in results["without_head"]

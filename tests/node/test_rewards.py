@@ -1,11 +1,7 @@
 """The rewards' formulas, called as TRL calls them."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -29,17 +25,17 @@ from ..attempts import ROOT, TRANSFORMERS
         ("", 0.0),
     ],
 )
-def test_format(text: str, value: float) -> None:
+def test_format(text, value):
     assert format_match(text) == value
 
 
-def test_length() -> None:
+def test_length():
     assert length_near("x" * 30) == 1.0
     assert length_near("x" * 20) == length_near("x" * 40) == pytest.approx(math.exp(-1.5))
     assert length_near("x" * 10, target=12, alpha=0.5) == pytest.approx(math.exp(-1))
 
 
-def test_completions_may_be_texts_or_conversations() -> None:
+def test_completions_may_be_texts_or_conversations():
     assert completion_text("a") == "a"
     assert completion_text([{"role": "assistant", "content": "a"}]) == "a"
     assert completion_text([{"role": "assistant", "content": None}]) == ""
@@ -65,7 +61,7 @@ ACCURACY_CASES = [
 ]
 
 
-def test_accuracy_in_any_thread(stack_python: Callable[[str], Path]) -> None:
+def test_accuracy_in_any_thread(stack_python):
     code = (
         "import json, sys, threading\n"
         "from node.built_in_rewards import accuracy\n"

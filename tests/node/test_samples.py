@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,11 @@ PROMPT = {"prompt": [{"role": "user", "content": "x" * 50_000}]}
     ("steps", "every", "after"),
     [(4, 1, (0, 2, 4)), (5, 1, (0, 2, 5)), (1, 1, (0, 1)), (100, 20, (0, 40, 100)), (10, 50, (0, 10)), (0, 1, (0,))],
 )
-def test_samples_are_taken_before_halfway_and_after(steps: int, every: int, after: tuple[int, ...]) -> None:
+def test_samples_are_taken_before_halfway_and_after(steps, every, after):
     assert sample_steps(steps, every) == after
 
 
-def test_a_sample_is_shortened_and_valid_json(tmp_path: Path) -> None:
+def test_a_sample_is_shortened_and_valid_json(tmp_path):
     rewards = {"accuracy": 1, "nan": math.nan, "inf": math.inf, "none": None}
     text = "<b>\ud83d\x00" + "変" * 50_000 + "end"
     made = sample(0, PROMPT, text, tokens=7, cut_off=True, rewards=rewards)
@@ -37,8 +36,8 @@ def test_a_sample_is_shortened_and_valid_json(tmp_path: Path) -> None:
     assert problems(SamplesLine, line) == [] and all(problems(Sample, one) == [] for one in line["samples"])
 
 
-def test_a_failure_becomes_the_lines_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> tuple[list[Sample], str | None]:
+def test_a_failure_becomes_the_lines_problem(tmp_path, capsys):
+    def fail():
         raise RuntimeError("CUDA out of memory\nTried to allocate")
 
     write_stage(tmp_path / "samples.jsonl", 2, 4, "greedy", fail)

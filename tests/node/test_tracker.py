@@ -1,10 +1,7 @@
 """wandb that fails again and again: it is restarted once, then dropped, and training continues."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,14 +14,14 @@ RUN = {"project": "p", "name": "n", "config": {}}
 class FailingWandb(ModuleType):
     """Counts the starts; `fails` are the calls of `log` that raise, from 0."""
 
-    def __init__(self, *fails: int) -> None:
+    def __init__(self, *fails):
         super().__init__("wandb")
         self.starts = self.calls = self.finished = 0
-        self.logged: list[int] = []
+        self.logged = []
         owner = self
 
         class Run(SimpleNamespace):
-            def log(self, data: Any, step: int = 0) -> None:
+            def log(self, data, step=0):
                 owner.calls += 1
                 if owner.calls - 1 in fails:
                     raise BrokenPipeError("its process ended")
@@ -33,36 +30,36 @@ class FailingWandb(ModuleType):
         self.Run = Run
         self.run = Run(**RUN)
 
-    def log(self, data: Any, step: int) -> None:
+    def log(self, data, step):
         self.run.log(data, step=step)
 
-    def init(self, **given: Any) -> None:
+    def init(self, **given):
         assert given == RUN
         self.starts += 1
 
-    def teardown(self) -> None:
+    def teardown(self):
         raise RuntimeError("its process has died")
 
-    def finish(self, exit_code: int = 0) -> None:
+    def finish(self, exit_code=0):
         self.finished += 1
 
 
-def by_verl(wandb: FailingWandb, monkeypatch: pytest.MonkeyPatch) -> Any:
+def by_verl(wandb, monkeypatch):
     guarded = GuardedWandb(wandb)
     return guarded.log, guarded.finish
 
 
-def by_transformers(wandb: FailingWandb, monkeypatch: pytest.MonkeyPatch) -> Any:
+def by_transformers(wandb, monkeypatch):
     class WandbCallback:
         _initialized = True
 
-        def setup(self, *given: Any) -> None:
+        def setup(self, *given):
             wandb.init(**RUN)
 
         on_train_begin = on_log = on_save = on_train_end = setup
 
     integrations = ModuleType("transformers.integrations")
-    integrations.WandbCallback = WandbCallback  # type: ignore[attr-defined]
+    integrations.WandbCallback = WandbCallback
     for name, module in (("wandb", wandb), ("transformers.integrations", integrations)):
         monkeypatch.setitem(sys.modules, name, module)
     handler = SimpleNamespace(callbacks=[WandbCallback()])
@@ -84,15 +81,7 @@ def by_transformers(wandb: FailingWandb, monkeypatch: pytest.MonkeyPatch) -> Any
         (tuple(range(0, 20, 2)), 1, [1], True),
     ],
 )
-def test_wandb_is_restarted_once_and_then_dropped(
-    guarded: Any,
-    fails: tuple[int, ...],
-    starts: int,
-    logged: list[int],
-    lost: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wandb_is_restarted_once_and_then_dropped(guarded, fails, starts, logged, lost, monkeypatch, capsys):
     wandb = FailingWandb(*fails)
     log, finish = guarded(wandb, monkeypatch)
     for step in range(1, 6):

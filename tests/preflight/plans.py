@@ -1,23 +1,18 @@
 """Experiments for the preflight's tests, without stacks, models or data on this machine."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
-from common.findings import Finding
-from trainers.cases import Case, StackPins
+from trainers.cases import StackPins
 from trainers.registry import StackFacts
-from workflow.config.plan import Plan, plan_runs
+from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
-from workflow.preflight import PreflightResult, preflight
+from workflow.preflight import preflight
 from workflow.preflight.cases import cases_of
-from workflow.preflight.checks import LaunchContext
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
 
-PACKAGES: dict[str, dict[str, str]] = {
+PACKAGES = {
     "verl04-vllm": {"torch": "2.6.0", "vllm": "0.8.5", "transformers": "4.51.1"},
     "verl04-sglang": {"torch": "2.6.0", "sglang": "0.4.6.post5", "transformers": "4.51.1"},
     "verl09-vllm": {"torch": "2.11.0", "vllm": "0.24.0", "flashinfer-python": "0.6.12", "transformers": "5.9.0"},
@@ -32,25 +27,25 @@ PACKAGES: dict[str, dict[str, str]] = {
 _VERSIONS = {"verl04": "0.4.1", "verl09": "0.9.1", "trl": "1.16.0", "swift": "4.6.0"}
 
 
-def _version(stack: str) -> str:
+def _version(stack):
     return next(version for name, version in _VERSIONS.items() if stack.startswith(name))
 
 
-def _facts(stack: str) -> StackFacts:
+def _facts(stack):
     trainer = stack.partition("-")[0].rstrip("0123456789")
     return StackFacts(trainer, stack.rpartition("-")[2], _accelerator(stack), _version(stack), "0" * 12)
 
 
-def _told(stack: str) -> StackPins:
+def _told(stack):
     return StackPins(_accelerator(stack), _version(stack), PACKAGES[stack])
 
 
-def _accelerator(stack: str) -> str:
+def _accelerator(stack):
     return "cpu" if "-cpu-" in stack else "cuda"
 
 
 # The article's experiment, of its script: both arms verl 0.4.1, the same options.
-ARTICLE: dict[str, Any] = {
+ARTICLE = {
     "experiment": "article",
     "arms": {
         "vllm": {"trainer": "verl", "engine": "vllm", "stack": "verl04-vllm"},
@@ -97,7 +92,7 @@ ARTICLE: dict[str, Any] = {
 }
 
 # verl 0.9.1, with all that it lets one set: the engines meet on equal terms.
-EQUAL: dict[str, Any] = {
+EQUAL = {
     **ARTICLE,
     "experiment": "equal",
     "arms": {
@@ -125,15 +120,7 @@ EQUAL: dict[str, Any] = {
 }
 
 
-def planned(
-    raw: dict[str, Any],
-    *,
-    options: dict[str, Any] | None = None,
-    env: dict[str, str] | None = None,
-    arms: dict[str, Any] | None = None,
-    without: tuple[str, ...] = (),
-    **workload: Any,
-) -> Plan:
+def planned(raw, *, options=None, env=None, arms=None, without=(), **workload):
     """An experiment with further shared options and variables, other arms, fewer arms, or other words of workload."""
     raw = copy.deepcopy(raw)
     if arms is not None:
@@ -153,21 +140,19 @@ def planned(
     return plan_runs(parse_config(raw), _facts)
 
 
-def looked_at(
-    plan: Plan, place: LaunchContext | None = None, composed: dict[str, Any] | None = None
-) -> PreflightResult:
+def looked_at(plan, place=None, composed=None):
     return preflight(plan, place, composed, _told)
 
 
-def cases(raw: dict[str, Any], **changes: Any) -> dict[str, Case]:
+def cases(raw, **changes):
     """The cases by arm; of an arm with factors of its own, the last."""
     return {case.arm: case for case in cases_of(planned(raw, **changes), None, _told)}
 
 
-def found(raw: dict[str, Any], place: LaunchContext | None = None, **changes: Any) -> dict[str, Finding]:
+def found(raw, place=None, **changes):
     """The findings by code."""
     return {finding.code: finding for finding in looked_at(planned(raw, **changes), place).findings}
 
 
-def codes(raw: dict[str, Any], level: str, place: LaunchContext | None = None, **changes: Any) -> list[str]:
+def codes(raw, level, place=None, **changes):
     return [one.code for one in found(raw, place, **changes).values() if one.level == level]

@@ -1,20 +1,16 @@
 """The article's experiment: what its authors could not see, and no false alarms beside it."""
 
-from __future__ import annotations
-
 import pytest
-
-from workflow.preflight import PreflightResult
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, codes, found, looked_at, planned
 
 
 @pytest.fixture(scope="module")
-def article() -> PreflightResult:
+def article():
     return looked_at(planned(ARTICLE))
 
 
-def test_it_finds_what_the_articles_authors_could_not(article: PreflightResult) -> None:
+def test_it_finds_what_the_articles_authors_could_not(article):
     first, second, *_ = article.findings
     assert (first.level, first.code) == ("unequal", "cuda-graphs")
     assert first.what == "CUDA graphs while decoding: off in vllm; on in sglang"
@@ -24,7 +20,7 @@ def test_it_finds_what_the_articles_authors_could_not(article: PreflightResult) 
     assert "Here vllm has none" in second.why
 
 
-def test_it_finds_nothing_else_that_is_not_there(article: PreflightResult) -> None:
+def test_it_finds_nothing_else_that_is_not_there(article):
     told = [(finding.level, finding.code) for finding in article.findings]
     assert told == [
         ("unequal", "cuda-graphs"),
@@ -40,20 +36,20 @@ def test_it_finds_nothing_else_that_is_not_there(article: PreflightResult) -> No
     ]
 
 
-def test_the_articles_own_guess_at_memory_is_ruled_out(article: PreflightResult) -> None:
+def test_the_articles_own_guess_at_memory_is_ruled_out(article):
     row = next(row for row in article.ledger if row.setting.startswith("memory for keys and values"))
     assert row.values == {"vllm": "0.7 of all memory", "sglang": "0.7 of the memory free at its start"}
     assert row.verdict == "different" and "cannot change the speed" in row.why
     assert "memory-share" not in {finding.code for finding in article.findings}
 
 
-def test_equal_terms_are_called_equal() -> None:
+def test_equal_terms_are_called_equal():
     assert codes(EQUAL, "unequal") == []
     assert codes(EQUAL, "impossible") == []
     assert codes(EQUAL, "odd") == ["sleep", "kernel-compiler"]
 
 
-def test_graphs_and_no_blocking_leave_only_what_0_4_1_hard_codes() -> None:
+def test_graphs_and_no_blocking_leave_only_what_0_4_1_hard_codes():
     graphs = {f"{ROLLOUT}.enforce_eager": False, f"{ROLLOUT}.free_cache_engine": False}
     assert codes(ARTICLE, "unequal", options=graphs, env={"CUDA_LAUNCH_BLOCKING": "0"}) == [
         "attention-kernels",

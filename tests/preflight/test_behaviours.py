@@ -1,9 +1,5 @@
 """What engines make of settings: each row fires where they differ, and keeps quiet where it cannot matter."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from trainers.verl.trainer import VERL
@@ -15,7 +11,7 @@ MANY = {"batch_size": 4096, "num_generations": 8, "mini_batch_size": None, "micr
 LONG = {"max_prompt_length": 16000, "max_response_length": 16000}
 
 
-def test_every_row_knows_all_four_places_or_says_why_not() -> None:
+def test_every_row_knows_all_four_places_or_says_why_not():
     places = [f"verl {release} {engine}" for release in VERL.rules.releases for engine in VERL.engines]
     for behaviour in VERL.rules.behaviours:
         wanted = set(places[:2] if behaviour.code == "engine-environment" else places)
@@ -59,7 +55,7 @@ def test_every_row_knows_all_four_places_or_says_why_not() -> None:
         ("engine-options", ARTICLE, {"options": {f"{KWARGS}.vllm.kv_cache_dtype": "fp8"}}),
     ],
 )
-def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_it_fires(code, raw, changes):
     assert code in found(raw, **changes)
 
 
@@ -105,17 +101,17 @@ def test_it_fires(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> No
         ("engine-options", ARTICLE, {"options": {f"{KWARGS}.sglang.kv_cache_dtype": "fp8_e5m2"}}),
     ],
 )
-def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_it_keeps_quiet(code, raw, changes):
     assert code not in found(raw, **changes)
 
 
-def _moot(code: str, arms: dict[str, Any]) -> bool:
+def _moot(code, arms):
     """Whether the row has nothing to say of these cases, its moot condition alone."""
     behaviour = next(one for one in VERL.rules.behaviours if one.code == code)
     return bool(behaviour.no_effect(list(arms.values())))
 
 
-def test_the_lowest_of_the_arms_limits_counts() -> None:
+def test_the_lowest_of_the_arms_limits_counts():
     """512 sequences of a replica, of limits of 1024 and 256; 16,320 tokens of prompts, in passes of 8192 and 2048."""
     sizes = {**MANY, "batch_size": 2048}
     high, low = (cases(EQUAL, **sizes, options={f"{ROLLOUT}.max_num_seqs": n})["vllm"] for n in (1024, 256))
@@ -132,13 +128,13 @@ def test_the_lowest_of_the_arms_limits_counts() -> None:
         *(("FLASHINFER", "flashinfer"), ("flashinfer-mla", "flashinfer"), ("TRITON_ATTN", "TRITON_ATTN")),
     ],
 )
-def test_a_backends_name_tells_its_kernels(backend: str, kernels: str) -> None:
+def test_a_backends_name_tells_its_kernels(backend, kernels):
     options = {f"{KWARGS}.vllm.attention_backend": backend}
     assert cases(EQUAL, options=options)["vllm"].behaviour("attention-kernels") == kernels
     assert cases(ARTICLE, env={"VLLM_ATTENTION_BACKEND": backend})["vllm"].behaviour("attention-kernels") == kernels
 
 
-def test_long_prompts_are_not_moot_however_few_they_are() -> None:
+def test_long_prompts_are_not_moot_however_few_they_are():
     """One prompt of 8000 is read in a pass; beside a response of 8000 it is half of the work."""
     few = {"batch_size": 16, "num_generations": 4, "max_prompt_length": 1000}
     short, long = (cases(EQUAL, **few, max_response_length=length)["vllm"] for length in (20_000, 19_999))
@@ -157,7 +153,7 @@ def test_long_prompts_are_not_moot_however_few_they_are() -> None:
         ("B200-180GB", "8192", "16384"),
     ],
 )
-def test_what_sglang_reads_in_a_pass_by_the_gpus_memory(gpu: str, chunk_s4: str, chunk_s9: str) -> None:
+def test_what_sglang_reads_in_a_pass_by_the_gpus_memory(gpu, chunk_s4, chunk_s9):
     """sglang 0.4.6.post5, srt/server_args.py:271; 0.5.12, srt/server_args.py:1459."""
     chosen = {f"+{ROLLOUT}.engine_kwargs.sglang.chunked_prefill_size": None}
     assert cases(ARTICLE, gpu=gpu)["sglang"].behaviour("prefill-limit") == chunk_s4
@@ -173,7 +169,7 @@ def test_what_sglang_reads_in_a_pass_by_the_gpus_memory(gpu: str, chunk_s4: str,
         *(("H200-141GB", 2, "256", "256"), ("B200-180GB", 2, "256", "512"), ("B200-180GB", 8, "256", "512")),
     ],
 )
-def test_the_largest_batch_that_sglang_captures(gpu: str, parallel: int, largest_s4: str, largest_s9: str) -> None:
+def test_the_largest_batch_that_sglang_captures(gpu, parallel, largest_s4, largest_s9):
     """sglang 0.4.6.post5, srt/server_args.py:298 and cuda_graph_runner.py:127; 0.5.12, srt/server_args.py:1401."""
     options = {f"{ROLLOUT}.tensor_model_parallel_size": parallel}
     assert cases(ARTICLE, gpu=gpu, options=options)["sglang"].behaviour("graph-sizes") == largest_s4
@@ -183,13 +179,13 @@ def test_the_largest_batch_that_sglang_captures(gpu: str, parallel: int, largest
 @pytest.mark.parametrize(
     ("sequences", "tokens", "largest"), [(64, 8192, "128"), (256, 8192, "512"), (1024, 8192, "512"), (1024, 300, "300")]
 )
-def test_the_largest_batch_that_vllm_captures(sequences: int, tokens: int, largest: str) -> None:
+def test_the_largest_batch_that_vllm_captures(sequences, tokens, largest):
     """Twice the sequences, 512 at the most, and no more than a pass reads: vllm/config/vllm.py."""
     options = {f"{ROLLOUT}.max_num_seqs": sequences, f"{ROLLOUT}.max_num_batched_tokens": tokens}
     assert cases(EQUAL, options=options)["vllm"].behaviour("graph-sizes") == largest
 
 
-def test_a_flag_that_is_only_asserted_on_is_equivalent_to_its_opposite() -> None:
+def test_a_flag_that_is_only_asserted_on_is_equivalent_to_its_opposite():
     """0.4.1's SGLang has graphs whatever enforce_eager says."""
     arms = {
         "vllm": {
@@ -206,7 +202,7 @@ def test_a_flag_that_is_only_asserted_on_is_equivalent_to_its_opposite() -> None
     assert "cuda-graphs" not in {finding.code for finding in seen.findings}
 
 
-def test_arms_of_one_engine_may_differ_in_a_setting_and_it_is_said() -> None:
+def test_arms_of_one_engine_may_differ_in_a_setting_and_it_is_said():
     options = {"actor_rollout_ref.actor.fsdp_config.param_offload": False}
     arm = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
     arms = {"offloaded": arm, "resident": {**arm, "options": options}}
@@ -214,14 +210,14 @@ def test_arms_of_one_engine_may_differ_in_a_setting_and_it_is_said() -> None:
     assert "param_offload (True in offloaded; False in resident)" in found(EQUAL, arms=arms)["settings"].what
 
 
-def test_graphs_need_not_cover_more_than_the_limit() -> None:
+def test_graphs_need_not_cover_more_than_the_limit():
     arm = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
     arms = {"many": arm, "few": {**arm, "options": {f"{ROLLOUT}.max_num_seqs": 64}}}
     assert {"sequence-limit"} == set(codes(EQUAL, "unequal", arms=arms, **MANY))
 
 
-def test_an_engines_own_option_is_not_called_equivalent() -> None:
-    def row(seen: Any) -> Any:
+def test_an_engines_own_option_is_not_called_equivalent():
+    def row(seen):
         return next(row for row in seen.ledger if row.setting.endswith("kv_cache_dtype"))
 
     options = {f"{KWARGS}.vllm.kv_cache_dtype": "fp8"}
@@ -231,7 +227,7 @@ def test_an_engines_own_option_is_not_called_equivalent() -> None:
     assert row(seen).verdict == "different"
 
 
-def test_an_adapter_changes_what_sleeps() -> None:
+def test_an_adapter_changes_what_sleeps():
     seen = found(EQUAL, options={"actor_rollout_ref.model.lora_rank": 16})["sleep"]
     assert "copied to the CPU and back in vllm; cache dropped, weights stay in sglang" in seen.what
     merged = {"actor_rollout_ref.model.lora_rank": 16, "actor_rollout_ref.model.lora.merge": True}
@@ -240,7 +236,7 @@ def test_an_adapter_changes_what_sleeps() -> None:
         assert "weights and cache dropped in vllm; cache dropped, weights copied to the CPU and back in" in seen.what
 
 
-def test_other_trainers_and_releases_are_unequal() -> None:
+def test_other_trainers_and_releases_are_unequal():
     arms = {
         "old": {"trainer": "verl", "engine": "vllm", "stack": "verl04-vllm"},
         "new": {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"},
@@ -262,7 +258,7 @@ def test_other_trainers_and_releases_are_unequal() -> None:
     assert seen["trainers"].level == "unequal"
 
 
-def test_a_sweep_is_compared_point_by_point() -> None:
+def test_a_sweep_is_compared_point_by_point():
     raw = EQUAL | {"sweep": {"workload.temperature": [0.7, 1.0]}}
     seen = looked_at(planned(raw))
     assert [finding.code for finding in seen.findings if finding.level == "unequal"] == []
@@ -270,6 +266,6 @@ def test_a_sweep_is_compared_point_by_point() -> None:
     assert (row.verdict, row.values["vllm"]) == ("equal", "0.7 | 1.0")
 
 
-def test_sglangs_own_choice_of_attention_goes_by_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sglangs_own_choice_of_attention_goes_by_its_release(monkeypatch):
     monkeypatch.setitem(PACKAGES, "verl09-sglang", PACKAGES["verl09-sglang"] | {"sglang": "0.5.11"})
     assert "attention-kernels" not in found(EQUAL, options={f"{KWARGS}.vllm.attention_backend": None})

@@ -1,15 +1,11 @@
 """Each check of a case: it fires where it should, and nowhere else."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from common.errors import UserError
-from common.findings import Finding
 from workflow.preflight.checks import LaunchContext, variables_of
 from workflow.preflight.checks.variables import VARIABLES
 from workflow.slurm.site import Site
@@ -21,7 +17,7 @@ KWARGS = f"+{ROLLOUT}.engine_kwargs"
 LORA = "actor_rollout_ref.model.lora_rank"
 SLURM = Path("profiles/slurm")
 ROOT = Path(__file__).resolve().parents[2]
-TRL: dict[str, Any] = {
+TRL = {
     "model": {"source": "Qwen/Qwen2.5-0.5B", "revision": "0" * 40},
     "num_generations": 4,
     "mini_batch_size": None,
@@ -30,13 +26,13 @@ TRL: dict[str, Any] = {
 }
 
 
-def site(hours: float = 20, **more: Any) -> LaunchContext:
+def site(hours=20, **more):
     paces = more.pop("paces", {})
     train = {"gres": "gpu:h100:8", "nodes": "1", "runtime": str(hours * 60), **more}
     return LaunchContext(Site({key: str(value) for key, value in train.items()}, SLURM), paces)
 
 
-FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+FIRES = [
     # level, code, experiment, changes
     ("odd", "one-completion", ARTICLE, {}),
     ("impossible", "arch-list", ARTICLE, {"env": {"TORCH_CUDA_ARCH_LIST": "80;90"}}),
@@ -94,13 +90,13 @@ FIRES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("level", "code", "raw", "changes"), FIRES, ids=[f"{one[1]}-{one[0]}" for one in FIRES])
-def test_it_fires(level: str, code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_it_fires(level, code, raw, changes):
     raw = raw | {"warmup_steps": 1}
     assert code in codes(raw, level, **changes)
 
 
 @pytest.mark.parametrize("code", sorted({one[1] for one in FIRES}))
-def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
+def test_it_keeps_quiet_on_equal_terms(code):
     assert code not in found(EQUAL, site(paces={"vllm": 400.0, "sglang": 400.0}, stop_grace_s=1800))
 
 
@@ -135,11 +131,11 @@ def test_it_keeps_quiet_on_equal_terms(code: str) -> None:
         ("attention-kernels-missing", EQUAL, {"options": {f"{KWARGS}.sglang.attention_backend": "fa3"}}),
     ],
 )
-def test_it_keeps_quiet(code: str, raw: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_it_keeps_quiet(code, raw, changes):
     assert code not in found(raw, **changes)
 
 
-def test_a_release_whose_timers_are_not_declared_is_told_before_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_whose_timers_are_not_declared_is_told_before_the_queue(monkeypatch):
     assert "undeclared-release" not in trl_with({})
     monkeypatch.setitem(plans._VERSIONS, "trl", "1.17.0")
     finding = trl_with({})["undeclared-release"]
@@ -150,22 +146,22 @@ def test_a_release_whose_timers_are_not_declared_is_told_before_the_queue(monkey
 TRL_GPU = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("transformers", "vllm")}
 
 
-def trl_with(options: dict[str, Any], engine: str = "vllm", **words: Any) -> dict[str, Finding]:
+def trl_with(options, engine="vllm", **words):
     """The findings of one arm of TRL on a GPU, with these options."""
     return found(ARTICLE, arms={engine: {**TRL_GPU[engine], "options": options}}, **{**TRL, **words})
 
 
-def test_the_one_engine_of_a_server_has_the_batch() -> None:
+def test_the_one_engine_of_a_server_has_the_batch():
     two = {**TRL, "gpus_per_node": 2}
     arms = {"vllm": {**TRL_GPU["vllm"], "options": {"vllm_mode": "server"}}}
     case = cases(ARTICLE, arms=arms, **two)["vllm"]
     assert case.per_replica == case.workload["batch_size"]
 
 
-def test_a_server_on_a_node_of_its_own_has_as_many_gpus_as_divide_the_models_heads() -> None:
+def test_a_server_on_a_node_of_its_own_has_as_many_gpus_as_divide_the_models_heads():
     two = {**TRL, "gpus_per_node": 8, "nodes": 2}
 
-    def with_server(trainer: str, **options: int) -> dict[str, Any]:
+    def with_server(trainer, **options):
         arm = {"trainer": trainer, "engine": "vllm", "stack": f"{trainer}-gpu-vllm"}
         return {"vllm": arm | {"options": {"vllm_mode": "server", **options}}}
 
@@ -180,7 +176,7 @@ def test_a_server_on_a_node_of_its_own_has_as_many_gpus_as_divide_the_models_hea
     assert not {"server-gpus-idle", "tensor-parallel-heads"} & found(ARTICLE, arms=arms, **two).keys()
 
 
-def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:
+def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu():
     case = cases(ARTICLE, arms=TRL_GPU, **TRL)
     assert case["vllm"].settings.true("vllm_enable_sleep_mode")
     assert "vllm_enable_sleep_mode" not in case["transformers"].settings
@@ -189,14 +185,14 @@ def test_vllm_sleeps_beside_trl_on_a_gpu_and_not_on_a_cpu() -> None:
     assert "vllm_enable_sleep_mode" not in cases(ARTICLE, arms=arms, **on_cpu)["vllm"].settings
 
 
-def test_weights_in_half_are_told() -> None:
+def test_weights_in_half_are_told():
     half = {"model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"}}
     assert trl_with(half)["weights-in-half"].level == "odd"
     assert "weights-in-half" not in trl_with({"model_init_kwargs": {"attn_implementation": "sdpa"}})
 
 
 @pytest.mark.parametrize(("engine", "told"), [("vllm", {"merged-in-half"}), ("transformers", set())])
-def test_an_adapter_is_float32_but_merged_into_the_weights_as_they_are(engine: str, told: set[str]) -> None:
+def test_an_adapter_is_float32_but_merged_into_the_weights_as_they_are(engine, told):
     lora = {"use_peft": True, "lora_r": 16}
     half = {"model_init_kwargs": {"dtype": "bfloat16"}}
     codes = {"weights-in-half", "merged-in-half"}
@@ -204,7 +200,7 @@ def test_an_adapter_is_float32_but_merged_into_the_weights_as_they_are(engine: s
     assert not codes & trl_with(lora, engine).keys()
 
 
-def test_a_replay_beyond_the_models_context_or_heads_is_refused() -> None:
+def test_a_replay_beyond_the_models_context_or_heads_is_refused():
     alone = {"trainer": "replay", "engine": "vllm", "stack": "verl04-vllm"}
     fits = {**alone, "options": {"lengths": {"mean": 100}, "tensor_parallel": 2}}
     over = {"gpus_per_node": 8, "mini_batch_size": None}
@@ -215,7 +211,7 @@ def test_a_replay_beyond_the_models_context_or_heads_is_refused() -> None:
     assert finding.level == "impossible" and finding.change.startswith("tensor_parallel: 1")
 
 
-def test_trl_with_sglang_on_one_gpu_sleeps_during_the_update_as_vllm_does() -> None:
+def test_trl_with_sglang_on_one_gpu_sleeps_during_the_update_as_vllm_does():
     arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("vllm", "sglang")}
     plan = planned(ARTICLE, arms=arms, **TRL)
     args = next(run.spec["trainer_args"] for run in plan.runs.values() if run.spec["arm"] == "sglang")
@@ -225,7 +221,7 @@ def test_trl_with_sglang_on_one_gpu_sleeps_during_the_update_as_vllm_does() -> N
         planned(ARTICLE, arms=arms, **{**TRL, "gpus_per_node": 2, "batch_size": 16})
 
 
-def test_trl_with_sglang_on_a_cpu_says_that_its_speed_is_no_gpus() -> None:
+def test_trl_with_sglang_on_a_cpu_says_that_its_speed_is_no_gpus():
     arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-gpu-{name}"} for name in ("vllm", "sglang")}
     arms = {"sglang": {**arms["sglang"], "stack": "trl-cpu-sglang"}}
     on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
@@ -237,7 +233,7 @@ def test_trl_with_sglang_on_a_cpu_says_that_its_speed_is_no_gpus() -> None:
             planned(ARTICLE, arms={"sglang": {**arms["sglang"], "options": {option: value}}}, **on_cpu)
 
 
-def test_an_engines_option_that_changes_what_is_written_makes_the_terms_unequal() -> None:
+def test_an_engines_option_that_changes_what_is_written_makes_the_terms_unequal():
     arms = {name: {"trainer": "trl", "engine": name, "stack": f"trl-cpu-{name}"} for name in ("vllm", "sglang")}
     on_cpu = {**TRL, "gpus_per_node": 0, "gpu": None, "dtype": "float32"}
     for arm, option in (("vllm", "vllm_structured_outputs_regex"), ("sglang", "sglang_preferred_sampling_params")):
@@ -248,7 +244,7 @@ def test_an_engines_option_that_changes_what_is_written_makes_the_terms_unequal(
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
-def test_a_variable_of_one_arm_is_unequal_and_of_all_odd(variable: Any) -> None:
+def test_a_variable_of_one_arm_is_unequal_and_of_all_odd(variable):
     value = next(value for value in ("1", "0", "INFO", "DEBUG") if variable.bad(value))
     code = variable.name.lower().replace("_", "-")
     assert found(EQUAL, env={variable.name: value})[code].level == "odd"
@@ -259,7 +255,7 @@ def test_a_variable_of_one_arm_is_unequal_and_of_all_odd(variable: Any) -> None:
     assert code not in found(EQUAL, env={variable.name: "warn"}) or variable.bad("warn")
 
 
-def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path: Path) -> None:
+def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path):
     (tmp_path / "setup.sh").write_text(
         "module load cuda\nexport CUDA_LAUNCH_BLOCKING=1 # while debugging\n# export NCCL_DEBUG=INFO\nX=1\n"
     )
@@ -282,17 +278,17 @@ def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path: Path) -> Non
         ("odd", "profile-gpus", 2, None, {"gpus_per_node": 4}),
     ],
 )
-def test_walltime(level: str, code: str, hours: float, pace: float | None, words: dict[str, Any]) -> None:
+def test_walltime(level, code, hours, pace, words):
     place = site(hours, paces={} if pace is None else {"vllm": pace, "sglang": pace})
     assert code in codes(EQUAL, level, place, **words)
 
 
-def test_enough_walltime_is_none() -> None:
+def test_enough_walltime_is_none():
     seen = found(EQUAL, site(20, paces={"vllm": 900.0, "sglang": 400.0}), save_steps=0)
     assert not {"never-ends", "rare-checkpoints", "no-checkpoints", "stop-grace", "profile-gpus"} & set(seen)
 
 
-def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
+def test_a_kernel_that_the_stack_lacks_is_impossible():
     env = {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}
     seen = found(ARTICLE, env=env)["attention-backend"]
     assert (seen.level, seen.arms) == ("impossible", ("vllm",))
@@ -301,14 +297,14 @@ def test_a_kernel_that_the_stack_lacks_is_impossible() -> None:
     assert (unread.level, unread.arms) == ("odd", ("vllm",))
 
 
-def test_a_kernel_that_is_compiled_in_the_run_needs_a_compiler() -> None:
+def test_a_kernel_that_is_compiled_in_the_run_needs_a_compiler():
     asked = yaml.safe_load((ROOT / "experiments/camino-2025-equal.yaml").read_text())
     finding = found(asked)["kernel-compiler"]
     assert finding.level == "odd" and len(finding.arms) == 1 and "nvcc" in finding.change
     assert "kernel-compiler" not in found(ARTICLE)
 
 
-def test_a_built_in_model_is_not_shared_by_two_transformers() -> None:
+def test_a_built_in_model_is_not_shared_by_two_transformers():
     words = {"model": {"source": "builtin:small-qwen2"}, "max_prompt_length": 64, "max_response_length": 64}
     mixed = {name: dict(arm) for name, arm in EQUAL["arms"].items()} | {"old": ARTICLE["arms"]["sglang"]}
     assert "built-in-tokenizer" not in found(EQUAL, **words)
@@ -321,12 +317,12 @@ def test_a_built_in_model_is_not_shared_by_two_transformers() -> None:
     # verl validates at each step that `test_freq` divides, and at the last one.
     [(10, 4, "3 of 10"), (10, 5, "2 of 10"), (10, 20, "1 of 10"), (1, 1, "1 of 1"), (7, 3, "3 of 7")],
 )
-def test_the_steps_with_a_validation_are_counted(steps: int, every: int, validated: str) -> None:
+def test_the_steps_with_a_validation_are_counted(steps, every, validated):
     seen = found(ARTICLE | {"warmup_steps": 0}, steps=steps, test_steps=every)["validation-in-step"]
     assert f"({validated}, always the last one)" in seen.what
 
 
-def test_two_trainers_are_compared_by_common_names_and_the_rest_is_unverifiable() -> None:
+def test_two_trainers_are_compared_by_common_names_and_the_rest_is_unverifiable():
     verl = {"trainer": "verl", "engine": "vllm", "stack": "verl09-vllm"}
     trl = {"trainer": "trl", "engine": "vllm", "stack": "trl-gpu-vllm"}
     seen = looked_at(planned(EQUAL, arms={"verl": verl, "trl": trl | {"options": {"vllm_tensor_parallel_size": 1}}}))

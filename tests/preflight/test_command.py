@@ -1,12 +1,8 @@
 """`rolloutbench preflight`, and the settings of TRL's stacks, resolved by TRL itself."""
 
-from __future__ import annotations
-
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +17,7 @@ from workflow.preflight.cases import settings_request, settings_requests
 from workflow.preflight.checks import LaunchContext
 
 ROOT = Path(__file__).resolve().parents[2]
-RAW: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
 
 # What decides which tokens are drawn, in TRL's words; the seed and the number format with it.
 TERMS = {
@@ -31,10 +27,10 @@ TERMS = {
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def write(raw: dict[str, Any] = RAW, **workload: Any) -> Path:
+    def write(raw=RAW, **workload):
         raw = copy.deepcopy(raw)
         raw["workload"] |= workload
         (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(raw))
@@ -43,7 +39,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return write
 
 
-def test_the_quickstart_meets_on_equal_terms(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quickstart_meets_on_equal_terms(config, capsys):
     assert main(["preflight", str(config())]) == 0
     out = capsys.readouterr().out
     assert "impossible: nothing\n\nunequal (1): " in out
@@ -51,7 +47,7 @@ def test_the_quickstart_meets_on_equal_terms(config: Callable[..., Path], capsys
     assert "transformers  trl 1.16.0, transformers; CPU" in out
 
 
-def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_impossible_ends_with_1(config, capsys):
     assert main(["preflight", str(config(max_response_length=4000))]) == 1
     told = capsys.readouterr()
     assert "impossible (2): the run would fail, never end, or be mislabelled" in told.out
@@ -63,15 +59,13 @@ def test_the_impossible_ends_with_1(config: Callable[..., Path], capsys: pytest.
     assert "quickstart cannot run as it is" in told.err
 
 
-def test_data_need_not_be_here(config: Callable[..., Path]) -> None:
+def test_data_need_not_be_here(config):
     elsewhere = {"data": {"source": "/no/such/data.parquet"}, "model": {"source": "/no/such/model"}}
     assert main(["preflight", str(config(**elsewhere))]) == 0
 
 
 @pytest.mark.full("libraries of a stack")
-def test_trls_own_settings_tell_of_no_difference_but_the_engines(
-    stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_trls_own_settings_tell_of_no_difference_but_the_engines(stack_python, tmp_path, capfd):
     plan = load_plan(RAW)
     composed = {}
     for one, run in settings_requests(plan).items():
@@ -103,9 +97,7 @@ def test_trls_own_settings_tell_of_no_difference_but_the_engines(
     assert "generation_kwargs.min_tokens is no sampling parameter of SGLang; allowed: " in capfd.readouterr().err
 
 
-def test_what_trl_would_refuse_is_told_before_the_queue(
-    stack_python: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_trl_would_refuse_is_told_before_the_queue(stack_python, tmp_path, capfd):
     (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
     (tmp_path / "verify.json").write_text("{}")
     for args, said in (({"max_stepz": 3}, "max_steps"), ({"num_generations": 1, "max_steps": 3}, "TRL refuses")):
@@ -115,9 +107,7 @@ def test_what_trl_would_refuse_is_told_before_the_queue(
 
 
 @pytest.mark.full("libraries of a stack")
-def test_settings_for_a_gpu_are_resolved_where_there_is_none(
-    stack_python: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_settings_for_a_gpu_are_resolved_where_there_is_none(stack_python, tmp_path):
     """As on a login node: bfloat16 is asked for, and there is no device that has it."""
     (tmp_path / "env").symlink_to(stack_python("trl-transformers-cpu").parents[1])
     (tmp_path / "verify.json").write_text("{}")
@@ -138,12 +128,12 @@ def test_settings_for_a_gpu_are_resolved_where_there_is_none(
     assert settings["gradient_checkpointing"] is True and settings["model_init_kwargs.dtype"] == "float32"
 
 
-def _resolve(request: dict[str, Any], folder: Path) -> list[str]:
+def _resolve(request, folder):
     stack, out = folder / "verify.json", folder / "out.json"
     return ["resolve-settings", json.dumps(request), "--stack", str(stack), "--out", str(out)]
 
 
-def slurm_profile(folder: Path, **train: object) -> str:
+def slurm_profile(folder, **train):
     """A profile for Slurm with these keys for training."""
     train = {"slurm_partition": "h100", "runtime": "20h", "cpus_per_task": 64, "gres": "gpu:8"} | train
     (folder / "site").mkdir(exist_ok=True)
@@ -153,10 +143,10 @@ def slurm_profile(folder: Path, **train: object) -> str:
 
 
 @pytest.fixture
-def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def sbatch(tmp_path, monkeypatch):
     """Put an sbatch on PATH that notes its options and then runs a script."""
 
-    def put(script: str) -> Path:
+    def put(script):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
         (folder / "sbatch").write_text(f'#!/bin/bash\necho "$@" >>{tmp_path}/asked\n{script}\n')
@@ -167,12 +157,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return put
 
 
-def test_slurm_is_asked_about_one_job_of_each_kind(
-    tmp_path: Path,
-    sbatch: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slurm_is_asked_about_one_job_of_each_kind(tmp_path, sbatch, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = str(ROOT / "experiments" / "camino-2025-equal.yaml")
     words = ["preflight", config, "--profile", slurm_profile(tmp_path, qos="high", slurm_extra="--exclusive")]

@@ -1,11 +1,8 @@
 """Settings before a stack is built are those that it composes later, and the stacks' own settings replace them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from common.errors import UserError
 from tests.trainers.verl.conftest import verl_python  # noqa: F401 (a fixture)
 from trainers.verl.packaged import parsed, settings_of, value_of
 from workflow.commands.preflight import resolve_settings
-from workflow.preflight import PreflightResult, require_possible
+from workflow.preflight import require_possible
 from workflow.preflight.cases import settings_request, settings_requests
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
@@ -24,10 +21,10 @@ VerlPython = Callable[[str], Path]
 @pytest.mark.full("libraries of a stack")
 @pytest.mark.parametrize("raw", [ARTICLE, EQUAL], ids=["0.4.1", "0.9.1"])
 def test_what_the_stack_composes_tells_the_same_findings(
-    raw: dict[str, Any],
-    verl_python: VerlPython,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+    raw,
+    verl_python,  # noqa: F811
+    tmp_path,
+):
     """Static and deep: the packaged defaults lead to the findings that verl's own composed settings lead to."""
     plan = planned(raw)
     composed = {}
@@ -47,11 +44,11 @@ def test_what_the_stack_composes_tells_the_same_findings(
     assert {row.setting: row.values for row in deep.ledger} == {row.setting: row.values for row in static.ledger}
 
 
-def _uneven(seen: PreflightResult) -> set[str]:
+def _uneven(seen):
     return {row.setting.split(" (")[0] for row in seen.ledger if row.verdict in ("different", "unverifiable")}
 
 
-def test_composed_settings_replace_the_declared_defaults() -> None:
+def test_composed_settings_replace_the_declared_defaults():
     plan = planned(ARTICLE)
     composed = {}
     for one, run in settings_requests(plan).items():
@@ -61,7 +58,7 @@ def test_composed_settings_replace_the_declared_defaults() -> None:
     assert "cuda-graphs" not in codes and "eager-and-cache" in codes
 
 
-def test_the_impossible_is_refused_with_all_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_impossible_is_refused_with_all_that_is(monkeypatch):
     from . import plans
 
     monkeypatch.setattr("workflow.preflight.preflight.__defaults__", (None, None, plans._told, None))
@@ -75,7 +72,7 @@ def test_the_impossible_is_refused_with_all_that_is(monkeypatch: pytest.MonkeyPa
     assert "2. sglang: " in told and "lora_rank must be 0 with SGLang" in told
 
 
-def test_seeds_share_their_settings_and_other_settings_do_not() -> None:
+def test_seeds_share_their_settings_and_other_settings_do_not():
     plan = planned(EQUAL)
     assert len(plan.runs) == 6 and len(settings_requests(plan)) == 2
     more = planned(EQUAL | {"seeds": [7, 0, 1, 2]})
@@ -95,10 +92,10 @@ def test_seeds_share_their_settings_and_other_settings_do_not() -> None:
         ("[12:30,'a:1']", ["12:30", "a:1"]),
     ],
 )
-def test_values_are_read_as_hydra_reads_them(text: str, value: object) -> None:
+def test_values_are_read_as_hydra_reads_them(text, value):
     assert value_of(text) == value
 
 
-def test_overrides_are_flat_keys() -> None:
+def test_overrides_are_flat_keys():
     told = dict(parsed(["a.b=1", "+a.c={d:2}", "++e=x", "~a.b"]))
     assert told == {"a.b": None, "a.c.d": 2, "e": "x"}

@@ -1,15 +1,12 @@
 """The preflight of imported arms: what is known of runs that have run, and what is only said of them."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from workflow.commands.preflight import preflight_lines
-from workflow.preflight import PreflightResult, preflight
+from workflow.preflight import preflight
 from workflow.preflight.checks import LaunchContext
 from workflow.slurm.site import Site
 
@@ -19,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = "actor_rollout_ref.model"
 
 
-def imported(raw: dict[str, Any] = ARTICLE, **changes: Any) -> Any:
+def imported(raw=ARTICLE, **changes):
     """The article's experiment, both arms imported with what a training would be told."""
     raw = copy.deepcopy(raw)
     for name, arm in raw["arms"].items():
@@ -27,7 +24,7 @@ def imported(raw: dict[str, Any] = ARTICLE, **changes: Any) -> Any:
     return planned(raw, **changes)
 
 
-def bare(**changes: dict[str, Any]) -> dict[str, Any]:
+def bare(**changes):
     """Two logs and nothing else; an arm's further words by its name."""
     arms = {engine: {"trainer": "verl", "engine": engine, "import": f"{engine}.log"} for engine in ("vllm", "sglang")}
     for name, more in changes.items():
@@ -35,7 +32,7 @@ def bare(**changes: dict[str, Any]) -> dict[str, Any]:
     return {"experiment": "article", "baseline": next(iter(arms)), "arms": arms}
 
 
-def seen_of(raw: dict[str, Any], **held: Any) -> PreflightResult:
+def seen_of(raw, **held):
     """The preflight of imports; `held` are the contents of imported.json by arm."""
     from workflow.config.plan import plan_runs
     from workflow.config.reading import parse_config
@@ -46,7 +43,7 @@ def seen_of(raw: dict[str, Any], **held: Any) -> PreflightResult:
     return preflight(plan, None, None, _told, {f"{arm}-s0": one for arm, one in held.items()})
 
 
-def source(engine: str, version: str = "0.4.1", **more: Any) -> dict[str, Any]:
+def source(engine, version="0.4.1", **more):
     """What a wandb run of verl holds of itself, in part nested as wandb has it."""
     settings = {
         "data": {"train_batch_size": 16, "max_prompt_length": 1020, "max_response_length": 31744},
@@ -61,7 +58,7 @@ def source(engine: str, version: str = "0.4.1", **more: Any) -> dict[str, Any]:
     return {"resolved": settings, "versions": {"verl": version}, "last_step": 40}
 
 
-def test_with_stack_and_workload_all_is_told_that_a_training_would_be() -> None:
+def test_with_stack_and_workload_all_is_told_that_a_training_would_be():
     trained, read = looked_at(planned(ARTICLE)), looked_at(imported())
     unequal = [[one.code for one in seen.findings if one.level == "unequal"] for seen in (trained, read)]
     assert unequal[0] == unequal[1] == ["cuda-graphs", "cuda-launch-blocking", "attention-kernels", "custom-all-reduce"]
@@ -78,7 +75,7 @@ def test_with_stack_and_workload_all_is_told_that_a_training_would_be() -> None:
         ("arch-list", {"env": {"TORCH_CUDA_ARCH_LIST": "80;90"}}),
     ],
 )
-def test_what_has_run_was_not_impossible(code: str, changes: dict[str, Any]) -> None:
+def test_what_has_run_was_not_impossible(code, changes):
     assert code in {one.code for one in looked_at(planned(ARTICLE, **changes)).impossible}
     seen = looked_at(imported(**changes))
     assert not seen.impossible
@@ -86,7 +83,7 @@ def test_what_has_run_was_not_impossible(code: str, changes: dict[str, Any]) -> 
     assert found.level == "odd" and "But it has run" in found.why
 
 
-def test_the_queue_and_this_shell_are_nothing_to_runs_from_elsewhere() -> None:
+def test_the_queue_and_this_shell_are_nothing_to_runs_from_elsewhere():
     large = {"model": {"source": "meta-llama/Llama-3.1-70B", "revision": "0" * 40}, "save_steps": 0}
     place = LaunchContext(
         Site({"gres": "gpu:h100:8", "nodes": "1", "runtime": "60"}, Path("profiles/slurm")),
@@ -102,7 +99,7 @@ def test_the_queue_and_this_shell_are_nothing_to_runs_from_elsewhere() -> None:
     assert not any("walltime" in one for one in seen.unverifiable)
 
 
-def test_a_source_that_holds_its_configuration_needs_no_stack() -> None:
+def test_a_source_that_holds_its_configuration_needs_no_stack():
     seen = seen_of(bare(), vllm=source("vllm"), sglang=source("sglang"))
     assert [case.version for case in seen.cases] == ["0.4.1", "0.4.1"] and not seen.unknown
     assert seen.cases[0].workload["batch_size"] == 64 and seen.cases[0].workload["steps"] == 40
@@ -113,7 +110,7 @@ def test_a_source_that_holds_its_configuration_needs_no_stack() -> None:
     assert rows["actor_rollout_ref.actor.optim.lr"] == "equal" and rows[f"{ROLLOUT}.name"] == "different"
 
 
-def test_what_the_source_holds_counts_more_than_what_is_said_of_it() -> None:
+def test_what_the_source_holds_counts_more_than_what_is_said_of_it():
     held = source("vllm")
     held["resolved"]["actor_rollout_ref"]["rollout"]["enforce_eager"] = False
     plan = imported()
@@ -123,12 +120,12 @@ def test_what_the_source_holds_counts_more_than_what_is_said_of_it() -> None:
     assert next(row for row in seen.ledger if row.setting.startswith("CUDA graphs")).values["vllm"] == "on"
 
 
-def test_secrets_in_a_source_are_not_shown() -> None:
+def test_secrets_in_a_source_are_not_shown():
     held = {arm: source(arm, hub_token="s3cr3t", proxy="http://me:s3cr3t@host") for arm in ("vllm", "sglang")}
     assert "s3cr3t" not in str(seen_of(bare(), **held).as_json())
 
 
-def test_without_either_the_ledger_says_that_it_cannot_tell_and_why() -> None:
+def test_without_either_the_ledger_says_that_it_cannot_tell_and_why():
     seen = seen_of(bare())
     assert {row.verdict for row in seen.ledger} == {"unverifiable"}
     assert seen.ledger[0].setting.startswith("all settings") and set(seen.ledger[0].values) == {"vllm", "sglang"}
@@ -140,7 +137,7 @@ def test_without_either_the_ledger_says_that_it_cannot_tell_and_why() -> None:
     assert not any(finding.level == "unequal" for finding in seen.findings)
 
 
-def test_one_arm_that_is_told_does_not_make_the_other_equal() -> None:
+def test_one_arm_that_is_told_does_not_make_the_other_equal():
     seen = seen_of(bare(), vllm=source("vllm"))
     assert {row.verdict for row in seen.ledger} == {"unverifiable"}
     row = next(row for row in seen.ledger if row.setting.startswith("CUDA graphs"))
@@ -161,7 +158,7 @@ def test_one_arm_that_is_told_does_not_make_the_other_equal() -> None:
         ("model", ("a/b", "a/c"), "workload.model: a/b in vllm; a/c in sglang"),
     ],
 )
-def test_what_is_said_differently_of_two_logs_is_unequal(fact: str, values: tuple[Any, Any], shown: str) -> None:
+def test_what_is_said_differently_of_two_logs_is_unequal(fact, values, shown):
     """Of logs alone, and where a stack and a workload make up the rest."""
     words = {arm: {fact: value} for arm, value in zip(("vllm", "sglang"), values, strict=True)}
     logs = {arm: {"import": {**said, "runs": [{"source": arm}]}} for arm, said in words.items()}
@@ -175,7 +172,7 @@ def test_what_is_said_differently_of_two_logs_is_unequal(fact: str, values: tupl
         assert [row.verdict for row in seen.ledger if row.setting == name] == ["different"]
 
 
-def test_the_workload_tells_what_an_import_does_not() -> None:
+def test_the_workload_tells_what_an_import_does_not():
     """Also of an arm without a stack, whose settings nobody can make up."""
     whole = copy.deepcopy(ARTICLE)
     whole["arms"] = bare()["arms"]
@@ -187,7 +184,7 @@ def test_the_workload_tells_what_an_import_does_not() -> None:
     assert rows["workload.max_response_length"] == rows["workload.nodes"] == "equal"
 
 
-def test_a_trl_run_by_its_arguments_alone() -> None:
+def test_a_trl_run_by_its_arguments_alone():
     args = {"max_steps": 20, "num_generations": 8, "learning_rate": 1e-5, "max_completion_length": 64}
     arms = {
         name: {"trainer": "trl", "engine": engine, "import": f"{name}.log"}
@@ -203,7 +200,7 @@ def test_a_trl_run_by_its_arguments_alone() -> None:
     assert {row.setting: row.verdict for row in seen.ledger}["use_vllm"] == "different"
 
 
-def test_names_trackers_and_places_are_no_terms() -> None:
+def test_names_trackers_and_places_are_no_terms():
     """Two runs always have two names: whoever has logged them would never be on equal terms else."""
     raw = bare()
     raw["arms"]["vllm"]["same_as"] = "sglang"
@@ -227,11 +224,11 @@ def test_names_trackers_and_places_are_no_terms() -> None:
 
 
 @pytest.mark.parametrize("trainer", ["trl", "swift"])
-def test_nor_are_those_of_trl_and_ms_swift(trainer: str) -> None:
+def test_nor_are_those_of_trl_and_ms_swift(trainer):
     arms = {name: {"trainer": trainer, "engine": "vllm", "import": f"{name}.log"} for name in ("one", "other")}
     raw = {"experiment": "article", "baseline": "one", "arms": arms}
     names = ("run_name", "report_to", "hub_model_id", "output_dir", "logging_dir", "resume_from_checkpoint", "project")
-    held: dict[str, Any] = {
+    held = {
         arm: {"resolved": {"vllm_server_port": len(arm), **dict.fromkeys(names, arm)}, "versions": {trainer: "1.16.0"}}
         for arm in arms
     }
@@ -242,13 +239,13 @@ def test_nor_are_those_of_trl_and_ms_swift(trainer: str) -> None:
     assert "logging_steps (3 in one; 5 in other)" in found.what
 
 
-def at(**factors: Any) -> dict[str, Any]:
+def at(**factors):
     """Two logs of verl at one combination of factors."""
     arms = {name: {"import": {"runs": [{"source": name, "factors": factors}]}} for name in ("vllm", "sglang")}
     return bare(**arms)
 
 
-def contradicted(raw: dict[str, Any], held: dict[str, Any]) -> list[str]:
+def contradicted(raw, held):
     """What `factor-contradicts-run` says of an experiment whose arms all hold the same."""
     from workflow.config.plan import plan_runs
     from workflow.config.reading import parse_config
@@ -262,7 +259,7 @@ def contradicted(raw: dict[str, Any], held: dict[str, Any]) -> list[str]:
     return [one.what for one in found]
 
 
-def test_a_factor_that_the_run_itself_denies_is_an_error() -> None:
+def test_a_factor_that_the_run_itself_denies_is_an_error():
     """Else the report tells the run under a name that is not its own."""
     held = source("vllm")
     held["resolved"]["actor_rollout_ref"]["rollout"]["temperature"] = 1.0
@@ -291,11 +288,11 @@ def test_a_factor_that_the_run_itself_denies_is_an_error() -> None:
         ("gpus_per_node", 16, {"rollout": {"nnodes": 1}, "trainer": {"n_gpus_per_node": 8}}),
     ],
 )
-def test_a_factor_that_may_be_true_is_not(factor: str, value: Any, held: dict[str, Any]) -> None:
+def test_a_factor_that_may_be_true_is_not(factor, value, held):
     assert contradicted(at(**{f"workload.{factor}": value}), {"resolved": held}) == []
 
 
-def test_what_a_configuration_that_is_not_whole_tells_is_told() -> None:
+def test_what_a_configuration_that_is_not_whole_tells_is_told():
     held = {"resolved": {"trainer": {"nnodes": 1, "n_gpus_per_node": 8}, "data": {"max_response_length": 512}}}
     held["resolved"]["actor_rollout_ref"] = {"model": {"path": "a/b"}, "rollout": {"tensor_model_parallel_size": 2}}
     seen = seen_of(bare(), vllm=held, sglang=held)
@@ -307,7 +304,7 @@ def test_what_a_configuration_that_is_not_whole_tells_is_told() -> None:
     assert rows["workload.gpu"][0] == "unverifiable" and "no whole configuration" in seen.unverifiable[0]
 
 
-def test_what_a_configuration_lacks_is_no_fact() -> None:
+def test_what_a_configuration_lacks_is_no_fact():
     """Of a part of verl's configuration it is not told what the engine does, nor that a setting is not set."""
     held = {arm: source(arm, version="0.9.1") for arm in ("vllm", "sglang")}
     seen = seen_of(bare(), **held)

@@ -1,9 +1,6 @@
 """Sizes of models and of GPUs; what is not known is said to be."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -24,14 +21,14 @@ from .plans import EQUAL, looked_at, planned
         ("meta-llama/Llama-3.1-70B", 70.55, 131072),
     ],
 )
-def test_known_models_have_the_parameters_of_their_cards(source: str, billions: float, context: int) -> None:
+def test_known_models_have_the_parameters_of_their_cards(source, billions, context):
     facts = model_facts(source)
     assert facts is not None and facts.parameters is not None and facts.context == context
     assert facts.parameters / 1e9 == pytest.approx(billions, rel=0.005)
     assert source in facts.source
 
 
-def test_a_local_folder_is_read(tmp_path: Path) -> None:
+def test_a_local_folder_is_read(tmp_path):
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "hidden_size": 1024,
@@ -56,14 +53,14 @@ def test_a_local_folder_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": 0}', "\ufeff{"])
-def test_a_folder_that_tells_nothing_is_unknown(content: str, tmp_path: Path) -> None:
+def test_a_folder_that_tells_nothing_is_unknown(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
     assert model_facts(str(tmp_path)) is None
     assert model_facts("somebody/else") is None
     assert facts_of({}, "nowhere") is None
 
 
-def test_an_unknown_release_of_verl_is_said() -> None:
+def test_an_unknown_release_of_verl_is_said():
     plan = planned(EQUAL)
     for run in plan.runs.values():
         run.spec["trainer_args"]["version"] = "0.7.0"

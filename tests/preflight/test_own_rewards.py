@@ -1,17 +1,13 @@
 """A user's file of rewards, before anything is built: carried in the plan, and tried on three rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from common.errors import UserError
-from common.findings import Finding
 from trainers.resolve import resolved
 from workflow.config.entry import require_readable
-from workflow.config.plan import Plan, load_plan
+from workflow.config.plan import load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
@@ -19,14 +15,7 @@ from workflow.preflight.cases import settings_request, settings_requests
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def plan_with(
-    folder: Path,
-    code: str | bytes,
-    function: str = "score",
-    timeout_s: float | None = None,
-    signature: str | None = None,
-    **data: Any,
-) -> Plan:
+def plan_with(folder, code, function="score", timeout_s=None, signature=None, **data):
     """The smoke test on a CPU with one reward of a user's file beside its own."""
     source = folder / "mine.py"
     source.write_bytes(code if isinstance(code, bytes) else code.encode())
@@ -38,11 +27,11 @@ def plan_with(
     return load_plan(raw)
 
 
-def found(plan: Plan) -> list[Finding]:
+def found(plan):
     return [one for one in preflight(plan).findings if one.code.startswith("reward-")]
 
 
-def test_the_text_is_in_the_specification_and_in_the_fingerprint(tmp_path: Path) -> None:
+def test_the_text_is_in_the_specification_and_in_the_fingerprint(tmp_path):
     code = "def score(completions):\n    return [0.0 for _ in completions]\n"
     plan = plan_with(tmp_path, code)
     run = plan.runs["vllm-s0"]
@@ -75,9 +64,7 @@ def test_the_text_is_in_the_specification_and_in_the_fingerprint(tmp_path: Path)
         ("from not_here import *\n", None),
     ],
 )
-def test_a_function_that_the_file_lacks_is_refused_before_anything_starts(
-    tmp_path: Path, code: str, words: str | None
-) -> None:
+def test_a_function_that_the_file_lacks_is_refused_before_anything_starts(tmp_path, code, words):
     if words is None:
         plan_with(tmp_path, code)
         return
@@ -109,7 +96,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("code", MISTAKES)
-def test_mistakes_are_findings(tmp_path: Path, code: str) -> None:
+def test_mistakes_are_findings(tmp_path, code):
     for text, words in MISTAKES[code].items():
         (one,) = found(plan_with(tmp_path, text))
         assert (one.code, one.level) == (code, "impossible" if code in ("reward-file", "reward-fails") else "odd")
@@ -117,7 +104,7 @@ def test_mistakes_are_findings(tmp_path: Path, code: str) -> None:
         assert one.arms == ("transformers", "vllm")
 
 
-def test_the_time_limit_is_a_setting_which_a_run_without_it_does_not_have(tmp_path: Path) -> None:
+def test_the_time_limit_is_a_setting_which_a_run_without_it_does_not_have(tmp_path):
     code = "import time\ndef score(completions):\n    time.sleep(0.5)\n    return [1.0] * len(completions)\n"
     plain, limited = plan_with(tmp_path, code), plan_with(tmp_path, code, timeout_s=0.2)
     assert "timeout_s" not in plain.runs["vllm-s0"].spec["workload"]["rewards"][-1]
@@ -131,7 +118,7 @@ def test_the_time_limit_is_a_setting_which_a_run_without_it_does_not_have(tmp_pa
         plan_with(tmp_path, code, timeout_s=0)
 
 
-def test_it_is_tried_on_the_datas_own_rows(tmp_path: Path) -> None:
+def test_it_is_tried_on_the_datas_own_rows(tmp_path):
     code = "def score(completions, rows, prompts):\n    asked = zip(prompts, rows)\n"
     code += "    return [{'x 1': 1.0}[prompt[-1]['content'] + row['ground_truth']] for prompt, row in asked]\n"
     data = tmp_path / "rows.jsonl"
@@ -142,7 +129,7 @@ def test_it_is_tried_on_the_datas_own_rows(tmp_path: Path) -> None:
     assert found(plan_with(tmp_path, code.replace("x 1", "x1"), **rows)) == []
 
 
-def test_the_columns_that_a_workload_names_are_given_and_are_in_the_fingerprint(tmp_path: Path) -> None:
+def test_the_columns_that_a_workload_names_are_given_and_are_in_the_fingerprint(tmp_path):
     code = (
         "def score(completions, rows, level=None):\n    return [float(row.get('level', '1') == '1') for row in rows]\n"
     )
@@ -165,7 +152,7 @@ def test_the_columns_that_a_workload_names_are_given_and_are_in_the_fingerprint(
             plan_with(tmp_path, code, source=str(data), columns=names)
 
 
-def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path: Path) -> None:
+def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path):
     plan = plan_with(tmp_path, "import not_here\ndef score(completions): ...\n")
     with pytest.raises(UserError, match=r"No module named 'not_here' \(mine.py, line 1\)"):
         resolved(settings_request(plan.runs["vllm-s0"]), "no.such.module")
@@ -174,7 +161,7 @@ def test_the_stack_refuses_a_file_that_it_cannot_load(tmp_path: Path) -> None:
 ROWS = '{"question": "x", "answer": "7", "level": 1, "solution": "so it is 7"}\n' * 64
 REPLIES = "[len(c[0]['content']) for c in completions]"
 # Parameters of a function, what it returns and what the configuration says of it.
-QUIET: list[tuple[str, str, dict[str, Any]]] = [
+QUIET = [
     ("data_source, solution_str, ground_truth, extra_info", "{'score': extra_info['index']}", {}),
     ("completions, answer, **kwargs", "[float(a in c) for c, a in zip(completions, answer)]", {"signature": "swift"}),
     (
@@ -187,9 +174,7 @@ QUIET: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("parameters", "value", "more"), QUIET)
-def test_a_function_of_another_trainers_is_called_as_its_trainer_does(
-    parameters: str, value: str, more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_function_of_another_trainers_is_called_as_its_trainer_does(parameters, value, more, tmp_path):
     (tmp_path / "rows.jsonl").write_text(ROWS)
     code = f"def score({parameters}):\n    return {value}\n"
     assert found(plan_with(tmp_path, code, source=str(tmp_path / "rows.jsonl"), **more)) == []
@@ -228,16 +213,14 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("code", "level", "finding", "what", "change"), TOLD)
-def test_what_is_unclear_or_missing_is_told_with_its_remedy(
-    code: str, level: str, finding: str, what: str, change: str, tmp_path: Path
-) -> None:
+def test_what_is_unclear_or_missing_is_told_with_its_remedy(code, level, finding, what, change, tmp_path):
     (tmp_path / "rows.jsonl").write_text(ROWS)
     (one,) = found(plan_with(tmp_path, code, source=str(tmp_path / "rows.jsonl")))
     assert (one.level, one.code) == (level, finding)
     assert what in one.what and change in one.change
 
 
-def test_a_name_in_ms_swifts_registry_is_a_functions(tmp_path: Path) -> None:
+def test_a_name_in_ms_swifts_registry_is_a_functions(tmp_path):
     code = f"{ORM}class One(ORM):\n    def __call__(self, completions, **kwargs): return [1.0 for c in completions]\n"
     assert found(plan_with(tmp_path, f"{code}orms['score'] = One\n")) == []
     assert found(plan_with(tmp_path, f"{code}orms.update(score=One)\n")) == []

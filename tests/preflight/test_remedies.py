@@ -1,10 +1,7 @@
 """Each remedy that names settings and their values is applied and planned again."""
 
-from __future__ import annotations
-
 import copy
 import re
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ _CONDITION = re.compile(r"\b(?:where|if|stack|at most|or more|to compare|compare
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-def remedies(change: str) -> list[dict[str, Any]]:
+def remedies(change):
     """The alternatives of a finding's advice: settings that are changed together."""
     alternatives = []
     for text in re.split(r"; or |, or |; |\. ", change):
@@ -31,7 +28,7 @@ def remedies(change: str) -> list[dict[str, Any]]:
     return alternatives
 
 
-def applied(changes: dict[str, Any], remedy: dict[str, Any], arms: tuple[str, ...]) -> dict[str, Any]:
+def applied(changes, remedy, arms):
     """The experiment's changes with a remedy."""
     changes = copy.deepcopy(changes)
     for key, value in remedy.items():
@@ -45,7 +42,7 @@ def applied(changes: dict[str, Any], remedy: dict[str, Any], arms: tuple[str, ..
     return changes
 
 
-def server(trainer: str, nodes: int, gpus: int, options: dict[str, int]) -> dict[str, Any]:
+def server(trainer, nodes, gpus, options):
     arm = {"trainer": trainer, "engine": "vllm", "stack": f"{trainer}-gpu-vllm"}
     arms = {"vllm": {**arm, "options": {"vllm_mode": "server", **options}}}
     return {"arms": arms, **TRL, "gpus_per_node": gpus, "nodes": nodes}
@@ -62,7 +59,7 @@ CASES = [(raw, changes) for _, _, raw, changes in FIRES] + [(ARTICLE, server(*on
 
 
 @pytest.mark.parametrize(("raw", "changes"), CASES)
-def test_a_remedy_is_not_refused(raw: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_a_remedy_is_not_refused(raw, changes):
     try:
         before = found(raw, **changes)
     except UserError:
@@ -76,9 +73,7 @@ def test_a_remedy_is_not_refused(raw: dict[str, Any], changes: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("trainer", "nodes", "gpus", "options"), SERVERS)
-def test_the_gpus_that_a_refused_servers_message_names_are_planned(
-    trainer: str, nodes: int, gpus: int, options: dict[str, int]
-) -> None:
+def test_the_gpus_that_a_refused_servers_message_names_are_planned(trainer, nodes, gpus, options):
     try:
         found(ARTICLE, **server(trainer, nodes, gpus, options))
     except UserError as error:

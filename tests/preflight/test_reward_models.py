@@ -1,17 +1,13 @@
 """A reward model before anything is built: in the plan, looked at by its files, refused where it cannot score."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from common.errors import UserError
 from common.files import inputs_sha256
-from common.findings import Finding
-from workflow.config.plan import Plan, load_plan
+from workflow.config.plan import load_plan
 from workflow.config.reading import read_yaml
 from workflow.preflight import preflight
 
@@ -22,7 +18,7 @@ CONFIG = {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0":
 SIZE = 3 * 2**20
 
 
-def classifier(folder: Path, **changes: Any) -> Path:
+def classifier(folder, **changes):
     """The files of a classifier, whose weights are a header alone."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**CONFIG, "max_position_embeddings": 1024, **changes}))
@@ -32,17 +28,17 @@ def classifier(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def plan_with(model: Path | str, **words: Any) -> Plan:
+def plan_with(model, **words):
     raw = read_yaml(ROOT / "experiments" / "cpu-smoke.yaml")
     raw["workload"]["rewards"].append({"model": str(model), **words})
     return load_plan(raw)
 
 
-def found(plan: Plan) -> list[Finding]:
+def found(plan):
     return [one for one in preflight(plan).findings if one.code.startswith("reward-")]
 
 
-def test_it_is_in_the_specification_and_its_files_are_inputs(tmp_path: Path) -> None:
+def test_it_is_in_the_specification_and_its_files_are_inputs(tmp_path):
     folder = classifier(tmp_path / "rm")
     plan = plan_with(folder, weight=0.5)
     run = plan.runs["vllm-s0"]
@@ -59,14 +55,14 @@ def test_it_is_in_the_specification_and_its_files_are_inputs(tmp_path: Path) -> 
     assert pinned[0].fingerprint != pinned[1].fingerprint and pinned[0].inputs_id != pinned[1].inputs_id
 
 
-def test_its_content_is_among_what_a_run_was_trained_with() -> None:
+def test_its_content_is_among_what_a_run_was_trained_with():
     plain = {"data": {"sha256": "d"}, "model": {"sha256": "m"}}
     assert inputs_sha256(plain) == {"data_sha256": "d", "model_sha256": "m"}
     one, other = (inputs_sha256(plain | {"reward_models": {"rm": {"sha256": of}}}) for of in "ab")
     assert one["reward_models_sha256"] != other["reward_models_sha256"]
 
 
-MISTAKES: dict[str, dict[str, Any]] = {
+MISTAKES = {
     "not a sequence classifier: its architecture must end with ForSequenceClassification (got Qwen2ForCausalLM)": {
         "architectures": ["Qwen2ForCausalLM"]
     },
@@ -75,7 +71,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_folder_of_another_kind_is_impossible(words: str, tmp_path: Path) -> None:
+def test_a_folder_of_another_kind_is_impossible(words, tmp_path):
     (one,) = found(plan_with(classifier(tmp_path / "rm", **MISTAKES[words])))
     assert (one.level, one.code, one.arms) == ("impossible", "reward-model", ("transformers", "vllm"))
     assert words in one.what
@@ -85,14 +81,14 @@ def test_a_folder_of_another_kind_is_impossible(words: str, tmp_path: Path) -> N
     ("file", "words"),
     [("tokenizer.json", "lacks a tokenizer"), ("model.safetensors", "lacks weights"), ("config.json", "config.json")],
 )
-def test_a_folder_that_lacks_something_is_impossible(file: str, words: str, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_something_is_impossible(file, words, tmp_path):
     folder = classifier(tmp_path / "rm")
     (folder / file).unlink()
     (one,) = found(plan_with(folder))
     assert one.level == "impossible" and words in one.what
 
 
-def test_texts_that_may_be_too_long_are_odd(tmp_path: Path) -> None:
+def test_texts_that_may_be_too_long_are_odd(tmp_path):
     folder = classifier(tmp_path / "rm", max_position_embeddings=16)
     (one,) = found(plan_with(folder))
     assert (one.level, one.code) == ("odd", "reward-model-length") and "reads at most 16 tokens" in one.what
@@ -106,14 +102,14 @@ def test_texts_that_may_be_too_long_are_odd(tmp_path: Path) -> None:
         ({"model": "builtin:tiny-qwen2"}, "none is built in"),
     ],
 )
-def test_mistakes_in_the_configuration(reward: dict[str, Any], words: str) -> None:
+def test_mistakes_in_the_configuration(reward, words):
     raw = read_yaml(ROOT / "experiments" / "cpu-smoke.yaml")
     raw["workload"]["rewards"].append(reward)
     with pytest.raises(UserError, match=words):
         load_plan(raw)
 
 
-def test_verl_refuses_it_and_says_what_it_has_itself(tmp_path: Path) -> None:
+def test_verl_refuses_it_and_says_what_it_has_itself(tmp_path):
     rewards = [{"model": str(classifier(tmp_path / "rm"))}]
     with pytest.raises(UserError, match=r"reward\.reward_model\.enable: a server of vLLM's or SGLang's"):
         planned(EQUAL, rewards=rewards)

@@ -1,16 +1,11 @@
 """ms-swift's schedulers, loops and lengths, told before the queue."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from common.errors import UserError
-from common.findings import Finding
-from trainers.cases import Case
 from trainers.swift.settings import SCHEDULERS
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
@@ -18,10 +13,10 @@ from workflow.preflight import preflight
 from workflow.preflight.cases import cases_of, load_stack_pins
 
 ROOT = Path(__file__).resolve().parents[2]
-TURNS: dict[str, Any] = {"multi_turn_scheduler": "math_tip_trick", "max_turns": 2}
+TURNS = {"multi_turn_scheduler": "math_tip_trick", "max_turns": 2}
 
 
-def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[Case, dict[str, Finding]]:
+def case_with(options, experiment="swift-dapo"):
     """An arm of ms-swift with vLLM, and its findings by code; `swift-dapo` is for a GPU, `trainers-cpu` for none."""
     raw = yaml.safe_load((ROOT / "experiments" / f"{experiment}.yaml").read_text(encoding="utf-8"))
     arm = {
@@ -37,17 +32,17 @@ def case_with(options: dict[str, Any], experiment: str = "swift-dapo") -> tuple[
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_scheduler_that_the_driver_does_not_support_is_refused_by_the_plan(name: str) -> None:
+def test_a_scheduler_that_the_driver_does_not_support_is_refused_by_the_plan(name):
     with pytest.raises(UserError, match=f"multi_turn_scheduler cannot be {name} here"):
         case_with(TURNS | {"multi_turn_scheduler": name}, "trainers-cpu")
 
 
-def test_turns_are_possible_as_long_as_the_model_has_positions_for_them() -> None:
+def test_turns_are_possible_as_long_as_the_model_has_positions_for_them():
     few, many = (case_with(TURNS | {"max_turns": turns}) for turns in (2, 40))
     assert "context" not in few[1] and many[1]["context"].level == "impossible"
 
 
-def test_responses_of_the_next_step_are_told_of() -> None:
+def test_responses_of_the_next_step_are_told_of():
     """On eight GPUs, as the experiment has it."""
     raw = yaml.safe_load((ROOT / "experiments" / "swift-colocate-server-async.yaml").read_text(encoding="utf-8"))
     raw["workload"]["model"] = {"source": "Qwen/Qwen2.5-1.5B-Instruct", "revision": "0" * 40}
@@ -59,7 +54,7 @@ def test_responses_of_the_next_step_are_told_of() -> None:
     assert (colocate.per_replica, server.per_replica) == (14, 112)
 
 
-def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms() -> None:
+def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms():
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     found = preflight(plan_runs(parse_config(raw), stack_facts)).findings
     unequal = {finding.code: finding for finding in found if finding.level == "unequal"}

@@ -1,11 +1,7 @@
 """Run folders as heads and jobs leave them, made by hand for those who only look on."""
 
-from __future__ import annotations
-
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 from common.files import write_bytes
 from workflow.runs.paths import RunPaths
@@ -16,12 +12,12 @@ INPUTS = {"data_sha256": "d", "model_sha256": "m"}
 class MadeRun:
     """One run's folder; every method adds what its name says."""
 
-    def __init__(self, experiment: Path, run_id: str, fingerprint: str = "f" * 64, steps: int = 10) -> None:
+    def __init__(self, experiment, run_id, fingerprint="f" * 64, steps=10):
         self.paths = RunPaths(experiment / "runs" / run_id)
         self.run_id, self.fingerprint, self.steps = run_id, fingerprint, steps
         write(self.paths.spec, self.spec)
 
-    def job(self, number: int = 1, cluster: str = "slurm", job_id: str | None = "7", **record: Any) -> MadeRun:
+    def job(self, number=1, cluster="slurm", job_id="7", **record):
         """A submission, the one that counts; `asked` and `submitted` are a minute ago."""
         files, then = self.paths.job(number), time.time() - 60
         same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self.spec}
@@ -32,15 +28,15 @@ class MadeRun:
         return self
 
     @property
-    def name(self) -> str:
+    def name(self):
         return f"{self.run_id}.{'0' * 16}"
 
-    def end(self, kind: str, number: int = 1, **more: Any) -> MadeRun:
+    def end(self, kind, number=1, **more):
         """How a submission ended."""
         write(self.paths.job(number).end, {"kind": kind, **more})
         return self
 
-    def attempt(self, number: int = 1, job: int = 1, steps: int = 0, step_s: float = 2.0) -> MadeRun:
+    def attempt(self, number=1, job=1, steps=0, step_s=2.0):
         """A life of a submission, with so many steps done."""
         files = self.paths.attempt(number)
         order = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "job": job, "host": "here", "slurm": None}
@@ -51,23 +47,23 @@ class MadeRun:
         files.heartbeat.touch()
         return self
 
-    def done(self, attempt: int = 1) -> MadeRun:
+    def done(self, attempt=1):
         """An attempt's proof that it finished the run."""
         told = {"fingerprint": self.fingerprint, "attempt": attempt, "last_step": self.steps, "inputs": INPUTS}
         write(self.paths.attempt(attempt).done, told)
         return self
 
-    def checkpoint(self, name: str) -> MadeRun:
+    def checkpoint(self, name):
         """A checkpoint of that name."""
         (self.paths.checkpoints(self.fingerprint, INPUTS) / name).mkdir(parents=True)
         return self
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self):
         return {"run_id": self.run_id, "fingerprint": self.fingerprint, "workload": {"steps": self.steps}}
 
 
-def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
+def answer(experiment, jobs, **told):
     """What Slurm said just now of jobs, given by what is not as usual."""
     usual = {"state": "RUNNING", "nodes": "gpu1", "limit": "20:00:00", "left": "18:30:00", "start": None, "end": None}
     usual |= {"partition": "h100", "reason": "None", "job_id": "7"}
@@ -86,5 +82,5 @@ def answer(experiment: Path, jobs: list[dict[str, Any]], **told: Any) -> None:
     write(RunPaths(experiment / "runs" / "any").slurm / "answer.json", raw | told)
 
 
-def write(path: Path, value: Any) -> None:
+def write(path, value):
     write_bytes(path, json.dumps(value).encode())

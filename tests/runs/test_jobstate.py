@@ -1,14 +1,11 @@
 """The one state of a job: what each piece of evidence makes of it, and how evidence that takes time is gathered."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,20 +28,20 @@ NAME = "a.0123456789abcdef"
 QUIET, BEATS, UNSURE = Pulse(True, False, False), Pulse(True, False, True), Pulse(True, False, None)
 
 
-def submission(end: dict[str, Any] | None = None, **record: Any) -> Submission:
+def submission(end=None, **record):
     told = {"cluster": "slurm", "job_id": "7", "name": NAME, "answer": ["s", 1]} | record
     return Submission(JobPaths(Path("jobs/1")), {}, told, end or {})
 
 
-def queued(state: str, job_id: str = "7", name: str = NAME) -> dict[str, QueueJob]:
+def queued(state, job_id="7", name=NAME):
     return {job_id: QueueJob(job_id, state, "gpu1", "", "", None, None, "h100", "None", name)}
 
 
-def ended(state: str, name: str = NAME) -> dict[str, EndedJob]:
+def ended(state, name=NAME):
     return {"7": EndedJob("7", state, "0:0", None, "gpu1", name)}
 
 
-def answer(number: int = 9, **more: Any) -> Answer:
+def answer(number=9, **more):
     return Answer(series="s", number=number, asked=1.0, tried=1.0, **more)
 
 
@@ -58,7 +55,7 @@ def answer(number: int = 9, **more: Any) -> Answer:
         (Evidence(submission(), cancelled_by="alice"), JobVerdict.CANCELLED),
     ],
 )
-def test_the_files_verdict(evidence: Evidence, verdict: JobVerdict) -> None:
+def test_the_files_verdict(evidence, verdict):
     assert job_state(evidence).verdict is verdict
 
 
@@ -92,13 +89,13 @@ def test_the_files_verdict(evidence: Evidence, verdict: JobVerdict) -> None:
         ({"number": 2}, QUIET, 9, Life.WAITING),  # asked perhaps before it was submitted
     ],
 )
-def test_a_slurm_jobs_life(given: dict[str, Any], pulse: Pulse, looks: int, life: Life) -> None:
+def test_a_slurm_jobs_life(given, pulse, looks, life):
     state = job_state(Evidence(submission(), answer=answer(**given), pulse=pulse, answers_without=looks))
     assert state.life is life
     assert state.alive is (life is not Life.NONE)
 
 
-def test_what_has_no_life_or_cannot_be_known() -> None:
+def test_what_has_no_life_or_cannot_be_known():
     assert job_state(Evidence(replace(submission(), record={}))).life is Life.NONE
     assert job_state(Evidence(submission(), unavailable="down")).life is Life.SILENT
     on_its_way = Evidence(submission(job_id=None), answer=answer(), submitting=True)
@@ -114,14 +111,14 @@ def test_what_has_no_life_or_cannot_be_known() -> None:
     assert job_state(replace(here, holds_lock=False, submitting=True)).life is Life.STARTING
 
 
-def test_the_page_has_every_state_and_no_other() -> None:
+def test_the_page_has_every_state_and_no_other():
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     for head, states in (("verdict", JobVerdict), ("life", Life)):
         rows = re.findall(r"^\| ([a-z, ]+) \|", page.partition(f"| {head} | evidence")[2].partition("\n\n")[0], re.M)
         assert {word for row in rows for word in row.split(", ")} == {str(state) for state in states}
 
 
-def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path, monkeypatch):
     """Where the first job was lost after its answers, the next one is not lost after one."""
     made = MadeRun(tmp_path / "results" / "mine", "a").job(1, job_id="7").job(2, job_id="8")
     numbers = iter(range(1, 100))
@@ -135,9 +132,7 @@ def test_answers_without_a_job_are_counted_for_each_job_alone(tmp_path: Path, mo
         assert looks == 6
 
 
-def test_a_job_of_this_machine_that_began_and_ended_between_two_looks_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_this_machine_that_began_and_ended_between_two_looks_is_not_waited_for(tmp_path, monkeypatch):
     now = 100.0
     monkeypatch.setattr(scheduler.time, "monotonic", lambda: now)
     made = MadeRun(tmp_path, "a").job(cluster="local")
@@ -149,7 +144,7 @@ def test_a_job_of_this_machine_that_began_and_ended_between_two_looks_is_not_wai
     assert not head.current_state(job).alive
 
 
-def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_is_compared_with_itself_alone(tmp_path, monkeypatch):
     now = 100.0
     monkeypatch.setattr(jobstate.time, "monotonic", lambda: now)
     made = MadeRun(tmp_path, "a").job().attempt()
@@ -171,12 +166,12 @@ def test_a_heartbeat_is_compared_with_itself_alone(tmp_path: Path, monkeypatch: 
     assert watch.check().exited and watch.check().quiet
 
 
-def test_files_that_cannot_be_read_are_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read_are_no_silence(tmp_path, monkeypatch):
     now, fails = 100.0, False
     monkeypatch.setattr(jobstate.time, "monotonic", lambda: now)
     made = MadeRun(tmp_path, "a").job().attempt()
 
-    def newest() -> Any:
+    def newest():
         if fails:
             raise OSError(errno.ESTALE, "Stale file handle")
         return made.paths.attempt(1)
@@ -189,7 +184,7 @@ def test_files_that_cannot_be_read_are_no_silence(tmp_path: Path, monkeypatch: p
     assert watch.check().beats is None, "the watch begins anew"
 
 
-def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path):
     run = RunPaths(tmp_path / "runs" / "a")
     run.folder.mkdir(parents=True)
     assert identity(run) is None
@@ -207,13 +202,11 @@ def test_a_folder_keeps_its_identity_and_a_copy_has_none(tmp_path: Path) -> None
     assert belongs_to({"folder": str(moved.folder)}, moved) and not belongs_to({"folder": "/elsewhere"}, moved)
 
 
-def test_what_the_file_system_refuses_is_tried_again_and_said_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_file_system_refuses_is_tried_again_and_said_once(capsys, monkeypatch):
     monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
     errors = [OSError(errno.ESTALE, "Stale file handle")] * 3
 
-    def read() -> str:
+    def read():
         if errors:
             raise errors.pop()
         return "content"
@@ -227,9 +220,7 @@ def test_what_the_file_system_refuses_is_tried_again_and_said_once(
         retry_io(read, "it", patience_s=0.1)
 
 
-def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thread_finds_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thread_finds_changed(tmp_path, monkeypatch):
     before = os.umask(0o027)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(os, "umask", lambda mask: pytest.fail("it is that of all threads"))

@@ -1,10 +1,7 @@
 """Locks die with their holders, and tell others who holds them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 from workflow.runs.locks import holder_note, try_lock
 
@@ -17,13 +14,13 @@ sys.stdin.read()
 """
 
 
-def holder(folder: Path) -> subprocess.Popen[str]:
+def holder(folder):
     command = [sys.executable, "-c", HOLD, str(folder)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one_and_free_again_after(tmp_path):
     path = tmp_path / "deep" / "lock"
     assert holder_note(path) is None
     lock = try_lock(path, note="7")
@@ -38,7 +35,7 @@ def test_a_lock_is_held_by_one_and_free_again_after(tmp_path: Path) -> None:
         assert holder_note(path) == "8"
 
 
-def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:
+def test_a_second_snakemake_is_refused_and_a_killed_one_leaves_nothing(tmp_path):
     first = holder(tmp_path)
     assert first.stdout is not None
     assert first.stdout.readline() == "held\n"

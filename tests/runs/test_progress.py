@@ -1,10 +1,6 @@
 """What a head tells of a run's progress: a bounded number of lines, and a bar on a terminal."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ from workflow.runs.progress import MOST_PARTS, JobReporter, Progress, StepReader
 from .make_runs import MadeRun
 
 
-def told(tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str], live: bool = False) -> list[str]:
+def told(tmp_path, steps, capsys, live=False):
     """What is told of a run of so many steps where each step is seen by itself, as on a slow machine."""
     made = MadeRun(tmp_path, "arm-s0", steps=steps).job().attempt()
     reporter = JobReporter(made.paths, "arm-s0", steps, made.paths.job(1), live)
@@ -30,9 +26,7 @@ def told(tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str], live: b
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_short_run_has_a_line_for_its_first_and_its_last_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_short_run_has_a_line_for_its_first_and_its_last_step(tmp_path, capsys):
     assert told(tmp_path, 12, capsys)[1:] == [
         "arm-s0: step 1/12, 300.00 s, about 55 min left",
         "arm-s0: step 12/12, 300.00 s, last step",
@@ -40,16 +34,14 @@ def test_a_short_run_has_a_line_for_its_first_and_its_last_step(
 
 
 @pytest.mark.parametrize("steps", [1, 5, 39, 100, 2000])
-def test_the_lines_of_a_run_are_bounded_whatever_its_length(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
-) -> None:
+def test_the_lines_of_a_run_are_bounded_whatever_its_length(tmp_path, capsys, steps):
     lines = told(tmp_path, steps, capsys)
     assert len(lines) <= 2 + MOST_PARTS and lines[-1].endswith(f"step {steps}/{steps}, 300.00 s, last step"), lines
     if steps == 2000:
         assert [line.split()[2] for line in lines[1:4]] == ["1/2000,", "200/2000,", "400/2000,"]
 
 
-def line_of(kind: str, step: int) -> dict[str, Any]:
+def line_of(kind, step):
     """A step's line as this kind of trainer writes it."""
     if kind == "verl":
         return dict(verls_line({"timing_s/step": 400.0}, step, None, resumed=False))
@@ -61,7 +53,7 @@ def line_of(kind: str, step: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["phases", "replay", "verl", "without a time"])
-def test_the_steps_of_every_trainer_count(tmp_path: Path, kind: str) -> None:
+def test_the_steps_of_every_trainer_count(tmp_path, kind):
     made = MadeRun(tmp_path, "arm-s0", steps=100).job().attempt().attempt(2)
     for attempt, steps in zip(made.paths.attempts(), (range(1, 11), range(11, 21)), strict=True):
         attempt.metrics.write_text("".join(json.dumps(line_of(kind, step)) + "\n" for step in steps))

@@ -49,10 +49,9 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 COMMANDS = (
     *("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"),
@@ -68,7 +67,7 @@ PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin"
 USER = pwd.getpwuid(os.geteuid()).pw_name
 
 
-def why_not() -> str | None:
+def why_not():
     """Why no cluster can be started here, and what to do about it; nothing if one can."""
     missing = [name for name in COMMANDS if shutil.which(name, path=PATH) is None]
     if missing:
@@ -98,7 +97,7 @@ class Cluster:
     _owned: bool = field(default=False, init=False, repr=False)
     _answer: str = field(default="", init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.folder = Path(self.folder).resolve()
         # Of its own, as jobs are told by it whose they are: two folders may have the same last part.
         self.name = f"rb{zlib.crc32(bytes(self.folder)):08x}"
@@ -113,14 +112,14 @@ class Cluster:
 
     # Starting and stopping ----------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, kind, error, tb):
         self.stop()
 
-    def start(self) -> None:
+    def start(self):
         """All daemons up and all nodes idle; whatever was started is gone again if that fails."""
         if len(str(self.folder)) > 70:
             raise ClusterError(f"{self.folder}: too long a name for the sockets in it")
@@ -143,7 +142,7 @@ class Cluster:
             self.stop()
             raise
 
-    def stop(self) -> None:
+    def stop(self):
         """End everything that this cluster started and remove its folder. May be called at any time, and again."""
         # The order matters to slurmdbd alone, which tries for long to reach a database that has gone.
         for group in ((*NODES, "slurmctld", "slurmdbd"), ("mariadbd", "munged")):
@@ -160,10 +159,10 @@ class Cluster:
             self._keeper.communicate()
             self._keeper = None
 
-    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+    def wait_until_ready(self, timeout_s=60.0):
         """Until slurmctld answers, every node is up, and accounting (where there is any) answers."""
 
-        def ready() -> bool:
+        def ready():
             self._check_alive()
             states = self.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines()
             up = {line.split()[0] for line in states if line.split()[1] in ("idle", "mix", "alloc", "comp")}
@@ -173,7 +172,7 @@ class Cluster:
 
     # Daemons ------------------------------------------------------------------------------------------------------
 
-    def start_daemon(self, name: str) -> None:
+    def start_daemon(self, name):
         """`munged`, `mariadbd`, `slurmdbd`, `slurmctld`, or the slurmd of the node of that name."""
         if name in self.daemons and self.daemons[name].poll() is None:
             raise ClusterError(f"{name} is running already")
@@ -192,17 +191,17 @@ class Cluster:
         if name in sockets:
             self._wait((self.folder / sockets[name]).exists, f"{name} to open its socket")
 
-    def stop_daemon(self, name: str) -> None:
+    def stop_daemon(self, name):
         """Ask it to end, as an administrator would, who does not kill a slurmctld that still saves its state."""
         self._signal(name, signal.SIGTERM)
         self.daemons.pop(name).wait(120)
 
-    def kill_daemon(self, name: str) -> None:
+    def kill_daemon(self, name):
         """As if it crashed. Jobs of a node live on without its slurmd."""
         self._signal(name, signal.SIGKILL)
         self._ended(name)
 
-    def kill_node(self, name: str) -> None:
+    def kill_node(self, name):
         """As if the machine lost its power: slurmd and all processes of its jobs are gone, and slurmctld knows.
 
         Left to itself slurmctld would notice within 20 s. `start_daemon` brings the node back.
@@ -213,13 +212,13 @@ class Cluster:
 
     # Using it -----------------------------------------------------------------------------------------------------
 
-    def run(self, *argv: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv, timeout_s=60.0):
         """A command in the cluster's environment; whether it failed is for the caller to see."""
         return subprocess.run(
             argv, env=self.env, cwd=self.folder, capture_output=True, text=True, check=False, timeout=timeout_s
         )
 
-    def jobs(self, name: str | None = None) -> list[dict[str, str]]:
+    def jobs(self, name=None):
         """The jobs in the queue: id, state, partition, reason, nodes, name."""
         keys = ("id", "state", "partition", "reason", "nodes", "name")
         asked = ["squeue", "-h", "-a", "-o", "%i\x1f%T\x1f%P\x1f%r\x1f%N\x1f%j", *(["-n", name] if name else [])]
@@ -231,7 +230,7 @@ class Cluster:
             raise ClusterError(f"squeue: {answer.stderr.strip()}")
         return [dict(zip(keys, line.split("\x1f"), strict=True)) for line in answer.stdout.splitlines()]
 
-    def release(self, job_id: str | int, timeout_s: float = 20.0) -> None:
+    def release(self, job_id, timeout_s=20.0):
         """Let a requeued job start now; Slurm would have it wait for two minutes."""
         # While its first go is being ended the new time would be written over.
         self._wait(
@@ -244,7 +243,7 @@ class Cluster:
         if (answer := self.run("scontrol", "update", f"jobid={job_id}", "StartTime=now")).returncode != 0:
             raise ClusterError(f"job {job_id} cannot be released: {answer.stderr.strip()}")
 
-    def reset(self, timeout_s: float = 60.0) -> None:
+    def reset(self, timeout_s=60.0):
         """As new: every daemon up, no job in the queue, every node idle."""
         for name in ("munged", *(("mariadbd", "slurmdbd") if self.accounting else ()), "slurmctld", *NODES):
             if name not in self.daemons or self.daemons[name].poll() is not None:
@@ -252,7 +251,7 @@ class Cluster:
         self._wait(lambda: self._ok("scancel", f"--user={USER}"), "scancel", timeout_s)
         self._wait(lambda: not self.jobs(), "the queue to be empty", timeout_s)
 
-        def idle() -> bool:
+        def idle():
             states = dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %t").stdout.splitlines())
             for name, state in states.items():
                 if state.startswith(("down", "drain", "fail")):
@@ -263,7 +262,7 @@ class Cluster:
 
     # The inside ---------------------------------------------------------------------------------------------------
 
-    def _command(self, name: str) -> list[str]:
+    def _command(self, name):
         folder = self.folder
         if name == "munged":
             files = {"socket": "munge.sock", "key-file": "munge.key", "pid-file": "munged.pid"}
@@ -276,11 +275,11 @@ class Cluster:
             return [name, "-D"]
         return ["slurmd", "-D", "-N", name]
 
-    def _signal(self, name: str, number: int) -> None:
+    def _signal(self, name, number):
         if name in self.daemons and self.daemons[name].poll() is None:
             self.daemons[name].send_signal(number)
 
-    def _ended(self, name: str, timeout_s: float = 5.0) -> None:
+    def _ended(self, name, timeout_s=5.0):
         daemon = self.daemons.get(name)
         if daemon is None:
             return
@@ -291,29 +290,29 @@ class Cluster:
             daemon.wait()
         del self.daemons[name]
 
-    def _start_keeper(self) -> None:
+    def _start_keeper(self):
         """It clears up should this process be killed: a pipe tells it, and no signal meant for others reaches it."""
         command = [sys.executable, "-I", "-S", __file__, str(self.folder), self.name]
         self._keeper = subprocess.Popen(command, cwd="/", env={}, stdin=subprocess.PIPE, start_new_session=True)
 
-    def _ok(self, *argv: str) -> bool:
+    def _ok(self, *argv):
         answer = self.run(*argv)
         self._answer = f"{' '.join(argv)}: {answer.stdout}{answer.stderr}"
         return answer.returncode == 0
 
-    def _check_alive(self) -> None:
+    def _check_alive(self):
         for name, daemon in self.daemons.items():
             if (status := daemon.poll()) is not None:
                 raise ClusterError(f"{name} ended with {status}:\n{self._log(name)}")
 
-    def _log(self, name: str) -> str:
+    def _log(self, name):
         text = ""
         for file in (self.folder / f"{name}.out", self.folder / f"{name}.log"):
             if file.is_file():
                 text += file.read_text(errors="replace")[-2000:]
         return text
 
-    def _wait(self, until: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    def _wait(self, until, what, timeout_s=30.0):
         end = time.monotonic() + timeout_s
         while not until():
             self._check_alive()
@@ -322,7 +321,7 @@ class Cluster:
                 raise ClusterError(f"waited {timeout_s:g} s for {what}\n{self._answer}\n{logs}")
             time.sleep(0.05)
 
-    def _write(self) -> None:
+    def _write(self):
         folder = self.folder
         for name in ("state", "db", *NODES):
             (folder / name).mkdir(mode=0o700)
@@ -385,7 +384,7 @@ innodb-lock-wait-timeout=900
 """
         )
 
-    def _slurm_conf(self, ports: Sequence[int]) -> str:
+    def _slurm_conf(self, ports):
         host = socket.gethostname().split(".")[0]
         listen = ["CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"] if kept_to_loopback() else []
         at = f"NodeHostname={host} NodeAddr=127.0.0.1"
@@ -467,20 +466,20 @@ MessageTimeout=4""",
         )
 
 
-def kept_to_loopback() -> bool:
+def kept_to_loopback():
     """Slurm listens on every interface, or else where the host's name leads; srun hangs if that is 127.0.1.1."""
     with contextlib.suppress(OSError):
         return socket.gethostbyname(socket.gethostname()) == "127.0.0.1"
     return False
 
 
-def reserve_ports(count: int) -> list[socket.socket]:
+def reserve_ports(count):
     """TCP ports for the daemons, as UDP sockets of the same numbers, which keep other clusters off them until closed.
 
     Below those that the kernel hands out to clients, and those that trainers choose (`free_port`), so that a daemon
     finds its port free, and free again at a restart.
     """
-    held: list[socket.socket] = []
+    held = []
     while len(held) < count:
         ours = socket.socket(type=socket.SOCK_DGRAM)
         try:
@@ -493,15 +492,15 @@ def reserve_ports(count: int) -> list[socket.socket]:
     return held
 
 
-def processes(folder: Path, name: str, node: str | None = None) -> set[int]:
+def processes(folder, name, node=None):
     """The processes of a cluster and their descendants; with `node`, those of the jobs on that node.
 
     They are told by their environment; slurmstepd, which writes its title over that, by the log that it holds open.
     """
     marks = {f"SLURM_CONF={folder}/slurm.conf".encode(), f"SLURM_CLUSTER_NAME={name}".encode()}
     logs = {folder / f"{one}.log" for one in ([node] if node else NODES)}
-    children: dict[int, list[int]] = {}
-    found: set[int] = set()
+    children = {}
+    found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             pid = int(entry.name)
@@ -524,7 +523,7 @@ def processes(folder: Path, name: str, node: str | None = None) -> set[int]:
     return found - {os.getpid()}
 
 
-def end_processes(folder: Path, name: str, node: str | None = None) -> None:
+def end_processes(folder, name, node=None):
     """Kill those `processes`, until there are none.
 
     All are stopped first: a slurmstepd that lives on for a moment tells slurmctld that its job was killed.
@@ -537,7 +536,7 @@ def end_processes(folder: Path, name: str, node: str | None = None) -> None:
         time.sleep(0.02)
 
 
-def keep(folder: Path, name: str) -> None:
+def keep(folder, name):
     """Wait until the owner closes the pipe or dies, and remove what is left of the cluster."""
     sys.stdin.read()
     end_processes(folder, name)

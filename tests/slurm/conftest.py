@@ -1,20 +1,16 @@
 """A real Slurm for the tests, or a word on why there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from .cluster import Cluster, why_not
-from .runs import MakeCluster, MakeRun, SlurmRun, build_faults
+from .runs import SlurmRun, build_faults
 
 
-def _new(**settings: Any) -> Cluster:
+def _new(**settings):
     """In a folder with a short name: a socket's path holds 107 characters, and pytest's tmp_path may be longer."""
     if reason := why_not():
         pytest.skip(reason)
@@ -22,39 +18,39 @@ def _new(**settings: Any) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     """The Slurm that the tests share; each finds it idle."""
     with _new() as one:
         yield one
 
 
 @pytest.fixture
-def make_cluster() -> Iterator[Callable[..., Cluster]]:
+def make_cluster():
     """Start one with other settings (the fields of Cluster), for this test alone."""
     with contextlib.ExitStack() as made:
         yield lambda **settings: made.enter_context(_new(**settings))
 
 
 @pytest.fixture(autouse=True)
-def _leave_it_idle(request: pytest.FixtureRequest) -> Iterator[None]:
+def _leave_it_idle(request):
     """Whatever a test did to the shared cluster is undone, after the test's other fixtures have ended their heads."""
-    shared: Cluster | None = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
+    shared = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
     yield
     if shared is not None:
         shared.reset()
 
 
 @pytest.fixture(scope="session")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def faults(tmp_path_factory):
     """The library that makes files and clocks lie."""
     return build_faults(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture
-def run(cluster: Cluster, make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeRun]:
-    made: list[SlurmRun] = []
+def run(cluster, make_cluster, tmp_path):
+    made = []
 
-    def make(**kwargs: Any) -> SlurmRun:
+    def make(**kwargs):
         kind = kwargs.pop("kind", SlurmRun)
         made.append(kind(kwargs.pop("on", cluster), kwargs.pop("folder", tmp_path), **kwargs))
         return made[-1]

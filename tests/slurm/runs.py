@@ -1,14 +1,11 @@
 """Runs of the stand-in trainer on the tests' Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trainers.registry import trainer_named
 from trainers.workload import TrainedArm
@@ -29,63 +26,56 @@ ALIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEU
 class SlurmRun(RunBench):
     """A run whose heads submit to a cluster of the tests."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        folder: Path,
-        options: tuple[str, ...] = (),
-        head_env: dict[str, str] | None = None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, cluster, folder, options=(), head_env=None, **more):
         self.cluster = cluster
         head_env = cluster.env | QUICK | (head_env or {})
         super().__init__(folder, options=(*OPTIONS, *options), head_env=head_env, **more)
 
-    def jobs(self) -> list[dict[str, str]]:
+    def jobs(self):
         """This run's jobs that Slurm has not ended; asserts that there is at most one that could train."""
         found = [job for job in self.cluster.jobs() if job["name"].startswith(f"{self.run_id}.")]
         running = [job for job in found if job["state"] in ("RUNNING", "COMPLETING", "SUSPENDED")]
         assert len(running) <= 1, f"{len(running)} jobs of one run: {found}"
         return found
 
-    def job_id(self, number: int = 1) -> str:
+    def job_id(self, number=1):
         """A job's id; waits for it, since a job may begin before whoever submits it has noted that."""
         record = self.run / "jobs" / str(number) / "job.json"
         return str(self.wait(lambda: record.is_file() and json.loads(record.read_text())["job_id"]))
 
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self):
         """How the attempts ended, oldest first; an empty object for one that has not said."""
         folders = sorted((self.run / "attempts").glob("*"), key=lambda folder: int(folder.name))
         files = [folder / "exit.json" for folder in folders]
         return [json.loads(file.read_text()) if file.is_file() else {} for file in files]
 
-    def state(self) -> str:
+    def state(self):
         """Slurm's queue, its log and the jobs' output, too."""
         slurm = (self.cluster.folder / "slurmctld.log").read_text()[-3000:]
         return f"{self.cluster.jobs()}\n{super().state()}\n{self.output()}\n{slurm}"
 
-    def output(self) -> str:
+    def output(self):
         """What the jobs themselves have said."""
         return "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
 
-    def release(self) -> None:
+    def release(self):
         """Let the requeued job begin now, once it is back in the queue."""
 
-        def waits() -> bool:
+        def waits():
             return any(job["state"] == "PENDING" for job in self.jobs())
 
         self.wait(waits)
         self.cluster.release(self.jobs()[0]["id"])
 
-    def assert_trained_once(self) -> None:
+    def assert_trained_once(self):
         """Every step was trained, in order, and none again that an earlier attempt's checkpoint had."""
         assert not self.missing_steps() and not self.trained_twice(), self.journal()
 
-    def missing_steps(self) -> list[int]:
+    def missing_steps(self):
         """The steps of the run that were never trained."""
         return sorted(set(range(1, self.spec["workload"]["steps"] + 1)) - {step for _, step in self.journal()})
 
-    def trained_twice(self) -> int:
+    def trained_twice(self):
         """How many steps were trained again although a checkpoint of an earlier attempt had them."""
         journal, saves, twice = self.journal(), self.lines("saves"), 0
         for attempt in {number for number, _ in journal}:
@@ -93,7 +83,7 @@ class SlurmRun(RunBench):
             twice += sum(number == attempt and step <= saved for number, step in journal)
         return twice
 
-    def finish(self, head: Any) -> str:
+    def finish(self, head):
         """Wait for a head to end well, its run trained once; what it said."""
         said = self.ended(head)
         assert head.returncode == 0, said
@@ -107,7 +97,7 @@ class SlurmScript(SlurmRun):
     setup = ""
     """Lines of the script before the training."""
 
-    def write_spec(self, fingerprint: str, steps: int = 5, env: dict[str, str] | None = None) -> None:
+    def write_spec(self, fingerprint, steps=5, env=None):
         """The specification; it names the steps, which a real one does not, for the tests to compare with."""
         script = self.folder / "scripts" / f"{self.run_id}.sh"
         script.parent.mkdir(exist_ok=True)
@@ -126,7 +116,7 @@ class SlurmScript(SlurmRun):
             "workload": {"nodes": 1, "gpus_per_node": 0, "steps": steps},
         }
 
-    def command(self) -> list[str]:
+    def command(self):
         """The launcher's command, without a stack and inputs."""
         command = super().command()
         for option in ("--inputs", "--stack"):
@@ -134,7 +124,7 @@ class SlurmScript(SlurmRun):
         return command
 
 
-def build_faults(folder: Path) -> Path:
+def build_faults(folder):
     """The library that makes files and clocks lie, built into a folder."""
     library, source = folder / "faults.so", Path(__file__).with_name("faults.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
@@ -145,7 +135,7 @@ MakeRun = Callable[..., SlurmRun]
 MakeCluster = Callable[..., Cluster]
 
 
-def fake(folder: Path, command: str, script: str) -> dict[str, str]:
+def fake(folder, command, script):
     """A head's environment in which a command of Slurm does something else; $real is the true one."""
     folder = folder / "bin"
     folder.mkdir(exist_ok=True)

@@ -5,23 +5,18 @@ hold and did not is in `Storm.wrong`; what `status` says is compared at every lo
 status and cancel meet the same lies and refused files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import psutil
 
 from workflow.runs.job_state import SILENT_S
 
 from ..job.run_bench import ROOT
-from .cluster import Cluster
 from .runs import ALIVE, SlurmRun, SlurmScript
 from .strikes import Strikes
 
@@ -57,22 +52,20 @@ Truth = tuple[str, frozenset[int]]
 class Storm(Strikes):
     """So many runs at a time and their heads; with `renew` another run begins where one has ended."""
 
-    def __init__(
-        self, cluster: Cluster, folder: Path, faults: Path, seed: int, runs: int = 12, renew: bool = False
-    ) -> None:
+    def __init__(self, cluster, folder, faults, seed, runs=12, renew=False):
         super().__init__(cluster, folder, faults, seed)
-        self.runs: dict[str, SlurmRun] = {}
+        self.runs = {}
         """All runs so far."""
         self.at_once, self.renew = runs, renew
-        self.cancelled: set[str] = set()
-        self.wrong: list[str] = []
+        self.cancelled = set()
+        self.wrong = []
         """What must hold, and did not."""
         for _ in range(runs):
             self._begin_run()
 
     # Who keeps it going -------------------------------------------------------------------------------------------
 
-    def rage(self, seconds: float) -> None:
+    def rage(self, seconds):
         """The storm itself: so long, and on until it has struck more often than there are runs.
 
         On a busy machine a strike takes seconds, and a storm of so many seconds would be a breeze.
@@ -87,11 +80,11 @@ class Storm(Strikes):
                 self._look()
             time.sleep(0.2)
 
-    def is_storm(self) -> bool:
+    def is_storm(self):
         """Whether it has struck more often than there are runs."""
         return sum(self.struck().values()) > len(self.runs)
 
-    def settle(self) -> None:
+    def settle(self):
         """Calm weather until every run has ended; then what must hold is looked at."""
         self.log("calm")
         self.renew = False
@@ -112,14 +105,14 @@ class Storm(Strikes):
             time.sleep(0.5)
         self._look(at_rest=True)
 
-    def end(self) -> None:
+    def end(self):
         """Whatever happened: nothing is left."""
         self.undo(all_of_it=True)
         self.cluster.run("scancel", "--user=root")
         for run in self.runs.values():
             run.end()
 
-    def _begin_run(self) -> None:
+    def _begin_run(self):
         name = f"arm{len(self.runs)}-s0"
         # Every fourth is a user's script.
         kind = SlurmScript if len(self.runs) % 4 == 3 else SlurmRun
@@ -127,19 +120,19 @@ class Storm(Strikes):
             self.cluster, self.folder, OPTIONS, self.head_env, steps=STEPS, env=dict(TRAINS), run_id=name
         )
 
-    def _open(self) -> list[str]:
+    def _open(self):
         return [
             name
             for name, run in self.runs.items()
             if name not in self.cancelled and not (run.run / "done.json").is_file()
         ]
 
-    def _reached(self) -> tuple[int, int]:
+    def _reached(self):
         """How many runs are over, and how many steps were trained in those that are not."""
         still = self._open()
         return len(still), sum(self.runs[name].steps_done() for name in still)
 
-    def _tend(self) -> None:
+    def _tend(self):
         """As an engineer with patience: start heads again, let requeued jobs go, undo what is over."""
         self.undo()
         for name, head in list(self.heads.items()):
@@ -160,7 +153,7 @@ class Storm(Strikes):
         if self.random.random() < 0.2:
             self.administer()
 
-    def cancel(self) -> str | None:
+    def cancel(self):
         """One run in six at most; one that could not reach Slurm, or found nothing to cancel, says so."""
         if len(self.cancelled) >= len(self.runs) // 6 or not (names := self._open()):
             return None
@@ -174,7 +167,7 @@ class Storm(Strikes):
 
     # What must hold, and what is said -----------------------------------------------------------------------------
 
-    def _judge(self, name: str, run: SlurmRun) -> None:
+    def _judge(self, name, run):
         """A run at rest: finished exactly once or cancelled for good, no step lost or trained twice, nothing left."""
         try:
             run.wait(lambda: self._has_left(run))
@@ -199,7 +192,7 @@ class Storm(Strikes):
         elif missing := run.missing_steps():
             self.wrong.append(f"{name} finished without the steps {missing}")
 
-    def _has_left(self, run: SlurmRun) -> bool:
+    def _has_left(self, run):
         """Whether a run has no process and no job; one that is held in the queue is let go, and ends by itself."""
         jobs, processes = [job for job in run.jobs() if job["state"] in ALIVE], run.processes()
         if jobs:
@@ -208,12 +201,12 @@ class Storm(Strikes):
             self.unstick(self._is_empty)
         return not jobs and not processes
 
-    def _is_empty(self, job: dict[str, str]) -> bool:
+    def _is_empty(self, job):
         """Whether no process of a job's run is left."""
         run = self.runs.get(job["name"].rpartition(".")[0])  # none of those that preempt
         return run is None or not run.processes()
 
-    def _python(self, code: str, *runs: str) -> subprocess.CompletedProcess[str]:
+    def _python(self, code, *runs):
         """What a command says; what is over is undone meanwhile, since the command may wait for just that."""
         words = [sys.executable, "-c", code, str(self.folder / "results" / "experiment"), *runs]
         env = {**os.environ, **self.cluster.env, **self.head_env}
@@ -226,7 +219,7 @@ class Storm(Strikes):
                     return subprocess.CompletedProcess(words, process.returncode, out, said)
                 self.undo()
 
-    def _look(self, at_rest: bool = False) -> None:
+    def _look(self, at_rest=False):
         """Compare what status says of the newest runs (at rest: of all) with what is so."""
         names = list(self.runs) if at_rest else list(dict.fromkeys([*self.heads, *list(self.runs)[-24:]]))
         before = self._truths(names)
@@ -237,7 +230,7 @@ class Storm(Strikes):
             if "trying again for" not in looked.stderr:
                 self.wrong.append(f"status: {looked.stderr}")
             return
-        said: dict[str, Any] = json.loads(looked.stdout)
+        said = json.loads(looked.stdout)
         after = self._truths(names)
         for name in names:
             if before[name] != after[name]:
@@ -252,13 +245,13 @@ class Storm(Strikes):
                 self.wrong.append(f"{time.strftime('%H:%M:%S')} {name}: status said {said[name]!r}, it is {truth!r}")
                 self.log(self.wrong[-1])
 
-    def _truths(self, names: list[str]) -> dict[str, Truth]:
+    def _truths(self, names):
         """What is so of runs, and by which processes."""
-        commands: dict[int, str] = {}
+        commands = {}
         for process in psutil.process_iter(["cmdline"]):
             if "stand_in_trainer.py" in (words := " ".join(process.info["cmdline"] or ())):
                 commands[process.pid] = words
-        truths: dict[str, Truth] = {}
+        truths = {}
         for name in names:
             folder = self.runs[name].run
             pids = frozenset(pid for pid, words in commands.items() if f"{folder}/" in words)
@@ -267,12 +260,12 @@ class Storm(Strikes):
         return truths
 
 
-def _has_just_written(run: SlurmRun) -> bool:
+def _has_just_written(run):
     """Whether a run may still look alive, as `status` has nothing but the times of its files."""
     beats = run.run.glob("attempts/*/heartbeat")
     return any(time.time() - beat.stat().st_mtime < 2 * SILENT_S for beat in beats)
 
 
-def _while_it_loaded(said: str) -> bool:
+def _while_it_loaded(said):
     """Whether a Ctrl-C has met a head before its program had begun, where Python has its own word for that."""
     return said.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in said

@@ -4,19 +4,14 @@ Every strike is undone later. An undo may itself meet a controller that is down:
 cluster still shows as undone, so that no strike outlives the storm.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
-from .cluster import GPU_NODES, NODES, Cluster, ClusterError
+from .cluster import GPU_NODES, NODES, ClusterError
 from .runs import fake
 
 # Whole names: a part of one would hit this project's own modules while a head loads them (`stopping.py`).
@@ -40,7 +35,7 @@ _DAEMONS = {"slurmctld": "slurmctld", **dict.fromkeys(NODES, "slurmd")}
 class Strikes:
     """The cluster, the heads, and what befalls them."""
 
-    def __init__(self, cluster: Cluster, folder: Path, faults: Path, seed: int) -> None:
+    def __init__(self, cluster, folder, faults, seed):
         self.cluster, self.folder, self.random = cluster, folder, random.Random(seed)
         (folder / "lies").mkdir(parents=True)
         self.head_env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(folder / "faults")}
@@ -48,12 +43,12 @@ class Strikes:
             # Read once: it may be gone between a look at it and its use.
             lie = f'lie=$(cat {folder / "lies" / command} 2>/dev/null)\nif [ -n "$lie" ]; then eval "$lie"'
             self.head_env |= fake(folder, command, f'{lie}; else exec "$real" "$@"; fi')
-        self.heads: dict[str, subprocess.Popen[str]] = {}
-        self.restore: list[tuple[float, str, Callable[[], object]]] = []
-        self.counts: Counter[str] = Counter()
-        self._stuck: dict[tuple[str, str], float] = {}
+        self.heads = {}
+        self.restore = []
+        self.counts = Counter()
+        self._stuck = {}
 
-    def strikes(self) -> tuple[Callable[[], str | None], ...]:
+    def strikes(self):
         """All of them; some are likelier than others."""
         return (
             *(self._kill_head, self._kill_head, self._interrupt_head, self._requeue, self._preempt, self._suspend),
@@ -61,12 +56,12 @@ class Strikes:
             *(self._falter, self._freeze_slurmd, self._kill_slurmctld, self.cancel),
         )
 
-    def struck(self) -> dict[str, int]:
+    def struck(self):
         """How often which strike has struck."""
         kinds = dict.fromkeys(strike.__name__.strip("_") for strike in self.strikes())
         return {kind: self.counts[kind] for kind in kinds}
 
-    def strike(self) -> None:
+    def strike(self):
         """One of them, if it finds what it wants."""
         strike = self.random.choice(self.strikes())
         if (what := strike()) is not None:
@@ -74,18 +69,18 @@ class Strikes:
             self.counts[kind] += 1
             self.log(f"{kind} {what}")
 
-    def cancel(self) -> str | None:
+    def cancel(self):
         """Cancel a run; None where that was not to be."""
         raise NotImplementedError
 
-    def log(self, words: str) -> None:
+    def log(self, words):
         """For whoever wants to know why something did not hold."""
         with (self.folder / "storm.log").open("a") as log:
             log.write(f"{time.strftime('%H:%M:%S')} {words}\n")
 
     # Undoing ------------------------------------------------------------------------------------------------------
 
-    def undo(self, all_of_it: bool = False) -> None:
+    def undo(self, all_of_it=False):
         """Undo what is over."""
         now = time.monotonic()
         over = [item for item in self.restore if all_of_it or item[0] <= now]
@@ -94,7 +89,7 @@ class Strikes:
             self.log(f"undo {what}")
             back()
 
-    def administer(self) -> None:
+    def administer(self):
         """Start daemons that are down, let waiting and forgotten jobs go, take back nodes that Slurm has drained."""
         for name, what in _DAEMONS.items():
             daemon = self.cluster.daemons.get(name)
@@ -117,7 +112,7 @@ class Strikes:
                 if state.startswith(("down", "drain", "drng", "fail")):
                     self.cluster.run("scontrol", "update", f"nodename={name}", "state=resume")
 
-    def unstick(self, without_process: Callable[[dict[str, str]], bool]) -> None:
+    def unstick(self, without_process):
         """Help jobs on that Slurm itself would come back to after many minutes, as an administrator does.
 
         Given is whether no process of a job is left. Where the word of a slurmd that was killed has been lost, its job
@@ -137,35 +132,35 @@ class Strikes:
                     del stuck[job["id"], job["state"]]
         self._stuck = stuck
 
-    def _free_nodes(self, job: dict[str, str]) -> None:
+    def _free_nodes(self, job):
         for state in ("state=down", "state=resume"):
             self.cluster.run("scontrol", "update", f"nodename={job['nodes']}", state, "reason=storm")
 
-    def _requeue_empty(self, job: dict[str, str]) -> None:
+    def _requeue_empty(self, job):
         self.cluster.run("scontrol", "requeue", job["id"])
 
-    def _restart_slurmds(self, job: dict[str, str]) -> None:
+    def _restart_slurmds(self, job):
         for node in GPU_NODES:  # which of them refuses stands only in its log; jobs live on without their slurmd
             self.cluster.stop_daemon(node)
             self.cluster.start_daemon(node)
 
-    def queue(self) -> list[dict[str, str]]:
+    def queue(self):
         """The jobs in the queue; none where the controller does not answer, which a storm must bear."""
         with contextlib.suppress(ClusterError):
             return self.cluster.jobs()
         return []
 
-    def under_way(self, what: str) -> bool:
+    def under_way(self, what):
         """Whether such a strike is not undone yet."""
         return any(what == other for _, other, _ in self.restore)
 
-    def _later(self, what: str, least: float, most: float, undo: Callable[[], object]) -> str:
+    def _later(self, what, least, most, undo):
         self.restore.append((time.monotonic() + self.random.uniform(least, most), what, undo))
         return what
 
     # Strikes: each returns a word on what it did, or None where there was nothing to do -----------------------------
 
-    def _signal_head(self, number: signal.Signals) -> str | None:
+    def _signal_head(self, number):
         alive = [name for name, head in self.heads.items() if head.poll() is None]
         if not alive:
             return None
@@ -173,72 +168,72 @@ class Strikes:
         os.killpg(self.heads[name].pid, number)
         return name
 
-    def _kill_head(self) -> str | None:
+    def _kill_head(self):
         return self._signal_head(signal.SIGKILL)
 
-    def _interrupt_head(self) -> str | None:
+    def _interrupt_head(self):
         return self._signal_head(signal.SIGINT)
 
-    def _running(self) -> list[dict[str, str]]:
+    def _running(self):
         if self.under_way("slurmctld"):
             return []
         return [job for job in self.queue() if job["state"] == "RUNNING" and job["name"].startswith("arm")]
 
-    def _requeue(self) -> str | None:
+    def _requeue(self):
         if not (jobs := self._running()):
             return None
         job = self.random.choice(jobs)
         self.cluster.run("scontrol", "requeue", job["id"])
         return f"{job['id']} {job['name']}"
 
-    def _preempt(self) -> str | None:
+    def _preempt(self):
         if self.under_way("slurmctld"):
             return None
         return self.cluster.run(
             "sbatch", "-p", "h100-urgent", "-N1", "--gres=gpu:h100:8", "--wrap=sleep 2"
         ).stdout.strip()
 
-    def _suspend(self) -> str | None:
+    def _suspend(self):
         if not (jobs := self._running()):
             return None
         job = self.random.choice(jobs)["id"]
         self.cluster.run("scontrol", "suspend", job)
         return self._later(f"suspended {job}", 2, 8, lambda: self.cluster.run("scontrol", "resume", job))
 
-    def _lose_slurmd(self) -> str | None:
+    def _lose_slurmd(self):
         node = self.random.choice(GPU_NODES)
         if self.under_way("slurmd") or self.under_way("slurmctld"):
             return None
         self.cluster.kill_daemon(node)
         self.cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=storm")
 
-        def back() -> None:
+        def back():
             self.cluster.start_daemon(node)
             self.cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
 
         return self._later("slurmd", 5, 30, back) + f" {node}"
 
-    def _freeze(self) -> str | None:
+    def _freeze(self):
         if self.under_way("slurmctld"):
             return None
         daemon = self.cluster.daemons["slurmctld"]
         daemon.send_signal(signal.SIGSTOP)
         return self._later("slurmctld", 2, 10, lambda: daemon.send_signal(signal.SIGCONT))
 
-    def _restart_slurmctld(self) -> str | None:
+    def _restart_slurmctld(self):
         if self.under_way("slurmctld"):
             return None
         self.cluster.stop_daemon("slurmctld")
         return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
 
-    def _kill_slurmctld(self) -> str | None:
+    def _kill_slurmctld(self):
         """What it had not saved it forgets, or brings back."""
         if self.under_way("slurmctld"):
             return None
         self.cluster.kill_daemon("slurmctld")
         return self._later("slurmctld", 1, 6, lambda: self.cluster.start_daemon("slurmctld"))
 
-    def _freeze_slurmd(self) -> str | None:
+    def _freeze_slurmd(self):
         if self.under_way("slurmd"):
             return None
         name = self.random.choice(GPU_NODES)
@@ -247,14 +242,14 @@ class Strikes:
         daemon.send_signal(signal.SIGSTOP)
         return self._later("slurmd", 2, 15, lambda: daemon.send_signal(signal.SIGCONT)) + f" {name}"
 
-    def _lie(self) -> str | None:
+    def _lie(self):
         command = self.random.choice(tuple(LIES))
         lie, words = self.folder / "lies" / command, self.random.choice(LIES[command])
         lie.write_text(words + "\n")
         self._later(f"lie {command}", 2, 8, lambda: lie.unlink(missing_ok=True))
         return f"{command}: {words}"
 
-    def _falter(self) -> str | None:
+    def _falter(self):
         parts = self.random.sample(PARTS, self.random.randint(1, 4))
         number = self.random.choice((116, 5, 13, 24))
         (self.folder / "faults").write_text("".join(f"{number} {part}$\n" for part in parts))

@@ -1,20 +1,15 @@
 """What administrators and other users do to a cluster while runs wait and train: none of it costs a run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from ..job.run_bench import ROOT
-from .runs import MakeCluster, MakeRun, SlurmRun
 from .test_hostile import SLOW, status
 
 pytestmark = pytest.mark.full("an administrator at work, on a real Slurm")
@@ -22,18 +17,18 @@ pytestmark = pytest.mark.full("an administrator at work, on a real Slurm")
 OTHER_USER = "nobody"
 
 
-def scontrol(one: SlurmRun, *words: str) -> None:
+def scontrol(one, *words):
     answer = one.cluster.run("scontrol", *words)
     assert answer.returncode == 0, answer.stderr
 
 
-def hold_the_gpus(one: SlurmRun, seconds: float) -> None:
+def hold_the_gpus(one, seconds):
     """Somebody else's job on all GPUs."""
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", f"--wrap=sleep {seconds}")
     one.wait(lambda: any(job["state"] == "RUNNING" for job in one.cluster.jobs()))
 
 
-def stopped(one: SlurmRun) -> bool:
+def stopped(one):
     """The trainer and what started it get no signal but to go on."""
     with contextlib.suppress(psutil.NoSuchProcess):
         found = one.processes()
@@ -41,7 +36,7 @@ def stopped(one: SlurmRun) -> bool:
     return False
 
 
-def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run: MakeRun) -> None:
+def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run):
     one = run(steps=40, env=SLOW)
     head = one.start(3)
     for _ in range(2):
@@ -57,7 +52,7 @@ def test_suspended_for_longer_than_its_heartbeat_is_silent_it_is_left_alone(run:
     assert len(one.attempts()) == 1 and len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run: MakeRun) -> None:
+def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run):
     one = run(steps=10, env={"STAND_IN_WAIT": "5"})
     hold_the_gpus(one, 8)
     head = one.start()
@@ -73,7 +68,7 @@ def test_reconfiguring_slurm_disturbs_neither_a_waiting_nor_a_running_job(run: M
 
 
 @pytest.mark.parametrize("when", ["waiting", "running"])
-def test_a_node_that_is_renamed_costs_no_run(make_cluster: MakeCluster, run: MakeRun, when: str) -> None:
+def test_a_node_that_is_renamed_costs_no_run(make_cluster, run, when):
     cluster = make_cluster()
     one = run(on=cluster, steps=30, env=SLOW | {"STAND_IN_SAVE": "2"})
     if when == "waiting":
@@ -101,7 +96,7 @@ def test_a_node_that_is_renamed_costs_no_run(make_cluster: MakeCluster, run: Mak
 
 
 @contextlib.contextmanager
-def read_only(base: Path, there: Path) -> Iterator[None]:
+def read_only(base, there):
     """A folder as one that was mounted anew, read-only: what is open stays so, nothing else is written.
 
     A mount in use cannot be made read-only, so one that nobody knows of is, and what is bound from it stays so.
@@ -121,7 +116,7 @@ def read_only(base: Path, there: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("requeued", [False, True])
-def test_results_that_turn_read_only_for_a_while_cost_no_run(run: MakeRun, tmp_path: Path, requeued: bool) -> None:
+def test_results_that_turn_read_only_for_a_while_cost_no_run(run, tmp_path, requeued):
     base, there = tmp_path / "base", tmp_path / "there"
     for folder in (base, there):
         folder.mkdir()
@@ -148,7 +143,7 @@ def test_results_that_turn_read_only_for_a_while_cost_no_run(run: MakeRun, tmp_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can submit for another user")
-def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_look(run: MakeRun) -> None:
+def test_arrays_and_other_users_jobs_by_the_hundred_neither_slow_nor_mislead_a_look(run):
     one = run(steps=10, env=SLOW)
     array = ("sbatch", "-p", "cpu", "--array=0-399%20", "-n1", "--mem=1", f"-J{one.run_id}.array", "--wrap=sleep 600")
     theirs = ("sbatch", "-p", "cpu", "--hold", "-n1", f"--uid={OTHER_USER}", "--chdir=/", "--wrap=sleep 30")

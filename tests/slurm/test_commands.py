@@ -1,23 +1,18 @@
 """What people type between runs, on a real Slurm: `status` and `plan` tell the truth, `cancel` ends what is ours."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from workflow.config.plan import Plan, load_plan
+from workflow.config.plan import load_plan
 
 from ..patience import run
 from ..two_arms import two_arms
-from .cluster import Cluster
 from .runs import SlurmRun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,20 +23,20 @@ STEPS = 100
 class Desk:
     """One experiment of the default configuration, whose runs the stand-in trains, and a person's terminal."""
 
-    def __init__(self, cluster: Cluster, folder: Path, name: str = "mine", seeds: int | dict[str, Any] = 2) -> None:
+    def __init__(self, cluster, folder, name="mine", seeds=2):
         self.cluster, self.folder, self.name = cluster, folder, name
         raw = two_arms()
         raw |= {"experiment": name, "seeds": seeds if isinstance(seeds, dict) else list(range(seeds))}
         raw["workload"]["steps"] = STEPS
         self.config = folder / f"{name}.yaml"
         self.config.write_text(yaml.safe_dump(raw))
-        self.plan: Plan = load_plan(raw)
+        self.plan = load_plan(raw)
         self.results = folder / "results" / name
         self.results.mkdir(parents=True)
         (self.results / "plan.json").write_text(json.dumps(self.plan.as_json()))
-        self.runs: list[SlurmRun] = []
+        self.runs = []
 
-    def run(self, run_id: str, env: dict[str, str] | None = None, **kwargs: Any) -> SlurmRun:
+    def run(self, run_id, env=None, **kwargs):
         """A run of the plan; it is not started yet."""
         one = SlurmRun(self.cluster, self.folder, run_id=run_id, **kwargs)
         one.run = self.results / "runs" / run_id
@@ -52,7 +47,7 @@ class Desk:
         self.runs.append(one)
         return one
 
-    def type(self, *words: str, code: int = 0) -> str:
+    def type(self, *words, code=0):
         """What a command says, on both streams."""
         env = {**os.environ, **self.cluster.env, "ROLLOUTBENCH_SLURM_EVERY_S": "1", "PYTHONPATH": str(ROOT)}
         done = run([sys.executable, "-m", "workflow.cli", *words], 60, cwd=self.folder, env=env)
@@ -61,17 +56,17 @@ class Desk:
         print(said)  # pytest shows it with a failure
         return said
 
-    def status(self) -> dict[str, str]:
+    def status(self):
         """Each run's row, by its id, and everything beneath the table as `""`."""
         table, _, rest = self.type("status", "--experiment", self.name).partition("\n\n")
         return {line.split()[0]: line for line in table.splitlines()} | {"": rest}
 
 
 @pytest.fixture
-def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
-    made: list[Desk] = []
+def desk(cluster, tmp_path):
+    made = []
 
-    def make(**kwargs: Any) -> Desk:
+    def make(**kwargs):
         made.append(Desk(cluster, tmp_path, **kwargs))
         return made[-1]
 
@@ -82,7 +77,7 @@ def desk(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
             launched.end()
 
 
-def occupy(cluster: Cluster, nodes: int = 1) -> str:
+def occupy(cluster, nodes=1):
     """Another user's job in all but name, on whole nodes."""
     words = (
         "sbatch",
@@ -101,7 +96,7 @@ def occupy(cluster: Cluster, nodes: int = 1) -> str:
     return answer.stdout.strip()
 
 
-def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], cluster: Cluster) -> None:
+def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     mine = desk(seeds=3)
     finished = mine.run("transformers-s0", env={"STAND_IN_STEP_S": "0.001"})
     failing = mine.run("transformers-s1", env={"STAND_IN": "fail"})
@@ -149,9 +144,7 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk: Callable[..., Desk], 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(
-    desk: Callable[..., Desk], cluster: Cluster
-) -> None:
+def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(desk, cluster):
     mine = desk(seeds=1)
     running = mine.run("vllm-s0")
     running.start(2)
@@ -170,7 +163,7 @@ def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(
     running.wait(lambda: "running" in mine.status()["vllm-s0"])
 
 
-def test_cancel_ends_the_experiments_jobs_and_no_others(desk: Callable[..., Desk], cluster: Cluster) -> None:
+def test_cancel_ends_the_experiments_jobs_and_no_others(desk, cluster):
     mine, other = desk(seeds=1), desk(name="other", seeds=1)
     foreign = occupy(cluster)
     running, waiting, others = mine.run("vllm-s0"), mine.run("transformers-s0"), other.run("vllm-s0")
@@ -198,7 +191,7 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk: Callable[..., Desk
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], cluster: Cluster) -> None:
+def test_an_id_that_is_now_another_jobs_is_let_alone(desk, cluster):
     mine = desk(seeds=1)
     foreign = occupy(cluster)
     one = mine.run("vllm-s0")
@@ -214,7 +207,7 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk: Callable[..., Desk], 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     train = {"slurm_partition": "'h100'", "gres": "'gpu:h100:8'", "cpus_per_task": 180, "runtime": 1200}
@@ -238,7 +231,7 @@ def test_the_doctor_reads_a_real_site_and_tries_its_files_from_a_node(cluster: C
     assert not list(tmp_path.glob(".doctor-*"))
 
 
-def test_runs_in_the_queue_are_withdrawn_when_the_verdict_is_known(desk: Callable[..., Desk], cluster: Cluster) -> None:
+def test_runs_in_the_queue_are_withdrawn_when_the_verdict_is_known(desk, cluster):
     mine = desk(seeds={"until": 1.05, "most": 4})
     training, waiting = mine.run("vllm-s2"), mine.run("vllm-s3")
     training.start(1)

@@ -4,14 +4,11 @@ What Slurm's commands say is falsified by scripts in front of the true ones, wha
 preloaded library (faults.c).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,7 +19,7 @@ from workflow.slurm.shared_answer import read
 
 from ..job.run_bench import ROOT
 from ..runs.make_runs import MadeRun, write
-from .runs import MakeRun, SlurmRun, fake
+from .runs import fake
 
 pytestmark = pytest.mark.full("sites whose Slurm lies, on a real Slurm")
 
@@ -35,7 +32,7 @@ NO_JOB = (
 NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
 
 
-def rolloutbench(one: SlurmRun, code: str) -> str:
+def rolloutbench(one, code):
     """What a line of Python prints about the run's `experiment`, on a machine of the cluster's."""
     lines = (
         "import sys; from pathlib import Path",
@@ -52,15 +49,15 @@ def rolloutbench(one: SlurmRun, code: str) -> str:
     return told.stdout
 
 
-def cancel(one: SlurmRun) -> str:
+def cancel(one):
     return rolloutbench(one, "print(cancel(experiment, []))")
 
 
-def status(one: SlurmRun) -> str:
+def status(one):
     return rolloutbench(one, "print(*status_lines(take_snapshot(experiment)), sep='\\n')")
 
 
-def lose_the_node(one: SlurmRun) -> str:
+def lose_the_node(one):
     """Its slurmd dies, and Slurm gives it up; the job's processes live on."""
     node = one.jobs()[0]["nodes"]
     one.cluster.kill_daemon(node)
@@ -71,7 +68,7 @@ def lose_the_node(one: SlurmRun) -> str:
 # A life that Slurm gave up ----------------------------------------------------------------------------------------
 
 
-def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: MakeRun) -> None:
+def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run):
     # The given-up life trains on for as long as the next one takes to begin.
     one = run(steps=60, env=SLOW | {"STAND_IN_SAVE": "2", "STAND_IN_WAIT": "50"})
     head = one.start(3)
@@ -86,7 +83,7 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run: 
     assert len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_queue(run: MakeRun) -> None:
+def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_queue(run):
     one = run(steps=5, env={"STAND_IN_WAIT": "2"})
     head = one.start(2)
     lose_the_node(one)
@@ -96,9 +93,7 @@ def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_q
     assert one.jobs() == []
 
 
-def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
-    run: MakeRun, faults: Path, tmp_path: Path
-) -> None:
+def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(run, faults, tmp_path):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults"), "ROLLOUTBENCH_TAKE_OVER_S": "12"}
     one = run(steps=1000, env=SLOW, head_env=env)
     head = one.start(2)
@@ -117,7 +112,7 @@ def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(
 # What has finished, what was cancelled ----------------------------------------------------------------------------
 
 
-def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run: MakeRun) -> None:
+def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run):
     one = run(steps=6, env=SLOW | {"STAND_IN": "hang_done", "STAND_IN_SAVE": "100"})
     head = one.start()
     one.wait(lambda: (one.run / "attempts" / "1" / "done.json").is_file())
@@ -135,7 +130,7 @@ def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run: 
         '"$real" "$@" | sed s/RUNNING/PREEMPTED/',  # and accounting agrees
     ],
 )
-def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeRun, tmp_path: Path, lie: str) -> None:
+def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run, tmp_path, lie):
     one = run(steps=40, env=SLOW)
     one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
     one.head_env |= fake(tmp_path, "sacct", f'"$real" "$@" | head -n 1; cat {tmp_path}/stale 2>/dev/null; true')
@@ -152,7 +147,7 @@ def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run: MakeR
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
-def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: MakeRun, tmp_path: Path) -> None:
+def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run, tmp_path):
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
     env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
     one = run(steps=1000, env=SLOW, head_env=env)
@@ -166,7 +161,7 @@ def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run: Mak
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun, tmp_path: Path, ours: bool) -> None:
+def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run, tmp_path, ours):
     slow = f'if [ "$1" = requeue ]; then touch {tmp_path}/requeues; sleep 3; fi; "$real" "$@"'
     one = run(steps=40, env=NO_CHECKPOINT_BUT_AT_A_STOP, head_env=fake(tmp_path, "scontrol", slow))
     head = one.start(2)
@@ -182,7 +177,7 @@ def test_what_is_cancelled_while_it_requeues_itself_stays_cancelled(run: MakeRun
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
-def test_a_life_of_a_cancelled_job_ends_before_it_trains(run: MakeRun) -> None:
+def test_a_life_of_a_cancelled_job_ends_before_it_trains(run):
     """As where slurmctld, killed, brings a cancelled job back."""
     one = run(steps=40, env=SLOW)
     head = one.start(2)
@@ -194,7 +189,7 @@ def test_a_life_of_a_cancelled_job_ends_before_it_trains(run: MakeRun) -> None:
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
-def test_a_life_that_was_given_up_requeues_no_other_life(run: MakeRun, tmp_path: Path) -> None:
+def test_a_life_that_was_given_up_requeues_no_other_life(run, tmp_path):
     """Slurm speaks of the next life, which runs, when this one wants to know whether it may requeue the job."""
     script = (
         f'[ "$1" != requeue ] || touch {tmp_path}/requeued\n'
@@ -210,7 +205,7 @@ def test_a_life_that_was_given_up_requeues_no_other_life(run: MakeRun, tmp_path:
     assert not (tmp_path / "requeued").exists()
 
 
-def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp_path: Path) -> None:
+def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run, tmp_path):
     waits = f"timeout 120 sh -c 'until [ -e {tmp_path}/go ]; do sleep 0.2; done'"
     one = run(head_env=fake(tmp_path, "sbatch", f'touch {tmp_path}/called; {waits}; exec "$real" "$@"'))
     head = one.start()
@@ -229,9 +224,7 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run: MakeRun, tmp
 
 
 @pytest.mark.parametrize("kind", ["116 ", "5 ", "13 ", "116 !"])
-def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
-    run: MakeRun, faults: Path, tmp_path: Path, kind: str
-) -> None:
+def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(run, faults, tmp_path, kind):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=24, env=SLOW, head_env=env)
     head = one.start(2)
@@ -246,9 +239,7 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(
     assert len(one.attempts()) == 1
 
 
-def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
-    run: MakeRun, faults: Path, tmp_path: Path
-) -> None:
+def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(run, faults, tmp_path):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=6, env={"STAND_IN_WAIT": "3"}, head_env=env)
     head = one.start(3)
@@ -260,9 +251,7 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(
     one.finish(head)
 
 
-def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
-    run: MakeRun, faults: Path, tmp_path: Path
-) -> None:
+def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(run, faults, tmp_path):
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=10, env={"STAND_IN_WAIT": "3"}, head_env=env, options=("--restarts", "0"))
     head = one.start(3)
@@ -278,9 +267,7 @@ def test_steps_that_cannot_be_read_for_a_while_are_not_taken_for_none(
 
 @pytest.mark.parametrize("words", [["status", "--experiment", "mine"], ["plan", str(ROOT / "config.yaml")]])
 @pytest.mark.parametrize("kind", ["116 ", "5 !"])
-def test_commands_that_look_wait_for_files_that_cannot_be_read(
-    faults: Path, tmp_path: Path, words: list[str], kind: str
-) -> None:
+def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path, words, kind):
     name = yaml.safe_load((ROOT / "config.yaml").read_text())["experiment"] if words[0] == "plan" else "mine"
     made = MadeRun(tmp_path / "results" / name, "vllm-s0").job(cluster="local").attempt(steps=4)
     write(made.paths.experiment / "plan.json", {"runs": ["vllm-s0"], "fingerprints": {"vllm-s0": made.fingerprint}})
@@ -301,9 +288,7 @@ def test_commands_that_look_wait_for_files_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("what", "says"), [("fail", "RuntimeError"), ("scancel", "cancelled by"), ("cancel", "cancelled by")]
 )
-def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(
-    run: MakeRun, faults: Path, tmp_path: Path, what: str, says: str
-) -> None:
+def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(run, faults, tmp_path, what, says):
     """A head that begins anew for an unreadable file is not one that somebody started again."""
     head_env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=20, env=SLOW | {"STAND_IN_WAIT": "1", "STAND_IN": what}, head_env=head_env)
@@ -324,9 +309,7 @@ def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(
     assert len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancelling(
-    run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancelling(run, tmp_path):
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
     env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "all lie"))
     one = run(steps=5, head_env=env)
@@ -355,14 +338,14 @@ def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancell
 # Names, clocks, identities ----------------------------------------------------------------------------------------
 
 
-def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run: MakeRun, tmp_path: Path) -> None:
+def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run, tmp_path):
     one = run(head_env=fake(tmp_path, "sbatch", '"$real" --comment="project|7 job=3" "$@"'))
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 25")
     one.finish(one.start())
     assert len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_results_reached_by_another_mount_are_the_same_run(run: MakeRun, tmp_path: Path) -> None:
+def test_results_reached_by_another_mount_are_the_same_run(run, tmp_path):
     there, here = tmp_path / "there", tmp_path / "here"
     for folder in (there, here):
         folder.mkdir()
@@ -381,7 +364,7 @@ def test_results_reached_by_another_mount_are_the_same_run(run: MakeRun, tmp_pat
         subprocess.run(["umount", "-l", str(here)], check=True)
 
 
-def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run: MakeRun, faults: Path) -> None:
+def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run, faults):
     one = run(steps=1000, env=SLOW, head_env={"LD_PRELOAD": str(faults), "RB_CLOCK_S": "3600"})
     head = one.start(2)
     head.kill()
@@ -397,7 +380,7 @@ def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run: MakeRun, f
 # Smaller ones -----------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run: MakeRun) -> None:
+def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run):
     one = run(steps=12, env={"STAND_IN_WAIT": "2"})
     head = one.start(2)
     one.cluster.run("scancel", "--signal=USR1", one.job_id())
@@ -409,7 +392,7 @@ def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run: MakeRun) -> 
     assert len(one.attempts()) == 1
 
 
-def test_a_slow_scontrol_stops_no_heartbeat(run: MakeRun, tmp_path: Path) -> None:
+def test_a_slow_scontrol_stops_no_heartbeat(run, tmp_path):
     """The first answer comes after the next beat, and not before."""
     beat, asked, told = tmp_path / "results/experiment/runs/arm-s0/attempts/1/heartbeat", tmp_path / "a", tmp_path / "t"
     waits = f"touch {asked}; until [ {beat} -nt {asked} ]; do sleep 0.2; done; touch {told}"
@@ -422,13 +405,13 @@ def test_a_slow_scontrol_stops_no_heartbeat(run: MakeRun, tmp_path: Path) -> Non
     one.finish(head)
 
 
-def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attempt(run: MakeRun) -> None:
+def test_a_daemon_that_sheds_its_parents_and_its_environment_ends_with_the_attempt(run):
     one = run(env={"STAND_IN": "daemon"})
     one.finish(one.start())
     left = f"left-{one.folder.name}"
     one.wait(lambda: not _processes_with(left))
 
 
-def _processes_with(word: str) -> list[psutil.Process]:
+def _processes_with(word):
     every = psutil.process_iter(["cmdline"])
     return [process for process in every if word in " ".join(process.info["cmdline"] or ())]

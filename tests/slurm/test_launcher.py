@@ -3,21 +3,18 @@
 The trainer is a stand-in (tests/job/stand_in_trainer.py); Slurm, submitit, the job and the heads are real.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from workflow.runs.locks import try_lock
 
-from .runs import MakeCluster, MakeRun, SlurmRun, fake
+from .runs import fake
 from .test_hostile import rolloutbench
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
@@ -29,7 +26,7 @@ NO_CHECKPOINT_BUT_AT_A_STOP = WAIT_AFTER_2 | {"STAND_IN_SAVE": "100"}
 # The plain way ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_trained_on_the_cluster(run: MakeRun) -> None:
+def test_a_run_is_trained_on_the_cluster(run):
     one = run()
     first = one.launch()
     assert first.returncode == 0, first.stderr
@@ -43,7 +40,7 @@ def test_a_run_is_trained_on_the_cluster(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_what_the_profile_asks_for_is_what_slurm_gives(run: MakeRun, tmp_path: Path) -> None:
+def test_what_the_profile_asks_for_is_what_slurm_gives(run, tmp_path):
     (tmp_path / "set up.sh").write_text("export STAND_IN_STEP_S=1.5\n")
     options = ("--nodelist", "gpu2", "--mem-mb", "5000", "--runtime", "90", "--setup", str(tmp_path / "set up.sh"))
     one = run(steps=3, options=options)
@@ -62,7 +59,7 @@ def test_what_the_profile_asks_for_is_what_slurm_gives(run: MakeRun, tmp_path: P
     assert last - first > 2, "setup.sh was sourced in the job"
 
 
-def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_path: Path) -> None:
+def test_small_runs_share_a_node_and_get_gpus_of_their_own(run, tmp_path):
     options = ("--gres", "gpu:h100:2", "--nodelist", "gpu1")
     two = [
         run(folder=tmp_path / name, steps=6, env=WAIT_AFTER_2, options=options, run_id=name)
@@ -88,9 +85,7 @@ def test_small_runs_share_a_node_and_get_gpus_of_their_own(run: MakeRun, tmp_pat
         (("--cluster", "kubernetes"), "Snakemake's executor 'kubernetes'"),
     ],
 )
-def test_what_the_site_does_not_have_is_told_and_nothing_is_left(
-    run: MakeRun, options: tuple[str, ...], says: str
-) -> None:
+def test_what_the_site_does_not_have_is_told_and_nothing_is_left(run, options, says):
     one = run(options=options)
     result = one.launch()
     assert result.returncode == 1
@@ -98,7 +93,7 @@ def test_what_the_site_does_not_have_is_told_and_nothing_is_left(
     assert one.jobs() == [] and one.journal() == []
 
 
-def test_gpus_are_the_experiments_or_nothing_is_submitted(run: MakeRun) -> None:
+def test_gpus_are_the_experiments_or_nothing_is_submitted(run):
     one = run(options=("--gres", "gpu:h100:2"))
     one.spec["workload"]["gpus_per_node"] = 4
     refused = one.launch()
@@ -128,9 +123,7 @@ def test_gpus_are_the_experiments_or_nothing_is_submitted(run: MakeRun) -> None:
         ("echo leaving; exit 0\n", ["ended the job by `exit` (it is sourced)", "| leaving"]),
     ],
 )
-def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(
-    run: MakeRun, tmp_path: Path, script: str, says: list[str]
-) -> None:
+def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(run, tmp_path, script, says):
     setup = tmp_path / "site's set up.sh"
     setup.write_text(script)
     one = run(options=("--setup", str(setup)))
@@ -146,9 +139,7 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_nothing_is_trained(
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_later_life_is(
-    run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_later_life_is(run, tmp_path):
     lives = tmp_path / "lives"
     setup = tmp_path / "setup.sh"
     setup.write_text(
@@ -171,11 +162,11 @@ def test_a_signal_of_slurms_during_setup_is_no_failure_of_it_and_a_failure_in_a_
 # Lives ------------------------------------------------------------------------------------------------------------
 
 
-def preempt(one: SlurmRun) -> None:
+def preempt(one):
     one.cluster.run("sbatch", "-p", "h100-urgent", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 2")
 
 
-def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run: MakeRun, make_cluster: MakeCluster) -> None:
+def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run, make_cluster):
     one = run(on=make_cluster(grace_s=30), steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start()
     one.wait_for_words(head, "attempt 1 runs on")
@@ -189,7 +180,7 @@ def test_preempted_with_a_grace_it_stops_after_its_step_and_goes_on(run: MakeRun
     assert one.job_id() == one.read("attempts", "2", "attempt.json")["slurm"]["job_id"], "requeued, not submitted anew"
 
 
-def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: MakeRun) -> None:
+def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run):
     one = run(steps=8, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
     head = one.start(3)
     preempt(one)
@@ -200,9 +191,7 @@ def test_preempted_without_a_grace_it_goes_on_from_its_last_checkpoint(run: Make
 
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("grace_s", [0, 30])
-def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
-    run: MakeRun, make_cluster: MakeCluster, grace_s: int
-) -> None:
+def test_preempted_before_the_trainer_hears_signals_it_is_requeued(run, make_cluster, grace_s):
     """Slurm signals every process of a job: one that still imports its libraries dies of it, which is no failure."""
     one = run(on=make_cluster(grace_s=grace_s), steps=3, env={"STAND_IN": "deaf_at_first"})
     head = one.start()
@@ -214,7 +203,7 @@ def test_preempted_before_the_trainer_hears_signals_it_is_requeued(
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun, make_cluster: MakeCluster) -> None:
+def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run, make_cluster):
     one = run(on=make_cluster(preempt_mode="CANCEL"), steps=8, env=WAIT_AFTER_3)
     head = one.start(3)
     preempt(one)
@@ -222,7 +211,7 @@ def test_preempted_by_cancelling_it_is_requeued_or_submitted_again(run: MakeRun,
     assert "was preempted; submitting it again" in said
 
 
-def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(run: MakeRun) -> None:
+def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(run):
     # Slurm looks for limits every half-minute: two lives of up to 33 s must not be enough.
     one = run(steps=70, env={"STAND_IN_STEP_S": "1", "STAND_IN_SAVE": "1000"})
     head = one.start()
@@ -238,7 +227,7 @@ def test_at_its_time_limit_it_stops_is_requeued_and_finishes_over_several_lives(
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
+def test_lives_without_a_new_step_come_to_an_end(run):
     one = run(steps=5, env={"STAND_IN_STEP_S": "600"}, options=("--restarts", "1"))
     head = one.start()
     for life in (1, 2):
@@ -255,7 +244,7 @@ def test_lives_without_a_new_step_come_to_an_end(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> None:
+def test_a_second_signal_during_the_checkpoint_does_not_hurt(run):
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "3"})
     head = one.start(2)
     one.cluster.run("scancel", "--signal=USR2", one.job_id())
@@ -268,7 +257,7 @@ def test_a_second_signal_during_the_checkpoint_does_not_hurt(run: MakeRun) -> No
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run: MakeRun) -> None:
+def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint(run):
     env = WAIT_AFTER_3 | {"STAND_IN": "deaf", "STAND_IN_SAVE": "2"}
     one = run(steps=8, env=env, options=("--stop-grace-s", "5"))
     head = one.start(3)
@@ -280,7 +269,7 @@ def test_a_trainer_that_does_not_listen_is_ended_and_goes_on_from_its_checkpoint
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeRun) -> None:
+def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run):
     one = run(steps=8, env=WAIT_AFTER_2)
     head = one.start(2)
     one.cluster.run("scontrol", "requeuehold", one.job_id())
@@ -291,7 +280,7 @@ def test_requeued_and_held_by_an_administrator_it_says_so_and_goes_on(run: MakeR
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run: MakeRun) -> None:
+def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run):
     options = ("--hang-min-s", "3", "--hang-factor", "5")
     one = run(steps=6, env={"STAND_IN": "hang_once"}, options=options)
     head = one.start()
@@ -305,7 +294,7 @@ def test_a_hang_is_looked_into_stopped_and_given_one_more_chance(run: MakeRun) -
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
+def test_a_second_hang_is_a_failure_with_its_reason(run):
     options = ("--hang-min-s", "3", "--hang-factor", "5")
     one = run(steps=6, env={"STAND_IN": "hang", "STAND_IN_SAVE": "100"}, options=options)
     head = one.start()
@@ -318,7 +307,7 @@ def test_a_second_hang_is_a_failure_with_its_reason(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
+def test_it_does_not_take_a_suspended_job_for_a_hung_one(run):
     one = run(steps=6, env={"STAND_IN_STEP_S": "0.3"}, options=("--hang-min-s", "4", "--hang-factor", "2"))
     head = one.start(2)
     one.cluster.run("scontrol", "suspend", one.job_id())
@@ -340,7 +329,7 @@ def test_it_does_not_take_a_suspended_job_for_a_hung_one(run: MakeRun) -> None:
         ("lie", "its last_step is 1, expected 5"),
     ],
 )
-def test_a_trainers_own_failure_is_not_tried_again(run: MakeRun, fault: str, says: str) -> None:
+def test_a_trainers_own_failure_is_not_tried_again(run, fault, says):
     one = run(env={"STAND_IN": fault})
     result = one.launch()
     assert result.returncode == 1
@@ -351,7 +340,7 @@ def test_a_trainers_own_failure_is_not_tried_again(run: MakeRun, fault: str, say
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_out_of_memory_is_named(run: MakeRun, make_cluster: MakeCluster) -> None:
+def test_out_of_memory_is_named(run, make_cluster):
     extra = (
         "JobAcctGatherType=jobacct_gather/linux",
         "JobAcctGatherFrequency=task=1",
@@ -366,7 +355,7 @@ def test_out_of_memory_is_named(run: MakeRun, make_cluster: MakeCluster) -> None
 
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("when", ["pending", "running", "at its checkpoint"])
-def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_again(run: MakeRun, when: str) -> None:
+def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_again(run, when):
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP | {"STAND_IN_SAVE_S": "2"})
     if when == "pending":
         one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 600")
@@ -386,7 +375,7 @@ def test_cancelled_by_a_person_it_fails_with_the_name_and_goes_on_when_started_a
     one.finish(one.start())
 
 
-def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
+def test_ctrl_c_detaches_and_says_so(run):
     one = run(steps=10, env=WAIT_AFTER_2)
     head = one.start()
     one.wait_for_words(head, "attempt 1 runs on")
@@ -404,7 +393,7 @@ def test_ctrl_c_detaches_and_says_so(run: MakeRun) -> None:
 # Heads ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: MakeRun) -> None:
+def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run):
     one = run(steps=12, env=WAIT_AFTER_2)
     head = one.start(2)
     head.kill()
@@ -415,7 +404,7 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(run: MakeRun) -
     assert {attempt for attempt, _ in one.journal()} == {1}
 
 
-def kill_with_its_submission(head: subprocess.Popen[str]) -> None:
+def kill_with_its_submission(head):
     """As a login node does that goes down: the head, and the program that submits for it."""
     children = subprocess.run(
         ["pgrep", "-P", str(head.pid)], capture_output=True, text=True, check=False
@@ -426,7 +415,7 @@ def kill_with_its_submission(head: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_head_killed_before_sbatch_costs_nothing(run: MakeRun, tmp_path: Path) -> None:
+def test_a_head_killed_before_sbatch_costs_nothing(run, tmp_path):
     one = run(head_env=fake(tmp_path, "sbatch", f"touch {tmp_path}/called; sleep 60"))
     head = one.start()
     one.wait((tmp_path / "called").exists)
@@ -436,9 +425,7 @@ def test_a_head_killed_before_sbatch_costs_nothing(run: MakeRun, tmp_path: Path)
     assert "an earlier submission may still be under way; waiting" in said
 
 
-def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_attaches(
-    run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_attaches(run, tmp_path):
     script = f'"$real" "$@" && touch {tmp_path}/called; sleep 60'
     one = run(steps=10, env=WAIT_AFTER_2, head_env=fake(tmp_path, "sbatch", script))
     head = one.start()
@@ -454,7 +441,7 @@ def test_a_head_killed_between_sbatch_and_its_record_is_followed_by_one_that_att
     assert {attempt for attempt, _ in one.journal()} == {1}, "the one job that was submitted has trained it"
 
 
-def test_an_sbatch_that_failed_and_submitted_is_found(run: MakeRun, tmp_path: Path) -> None:
+def test_an_sbatch_that_failed_and_submitted_is_found(run, tmp_path):
     script = '"$real" "$@"; echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1'
     one = run(env=WAIT_AFTER_2, head_env=fake(tmp_path, "sbatch", script))
     head = one.start()
@@ -465,7 +452,7 @@ def test_an_sbatch_that_failed_and_submitted_is_found(run: MakeRun, tmp_path: Pa
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_two_heads_race_and_one_job_trains(run: MakeRun) -> None:
+def test_two_heads_race_and_one_job_trains(run):
     one = run(steps=6, env=SLOW)
     heads = [one.start() for _ in range(3)]
     while any(head.poll() is None for head in heads):
@@ -476,7 +463,7 @@ def test_two_heads_race_and_one_job_trains(run: MakeRun) -> None:
     assert len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_path: Path) -> None:
+def test_two_heads_whose_locks_do_not_meet_still_train_once(run, tmp_path):
     """As on two login nodes with a file system whose locks stay on each."""
     one = run(steps=8, env=WAIT_AFTER_2)
     first = one.start(2)
@@ -490,7 +477,7 @@ def test_two_heads_whose_locks_do_not_meet_still_train_once(run: MakeRun, tmp_pa
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run: MakeRun, tmp_path: Path) -> None:
+def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run, tmp_path):
     """As where a site's sbatch says other things first; and its own comment replaces ours."""
     script = 'echo "Info: this job 8000 units will be charged"; "$real" --comment=billing:proj7 "$@"'
     one = run(steps=10, env=SLOW, head_env=fake(tmp_path, "sbatch", script))
@@ -499,7 +486,7 @@ def test_a_wrong_number_from_sbatch_is_corrected_by_the_jobs_name(run: MakeRun, 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
+def test_a_lock_that_outlives_its_node_is_not_believed(run):
     """As on file systems that keep the locks of a node that died."""
     one = run(steps=3)
     lock = try_lock(one.run / ".live.lock", note="1")
@@ -509,9 +496,7 @@ def test_a_lock_that_outlives_its_node_is_not_believed(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
-    run: MakeRun, make_cluster: MakeCluster
-) -> None:
+def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(run, make_cluster):
     one = run(on=make_cluster(accounting=False, extra=("MinJobAge=2",)), steps=60, env=WAIT_AFTER_2)
     one.head_env["ROLLOUTBENCH_SLURM_EVERY_S"] = "12"
     head = one.start(2)
@@ -522,7 +507,7 @@ def test_cancelled_by_us_it_does_not_come_back_though_slurm_has_forgotten_it(
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_path: Path) -> None:
+def test_a_copy_of_the_results_lets_the_originals_job_alone(run, tmp_path):
     one = run(folder=tmp_path / "original", steps=12, env=WAIT_AFTER_2)
     head = one.start(2)
     # Without Slurm's answers, which the head writes anew all the time.
@@ -537,13 +522,13 @@ def test_a_copy_of_the_results_lets_the_originals_job_alone(run: MakeRun, tmp_pa
     assert one.job_id() != other.job_id(2)
 
 
-def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run: MakeRun) -> None:
+def test_a_shells_own_settings_for_squeue_do_not_hide_jobs(run):
     one = run(steps=8, env=SLOW, head_env={"SQUEUE_PARTITION": "cpu", "SQUEUE_STATES": "COMPLETED"})
     one.finish(one.start())
     assert len(list((one.run / "jobs").iterdir())) == 1
 
 
-def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> None:
+def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run):
     one = run(steps=12, env=WAIT_AFTER_2)
     head = one.start(2)
     head.kill()
@@ -561,7 +546,7 @@ def test_a_run_that_lives_in_slurm_is_not_trained_here_as_well(run: MakeRun) -> 
 # Slurm itself -----------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run: MakeRun) -> None:
+def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run):
     one = run(steps=10, env=WAIT_AFTER_3 | {"STAND_IN_SAVE": "2"})
     head = one.start(3)
     node = one.jobs()[0]["nodes"]
@@ -573,7 +558,7 @@ def test_a_node_that_dies_costs_the_steps_since_the_checkpoint(run: MakeRun) -> 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
+def test_slurmctld_may_be_restarted_while_a_run_trains(run):
     one = run(steps=24, env=WAIT_AFTER_2)
     head = one.start(2)
     one.cluster.stop_daemon("slurmctld")
@@ -586,7 +571,7 @@ def test_slurmctld_may_be_restarted_while_a_run_trains(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
+def test_slurmctld_down_at_submission_is_waited_for(run):
     one = run()
     one.cluster.stop_daemon("slurmctld")
     head = one.start()
@@ -598,7 +583,7 @@ def test_slurmctld_down_at_submission_is_waited_for(run: MakeRun) -> None:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
+def test_slurmctld_down_at_the_requeue_is_waited_for(run):
     one = run(steps=8, env=NO_CHECKPOINT_BUT_AT_A_STOP)
     head = one.start(2)
     job_id = one.job_id()
@@ -617,9 +602,7 @@ def test_slurmctld_down_at_the_requeue_is_waited_for(run: MakeRun) -> None:
 
 @pytest.mark.full("a scenario on a real Slurm")
 @pytest.mark.parametrize("accounting", [True, False])
-def test_a_job_that_slurm_has_lost_is_submitted_again(
-    run: MakeRun, make_cluster: MakeCluster, accounting: bool
-) -> None:
+def test_a_job_that_slurm_has_lost_is_submitted_again(run, make_cluster, accounting):
     one = run(on=make_cluster(accounting=accounting), steps=10, env=WAIT_AFTER_3)
     head = one.start(3)
     one.cluster.stop_daemon("slurmctld")
@@ -634,7 +617,7 @@ def test_a_job_that_slurm_has_lost_is_submitted_again(
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make_cluster: MakeCluster) -> None:
+def test_without_accounting_the_ends_are_noticed_all_the_same(run, make_cluster):
     one = run(on=make_cluster(accounting=False), steps=8, env=WAIT_AFTER_2)
     head = one.start(2)
     one.cluster.run("scancel", one.job_id())
@@ -644,7 +627,7 @@ def test_without_accounting_the_ends_are_noticed_all_the_same(run: MakeRun, make
     one.finish(one.start())
 
 
-def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
+def test_slurmdbd_down_does_not_stop_a_run(run):
     one = run(steps=8, env=WAIT_AFTER_2)
     one.cluster.stop_daemon("slurmdbd")
     head = one.start(2)
@@ -656,7 +639,7 @@ def test_slurmdbd_down_does_not_stop_a_run(run: MakeRun) -> None:
 # Files ------------------------------------------------------------------------------------------------------------
 
 
-def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run: MakeRun) -> None:
+def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run):
     one = run(steps=8, env=WAIT_AFTER_2)
     head = one.start(2)
     folder = one.run / "jobs" / "1" / "submitit"
@@ -674,7 +657,7 @@ def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run: MakeRun) 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_disk_that_fills_up_is_a_failure_that_says_so(run: MakeRun, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_is_a_failure_that_says_so(run, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600M", "tmpfs", str(small)], check=False)

@@ -1,15 +1,11 @@
 """Jobs on several nodes, whose loss ends the life and not the run; and pairs of runs on the same nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -18,20 +14,19 @@ from analysis.nodes import RunNodes, slow_nodes
 
 from ..job.run_bench import ROOT, STAND_IN
 from ..programs import executable
-from .runs import MakeRun, SlurmRun
 
 OPTIONS = ("--nodes", "2", "--mem-mb", "4000")
 
 
 @pytest.fixture
-def ray(run: MakeRun) -> SlurmRun:
+def ray(run):
     one = run(steps=4, options=OPTIONS)
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 8}
     one.spread_by_ray()
     return one
 
 
-def rays(folder: Path) -> list[psutil.Process]:
+def rays(folder):
     """The Ray processes on this machine that belong to a run's folder."""
     found = []
     for process in psutil.process_iter(["name"]):
@@ -44,7 +39,7 @@ def rays(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(ray: SlurmRun) -> None:
+def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(ray):
     """And another's Ray on the same node is let alone."""
     setup = ray.folder / "setup.sh"
     setup.write_text("export NCCL_SOCKET_IFNAME=ib7\n")
@@ -69,7 +64,7 @@ def test_two_nodes_are_one_ray_cluster_and_nothing_of_it_is_left(ray: SlurmRun) 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(ray: SlurmRun) -> None:
+def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(ray):
     """With more it could put both nodes' parts onto one of them."""
     ray.spec["workload"]["gpus_per_node"] = 4
     said = ray.finish(ray.start())
@@ -78,7 +73,7 @@ def test_ray_has_as_many_gpus_of_each_node_as_the_experiment_wants(ray: SlurmRun
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_lost_node_ends_the_life_and_the_next_one_finishes(ray: SlurmRun) -> None:
+def test_a_lost_node_ends_the_life_and_the_next_one_finishes(ray):
     ray.spec["env"] = {"RAY_TRAINER": "lose_a_node"}
     head = ray.start()
     ray.wait(lambda: ray.attempts() and ray.attempts()[0])
@@ -95,14 +90,14 @@ def test_a_lost_node_ends_the_life_and_the_next_one_finishes(ray: SlurmRun) -> N
 
 
 @pytest.fixture
-def ranks(run: MakeRun) -> SlurmRun:
+def ranks(run):
     one = run(steps=4, options=OPTIONS)
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 2}
     one.spread_by_torchrun()
     return one
 
 
-def test_a_process_for_each_gpu_of_two_nodes(ranks: SlurmRun) -> None:
+def test_a_process_for_each_gpu_of_two_nodes(ranks):
     ranks.spec["env"] = {"NCCL_DEBUG": "INFO"}
     ranks.finish(ranks.start())
     seen = [ranks.read("attempts", "1", f"rank-{rank}.json") for rank in range(4)]
@@ -114,7 +109,7 @@ def test_a_process_for_each_gpu_of_two_nodes(ranks: SlurmRun) -> None:
     ranks.wait(lambda: not ranks.processes())
 
 
-def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks: SlurmRun) -> None:
+def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks):
     ranks.spec["workload"]["gpus_per_node"] = 0
     ranks.spec["env"] = {"RANKS_TRAINER": "lose_a_rank"}
     said = ranks.ended(head := ranks.start())
@@ -126,7 +121,7 @@ def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks:
 
 
 @pytest.fixture
-def served(run: MakeRun) -> SlurmRun:
+def served(run):
     one = run(steps=6, options=OPTIONS)
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 1}
     one.spread_beside_a_server(gpus=1, patience_s=30)
@@ -134,7 +129,7 @@ def served(run: MakeRun) -> SlurmRun:
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(served: SlurmRun) -> None:
+def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(served):
     """Slurm's signals reach the server, which lives until the trainer's checkpoint; then it is lost, and named."""
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
     head = served.start(2)
@@ -153,7 +148,7 @@ def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(serv
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> None:
+def test_a_server_that_is_lost_ends_the_life_and_is_named(served):
     served.spec["env"] = {"STAND_IN_WAIT": "2"}
     head = served.start(2)
     os.kill(served.read("attempts", "1", "server.json")["pid"], signal.SIGKILL)
@@ -164,7 +159,7 @@ def test_a_server_that_is_lost_ends_the_life_and_is_named(served: SlurmRun) -> N
     served.wait(lambda: not served.processes())
 
 
-def pair(run: MakeRun, folder: Path, wait_s: str, options: tuple[str, ...] = (), **first: Any) -> tuple[SlurmRun, ...]:
+def pair(run, folder, wait_s, options=(), **first):
     """The runs of a pair: the second one's head gets the first one's nodes."""
     one = run(folder=folder, run_id="a-s0", steps=3, options=options, **first)
     after = f"a-s0 {one.spec['fingerprint']}"
@@ -172,12 +167,12 @@ def pair(run: MakeRun, folder: Path, wait_s: str, options: tuple[str, ...] = (),
     return one, run(folder=folder, run_id="b-s0", steps=3, options=(*options, *more))
 
 
-def nodes_of(run: SlurmRun) -> list[str]:
-    nodes: list[str] = run.read("attempts", "1", "attempt.json")["nodes"]
+def nodes_of(run):
+    nodes = run.read("attempts", "1", "attempt.json")["nodes"]
     return nodes
 
 
-def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(run: MakeRun, tmp_path: Path) -> None:
+def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(run, tmp_path):
     """Two small runs would fit on the node at once, and another node is idle."""
     options = ("--gres", "gpu:h100:2")
     one, two = pair(run, tmp_path, "600", options, env={"STAND_IN_WAIT": "2"})
@@ -192,7 +187,7 @@ def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(run: MakeRun, tmp_pa
     assert two.read("attempts", "1", "attempt.json")["started"] > one.attempts()[0]["time"]
 
 
-def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(run: MakeRun, tmp_path: Path) -> None:
+def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(run, tmp_path):
     one, two = pair(run, tmp_path, "4")
     one.finish(one.start())
     (node,) = nodes_of(one)
@@ -202,12 +197,12 @@ def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(run: 
     assert nodes_of(two) != [node] and len(list(two.run.glob("jobs/*"))) == 1, "the same job goes elsewhere"
 
 
-def test_a_first_run_that_nobody_starts_is_not_waited_for(run: MakeRun, tmp_path: Path) -> None:
+def test_a_first_run_that_nobody_starts_is_not_waited_for(run, tmp_path):
     _, two = pair(run, tmp_path, "2")
     assert "a-s0 has not begun, and nobody is starting it" in two.finish(two.start())
 
 
-def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(run: MakeRun, tmp_path: Path) -> None:
+def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(run, tmp_path):
     one, two = pair(run, tmp_path, "600")
     one.finish(one.start())
     file = one.run / "attempts" / "1" / "attempt.json"
@@ -216,7 +211,7 @@ def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(run: MakeRu
     assert "training on any node instead of gone7" in two.finish(two.start())
 
 
-def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(run: MakeRun, tmp_path: Path) -> None:
+def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(run, tmp_path):
     slowed = (
         "import pathlib, sys, node.node_speed as speed; measure = speed.timed; "
         "speed.timed = lambda action: [10 * second for second in measure(action)]; "
@@ -232,5 +227,5 @@ def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(run: MakeRun, t
         one.finish(one.start())
         speed = one.read("attempts", "1", "attempt.json")["speed"]
         assert speed["node"] == node and not speed["not_measured"]
-        found.append(RunNodes(SimpleNamespace(run_id=one.run_id, spec=one.spec), (node,), (speed,)))  # type: ignore[arg-type]
+        found.append(RunNodes(SimpleNamespace(run_id=one.run_id, spec=one.spec), (node,), (speed,)))
     assert [slow.node for slow in slow_nodes(found)] == ["gpu2"]

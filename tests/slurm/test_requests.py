@@ -1,20 +1,15 @@
 """Requests that can never run, on a real Slurm with accounting: told before anything is built, in Slurm's words."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from ..patience import run as run_command
 from ..two_arms import two_arms
-from .cluster import Cluster
-from .runs import MakeCluster, MakeRun
 
 ROOT = Path(__file__).resolve().parents[2]
 ENFORCED = ("AccountingStorageEnforce=associations,limits,qos",)
@@ -28,7 +23,7 @@ TRAIN = {
 }
 
 
-def with_limits(cluster: Cluster, *limits: str) -> Cluster:
+def with_limits(cluster, *limits):
     """A cluster in which this user has an account, and a QOS with limits."""
     user = cluster.run("id", "-un").stdout.strip()
     for words in (
@@ -41,9 +36,7 @@ def with_limits(cluster: Cluster, *limits: str) -> Cluster:
     return cluster
 
 
-def typed(
-    cluster: Cluster, folder: Path, *words: str, site: dict[str, Any] | None = None, **train: Any
-) -> tuple[int, str]:
+def typed(cluster, folder, *words, site=None, **train):
     """What a command says of an experiment without GPUs, with these keys for training in the profile, or this one."""
     (folder / "site").mkdir(exist_ok=True)
     light = {"slurm_partition": "cpu", "slurm_account": "lab"}
@@ -56,7 +49,7 @@ def typed(
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-def doctor(cluster: Cluster, folder: Path, **train: Any) -> dict[str, dict[str, str]]:
+def doctor(cluster, folder, **train):
     """The doctor's checks by their names."""
     _, said = typed(cluster, folder, "doctor", "--json", **train)
     checks = json.JSONDecoder().raw_decode(said)[0]["checks"]
@@ -64,7 +57,7 @@ def doctor(cluster: Cluster, folder: Path, **train: Any) -> dict[str, dict[str, 
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_path: Path) -> None:
+def test_slurm_is_asked_before_anything_is_built(make_cluster, tmp_path):
     cluster = with_limits(make_cluster(extra=ENFORCED), "MaxWall=30", "MaxTRESPerJob=cpu=1")
     code, said = typed(cluster, tmp_path, "preflight")
     assert "[slurm-re" not in said and "was not asked" not in said, said
@@ -97,7 +90,7 @@ def test_slurm_is_asked_before_anything_is_built(make_cluster: MakeCluster, tmp_
     assert doctor(cluster, tmp_path)["sbatch"]["found"].startswith("not asked: ")
 
 
-def test_options_in_slurm_extra_reach_sbatch(run: MakeRun) -> None:
+def test_options_in_slurm_extra_reach_sbatch(run):
     extra = '--exclusive --comment="it\'s a # of 100% $HOME" --nice=7'
     one = run(env={"STAND_IN_WAIT": "2"}, options=("--slurm-extra", extra, "--gres", "gpu:h100:2"))
     head = one.start(2)

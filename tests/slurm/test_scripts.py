@@ -1,12 +1,10 @@
 """A user's script on a real Slurm: under the same promises as every trainer."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
-from .runs import MakeRun, SlurmScript
+from .runs import SlurmScript
 from .test_launcher import preempt
 
 WAIT_AFTER_2 = {"STAND_IN_WAIT": "2"}
@@ -21,7 +19,7 @@ class WithSteps(SlurmScript):
     )
 
 
-def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets_it_continue(run: MakeRun) -> None:
+def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets_it_continue(run):
     one = run(kind=WithSteps, steps=6, env=WAIT_AFTER_2)
     one.spec["env"]["ROLLOUTBENCH_NOTES"] = str(one.folder / "notes")
     head = one.start(2)
@@ -43,7 +41,7 @@ def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_cancelled_script_is_gone_with_all_that_it_started(run: MakeRun) -> None:
+def test_a_cancelled_script_is_gone_with_all_that_it_started(run):
     class WithBackground(SlurmScript):
         setup = "sleep 3600 &\nsetsid sleep 3601 &\n"
 
@@ -57,7 +55,7 @@ def test_a_cancelled_script_is_gone_with_all_that_it_started(run: MakeRun) -> No
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_a_script_on_two_nodes_starts_its_tasks_on_both(run: MakeRun) -> None:
+def test_a_script_on_two_nodes_starts_its_tasks_on_both(run):
     class OnTwo(SlurmScript):
         setup = (
             "srun bash -c 'echo \"$SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME with $CUDA_VISIBLE_DEVICES\"' "

@@ -3,13 +3,8 @@
 `python -m bench storm` is its long form.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from .runs import MakeCluster
 from .storm import Storm
 
 pytestmark = pytest.mark.full("dozens of strikes at runs on a real Slurm")
@@ -17,7 +12,7 @@ pytestmark = pytest.mark.full("dozens of strikes at runs on a real Slurm")
 SEED = 20261122
 
 
-def test_every_run_outlives_a_storm_and_finishes_once(make_cluster: MakeCluster, faults: Path, tmp_path: Path) -> None:
+def test_every_run_outlives_a_storm_and_finishes_once(make_cluster, faults, tmp_path):
     storm = Storm(make_cluster(), tmp_path, faults, SEED)
     try:
         storm.rage(120)

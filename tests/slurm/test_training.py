@@ -1,16 +1,11 @@
 """Real TRL training on a real Slurm: the quickstart as it is, and runs that lose their job or head in the middle."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pandas as pd
 import psutil
@@ -39,7 +34,7 @@ def patience(completions):
 class SlurmSite(Site):
     """A working directory whose runs go to a cluster of the tests, with the shipped profile made small."""
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, folder, cluster):
         self.cluster = cluster
         profile = yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text(encoding="utf-8"))
         # The nodes have 180 CPUs in name only; and one run at a time, since all nodes are this machine.
@@ -54,10 +49,10 @@ class SlurmSite(Site):
         env = cluster.env | {"PATH": f"{srun.parent}:{cluster.env['PATH']}", "ROLLOUTBENCH_SLURM_EVERY_S": "3"}
         super().__init__(folder, folder / "profile", env)
 
-    def run(self, run_id: str) -> Path:
+    def run(self, run_id):
         return self.results / "runs" / run_id
 
-    def rows(self, run_id: str) -> list[dict[str, Any]]:
+    def rows(self, run_id):
         """All steps of a run as its attempts logged them, in their order."""
         attempts = [self.run(run_id) / "attempts" / str(number) for number in self.attempts(run_id)]
         lines = [
@@ -68,12 +63,12 @@ class SlurmSite(Site):
         ]
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def wait_for_step(self, run_id: str, step: int, head: subprocess.Popen[str]) -> None:
+    def wait_for_step(self, run_id, step, head):
         self.wait_for(lambda: any(row["step"] >= step for row in self.rows(run_id)), head)
 
-    def wait_for(self, what: Callable[[], Any], head: subprocess.Popen[str], silence_s: float = 400.0) -> None:
+    def wait_for(self, what, head, silence_s=400.0):
         """Until it is true; it fails when the head ends, or when neither it nor a run does anything any more."""
-        seen: object = None
+        seen = None
         since, used_s = time.monotonic(), 0.0
         while not what():
             files = (self.folder / "head.log", *self.results.glob("runs/*/attempts/*/*"))
@@ -87,7 +82,7 @@ class SlurmSite(Site):
             assert head.poll() is None and not silent, (self.folder / "head.log").read_text()[-3000:]
             time.sleep(0.2)
 
-    def runs_cpu_s(self) -> float:
+    def runs_cpu_s(self):
         """CPU-seconds of the runs' jobs, and of what they have started."""
         used = 0.0
         for process in psutil.process_iter():
@@ -97,7 +92,7 @@ class SlurmSite(Site):
                         used += sum(one.cpu_times()[:4])
         return used
 
-    def training_jobs(self) -> list[dict[str, str]]:
+    def training_jobs(self):
         """The training jobs in Slurm's accounting, one for each life."""
         keys = ("id", "name", "state", "partition", "tres")
         asked = ("sacct", "-X", "-D", "-n", "-P", "--format=JobIDRaw,JobName,State,Partition,AllocTRES")
@@ -105,7 +100,7 @@ class SlurmSite(Site):
         names = {json.loads(file.read_text())["name"] for file in self.results.glob("runs/*/jobs/*/job.json")}
         return [row for row in rows if row["name"] in names]
 
-    def assert_one_training(self, run_id: str, steps: int) -> None:
+    def assert_one_training(self, run_id, steps):
         """Every step once, counters that go on, and one run for wandb, whatever became of its jobs."""
         table = pd.read_parquet(self.run(run_id) / "steps.parquet")
         assert sorted(table[(table.kind == "phase") & (table.name == "step")].step) == list(range(1, steps + 1))
@@ -121,16 +116,16 @@ class SlurmSite(Site):
 
 
 @pytest.fixture
-def make_site(stack_python: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[[Cluster], SlurmSite]]:
-    made: list[SlurmSite] = []
-    heads: list[subprocess.Popen[str]] = []
+def make_site(stack_python, tmp_path):
+    made = []
+    heads = []
 
-    def make(cluster: Cluster) -> SlurmSite:
+    def make(cluster):
         for stack in STACKS:
             stack_python(stack)
         made.append(SlurmSite(tmp_path, cluster))
         start = made[-1].start
-        made[-1].start = lambda: heads.append(start()) or heads[-1]  # type: ignore[method-assign]
+        made[-1].start = lambda: heads.append(start()) or heads[-1]
         return made[-1]
 
     yield make
@@ -143,9 +138,7 @@ def make_site(stack_python: Callable[[str], Path], tmp_path: Path) -> Iterator[C
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
-    cluster: Cluster, make_site: Callable[[Cluster], SlurmSite], stack_python: Callable[[str], Path]
-) -> None:
+def test_the_quickstart_runs_on_slurm_and_outlives_its_head(cluster, make_site, stack_python):
     """The configuration is the shipped one, of one seed; the head and all its launchers are killed in the first run."""
     stack_python(SGLANG)
     site = make_site(cluster)
@@ -182,9 +175,7 @@ def test_the_quickstart_runs_on_slurm_and_outlives_its_head(
 
 
 @pytest.mark.full("a scenario on a real Slurm")
-def test_trl_goes_on_after_preemption_and_after_its_time_limit(
-    make_cluster: MakeCluster, make_site: Callable[[Cluster], SlurmSite]
-) -> None:
+def test_trl_goes_on_after_preemption_and_after_its_time_limit(make_cluster, make_site):
     """vLLM's run is preempted, with time for a checkpoint; transformers' run meets its limit."""
     # Slurm looks for limits every half-minute, which must not be enough to finish; on a busy machine the run may be
     # older than its new limit by then, and has the time for a checkpoint all the same (OverTimeLimit).
@@ -194,7 +185,7 @@ def test_trl_goes_on_after_preemption_and_after_its_time_limit(
     reward = {"source": str(site.folder / "waits.py"), "function": "patience"}
     site.config["workload"]["rewards"].append(reward)
     head = site.start()
-    seen: list[str] = []
+    seen = []
     for _ in range(2):
         site.wait_for(
             lambda: [run for run in site.results.glob("runs/*/attempts/1") if run.parts[-3] not in seen], head

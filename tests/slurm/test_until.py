@@ -1,23 +1,19 @@
 """`seeds: {until, most}` on a real Slurm: looks beside the head, the report in a job, pairs on the same node."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
 from ..patience import run
 from ..test_until import env, experiment, snakemake_command  # noqa: F401 (a fixture)
-from .cluster import Cluster
 from .test_training import SlurmSite
 
 
 @pytest.mark.full("a scenario on a real Slurm")
 def test_pairs_are_added_on_slurm_and_the_report_is_made_in_a_job(
-    cluster: Cluster,
-    experiment: Path,  # noqa: F811
-) -> None:
+    cluster,
+    experiment,  # noqa: F811
+):
     (experiment / "site").mkdir()
     site = SlurmSite(experiment / "site", cluster)
     told = env(experiment) | site.env | {"BENCH": str(experiment)}

@@ -1,12 +1,8 @@
 """One answer of Slurm's for all who wait; here Slurm is a script that counts how often it was asked."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,13 +19,13 @@ NAME = "vllm-s0.0123456789abcdef"
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+def fake(tmp_path, monkeypatch):
     """Put a command of Slurm in front of PATH; returns the file that has a line for each call."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-    def make(command: str, script: str) -> Path:
+    def make(command, script):
         calls = tmp_path / f"{command}.calls"
         (folder / command).write_text(f'#!/bin/bash\necho "$@" >> {calls}\n{script}\n')
         (folder / command).chmod(0o755)
@@ -38,12 +34,12 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
     return make
 
 
-def line(job_id: str = "7", state: str = "RUNNING", reason: str = "None", name: str = NAME) -> str:
+def line(job_id="7", state="RUNNING", reason="None", name=NAME):
     fields = [job_id, state, "gpu[1-2]", "20:00:00", "19:00:00", "2026-11-20T10:00:00", "N/A", "h100", reason]
     return "\x1f".join([*fields, name])
 
 
-def squeue(*lines: str) -> str:
+def squeue(*lines):
     """A script that prints what squeue prints: a header, and each record with its mark."""
     header = [
         "JOBID",
@@ -60,13 +56,13 @@ def squeue(*lines: str) -> str:
     return "\n".join(f"printf '%s\\x1e\\n' '{record}'" for record in ("\x1f".join(header), *lines))
 
 
-def sacct(*lines: str) -> str:
+def sacct(*lines):
     """A script that prints what sacct prints, from lines whose fields stand between bars."""
     header = "JobIDRaw|State|ExitCode|NodeList|JobName"
     return "\n".join(f"echo '{line.replace('|', chr(31))}'" for line in (header, *lines))
 
 
-def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
+def test_squeues_lines_are_read(fake):
     calls = fake("squeue", squeue(line(), line("8", "PENDING", "(Resources)")))
     jobs = slurm.queue()
     assert list(jobs) == ["7", "8"]
@@ -87,7 +83,7 @@ def test_squeues_lines_are_read(fake: Callable[[str, str], Path]) -> None:
         ("PENDING", None, None),
     ],
 )
-def test_saccts_lines_are_read(fake: Callable[[str, str], Path], state: str, known: str | None, by: str | None) -> None:
+def test_saccts_lines_are_read(fake, state, known, by):
     fake("sacct", sacct(f"7|{state}|0:9|gpu1|{NAME}"))
     found = slurm.accounting(["7"])
     assert found == ({"7": EndedJob("7", known, "0:9", by, "gpu1", NAME)} if known else {})
@@ -103,23 +99,21 @@ def test_saccts_lines_are_read(fake: Callable[[str, str], Path], state: str, kno
         squeue("no number" + line()),
     ],
 )
-def test_an_answer_that_is_empty_cut_or_foreign_is_no_answer(fake: Callable[[str, str], Path], script: str) -> None:
+def test_an_answer_that_is_empty_cut_or_foreign_is_no_answer(fake, script):
     fake("squeue", script)
     with pytest.raises(SlurmError, match="squeue's answer cannot be read"):
         slurm.queue()
 
 
 @pytest.mark.parametrize("script", ["echo 'Unable to contact slurm controller' >&2; exit 1", "sleep 9"])
-def test_a_command_that_fails_or_hangs_is_an_error(
-    fake: Callable[[str, str], Path], script: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_fails_or_hangs_is_an_error(fake, script, monkeypatch):
     monkeypatch.setattr(slurm, "PATIENCE_S", 0.5)
     fake("squeue", script)
     with pytest.raises(SlurmError, match=r"Unable to contact slurm controller|did not answer within"):
         slurm.queue()
 
 
-def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_many_who_wait_ask_once(fake, tmp_path):
     calls = fake("squeue", f"sleep 0.3; {squeue(line())}")
     program = (
         "import sys, time; from pathlib import Path; from workflow.slurm.shared_answer import ask\n"
@@ -135,7 +129,7 @@ def test_many_who_wait_ask_once(fake: Callable[[str, str], Path], tmp_path: Path
     assert calls.read_text().count("\n") == 1
 
 
-def test_an_answer_is_kept_while_slurm_is_silent_and_says_so(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_an_answer_is_kept_while_slurm_is_silent_and_says_so(fake, tmp_path):
     fake("squeue", squeue(line()))
     first = ask(tmp_path, fresh=True)
     calls = fake("squeue", "echo down >&2; exit 1")
@@ -145,7 +139,7 @@ def test_an_answer_is_kept_while_slurm_is_silent_and_says_so(fake: Callable[[str
     assert again == later and calls.read_text().count("\n") == 2, "a failure is not asked again at once, either"
 
 
-def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake, tmp_path):
     fake("squeue", squeue(line("7"), line("8", "COMPLETED", name="somebody elses")))
     calls = fake("sacct", sacct(f"9|TIMEOUT|0:0|gpu1|{NAME}"))
     ask(tmp_path, fresh=True)
@@ -160,7 +154,7 @@ def test_accounting_is_asked_only_of_what_ended_or_is_missed(fake: Callable[[str
     assert not ask(tmp_path, fresh=True).accounting
 
 
-def scontrol(state: str = "PENDING", job_id: str = "7") -> str:
+def scontrol(state="PENDING", job_id="7"):
     """A script that prints what `scontrol --oneliner show job` prints."""
     return (
         f"echo 'JobId={job_id} JobName={NAME} UserId=root(0) JobState={state} Reason=Priority TimeLimit=01:00:00 "
@@ -171,7 +165,7 @@ def scontrol(state: str = "PENDING", job_id: str = "7") -> str:
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
-def test_no_job_is_lost_on_squeues_word_alone(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_no_job_is_lost_on_squeues_word_alone(fake, tmp_path):
     fake("squeue", squeue())
     fake("sacct", sacct())
     calls = fake("scontrol", scontrol())
@@ -191,9 +185,7 @@ def test_no_job_is_lost_on_squeues_word_alone(fake: Callable[[str, str], Path], 
 
 
 @pytest.mark.parametrize("script", [scontrol("COMPLETED"), scontrol(job_id="70"), "echo nonsense", "exit 1"])
-def test_what_scontrol_does_not_have_alive_squeue_need_not_have(
-    fake: Callable[[str, str], Path], tmp_path: Path, script: str
-) -> None:
+def test_what_scontrol_does_not_have_alive_squeue_need_not_have(fake, tmp_path, script):
     fake("squeue", squeue())
     fake("sacct", sacct())
     fake("scontrol", script)
@@ -202,7 +194,7 @@ def test_what_scontrol_does_not_have_alive_squeue_need_not_have(
     assert answered.error is None and not answered.jobs
 
 
-def test_damaged_and_future_answers_are_no_answers(fake: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_damaged_and_future_answers_are_no_answers(fake, tmp_path):
     fake("squeue", squeue(line()))
     (tmp_path / "answer.json").write_text('{"asked": 1, "jo')
     assert read(tmp_path) == Answer()
@@ -213,7 +205,7 @@ def test_damaged_and_future_answers_are_no_answers(fake: Callable[[str, str], Pa
     assert ask(tmp_path).tried < tried + 1000
 
 
-def test_jobs_of_a_name_are_those_that_live(tmp_path: Path) -> None:
+def test_jobs_of_a_name_are_those_that_live(tmp_path):
     fields = ("gpu1", "", "", None, None, "h100", "", NAME)
     jobs = {
         str(number): slurm.QueueJob(str(number), state, *fields)
@@ -223,11 +215,11 @@ def test_jobs_of_a_name_are_those_that_live(tmp_path: Path) -> None:
     assert Answer(jobs=jobs).jobs_named("other") == []
 
 
-def test_what_slurm_tells_of_an_end(tmp_path: Path) -> None:
+def test_what_slurm_tells_of_an_end(tmp_path):
     made = MadeRun(tmp_path, "vllm-s0").job()
     job = made.paths.job(1)
 
-    def kind(state: str, exit_code: str | None = None) -> str:
+    def kind(state, exit_code=None):
         ended = None if exit_code is None else EndedJob("7", state, exit_code, None, "", NAME)
         return str(end_from_slurm(made.paths, job, ended, state)["kind"])
 

@@ -1,7 +1,5 @@
 """Every reason for which Slurm lets a job wait is explained, and one that never ends has a remedy."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -45,10 +43,10 @@ QOSGrpWallLimit AssocGrpCPUMinutesLimit AssocGrpWallLimit AssocGrpGRESMinutes QO
         ("launch failed requeued held", "`scontrol release`"),
     ],
 )
-def test_the_remedy_names_the_key(reason: str, says: str) -> None:
+def test_the_remedy_names_the_key(reason, says):
     assert says in explain_wait(reason)
 
 
-def test_an_unknown_reason_is_shown_as_it_is() -> None:
+def test_an_unknown_reason_is_shown_as_it_is():
     assert explain_wait("SomethingNew") == explain_wait("") == explain_wait("None") == ""
     assert not re.search(r"\{\}", "".join(map(explain_wait, (OF_A_JOB + THAT_END + HELD).split())))

@@ -1,11 +1,8 @@
 """A training job's request is read in any form in which people write it; what cannot work is refused."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h", "mem_mb": "1500000"}
 
 
-def told(on_slurm: bool = True, **given: str) -> str:
+def told(on_slurm=True, **given):
     """Everything that is wrong with a request."""
     return "\n".join(map(str, read_request(GOOD | given, on_slurm=on_slurm).errors))
 
 
-def test_the_rule_and_the_reader_know_the_same_keys() -> None:
+def test_the_rule_and_the_reader_know_the_same_keys():
     rule = (ROOT / "rules" / "train.smk").read_text()
     resources = rule[rule.index("    resources:") : rule.index("    params:")]
     assert set(re.findall(r"^        (\w+)=", resources, re.MULTILINE)) == set(KEYS)
@@ -40,7 +37,7 @@ def test_the_rule_and_the_reader_know_the_same_keys() -> None:
     ("text", "minutes"),
     [("20h", 1200), ("1.5d", 2160), ("2h30m", 150), ("30s", 1), ("1-00:00:00", 1440), ("0-20:30", 1230)],
 )
-def test_a_time_is_read_as_people_and_slurm_write_it(text: str, minutes: int) -> None:
+def test_a_time_is_read_as_people_and_slurm_write_it(text, minutes):
     assert minutes_of(text) == minutes
 
 
@@ -55,7 +52,7 @@ def test_a_time_is_read_as_people_and_slurm_write_it(text: str, minutes: int) ->
         ("soon", "runtime 'soon' is not a time; write minutes (1200), 20h or 1-00:00:00"),
     ],
 )
-def test_a_time_that_cannot_be_meant_is_told(text: str, says: str) -> None:
+def test_a_time_that_cannot_be_meant_is_told(text, says):
     with pytest.raises(RequestError, match=re.escape(says)):
         minutes_of(text)
 
@@ -64,12 +61,12 @@ def test_a_time_that_cannot_be_meant_is_told(text: str, says: str) -> None:
     ("text", "megabytes"),
     [("1500000", 1500000), ("1500G", 1500000), ("800GB", 800000), ("1.5T", 1500000), ("1GiB", 1073), ("500 MB", 500)],
 )
-def test_memory_is_read_with_its_unit(text: str, megabytes: int) -> None:
+def test_memory_is_read_with_its_unit(text, megabytes):
     assert megabytes_of(text) == megabytes
     assert read_request({"mem": text}, on_slurm=False).site["mem_mb"] == megabytes
 
 
-def test_memory_that_is_no_size_or_is_given_twice_is_told() -> None:
+def test_memory_that_is_no_size_or_is_given_twice_is_told():
     assert "mem_mb 'much' is not a size; write MB (1500000) or 1500GB" in told(mem_mb="much")
     assert "train: has mem_mb and mem, which mean the same" in told(mem="1G")
     assert read_request({"mem_mib": "1000"}, on_slurm=False).site["mem_mb"] == 1048
@@ -82,14 +79,14 @@ def test_memory_that_is_no_size_or_is_given_twice_is_told() -> None:
         ("gpu:h100:many", "is not Slurm's syntax"),
     ],
 )
-def test_a_wrong_gres_is_a_matter_of_syntax(gres: str, says: str) -> None:
+def test_a_wrong_gres_is_a_matter_of_syntax(gres, says):
     with pytest.raises(RequestError, match=re.escape(says)):
         gpus_of_gres(gres)
     assert says in told(gres=gres)
 
 
 @pytest.mark.parametrize(("key", "near"), [("account", "slurm_account"), ("gpus", "gres")])
-def test_a_key_that_the_rule_does_not_have_is_told_with_the_right_one(key: str, near: str) -> None:
+def test_a_key_that_the_rule_does_not_have_is_told_with_the_right_one(key, near):
     assert f"train: has no key {key}; did you mean {near}? Correct it under set-resources: train:" in told(**{key: "x"})
     assert f"has no key {key}" in told(on_slurm=False, **{key: "x"}), "on this machine, too"
 
@@ -103,11 +100,11 @@ def test_a_key_that_the_rule_does_not_have_is_told_with_the_right_one(key: str, 
         ({"cpus_per_task": "many"}, "cpus_per_task 'many' is not a whole number above 0"),
     ],
 )
-def test_what_a_job_cannot_do_without_is_told(given: dict[str, str], says: str) -> None:
+def test_what_a_job_cannot_do_without_is_told(given, says):
     assert says in told(**given)
 
 
-def test_a_good_request_is_read() -> None:
+def test_a_good_request_is_read():
     request = read_request(GOOD | {"setup": "profiles/slurm/setup.sh", "qos": "high"})
     assert not request.errors
     assert (request.cpus, request.gpus, request.nodes, request.runtime_min) == (64, 8, 1, 1200)
@@ -115,7 +112,7 @@ def test_a_good_request_is_read() -> None:
     assert sbatch_options(request.site) == {"partition": "h100", "gres": "gpu:h100:8", "qos": "high", "mem": "1500000M"}
 
 
-def test_a_setup_script_of_windows_is_refused(tmp_path: Path) -> None:
+def test_a_setup_script_of_windows_is_refused(tmp_path):
     setup = tmp_path / "set up.sh"
     setup.write_bytes(b"export FOO=1\r\nmodule load cuda\r\n")
     assert "has Windows line ends (CRLF)" in (said := told(setup=str(setup)))
@@ -124,7 +121,7 @@ def test_a_setup_script_of_windows_is_refused(tmp_path: Path) -> None:
     assert not told(setup=str(setup))
 
 
-def test_what_snakemake_computes_is_left_to_it() -> None:
+def test_what_snakemake_computes_is_left_to_it():
     request = read_request(GOOD | {"runtime": "attempt * 600", "mem_mb": "f(wildcards)", "nodes": "2 if True else 1"})
     assert not request.errors
     assert (request.runtime_min, request.nodes, request.site["mem_mb"]) == (None, None, None)
@@ -133,13 +130,13 @@ def test_what_snakemake_computes_is_left_to_it() -> None:
 # slurm_extra --------------------------------------------------------------------------------------------------------
 
 
-def extra(text: str, **given: str) -> dict[str, Any]:
+def extra(text, **given):
     request = read_request(GOOD | given | {"slurm_extra": text})
     assert not request.errors, request.errors
     return sbatch_options(request.site)
 
 
-def test_options_of_sbatch_are_carried() -> None:
+def test_options_of_sbatch_are_carried():
     text = '--exclusive --comment="it\'s a # of 100%" --nice 100 --licenses=foo:2 --exclusive=user --mail-type=END'
     found = extra(text)
     assert found.items() >= {"comment": "it's a # of 100%", "nice": "100", "licenses": "foo:2"}.items()
@@ -147,7 +144,7 @@ def test_options_of_sbatch_are_carried() -> None:
     assert extra("--exclusive")["exclusive"] is True
 
 
-def test_options_with_a_key_of_their_own_become_that_key() -> None:
+def test_options_with_a_key_of_their_own_become_that_key():
     request = read_request(GOOD | {"slurm_extra": "--qos high --constraint='a100&ib' --account=lab --gres=gpu:h100:8"})
     assert not request.errors
     site = request.site
@@ -163,7 +160,7 @@ open-mode=truncate depend=1 out=x no-req get-user-env
 
 
 @pytest.mark.parametrize("option", REFUSED.split())
-def test_options_that_a_run_depends_on_are_refused_with_the_reason(option: str) -> None:
+def test_options_that_a_run_depends_on_are_refused_with_the_reason(option):
     said = told(slurm_extra=f"--exclusive --{option}")
     assert re.search(rf"slurm_extra cannot have --{option.partition('=')[0]}\S*: .+; remove it under", said), said
 
@@ -176,23 +173,23 @@ def test_options_that_a_run_depends_on_are_refused_with_the_reason(option: str) 
         ("--comment=$'a\nb'", "is not --name"),
     ],
 )
-def test_what_is_no_option_is_refused(text: str, says: str) -> None:
+def test_what_is_no_option_is_refused(text, says):
     assert says in told(slurm_extra=text)
 
 
 # Against the experiment ---------------------------------------------------------------------------------------------
 
 
-def spec(**more: Any) -> dict[str, Any]:
+def spec(**more):
     workload = {"gpus_per_node": 8, "nodes": 1} | more.pop("workload", {})
     return {"arm": "vllm", "trainer": "verl", "ray": True, "env": {}, "workload": workload, **more}
 
 
-def site(**train: str) -> Site:
+def site(**train):
     return Site({key: value for key, value in (GOOD | train).items() if value != "-"}, Path("p"), True)
 
 
-def test_a_request_that_fits_passes() -> None:
+def test_a_request_that_fits_passes():
     require_requests(site(), [spec(), spec(workload={"gpus_per_node": 4})])
     require_requests(site(gres="-"), [spec(), spec(workload={"gpus_per_node": 4})])
     require_requests(site(runtime="attempt * 60", nodes="1 if attempt else 2"), [spec()])
@@ -209,7 +206,7 @@ def test_a_request_that_fits_passes() -> None:
         ("nodes", "pair 'nodes' is not node or off"),
     ],
 )
-def test_a_pair_trains_on_its_nodes_or_anywhere(pair: str, says: str) -> None:
+def test_a_pair_trains_on_its_nodes_or_anywhere(pair, says):
     assert says in told(pair=pair) and bool(says) == bool(told(pair=pair))
     if pair == "allocation":
         assert "write pair: node, or give all arms one nodelist or reservation" in told(pair=pair)

@@ -1,7 +1,5 @@
 """What a profile says of a training job's GPUs and walltime."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,11 +24,11 @@ CPU = {"nodes": 1, "gpus_per_node": 0}
         ("license:3", 0),
     ],
 )
-def test_gpus_of_a_node(gres: str, gpus: int) -> None:
+def test_gpus_of_a_node(gres, gpus):
     assert gpus_of_gres(gres) == gpus
 
 
-def test_a_time_that_yaml_misreads_is_told(tmp_path: Path) -> None:
+def test_a_time_that_yaml_misreads_is_told(tmp_path):
     (tmp_path / "config.yaml").write_text("set-resources:\n  train:\n    runtime: 4:00:00\n")
     says = r"runtime 14400 min is 10 days; did YAML read 4:00:00\? Write 4h or 240 under .*, or 14400m if that is meant"
     with pytest.raises(UserError, match=says):
@@ -39,7 +37,7 @@ def test_a_time_that_yaml_misreads_is_told(tmp_path: Path) -> None:
     assert read_site(tmp_path).runtime_min == 240
 
 
-def test_text_has_quotes_as_snakemake_needs_them_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_has_quotes_as_snakemake_needs_them_or_not(tmp_path, monkeypatch):
     monkeypatch.setenv("MINE", "lab")
     lines = {"slurm_partition": "\"'all'\"", "slurm_account": "$MINE", "qos": "", "constraint": "a&b"}
     lines |= {"slurm_extra": '"\'--comment=\\"a b\\"\'"', "gres": "'gpu:8'"}
@@ -50,7 +48,7 @@ def test_text_has_quotes_as_snakemake_needs_them_or_not(tmp_path: Path, monkeypa
     assert (site["constraint"], site["gres"], site["extra"]) == ("a&b", "gpu:8", {"comment": "a b"})
 
 
-def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
+def test_a_profile_is_read_in_both_its_forms(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("set-resources:\n  train:\n    gres: \"'gpu:h100:8'\"\n    nodes: 2\n    runtime: 20h\n")
     read = read_site(tmp_path)
@@ -69,7 +67,7 @@ def test_a_profile_is_read_in_both_its_forms(tmp_path: Path) -> None:
     assert read_site(tmp_path).gpus(CPU) == 0, "Snakemake takes a file for its own version first"
 
 
-def test_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_profile_that_is_not_there_is_told(tmp_path):
     with pytest.raises(UserError, match=r"no such profile: .*nowhere .*; known: profiles/local, profiles/slurm$"):
         read_site(tmp_path / "nowhere")
     (tmp_path / "config.yaml").write_text("a: [")

@@ -10,7 +10,6 @@ import os
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,15 +19,7 @@ PLACEHOLDER = "/placehold" * 20
 """Stands for the prefix in files that hold it; conda puts the real one there."""
 
 
-def write_package(
-    folder: Path,
-    name: str,
-    version: str,
-    files: dict[str, str | bytes],
-    *,
-    links: dict[str, str] | None = None,
-    depends: tuple[str, ...] = (),
-) -> Path:
+def write_package(folder, name, version, files, *, links=None, depends=()):
     """A conda package for linux-64, build `0`; text that holds PLACEHOLDER gets the prefix when it is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
@@ -64,7 +55,7 @@ def write_package(
     return package
 
 
-def write_python(folder: Path) -> Path:
+def write_python(folder):
     """A package named python: this machine's interpreter, which takes the folder it lies in for its own."""
     release = f"{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(sys.base_prefix) / "bin" / f"python{release}"
@@ -74,12 +65,12 @@ def write_python(folder: Path) -> Path:
     return write_package(folder, "python", f"{release}.7", files, links=links)
 
 
-def write_python_package(folder: Path, name: str, version: str, *, payload: int = 0) -> Path:
+def write_python_package(folder, name, version, *, payload=0):
     """A Python package that conda installs, with its metadata; `payload` random bytes make it large."""
     site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     module = name.replace("-", "_")
     info = f"{site}/{module}-{version}.dist-info"
-    files: dict[str, str | bytes] = {
+    files = {
         f"{site}/{module}.py": "origin = 'conda'\n",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/INSTALLER": "conda\n",
@@ -94,11 +85,11 @@ def write_python_package(folder: Path, name: str, version: str, *, payload: int 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, channel: Channel, *arguments: object) -> None:
+    def __init__(self, channel, *arguments):
         self.channel = channel
-        super().__init__(*arguments)  # type: ignore[arg-type]
+        super().__init__(*arguments)
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         channel = self.channel
         path = channel.folder / self.path.lstrip("/")
         asked = self.headers.get("Range")
@@ -118,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.wfile.write(content[start:])
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         pass
 
 
@@ -133,10 +124,10 @@ class Channel:
     """While it is cleared, every answer waits."""
 
     @property
-    def packages(self) -> list[Path]:
+    def packages(self):
         return sorted((self.folder / "linux-64").iterdir())
 
-    def lock(self, wishes: list[str], folder: Path, *, url: str | None = None) -> None:
+    def lock(self, wishes, folder, *, url=None):
         """Writes environment.yml and a conda-lock.yml of everything that the channel has."""
         environment = "channels:\n  - nodefaults\ndependencies:\n" + "".join(f'  - "{wish}"\n' for wish in wishes)
         (folder / "environment.yml").write_text(environment)
@@ -152,7 +143,7 @@ class Channel:
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Channel]:
+def serving(folder):
     """Serves that folder as a channel until the block ends."""
     channel = Channel(folder)
     channel.gate.set()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -27,16 +26,7 @@ from .. import patience
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def write_wheel(
-    folder: Path,
-    name: str,
-    version: str,
-    *,
-    code: str = "",
-    payload: int = 0,
-    script: bool = False,
-    files: dict[str, bytes] | None = None,
-) -> Path:
+def write_wheel(folder, name, version, *, code="", payload=0, script=False, files=None):
     """A wheel with one module, `payload` random bytes, more files and, if asked for, a console script of its name."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
@@ -65,7 +55,7 @@ def write_wheel(
     return wheel
 
 
-def interpreter(folder: Path, *wheels: Path, below: str = sys.executable) -> Path:
+def interpreter(folder, *wheels, below=sys.executable):
     """An environment of its own with those wheels: what somebody else has installed."""
     uv = find_uv()
     subprocess.run([uv, "venv", "-q", "--python", below, folder], check=True)
@@ -79,18 +69,18 @@ class _Handler(SimpleHTTPRequestHandler):
     gate: threading.Event
     asked: threading.Event
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         if self.path.endswith(".whl"):
             self.asked.set()
             self.gate.wait()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the builder was killed
             super().do_GET()
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         # uv reads metadata by byte ranges where it can; this server has none, and says so.
         self.send_error(405)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         pass
 
 
@@ -103,7 +93,7 @@ class Index:
     gate: threading.Event
     asked: threading.Event
 
-    def add(self, wheel: Path, *, claimed_sha256: str | None = None) -> None:
+    def add(self, wheel, *, claimed_sha256=None):
         """Serves that wheel; the index page claims its hash, or another one."""
         name = wheel.name.rpartition("-")[0] if wheel.name.endswith(".tar.gz") else wheel.name.split("-")[0]
         name = name.replace("_", "-")
@@ -117,7 +107,7 @@ class Index:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
+def index(tmp_path):
     """An empty index, serving until the test ends."""
     folder = tmp_path / "index"
     (folder / "simple").mkdir(parents=True)
@@ -144,13 +134,13 @@ class Site:
     stacks: Path
     environ: dict[str, str] = field(default_factory=dict)
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments):
         return [sys.executable, "-m", "workflow.stacks", "--envs", str(self.envs), *arguments]
 
-    def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments, **environ):
         return patience.run(self.command(*arguments), 180, env={**self.environ, **environ}, cwd=self.root)
 
-    def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+    def start(self, *arguments, **environ):
         return subprocess.Popen(
             self.command(*arguments),
             env=self.environ | environ,
@@ -160,10 +150,10 @@ class Site:
             text=True,
         )
 
-    def build(self, name: str = "tiny", **environ: str) -> subprocess.CompletedProcess[str]:
+    def build(self, name="tiny", **environ):
         return self.run("build", name, "--stacks-dir", str(self.stacks), **environ)
 
-    def write_stack(self, requirements: str, *, name: str = "tiny", probes: str = "[]", extra: str = "") -> Path:
+    def write_stack(self, requirements, *, name="tiny", probes="[]", extra=""):
         folder = self.envs / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "stack.yaml").write_text(
@@ -177,14 +167,14 @@ class Site:
         )
         return folder
 
-    def built(self, name: str = "tiny") -> list[Path]:
+    def built(self, name="tiny"):
         """Everything under the stack's folder but the lock file: finished and unfinished environments alike."""
         folder = self.stacks / name
         return sorted(path for path in folder.iterdir() if path.name != ".lock") if folder.is_dir() else []
 
 
 @pytest.fixture
-def site(tmp_path: Path, index: Index) -> Site:
+def site(tmp_path, index):
     """A site whose pip knows only the index on loopback; it defines no stack yet."""
     envs = tmp_path / "envs"
     envs.mkdir()
@@ -205,7 +195,7 @@ def site(tmp_path: Path, index: Index) -> Site:
 
 
 @pytest.fixture
-def tiny(site: Site, index: Index, tmp_path: Path) -> Site:
+def tiny(site, index, tmp_path):
     """The site with one locked stack, `tiny`: rbt-alpha with a console script, and rbt-beta."""
     index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0", script=True))
     index.add(write_wheel(tmp_path / "wheels", "rbt-beta", "2.0"))
@@ -217,7 +207,7 @@ def tiny(site: Site, index: Index, tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 2 MiB."""
     folder = tmp_path / "small"
     folder.mkdir()

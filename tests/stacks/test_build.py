@@ -1,7 +1,5 @@
 """A stack is built whole, verified, once, or not at all: real uv, real wheels, real signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -12,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from .. import patience
-from .conftest import Index, Site, write_wheel
+from .conftest import write_wheel
 
 
-def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) -> None:
+def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny):
     first = tiny.build()
     assert first.returncode == 0, first.stderr
     # What it takes, that it is verified, and that it is ready: a quickstart builds three.
@@ -48,7 +46,7 @@ def test_a_built_stack_works_where_it_lies_and_is_not_built_again(tiny: Site) ->
 
 
 @pytest.mark.full("stacks are built")
-def test_a_new_lock_makes_a_new_environment_beside_the_old(tiny: Site, index: Index, tmp_path: Path) -> None:
+def test_a_new_lock_makes_a_new_environment_beside_the_old(tiny, index, tmp_path):
     assert tiny.build().returncode == 0
     (old,) = tiny.built()
     index.add(write_wheel(tmp_path / "wheels", "rbt-beta", "2.1"))
@@ -60,7 +58,7 @@ def test_a_new_lock_makes_a_new_environment_beside_the_old(tiny: Site, index: In
     assert len(new) == 1 and json.loads((new[0] / "verify.json").read_text())["packages"]["rbt-beta"] == "2.1"
 
 
-def test_a_changed_verify_is_run_without_a_new_build(tiny: Site) -> None:
+def test_a_changed_verify_is_run_without_a_new_build(tiny):
     assert tiny.build().returncode == 0
     (folder,) = tiny.built()
     inode = (folder / "env").stat().st_ino
@@ -72,7 +70,7 @@ def test_a_changed_verify_is_run_without_a_new_build(tiny: Site) -> None:
 
 
 @pytest.mark.full("stacks are built")
-def test_a_damaged_environment_is_noticed_and_replaced(tiny: Site) -> None:
+def test_a_damaged_environment_is_noticed_and_replaced(tiny):
     assert tiny.build().returncode == 0
     (folder,) = tiny.built()
     (damaged,) = (folder / "env").glob("lib/python*/site-packages/rbt_beta-2.0.dist-info")
@@ -84,7 +82,7 @@ def test_a_damaged_environment_is_noticed_and_replaced(tiny: Site) -> None:
     assert tiny.built() == [folder] and json.loads((folder / "verify.json").read_text())["ok"]
 
 
-def test_a_failing_check_fails_the_build_and_names_the_locks_line(site: Site, tiny: Site) -> None:
+def test_a_failing_check_fails_the_build_and_names_the_locks_line(site, tiny):
     verify = tiny.envs / "tiny" / "verify.py"
     verify.write_text(verify.read_text().replace("'1.0'", "'1.1'"))
     failed = tiny.build()
@@ -95,7 +93,7 @@ def test_a_failing_check_fails_the_build_and_names_the_locks_line(site: Site, ti
 
 @pytest.mark.full("stacks are built")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, number: signal.Signals) -> None:
+def test_an_interrupted_build_leaves_nothing_half(tiny, index, number):
     index.gate.clear()
     index.asked.clear()
     builder = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
@@ -114,7 +112,7 @@ def test_an_interrupted_build_leaves_nothing_half(tiny: Site, index: Index, numb
     assert folder.name == json.loads((folder / "verify.json").read_text())["lock_id"]
 
 
-def test_two_builders_build_once(tiny: Site, index: Index) -> None:
+def test_two_builders_build_once(tiny, index):
     index.gate.clear()
     index.asked.clear()
     first = tiny.start("build", "tiny", "--stacks-dir", str(tiny.stacks))
@@ -131,7 +129,7 @@ def test_two_builders_build_once(tiny: Site, index: Index) -> None:
     assert len(tiny.built()) == 1
 
 
-def test_a_tampered_wheel_is_named(tiny: Site, index: Index, tmp_path: Path) -> None:
+def test_a_tampered_wheel_is_named(tiny, index, tmp_path):
     wheel = index.folder / "files" / "rbt_beta-2.0-py3-none-any.whl"
     shutil.copy(write_wheel(tmp_path / "other", "rbt-beta", "2.0", code="evil = True\n"), wheel)
     failed = tiny.build(UV_CACHE_DIR=str(tmp_path / "cold"))
@@ -140,7 +138,7 @@ def test_a_tampered_wheel_is_named(tiny: Site, index: Index, tmp_path: Path) -> 
     assert tiny.built() == []
 
 
-def test_a_source_without_the_package_is_told(tiny: Site, tmp_path: Path) -> None:
+def test_a_source_without_the_package_is_told(tiny, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     failed = tiny.build(
@@ -152,7 +150,7 @@ def test_a_source_without_the_package_is_told(tiny: Site, tmp_path: Path) -> Non
     assert tiny.built() == []
 
 
-def test_a_source_that_does_not_answer_is_told_without_its_password(tiny: Site, tmp_path: Path) -> None:
+def test_a_source_that_does_not_answer_is_told_without_its_password(tiny, tmp_path):
     failed = tiny.build(PIP_INDEX_URL="http://me:secret@127.0.0.1:9/simple", UV_CACHE_DIR=str(tmp_path / "cold"))
     assert failed.returncode == 1
     assert "a package source could not be read: http://127.0.0.1:9/" in failed.stderr.replace("***@", "")
@@ -160,7 +158,7 @@ def test_a_source_that_does_not_answer_is_told_without_its_password(tiny: Site, 
 
 
 @pytest.mark.full("stacks are built")
-def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_is_told_and_cleaned(site, index, tmp_path, small_disk):
     index.add(write_wheel(tmp_path / "wheels", "rbt-large", "1.0", payload=4 * 2**20))
     site.write_stack("rbt-large\n")
     assert site.run("lock", "tiny").returncode == 0
@@ -171,7 +169,7 @@ def test_a_disk_that_fills_up_is_told_and_cleaned(site: Site, index: Index, tmp_
 
 
 @pytest.mark.full("stacks are built")
-def test_a_killed_builder_of_another_host_is_left_alone_for_a_day(tiny: Site) -> None:
+def test_a_killed_builder_of_another_host_is_left_alone_for_a_day(tiny):
     foreign = tiny.stacks / "tiny" / ".building-0123456789ab-1@elsewhere"
     foreign.mkdir(parents=True)
     assert tiny.build().returncode == 0

@@ -1,12 +1,9 @@
 """A stack that is built by a Slurm job: what the job asks for follows from what the stack compiles."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ from workflow.stacks.source_builds import GIB_PER_JOB
 ROOT = ENVS.parent
 
 
-def planned(folder: Path, *arguments: str) -> dict[str, dict[str, str]]:
+def planned(folder, *arguments):
     """The resources of each stack's job of gpu-smoke under the shipped Slurm profile; nothing built yet."""
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--profile", "profiles/slurm"]
     command += ["--directory", str(folder), "--configfile", str(ROOT / "experiments/gpu-smoke.yaml"), *arguments]
@@ -31,7 +28,7 @@ def planned(folder: Path, *arguments: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", stack_names())
-def test_a_job_of_a_stack_that_compiles_has_memory_for_each_of_its_compilers(name: str) -> None:
+def test_a_job_of_a_stack_that_compiles_has_memory_for_each_of_its_compilers(name):
     stack = load_stack(name)
     if "flash-attn" not in stack.source_builds:
         assert stack.build_job == BUILD_JOB
@@ -43,7 +40,7 @@ def test_a_job_of_a_stack_that_compiles_has_memory_for_each_of_its_compilers(nam
 
 
 @pytest.mark.full("stacks are built")
-def test_the_default_slurm_profile_gives_a_build_what_it_needs(tmp_path: Path) -> None:
+def test_the_default_slurm_profile_gives_a_build_what_it_needs(tmp_path):
     asked = planned(tmp_path)
     assert sorted(asked) == ["verl09-sglang", "verl09-vllm"]
     for stack, resources in asked.items():

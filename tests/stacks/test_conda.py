@@ -3,14 +3,11 @@
 py-rattler installs the packages, as it does for users; they come from a channel on loopback.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +18,14 @@ from workflow.stacks.uv import configured_uv
 
 from .. import patience
 from ..programs import executable
-from .channel import PLACEHOLDER, Channel, serving, write_package, write_python, write_python_package
-from .conftest import PYTHON, Site
+from .channel import PLACEHOLDER, serving, write_package, write_python, write_python_package
+from .conftest import PYTHON
 
 pytestmark = pytest.mark.full("conda layers from a channel of the tests")
 
 
 @pytest.fixture(scope="session")
-def installer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installer(tmp_path_factory):
     """The folder with py-rattler, installed once: a site's own index has none."""
     folder = tmp_path_factory.mktemp("conda-installer")
     installer_library(folder, configured_uv())
@@ -36,7 +33,7 @@ def installer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def channel(tmp_path: Path) -> Iterator[Channel]:
+def channel(tmp_path):
     """A channel with a Python, a package that only conda has, one that the pip lock has too, and a compiler."""
     folder = tmp_path / "channel" / "linux-64"
     write_python(folder)
@@ -56,7 +53,7 @@ WISHES = [f"python {PYTHON}.*", "cuda-nvcc 12.4.*", "rbt-conda"]
 
 
 @pytest.fixture
-def layered(tiny: Site, channel: Channel, installer: Path, tmp_path: Path) -> Site:
+def layered(tiny, channel, installer, tmp_path):
     """The tiny stack with a conda layer, on a site whose PATH has a program called micromamba."""
     channel.lock(WISHES, tiny.envs / "tiny")
     stack = tiny.envs / "tiny" / "stack.yaml"
@@ -67,13 +64,13 @@ def layered(tiny: Site, channel: Channel, installer: Path, tmp_path: Path) -> Si
     return tiny
 
 
-def write_program(folder: Path) -> Path:
+def write_program(folder):
     """A folder for PATH with a micromamba: `auto` only looks whether it is there, and nobody runs it."""
     executable(folder / "micromamba", "exit 9")
     return folder
 
 
-def use_program(site: Site, folder: Path | None) -> None:
+def use_program(site, folder):
     """PATH without any conda program but those of that folder."""
     parts = [part for part in os.environ["PATH"].split(os.pathsep) if not has_program(Path(part))]
     site.environ["PATH"] = os.pathsep.join(([str(folder)] if folder else []) + parts)
@@ -81,15 +78,15 @@ def use_program(site: Site, folder: Path | None) -> None:
         site.environ.pop(key, None)
 
 
-def has_program(folder: Path) -> bool:
+def has_program(folder):
     return any((folder / name).exists() for name in ("micromamba", "mamba", "conda"))
 
 
-def entries(folder: Path) -> list[str]:
+def entries(folder):
     return sorted("env-…" if path.name.startswith("env-") else path.name for path in folder.iterdir())
 
 
-def test_a_conda_layer_is_installed_checked_and_recorded(layered: Site, channel: Channel) -> None:
+def test_a_conda_layer_is_installed_checked_and_recorded(layered, channel):
     built = layered.build()
     assert built.returncode == 0, built.stderr
     assert f"4 conda packages from {channel.url}" in built.stderr
@@ -120,12 +117,12 @@ def test_a_conda_layer_is_installed_checked_and_recorded(layered: Site, channel:
     assert again.returncode == 0 and again.stderr == "" and len(channel.asked) == asked
 
 
-def verdict_versions(channel: Channel) -> set[tuple[str, str]]:
+def verdict_versions(channel):
     return {(path.name.rsplit("-", 2)[0], path.name.rsplit("-", 2)[1]) for path in channel.packages}
 
 
-def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site, channel: Channel) -> None:
-    def how(*arguments: str) -> tuple[str, Path, str]:
+def test_another_backend_than_it_was_built_with_builds_it_anew(layered, channel):
+    def how(*arguments):
         done = layered.run("build", "tiny", "--stacks-dir", str(layered.stacks), *arguments)
         assert done.returncode == 0, done.stderr
         folder = Path(done.stdout.strip())
@@ -143,7 +140,7 @@ def test_another_backend_than_it_was_built_with_builds_it_anew(layered: Site, ch
     assert entries(renewed.parent) == ["env", "env-…", "verify.json"]
 
 
-def test_a_tampered_package_is_refused(layered: Site, channel: Channel, tmp_path: Path) -> None:
+def test_a_tampered_package_is_refused(layered, channel, tmp_path):
     evil = write_python_package(tmp_path / "evil", "rbt-conda", "1.5")
     shutil.copy(evil, channel.folder / "linux-64" / evil.name)
     failed = layered.build()
@@ -153,7 +150,7 @@ def test_a_tampered_package_is_refused(layered: Site, channel: Channel, tmp_path
     assert not list((layered.stacks / ".conda-packages").glob("rbt-conda*/info"))
 
 
-def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path) -> None:
+def test_without_conda_auto_says_what_is_left_out(layered, tmp_path):
     use_program(layered, None)
     fake_nvcc(tmp_path / "cuda" / "bin", "12.4")
     built = layered.build(CUDA_HOME=str(tmp_path / "cuda"))
@@ -167,14 +164,12 @@ def test_without_conda_auto_says_what_is_left_out(layered: Site, tmp_path: Path)
     assert (verdict["backend"], verdict["nvcc"], verdict["conda"]) == ("uv", "12.4", [])
 
 
-def fake_nvcc(folder: Path, release: str) -> None:
+def fake_nvcc(folder, release):
     executable(folder / "nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.131'")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_an_interrupted_conda_build_leaves_nothing_that_counts(
-    layered: Site, channel: Channel, number: signal.Signals
-) -> None:
+def test_an_interrupted_conda_build_leaves_nothing_that_counts(layered, channel, number):
     channel.gate.clear()
     builder = layered.start("build", "tiny", "--stacks-dir", str(layered.stacks))
     patience.until(lambda: channel.asked, builder.pid)

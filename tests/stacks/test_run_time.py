@@ -1,14 +1,11 @@
 """A stack's run-time environment: the same for its check, its jobs and what they start."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +15,7 @@ from workflow.stacks.definition import SITE_PACKAGES, load_stack
 from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
 
 from ..preload import RUNTIME, preloaded_library
-from .conftest import PYTHON, Index, Site, interpreter, write_wheel
+from .conftest import PYTHON, interpreter, write_wheel
 
 LIBRARIES = "nvidia/cu13/lib"
 # As SGLang starts its schedulers: whatever the shell is, the loader must find what the preloaded library needs.
@@ -32,7 +29,7 @@ PATHS = 'run_paths:\n  LD_LIBRARY_PATH: ["{site-packages}/nvidia/cu13/lib"]\n  L
 
 
 @pytest.fixture
-def preloading(site: Site, index: Index, tmp_path: Path) -> Site:
+def preloading(site, index, tmp_path):
     """A locked stack of one wheel: a library to preload, as torch_memory_saver's, and the runtime that it needs."""
     preload, runtime = preloaded_library(tmp_path / "made")
     code = "from pathlib import Path\nPRELOAD = str(Path(__file__).with_name('librbtpreload.so'))\n"
@@ -45,9 +42,7 @@ def preloading(site: Site, index: Index, tmp_path: Path) -> Site:
 
 
 @pytest.mark.full("stacks are built")
-def test_what_a_preloaded_library_needs_is_found_in_every_process(
-    preloading: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_preloaded_library_needs_is_found_in_every_process(preloading, tmp_path, monkeypatch):
     before = preloading.build()
     assert before.returncode == 1 and "a preloaded library loads: expected 0, got 127" in before.stderr
     stack = preloading.envs / "tiny" / "stack.yaml"
@@ -61,7 +56,7 @@ def test_what_a_preloaded_library_needs_is_found_in_every_process(
     assert verdict["run"]["paths"] == {"LD_LIBRARY_PATH": [listed]}, "no conda layer, no path of it"
 
     # A job's trainer, its Ray and the shells that they start.
-    order: dict[str, Any] = {"python": str(folder / "env" / "bin" / "python"), "cwd": "/", "cpus": 1, "env": {}}
+    order = {"python": str(folder / "env" / "bin" / "python"), "cwd": "/", "cpus": 1, "env": {}}
     order |= {"spec": {"workload": {}}}
     for inherited in ({}, {"LD_LIBRARY_PATH": "/site/lib"}):
         env = trainer_environment(order, {"PATH": os.environ["PATH"]} | inherited)
@@ -93,7 +88,7 @@ def test_what_a_preloaded_library_needs_is_found_in_every_process(
     assert again.returncode == 0, again.stderr
 
 
-def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path) -> None:
+def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path):
     """One library comes with an interpreter, another is in an environment over it."""
     for name in ("base", "env"):
         interpreter(tmp_path / name)
@@ -101,8 +96,8 @@ def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path
     (env / "over.pth").write_text(f"{base}\n")
     stack = replace(load_stack("verl09-sglang"), run_paths={"LD_LIBRARY_PATH": (f"{SITE_PACKAGES}/{LIBRARIES}",)})
 
-    def found() -> list[str]:
-        listed: list[str] = run_time(stack, "0123", tmp_path / "env")["paths"]["LD_LIBRARY_PATH"]
+    def found():
+        listed = run_time(stack, "0123", tmp_path / "env")["paths"]["LD_LIBRARY_PATH"]
         return [path.replace("{env}", str(tmp_path / "env")) for path in listed]
 
     assert found() == [f"{env}/{LIBRARIES}"], "the check says that it is not there"
@@ -112,7 +107,7 @@ def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path: Path
     assert found() == [f"{env}/{LIBRARIES}", f"{base}/{LIBRARIES}"]
 
 
-def test_paths_and_caches_of_a_process(tmp_path: Path) -> None:
+def test_paths_and_caches_of_a_process(tmp_path):
     run = {"paths": {"LD_LIBRARY_PATH": ["/a", "/b"]}, "caches": {"TRITON_CACHE_DIR": "triton"}, "cache": "s-0123"}
     told = {"environment": {"LD_LIBRARY_PATH": "/conda"}, "run": run}
     environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/site", "ROLLOUTBENCH_CACHE_DIR": str(tmp_path)}
@@ -132,7 +127,7 @@ def test_paths_and_caches_of_a_process(tmp_path: Path) -> None:
     assert other["TRITON_CACHE_DIR"] != env["TRITON_CACHE_DIR"], "a cache for each stack and lock"
 
 
-def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_caches_that_others_can_write_to_is_refused(tmp_path):
     own = tmp_path / f"rolloutbench-{os.getuid()}"
     own.mkdir(mode=0o777)
     own.chmod(0o777)
@@ -154,10 +149,10 @@ sys.stdin.read()
 """
 
 
-def test_runs_at_the_same_time_have_caches_of_their_own_and_later_ones_find_them_again(tmp_path: Path) -> None:
+def test_runs_at_the_same_time_have_caches_of_their_own_and_later_ones_find_them_again(tmp_path):
     environ = os.environ | {"ROLLOUTBENCH_CACHE_DIR": str(tmp_path)}
 
-    def start() -> tuple[subprocess.Popen[str], str]:
+    def start():
         run = subprocess.Popen(
             [sys.executable, "-c", HOLD], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -1,7 +1,5 @@
 """A package without a wheel is built from the lock's own archive, with the stack's compilers, or nothing is begun."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -15,7 +13,7 @@ from workflow.stacks.definition import load_stack
 from workflow.stacks.source_builds import GIB_PER_JOB, build_settings, jobs_at_once
 
 from ..programs import executable
-from .conftest import Index, Site, write_wheel
+from .conftest import write_wheel
 
 pytestmark = pytest.mark.full("packages built from their sources")
 
@@ -58,7 +56,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 """
 
 
-def write_sdist(folder: Path, *, backend: str = BACKEND) -> Path:
+def write_sdist(folder, *, backend=BACKEND):
     """An archive of rbt-kernel 1.0 whose metadata can only be had by running it."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {
@@ -75,7 +73,7 @@ def write_sdist(folder: Path, *, backend: str = BACKEND) -> Path:
     return path
 
 
-def write_nvcc(root: Path, release: str) -> Path:
+def write_nvcc(root, release):
     executable(root / "bin" / "nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
     return root
 
@@ -86,7 +84,7 @@ EXTRA = (
 
 
 @pytest.fixture
-def kernel(site: Site, index: Index, tmp_path: Path) -> Site:
+def kernel(site, index, tmp_path):
     """A locked stack of a wheel and a package that is built from source for CUDA 12.4; the machine has no nvcc."""
     index.add(write_wheel(tmp_path / "wheels", "rbt-alpha", "1.0"))
     index.add(write_sdist(tmp_path / "wheels"))
@@ -106,11 +104,11 @@ def kernel(site: Site, index: Index, tmp_path: Path) -> Site:
     return site
 
 
-def with_cuda(site: Site, root: Path) -> dict[str, str]:
+def with_cuda(site, root):
     return {"CUDA_HOME": str(root), "PATH": f"{root / 'bin'}{os.pathsep}{site.environ['PATH']}"}
 
 
-def test_it_is_built_after_the_wheels_with_the_stacks_settings(kernel: Site, tmp_path: Path) -> None:
+def test_it_is_built_after_the_wheels_with_the_stacks_settings(kernel, tmp_path):
     built = kernel.build(**with_cuda(kernel, write_nvcc(tmp_path / "cuda", "12.4")), MAX_JOBS="3")
     assert built.returncode == 0, built.stderr
     assert "building rbt-kernel 1.0 from source, 3 compilers at once: 10-60 minutes" in built.stderr
@@ -134,9 +132,7 @@ def test_it_is_built_after_the_wheels_with_the_stacks_settings(kernel: Site, tmp
         ("12.6", "/nvcc is of CUDA 12.6, and CUDA 12.4 is needed: make it known by CUDA_HOME or PATH"),
     ],
 )
-def test_without_the_right_compiler_nothing_is_begun(
-    kernel: Site, index: Index, tmp_path: Path, release: str | None, message: str
-) -> None:
+def test_without_the_right_compiler_nothing_is_begun(kernel, index, tmp_path, release, message):
     index.asked.clear()
     # Without CUDA_HOME the machine's own /usr/local/cuda would be found.
     cuda = with_cuda(kernel, write_nvcc(tmp_path / "cuda", release) if release else tmp_path / "cuda")
@@ -146,7 +142,7 @@ def test_without_the_right_compiler_nothing_is_begun(
     assert not index.asked.is_set() and kernel.built() == []
 
 
-def test_compilers_at_once_are_bound_by_memory_unless_told(kernel: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_at_once_are_bound_by_memory_unless_told(kernel, monkeypatch):
     stack = load_stack("tiny", kernel.envs)
     assert build_settings(stack, {})["MAX_JOBS"] == str(jobs_at_once({}))
     assert build_settings(stack, {"MAX_JOBS": "7"})["MAX_JOBS"] == "7"

@@ -1,10 +1,6 @@
 """pip's settings in uv's words, asked from the real pip."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,27 +43,27 @@ SECRET = "https://me:secret@mirror.invalid/simple"
         ),
     ],
 )
-def test_each_setting_has_its_word(settings: dict[str, Any], environ: dict[str, str], expected: dict[str, str]) -> None:
+def test_each_setting_has_its_word(settings, environ, expected):
     assert uv_environment(DEFAULTS | settings, environ) == ALWAYS | expected
 
 
-def test_a_lock_is_resolved_from_the_main_index_first() -> None:
+def test_a_lock_is_resolved_from_the_main_index_first():
     settings = DEFAULTS | {"extra_index_urls": ["https://part.invalid"]}
     first = uv_environment(settings, {}, main_index_first=True)
     assert first["UV_INDEX"] == "https://main.invalid/simple https://part.invalid"
 
 
-def test_the_users_index_strategy_stays() -> None:
+def test_the_users_index_strategy_stays():
     assert uv_environment(DEFAULTS, {"UV_INDEX_STRATEGY": "first-index"}) == {}
 
 
-def test_no_index_is_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_index_is_an_argument(monkeypatch):
     for value, arguments in (("1", ("--no-index",)), ("0", ())):
         monkeypatch.setenv("PIP_NO_INDEX", value)
         assert configured_uv().arguments == arguments
 
 
-def test_passwords_are_not_shown() -> None:
+def test_passwords_are_not_shown():
     environ = uv_environment(DEFAULTS | {"index_url": SECRET, "extra_index_urls": [SECRET]}, {})
     assert (
         Uv("uv", environ, ()).sources
@@ -78,7 +74,7 @@ def test_passwords_are_not_shown() -> None:
 
 
 @pytest.fixture
-def pip_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pip_conf(tmp_path, monkeypatch):
     """A pip configuration file that pip reads after every other one, and no PIP_* variable beside it."""
     for key in [key for key in os.environ if key.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(key)
@@ -87,7 +83,7 @@ def pip_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_pip_itself_is_asked(pip_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_itself_is_asked(pip_conf, monkeypatch):
     pip_conf.write_text(
         f"[global]\nindex-url = {SECRET}\ntimeout = 7\nfind-links =\n    /one\n    /two\ntrusted-host = a b\n"
         "extra-index-url = https://a.invalid https://b.invalid\n[install]\nno-index = yes\n"
@@ -106,7 +102,7 @@ def test_pip_itself_is_asked(pip_conf: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert pip_settings()["timeout"] == 7
 
 
-def test_pips_own_complaint_is_passed_on(pip_conf: Path) -> None:
+def test_pips_own_complaint_is_passed_on(pip_conf):
     pip_conf.write_text("[global]\ntimeout = soon\n")
     with pytest.raises(UserError, match=r"invalid floating-point value: 'soon'"):
         pip_settings()

@@ -1,9 +1,6 @@
 """Are the four verl stacks what their files and docs say: locks that agree, the article's pins?"""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -35,13 +32,13 @@ ARTICLE = {
 """What the article pins, from its steps 4 to 6; the rest of its list has bounds or no version."""
 
 
-def wanted(name: str) -> dict[str, Requirement]:
+def wanted(name):
     lines = (ENVS / name / "requirements.in").read_text(encoding="utf-8").splitlines()
     found = [Requirement(text) for line in lines if (text := line.partition("#")[0].strip())]
     return {canonicalize_name(requirement.name): requirement for requirement in found}
 
 
-def differences(pair: tuple[str, str]) -> dict[str, tuple[str, str]]:
+def differences(pair):
     one, other = (versions(name) for name in pair)
     return {
         package: (one[package], other[package]) for package in one if other.get(package, one[package]) != one[package]
@@ -49,7 +46,7 @@ def differences(pair: tuple[str, str]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_everything_without_a_wheel_is_named_with_the_metadata_of_its_pin(name: str) -> None:
+def test_everything_without_a_wheel_is_named_with_the_metadata_of_its_pin(name):
     locked = versions(name)
     told = re.findall(r'name = "(.+)"\nversion = "(.+)"', (ENVS / name / "uv.toml").read_text(encoding="utf-8"))
     stack = load_stack(name)
@@ -62,7 +59,7 @@ def test_everything_without_a_wheel_is_named_with_the_metadata_of_its_pin(name: 
 
 
 @pytest.mark.parametrize("package", sorted(ARTICLE))
-def test_the_articles_pins_are_asked_for_as_they_are(package: str) -> None:
+def test_the_articles_pins_are_asked_for_as_they_are(package):
     for name in PAIRS[0]:
         if package in {"sglang", "sgl-kernel", "flashinfer-python"} and name.endswith("vllm"):
             continue
@@ -71,14 +68,14 @@ def test_the_articles_pins_are_asked_for_as_they_are(package: str) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0][:6])
-def test_two_arms_differ_only_where_the_docs_say_that_the_engines_force_it(pair: tuple[str, str]) -> None:
+def test_two_arms_differ_only_where_the_docs_say_that_the_engines_force_it(pair):
     section = DOCS.read_text(encoding="utf-8").split(f"### verl {load_stack(pair[0]).trainer_version}\n")[1]
     rows = re.findall(r"^\| `([\w.-]+)` \| ([\w.]+) \| ([\w.]+) \|$", section.split("\n##")[0], re.MULTILINE)
     assert {package: (one, other) for package, one, other in rows} == differences(pair)
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_the_conda_layer_has_the_stacks_python_and_cuda(name: str) -> None:
+def test_the_conda_layer_has_the_stacks_python_and_cuda(name):
     stack = load_stack(name)
     packages = {package.name: package for package in parse_conda_lock(ENVS / name / "conda-lock.yml")}
     assert packages["python"].version.startswith(f"{stack.python}.")
@@ -87,7 +84,7 @@ def test_the_conda_layer_has_the_stacks_python_and_cuda(name: str) -> None:
     assert virtual["subdirs"]["linux-64"]["packages"]["__cuda"] == stack.cuda
 
 
-def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path: Path) -> None:
+def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path):
     name = "verl09-vllm"
     pretended = tmp_path / "uv"
     executable(pretended, f"cat uv.toml >> {tmp_path}/seen")

@@ -1,24 +1,21 @@
 """A wheelhouse has what the lock names, by its hashes, and is enough for a build: real pip, uv and wheels."""
 
-from __future__ import annotations
-
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from workflow.stacks.definition import lock_id
 
-from .conftest import PYTHON, Index, Site, write_wheel
+from .conftest import PYTHON, write_wheel
 
 
-def collect(site: Site, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def collect(site, *arguments, **environ):
     """The wheelhouse of `tiny` in the folder `house`."""
     return site.run("wheelhouse", "tiny", "--out", "house", *arguments, **environ)
 
 
-def lock_by_hand(site: Site, wheels: dict[str, Path], extra: str = "") -> None:
+def lock_by_hand(site, wheels, extra=""):
     """A stack whose lock pins those files by hand: `uv pip compile` takes only what fits this machine."""
     folder = site.write_stack("".join(f"{pin}\n" for pin in wheels), extra=extra)
     digests = {pin: hashlib.sha256(path.read_bytes()).hexdigest() for pin, path in wheels.items()}
@@ -27,7 +24,7 @@ def lock_by_hand(site: Site, wheels: dict[str, Path], extra: str = "") -> None:
 
 
 @pytest.fixture
-def two(site: Site, index: Index, tmp_path: Path) -> Site:
+def two(site, index, tmp_path):
     """A locked stack of two wheels, one of which would be compiled if it could."""
     pins = {"rbt-alpha==1.0": "rbt-alpha", "rbt-beta==2.0": "rbt-beta"}
     wheels = {pin: write_wheel(tmp_path / "made", name, pin.partition("==")[2]) for pin, name in pins.items()}
@@ -38,7 +35,7 @@ def two(site: Site, index: Index, tmp_path: Path) -> Site:
 
 
 @pytest.mark.full("stacks are built")
-def test_a_wheelhouse_is_enough_to_build(two: Site, index: Index) -> None:
+def test_a_wheelhouse_is_enough_to_build(two, index):
     done = collect(two)
     assert done.returncode == 0 and "2 packages, " in done.stderr, done.stderr
     assert "PIP_NO_INDEX=1 PIP_FIND_LINKS=house/wheels python -m workflow.stacks build tiny" in done.stderr
@@ -53,7 +50,7 @@ def test_a_wheelhouse_is_enough_to_build(two: Site, index: Index) -> None:
     assert not index.asked.is_set()
 
 
-def test_another_file_or_another_platform_is_refused_with_pips_reason(site: Site, index: Index, tmp_path: Path) -> None:
+def test_another_file_or_another_platform_is_refused_with_pips_reason(site, index, tmp_path):
     wheel = write_wheel(tmp_path / "made", "rbt-alpha", "1.0")
     lock_by_hand(site, {"rbt-alpha==1.0": wheel})
     missing = collect(site)
@@ -68,7 +65,7 @@ def test_another_file_or_another_platform_is_refused_with_pips_reason(site: Site
     )
 
 
-def test_what_is_built_from_source_is_named(two: Site) -> None:
+def test_what_is_built_from_source_is_named(two):
     stack = two.envs / "tiny" / "stack.yaml"
     stack.write_text(stack.read_text() + "source_builds: [rbt-beta]\n")
     done = collect(two)
@@ -77,6 +74,6 @@ def test_what_is_built_from_source_is_named(two: Site) -> None:
     assert [path.name.partition("-")[0] for path in (two.root / "house" / "wheels").iterdir()] == ["rbt_alpha"]
 
 
-def test_register_says_what_to_use_instead(site: Site) -> None:
+def test_register_says_what_to_use_instead(site):
     done = site.run("register", "tiny", "--python", "/usr/bin/python3", "--accept", ":extra:")
     assert done.returncode == 1 and "`python -m workflow.stacks found tiny-own --python …`" in done.stderr

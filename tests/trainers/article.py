@@ -4,11 +4,7 @@ The article: Qiita, 2025-10-11, on making GRPO faster, its section 6, step 11: `
 0.4.1; its vLLM run differs in `rollout.name`. Values are what Hydra reads; paths of the authors' cluster are shortened.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
-SCRIPT: dict[str, Any] = {
+SCRIPT = {
     "algorithm.adv_estimator": "grpo",
     "data.train_files": "/dataset/Omni-MATH_difficulty5plus_qa_rl/train.parquet",
     "data.val_files": "/dataset/Omni-MATH_difficulty5plus_qa_rl/test.parquet",
@@ -61,7 +57,7 @@ SCRIPT: dict[str, Any] = {
 
 # The reasons are for the reader of a failing test.
 _ON_THE_NODE = "a path or a name that the job fills in on the node"
-ELSEWHERE: dict[str, str] = {
+ELSEWHERE = {
     "data.train_files": _ON_THE_NODE,
     "data.val_files": _ON_THE_NODE,
     "custom_reward_function.path": "the reward is the workload's `phi4`, in a file of ours",
@@ -73,7 +69,7 @@ ELSEWHERE: dict[str, str] = {
 }
 """Settings of the script that a workload and an arm do not give, and why."""
 
-WORKLOAD: dict[str, Any] = {
+WORKLOAD = {
     "model": {"source": "/models/Phi-4-reasoning-plus"},
     "data": {"source": "/data/omni-math/train.parquet", "test_source": "/data/omni-math/test.parquet"},
     "rewards": [{"name": "phi4"}],
@@ -96,7 +92,7 @@ WORKLOAD: dict[str, Any] = {
 }
 """The script's settings that belong to no trainer."""
 
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "+data.dataloader_num_workers": 8,
     "actor_rollout_ref.rollout": {
         "tensor_model_parallel_size": 2,

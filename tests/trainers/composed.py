@@ -1,11 +1,7 @@
 """Cases of overrides, composed and checked in a Python with verl (composing.py)."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.patience import run
 from tests.trainers.verl.environments import build
@@ -13,7 +9,7 @@ from tests.trainers.verl.environments import build
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def composed_by(version: str, cases: Mapping[str, Sequence[str]], folder: Path) -> dict[str, dict[str, Any]]:
+def composed_by(version, cases, folder):
     """What verl makes of each case, what our checks and its own validation say, and what composing.py adds."""
     given, out = folder / f"{version}.json", folder / f"{version}-composed.json"
     given.write_text(json.dumps(cases), encoding="utf-8")
@@ -21,5 +17,5 @@ def composed_by(version: str, cases: Mapping[str, Sequence[str]], folder: Path) 
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)}
     done = run(command, 900, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr[-4000:]
-    results: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+    results = json.loads(out.read_text(encoding="utf-8"))
     return results

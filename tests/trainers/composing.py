@@ -4,13 +4,10 @@ CASES is JSON: name -> list of overrides. OUT gets name -> {"config", "error"}: 
 by us or by verl's own validation (or null). What refers to what is told as verl's files say it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -21,10 +18,10 @@ from common.errors import UserError
 from trainers.verl.driver.composed import _config_folder, check, compose, flat
 
 
-def main(version: str, cases: Path, out: Path) -> None:
+def main(version, cases, out):
     # Hydra reads verl's files anew for each case, with a class made from this one: PyYAML's in C reads the same.
     yaml.SafeLoader = yaml.CSafeLoader
-    results: dict[str, dict[str, Any]] = {}
+    results = {}
     for name, overrides in json.loads(cases.read_text(encoding="utf-8")).items():
         result = results[name] = {"config": None, "error": None}
         try:
@@ -36,16 +33,16 @@ def main(version: str, cases: Path, out: Path) -> None:
     out.write_text(json.dumps(results), encoding="utf-8")
 
 
-def _references(version: str) -> dict[str, str]:
+def _references(version):
     """Setting -> the one that it follows, as verl's files say it; of a section, each setting in it."""
     import hydra
     from omegaconf import OmegaConf
 
     with hydra.initialize_config_dir(config_dir=str(_config_folder(version)), version_base=None):
         config = hydra.compose("ppo_trainer")
-    resolved = flat(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    resolved = flat(OmegaConf.to_container(config, resolve=True))
     found = {}
-    for key, value in flat(OmegaConf.to_container(config, resolve=False)).items():  # type: ignore[arg-type]
+    for key, value in flat(OmegaConf.to_container(config, resolve=False)).items():
         if isinstance(value, str) and (one := re.match(r"\$\{(?:oc\.select:)?\s*(\.?[\w.]+)", value)):
             target = key.rpartition(".")[0] + one[1] if one[1].startswith(".") else one[1]
             found |= {k: target + k[len(key) :] for k in resolved if k == key or k.startswith(f"{key}.")}

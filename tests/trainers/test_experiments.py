@@ -1,9 +1,6 @@
 """The experiments that are shipped for verl, composed with the real verl of their stacks."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -26,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLLOUT = "actor_rollout_ref.rollout"
 
 
-def shipped() -> dict[str, tuple[str, list[str]]]:
+def shipped():
     """`<experiment>/<run>` -> verl's version and the run's overrides, of the first seed."""
     found = {}
     for file in sorted((ROOT / "experiments").glob("*.yaml")):
@@ -39,7 +36,7 @@ def shipped() -> dict[str, tuple[str, list[str]]]:
 
 
 @pytest.fixture(scope="module")
-def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def composed(tmp_path_factory):
     """What verl makes of each, and what is refused."""
     folder, results = tmp_path_factory.mktemp("experiments"), {}
     for version in ("0.4.1", "0.9.1"):
@@ -54,13 +51,13 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
 
 @pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("name", shipped())
-def test_verl_takes_the_settings(name: str, composed: dict[str, dict[str, Any]]) -> None:
+def test_verl_takes_the_settings(name, composed):
     assert composed[name]["error"] is None
 
 
 @pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("arm", ["vllm", "sglang"])
-def test_camino_2025_is_the_articles_script_and_nothing_else(arm: str, composed: dict[str, dict[str, Any]]) -> None:
+def test_camino_2025_is_the_articles_script_and_nothing_else(arm, composed):
     """The whole composed configuration, and not only what the script names: no default of ours slips in."""
     ours, theirs = (flat(composed[case]["config"]) for case in (f"camino-2025/{arm}", "script"))
     differ = {key for key in ours.keys() | theirs.keys() if ours.get(key, "missing") != theirs.get(key, "missing")}
@@ -72,7 +69,7 @@ def test_camino_2025_is_the_articles_script_and_nothing_else(arm: str, composed:
 
 
 @pytest.mark.full("both releases of verl compose")
-def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed: dict[str, dict[str, Any]]) -> None:
+def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed):
     arms = {
         name.split("/")[1]: flat(one["config"]) for name, one in composed.items() if name.startswith("camino-2025-a")
     }
@@ -85,9 +82,7 @@ def test_the_ablation_varies_graphs_and_blocking_and_nothing_else(composed: dict
 
 @pytest.mark.full("both releases of verl compose")
 @pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
-def test_the_table_of_verls_own_settings_is_what_verl_composes(
-    version: str, composed: dict[str, dict[str, Any]]
-) -> None:
+def test_the_table_of_verls_own_settings_is_what_verl_composes(version, composed):
     assert dict(packaged.defaults(version)) == flat(composed[version]["config"])
     assert packaged.references(version) == composed[f"references of {version}"]
 
@@ -100,7 +95,7 @@ def test_the_table_of_verls_own_settings_is_what_verl_composes(
     ],
 )
 @pytest.mark.parametrize("version", ["0.4.1", "0.9.1"])
-def test_a_slip_in_an_option_is_told_when_the_plan_is_made(version: str, option: dict[str, Any], says: str) -> None:
+def test_a_slip_in_an_option_is_told_when_the_plan_is_made(version, option, says):
     arm = Arm(trainer="verl", engine="vllm", stack="x", options=option)
     raw = yaml.safe_load((ROOT / "experiments" / "gpu-smoke.yaml").read_text(encoding="utf-8"))
     workload = Workload.model_validate(raw["workload"])
@@ -109,7 +104,7 @@ def test_a_slip_in_an_option_is_told_when_the_plan_is_made(version: str, option:
     assert says in str(told.value)
 
 
-def test_what_verl_takes_is_not_refused() -> None:
+def test_what_verl_takes_is_not_refused():
     options = {
         f"{ROLLOUT}.engine_kwargs.vllm": {},
         "+data.extra": 1,

@@ -1,12 +1,8 @@
 """A trainer and an engine of the tests' own, each one folder: planned, checked, trained, collected, read, reported."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -28,7 +24,7 @@ from trainers import registry
 from trainers.cases import StackPins
 from trainers.registry import StackFacts
 from trainers.resolve import resolved
-from workflow.config.plan import Plan, plan_runs
+from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 from workflow.preflight.cases import settings_request, settings_requests
@@ -38,7 +34,7 @@ from ..programs import executable
 ROOT = Path(__file__).resolve().parents[2]
 TRL_LOG = ROOT / "tests" / "goldens" / "data" / "formats" / "trl-console-vllm.log"
 
-EXPERIMENT: dict[str, Any] = {
+EXPERIMENT = {
     "experiment": "toy",
     "baseline": "trl",
     "arms": {
@@ -61,24 +57,24 @@ EXPERIMENT: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch):
     """Both are there as long as a test lasts."""
     monkeypatch.setitem(registry._TRAINERS, TOY.name, TOY)
     monkeypatch.setitem(engines._ENGINES, ABACUS.name, ABACUS)
 
 
-def planned(**options: Any) -> Plan:
+def planned(**options):
     arms = EXPERIMENT["arms"] | {"toy": EXPERIMENT["arms"]["toy"] | {"options": options}}
     return plan_runs(
         parse_config(EXPERIMENT | {"arms": arms}), lambda stack: StackFacts("toy", "abacus", "cpu", np.__version__, "0")
     )
 
 
-def told(stack: str) -> StackPins:
+def told(stack):
     return StackPins("cpu", np.__version__, {"numpy": np.__version__})
 
 
-def test_it_is_planned_as_any_other() -> None:
+def test_it_is_planned_as_any_other():
     spec = planned(rate=0.25).runs["toy-s0"].spec
     assert spec["trainer_args"] == {"steps": 6, "group": 4, "prompts": 4, "seed": 0, "letters": 4, "rate": 0.25}
     assert (spec["job_module"], spec["ray"], spec["least_cpus"]) == ("tests.trainers.toy.driver", False, 1)
@@ -87,7 +83,7 @@ def test_it_is_planned_as_any_other() -> None:
         plan_runs(parse_config(EXPERIMENT | {"arms": arms, "baseline": "toy"}), lambda stack: pytest.fail())
 
 
-def test_its_preflight_has_its_own_checks_and_those_of_all() -> None:
+def test_its_preflight_has_its_own_checks_and_those_of_all():
     found = preflight(planned(rate=2.0), stack_of=told)
     (own,) = [one for one in found.findings if one.code == "toy-rate"]
     assert own.what == "a rate of 2 with Abacus" and own.arms == ("toy",)
@@ -95,7 +91,7 @@ def test_its_preflight_has_its_own_checks_and_those_of_all() -> None:
     assert "toy-rate" not in {one.code for one in preflight(planned(), stack_of=told).findings}
 
 
-def test_its_settings_are_resolved_in_its_stack() -> None:
+def test_its_settings_are_resolved_in_its_stack():
     (run,) = settings_requests(planned(rate=0.25)).values()
     found = resolved(settings_request(run), TOY.driver.resolver if TOY.driver else "")
     assert found["version"] == np.__version__ and found["settings"]["rate"] == 0.25 and "seed" not in found["settings"]
@@ -105,7 +101,7 @@ def test_its_settings_are_resolved_in_its_stack() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(tmp_path_factory):
     """The folder of the experiment's results, in which the local launcher has trained the toy."""
     folder = tmp_path_factory.mktemp("toy")
     patch = pytest.MonkeyPatch()
@@ -126,7 +122,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield results
 
 
-def _write_inputs(folder: Path) -> None:
+def _write_inputs(folder):
     rows = [
         {
             "data_source": "arithmetic",
@@ -144,7 +140,7 @@ def _write_inputs(folder: Path) -> None:
     (folder / "inputs.json").write_text(json.dumps({"data": data, "model": model}))
 
 
-def test_the_local_launcher_trains_it_and_it_learns(trained: Path) -> None:
+def test_the_local_launcher_trains_it_and_it_learns(trained):
     done = json.loads((trained / "runs" / "toy-s0" / "done.json").read_text())
     assert (done["last_step"], done["versions"]["numpy"]) == (6, np.__version__)
     lines = (trained / "runs" / "toy-s0" / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
@@ -152,7 +148,7 @@ def test_the_local_launcher_trains_it_and_it_learns(trained: Path) -> None:
     assert len(scores) == 6 and len(set(scores)) > 1
 
 
-def test_it_is_collected_read_from_its_console_and_reported_beside_trl(trained: Path, tmp_path: Path) -> None:
+def test_it_is_collected_read_from_its_console_and_reported_beside_trl(trained, tmp_path):
     assert collect([str(trained / "runs" / "toy-s0")]) == 0
     steps = pq.read_table(trained / "runs" / "toy-s0" / "steps.parquet").to_pandas()
     of_step = steps[(steps["step"] == 3) & (steps["kind"] == "phase")].set_index("name")["value"]

@@ -1,7 +1,5 @@
 """Steps as NeMo-RL, OpenRLHF, SkyRL and slime print them, with figures of public runs where there are any."""
 
-from __future__ import annotations
-
 import pprint
 
 # The block of NeMo-RL that a public guide to it on Google Kubernetes Engine shows (8 H100, Qwen2.5-1.5B, GSM8K).
@@ -79,17 +77,17 @@ OPENRLHF = {
 }
 
 
-def nemo_block(step: int, of: int = 100, block: str = NEMO) -> str:
+def nemo_block(step, of=100, block=NEMO):
     """One step of NeMo-RL's console."""
     return f"\n{'=' * 25} Step {step}/{of} {'=' * 25}\n▶ Preparing batch...\n{block}"
 
 
-def openrlhf_line(step: int, **more: float) -> str:
+def openrlhf_line(step, **more):
     """One step of OpenRLHF's console."""
     return f"(PPOTrainer pid=77) INFO 03-18 10:00:00 ppo_trainer.py:541] ✨ Global step {step}: {OPENRLHF | more}\n"
 
 
-def slime_lines(rollout: int, rollout_s: float = 330.5) -> str:
+def slime_lines(rollout, rollout_s=330.5):
     """One step of slime's console: of the rollout manager, then of the trainer."""
     manager = f"{{'rollout/response_len/max': 16384, 'perf/rollout_time': np.float64({rollout_s})}}"
     stamp = "[2026-01-05 12:20:29]"
@@ -101,7 +99,7 @@ def slime_lines(rollout: int, rollout_s: float = 330.5) -> str:
     )
 
 
-def skyrl_block(step: int) -> str:
+def skyrl_block(step):
     """One step as SkyRL's tracker `console` prints it: texts with four decimals, over several lines."""
     numbers = {"generate": 131.71, "policy_train": 2.5, "step": 142.27, "sync_weights": 5.87}
     told = {"reward/avg_raw_reward": "0.2174", "trainer/global_step": step}
@@ -113,13 +111,13 @@ def skyrl_block(step: int) -> str:
     return "".join(f"{actor}{line}\n" for line in lines)
 
 
-def skyrl_timer(name: str, seconds: float | None = None) -> str:
+def skyrl_timer(name, seconds=None):
     """A line of SkyRL's timers: a start, or an end with its seconds."""
     what = f"Started: '{name}'" if seconds is None else f"Finished: '{name}', time cost: {seconds:.2f}s"
     return f"(skyrl_entrypoint pid=8455) 2026-03-26 15:07:10.550 | INFO     | skyrl.train.trainer:train:227 - {what}\n"
 
 
-def skyrl_timers(thrown_away: int = 0) -> str:
+def skyrl_timers(thrown_away=0):
     """One step of SkyRL's timers, with the figures of its README on CodeContests (8 H100, Qwen3-8B)."""
     text = ""
     for _ in range(thrown_away):

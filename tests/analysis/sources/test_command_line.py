@@ -1,7 +1,5 @@
 """Hydra's overrides on the command lines that logs show."""
 
-from pathlib import Path
-
 import pytest
 
 from common.errors import UserError
@@ -50,7 +48,7 @@ def test_a_commands_last_override_counts(lines, name):
     assert command.overrides.get(NAME) == name
 
 
-def imported(tmp_path: Path, text: str, engine: str = "vllm", version: str = "0.4.1"):
+def imported(tmp_path, text, engine="vllm", version="0.4.1"):
     """A run that is looked at before anything runs, and then read."""
     source = written(tmp_path, text)
     arm = {"trainer": "verl", "engine": engine, "import": {"version": version, "runs": [source]}}

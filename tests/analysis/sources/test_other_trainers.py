@@ -1,11 +1,8 @@
 """The logs of trainers that are only imported: NeMo-RL, OpenRLHF, SkyRL, slime; of AReaL, ROLL, prime-rl, wandb's."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,19 +31,19 @@ from trainers.timers.flat import nest_timers
 from trainers.timers.lookup import tree_for
 
 
-def read(tmp_path: Path, text: str):
+def read(tmp_path, text):
     log = tmp_path / "run.log"
     log.write_text(text)
     return read_source(str(log), None, (), tmp_path)
 
 
-def imported(folder: Path, source: str, trainer: str, version: str, engine: str = "vllm"):
+def imported(folder, source, trainer, version, engine="vllm"):
     """The table of a run, and what is said of it."""
     run = run_of(folder, [source], trainer, engine, version=version, arm="a")
     return run.table, run.timers, set(run.verdicts)
 
 
-def divided(found, step: int, trainer: str, version: str, engine: str = "vllm"):
+def divided(found, step, trainer, version, engine="vllm"):
     """A step's own seconds by path, which are the step; the timers that no tree declares."""
     tree = tree_for(trainer, version, engine)
     parts = nest_timers(found.read.records[step].scalars, tree)
@@ -70,10 +67,10 @@ def test_nemo_rls_blocks_are_steps(tmp_path):
 
 
 def test_the_steps_of_nemo_rls_epochs_go_on(tmp_path):
-    def epoch(number: int, *steps: int) -> str:
+    def epoch(number, *steps):
         return f"{'=' * 25} Epoch {number}/9 {'=' * 25}\n" + "".join(nemo_block(s, 50) for s in steps)
 
-    def steps(text: str) -> list[int]:
+    def steps(text):
         return list(read(tmp_path, text).read.records)
 
     assert steps(epoch(1, 1, 2) + epoch(2, 1, 2) + epoch(3, 1)) == [1, 2, 3, 4, 5]
@@ -200,7 +197,7 @@ def test_slimes_rollout_beside_the_training_is_asynchronous(tmp_path):
     assert tree == "slime 0.2 async" and {"mode-by-timers", "overlapping-phases"} <= codes
 
 
-ROWS: dict[str, tuple[str, str, str, list[dict[str, Any]]]] = {
+ROWS = {
     "nemo-rl": (
         "0.6.0", "vllm", "nemo-rl 0.6",
         [
@@ -245,7 +242,7 @@ ROWS: dict[str, tuple[str, str, str, list[dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def in_wandb(folder: Path, rows: list[dict[str, Any]]) -> str:
+def in_wandb(folder, rows):
     cache = folder / "me" / "p" / "a"
     cache.mkdir(parents=True)
     (cache / RUN_FILE).write_text(json.dumps({"complete": True, "rows": len(rows), "history_lines": len(rows)}))
@@ -272,7 +269,7 @@ def test_rows_tell_their_trainer(tmp_path):
 
 
 def test_a_name_of_theirs_in_anothers_history_is_no_row_of_theirs(tmp_path):
-    rows: list[dict[str, Any]] = [
+    rows = [
         {"_step": s, "training/global_step": s, "timing_s/step": 18.5, "timing_s/gen": 12.5, "timing/step": 1.0}
         for s in (1, 2, 3)
     ]

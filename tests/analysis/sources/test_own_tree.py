@@ -1,7 +1,6 @@
 """Tables that bring a timer tree of their own, in a column `parent`."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -27,12 +26,12 @@ NEMO = """step,phase,parent,category,seconds
 HEAD = "step,phase,parent,seconds\n"
 
 
-def imported(tmp_path: Path, *texts: str, trainer: str = "nemo-rl", **facts):
+def imported(tmp_path, *texts, trainer="nemo-rl", **facts):
     sources = [written(tmp_path, text, f"{place}.csv") for place, text in enumerate(texts)]
     return run_of(tmp_path, sources, trainer, arm="nemo", **facts)
 
 
-def refused(tmp_path: Path, *texts: str, **more) -> str:
+def refused(tmp_path, *texts, **more):
     with pytest.raises(UserError) as caught:
         imported(tmp_path, *texts, **more)
     return str(caught.value)

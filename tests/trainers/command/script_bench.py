@@ -1,20 +1,16 @@
 """A run of a user's script for tests of the launcher: its programs are stand-ins that print a trainer's real lines."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import stat
 import sys
-from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tests.analysis.sources.other_logs import nemo_block, openrlhf_line, slime_lines
 from tests.job.run_bench import ROOT, RunBench
-from workflow.config.plan import Plan, load_plan
+from workflow.config.plan import load_plan
 
 FORMATS = ROOT / "tests" / "goldens" / "data" / "formats"
 STEPS = range(1, 6)
@@ -36,7 +32,7 @@ done < "$console"
 """
 
 
-def program(path: Path, text: str = STAND_IN) -> Path:
+def program(path, text=STAND_IN):
     """An executable file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -47,7 +43,7 @@ def program(path: Path, text: str = STAND_IN) -> Path:
 class ScriptBench(RunBench):
     """A run folder, a project with a script, and programs on PATH."""
 
-    def __init__(self, folder: Path, script: str, console: str = "", **options: Any) -> None:
+    def __init__(self, folder, script, console="", **options):
         limits = options.pop("limits", ())
         env = {"BENCH": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", **options.pop("head_env", {})}
         super().__init__(folder, head_env=env, options=limits, run_id="a-s0")
@@ -57,21 +53,21 @@ class ScriptBench(RunBench):
         self.script = program(folder / "project" / "run.sh", script)
         self.spec = self.plan(**options).runs["a-s0"].spec
 
-    def plan(self, **options: Any) -> Plan:
+    def plan(self, **options):
         """The plan of an experiment with this script."""
         arm = {"trainer": "command", "engine": "unknown", "options": {"script": str(self.script), **options}}
         return load_plan({"experiment": "experiment", "baseline": "a", "arms": {"a": arm}})
 
-    def command(self) -> list[str]:
+    def command(self):
         """The launcher's command, without a stack and inputs."""
         command = [sys.executable, "-m", "workflow.head.launcher", str(self.run), "--spec", json.dumps(self.spec)]
         return [*command, "--inputs", "--stack", "--cpus", "2", "--log", str(self.run / "launcher.log"), *self.options]
 
-    def go(self) -> None:
+    def go(self):
         """Let the programs go on that wait."""
         (self.folder / "go").touch()
 
-    def own_processes(self) -> list[psutil.Process]:
+    def own_processes(self):
         """What the script has started and is still alive."""
         found = []
         for process in psutil.process_iter():
@@ -80,19 +76,19 @@ class ScriptBench(RunBench):
                     found.append(process)
         return found
 
-    def end(self) -> None:
+    def end(self):
         """End everything, also what the script has put into the background."""
         super().end()
         for process in self.own_processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
-    def calls(self) -> list[str]:
+    def calls(self):
         """How the programs were called."""
         file = self.folder / "calls"
         return file.read_text().splitlines() if file.is_file() else []
 
-    def console(self, attempt: int = 1) -> str:
+    def console(self, attempt=1):
         """What an attempt has printed so far."""
         file = self.run / "attempts" / str(attempt) / "console.log"
         return file.read_text() if file.is_file() else ""

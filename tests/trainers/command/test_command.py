@@ -1,13 +1,9 @@
 """A user's script goes through the real launcher: started once, watched, stopped, resumed, and read from its log."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -34,10 +30,10 @@ python3 -m trainer.main rollout.name=vllm "$@" 2>&1 | tee train.log
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., ScriptBench]]:
-    made: list[ScriptBench] = []
+def bench(tmp_path):
+    made = []
 
-    def make(script: str = SCRIPT, **options: Any) -> ScriptBench:
+    def make(script=SCRIPT, **options):
         made.append(ScriptBench(tmp_path, script, **options))
         return made[-1]
 
@@ -48,7 +44,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., ScriptBench]]:
 
 
 @pytest.mark.parametrize("trainer", CONSOLES)
-def test_a_script_runs_as_it_is_and_its_log_says_what_it_was(bench: Callable[..., ScriptBench], trainer: str) -> None:
+def test_a_script_runs_as_it_is_and_its_log_says_what_it_was(bench, trainer):
     one = bench(console=CONSOLES[trainer](), words=["rollout.name=sglang"])
     result = one.launch()
     assert result.returncode == 0, result.stderr + one.console()
@@ -70,7 +66,7 @@ def test_a_script_runs_as_it_is_and_its_log_says_what_it_was(bench: Callable[...
     assert len(one.calls()) == 1
 
 
-def test_a_killed_head_attaches_to_the_running_script(bench: Callable[..., ScriptBench]) -> None:
+def test_a_killed_head_attaches_to_the_running_script(bench):
     one = bench(console="WAIT\n" + CONSOLES["verl"]())
     head = one.start()
     one.wait(one.calls)
@@ -84,7 +80,7 @@ def test_a_killed_head_attaches_to_the_running_script(bench: Callable[..., Scrip
     assert (len(one.calls()), one.done()["attempt"]) == (1, 1)
 
 
-def test_a_stopped_script_ends_with_all_its_processes(bench: Callable[..., ScriptBench]) -> None:
+def test_a_stopped_script_ends_with_all_its_processes(bench):
     one = bench("#!/bin/bash\nsleep 1234 & python3 train.py\n", console=f"{CONSOLES['verl']()}\nWAIT\n")
     head = one.start()
     one.wait(lambda: "step:" in one.console())
@@ -102,7 +98,7 @@ def test_a_stopped_script_ends_with_all_its_processes(bench: Callable[..., Scrip
     assert set(pq.read_table(one.run / "steps.parquet")["source_file"].to_pylist()) == {"attempts/2/console.log"}
 
 
-def test_the_lives_of_a_script_that_resumes_count_together(bench: Callable[..., ScriptBench]) -> None:
+def test_the_lives_of_a_script_that_resumes_count_together(bench):
     lines = CONSOLES["verl"]().splitlines()
     third = next(number for number, line in enumerate(lines) if "step:3 " in line)
     one = bench(console="\n".join([*lines[: third + 1], "WAIT"]), resume="script")
@@ -128,9 +124,7 @@ def test_the_lives_of_a_script_that_resumes_count_together(bench: Callable[..., 
         ("echo Submitted batch job 77\n", ["it submits itself"]),
     ],
 )
-def test_a_script_that_has_not_trained_says_why(
-    bench: Callable[..., ScriptBench], script: str, told: list[str]
-) -> None:
+def test_a_script_that_has_not_trained_says_why(bench, script, told):
     one = bench(f"#!/bin/bash\n{script}", console="WAIT\n")
     result = one.launch()
     assert result.returncode == 1
@@ -139,7 +133,7 @@ def test_a_script_that_has_not_trained_says_why(
     assert "Traceback" not in said and not (one.run / "done.json").exists()
 
 
-def test_a_training_whose_log_could_not_be_read_is_not_started_again(bench: Callable[..., ScriptBench]) -> None:
+def test_a_training_whose_log_could_not_be_read_is_not_started_again(bench):
     one = bench(console="nothing that is known")
     assert "nothing is lost" in one.launch().stderr
     (one.run / "attempts" / "1" / "console.log").write_text(CONSOLES["verl"]())
@@ -149,16 +143,14 @@ def test_a_training_whose_log_could_not_be_read_is_not_started_again(bench: Call
     assert one.done()["started"] < one.done()["finished"] < one.read("attempts", "2", "attempt.json")["started"]
 
 
-def test_a_silent_script_hangs_and_a_growing_log_does_not(bench: Callable[..., ScriptBench]) -> None:
+def test_a_silent_script_hangs_and_a_growing_log_does_not(bench):
     one = bench(console="WAIT\n", limits=("--first-step-s", "1.5"))
     result = one.launch()
     assert result.returncode == 1
     assert "hung" in result.stderr and "it logged nothing for" in result.stderr, result.stderr
 
 
-def test_a_script_changed_after_its_plan_is_refused_and_after_its_submission_is_not_read(
-    bench: Callable[..., ScriptBench],
-) -> None:
+def test_a_script_changed_after_its_plan_is_refused_and_after_its_submission_is_not_read(bench):
     one = bench(console="WAIT\n" + CONSOLES["verl"]())
     text = one.script.read_text()
     one.script.write_text(text + "# another\n")
@@ -173,7 +165,7 @@ def test_a_script_changed_after_its_plan_is_refused_and_after_its_submission_is_
     assert head.returncode == 0, one.said(head)
 
 
-def test_the_environment_is_the_users_with_the_arms_programs_first(bench: Callable[..., ScriptBench]) -> None:
+def test_the_environment_is_the_users_with_the_arms_programs_first(bench):
     script = "#!/bin/bash\nenv > env.txt\ncommand -v python > which.txt\npython train.py\n"
     one = bench(script, head_env={"PYTHONPATH": "/mine", "PYTHONHOME": "", "VIRTUAL_ENV": "/other"})
     venv = one.folder / "venv"
@@ -195,7 +187,7 @@ def test_the_environment_is_the_users_with_the_arms_programs_first(bench: Callab
     assert one.done()["versions"] == {"vllm": "0.11.0"}
 
 
-def test_a_log_elsewhere_is_kept_for_each_run(bench: Callable[..., ScriptBench]) -> None:
+def test_a_log_elsewhere_is_kept_for_each_run(bench):
     """The next run writes the same file; of a file that grows only the new part is this run's."""
     one = bench("#!/bin/bash\npython3 train.py >> logs/run.log\n", read=["logs/*.log"])
     (one.folder / "project" / "logs").mkdir()
@@ -206,7 +198,7 @@ def test_a_log_elsewhere_is_kept_for_each_run(bench: Callable[..., ScriptBench])
     assert one.done()["steps"] == 6
 
 
-def test_event_files_are_read_where_the_script_writes_them(bench: Callable[..., ScriptBench]) -> None:
+def test_event_files_are_read_where_the_script_writes_them(bench):
     one = bench('#!/bin/bash\nmkdir -p runs/now\ncp "$BENCH"/events.* runs/now/\n', read=["runs"])
     write_events(one.folder, verl_events)
     assert one.launch().returncode == 0, one.state()
@@ -215,7 +207,7 @@ def test_event_files_are_read_where_the_script_writes_them(bench: Callable[..., 
     assert one.read("imported.json")["read_as"]["trainer"] == "verl"
 
 
-def test_a_word_that_the_log_contradicts_is_a_warning(bench: Callable[..., ScriptBench]) -> None:
+def test_a_word_that_the_log_contradicts_is_a_warning(bench):
     """The script says another engine on its command line than the arm, as where a later word wins."""
     word = "actor_rollout_ref.rollout.name"
     printed = f"+ python3 -m verl.trainer.main_ppo {word}=vllm trainer.n_gpus_per_node=8\n"
@@ -231,7 +223,7 @@ def test_a_word_that_the_log_contradicts_is_a_warning(bench: Callable[..., Scrip
     assert f"the arm says {word}=sglang, and its log says vllm: the word had no effect" in told[1]
 
 
-def test_an_image_is_started_by_srun(bench: Callable[..., ScriptBench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_started_by_srun(bench, monkeypatch):
     one = bench(image="registry/verl:1")
     (attempt := one.run / "attempts" / "1").mkdir(parents=True)
     keep(one.spec, one.run)
@@ -248,9 +240,7 @@ def test_an_image_is_started_by_srun(bench: Callable[..., ScriptBench], monkeypa
 
 
 @pytest.mark.parametrize("command", ["plan", "preflight", "status", "doctor"])
-def test_commands_understand_such_an_arm(
-    bench: Callable[..., ScriptBench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_commands_understand_such_an_arm(bench, monkeypatch, capsys, command):
     one = bench()
     monkeypatch.chdir(one.folder)
     arm = {"trainer": "command", "engine": "vllm", "options": {"script": str(one.script)}}
@@ -262,7 +252,7 @@ def test_commands_understand_such_an_arm(
     assert command == "doctor" or "a-s0" in out.out or "impossible: nothing" in out.out
 
 
-def test_its_fingerprint_is_of_the_text_and_the_words(bench: Callable[..., ScriptBench]) -> None:
+def test_its_fingerprint_is_of_the_text_and_the_words(bench):
     one = bench()
     first = one.spec["fingerprint"]
     assert one.plan().runs["a-s0"].fingerprint == first

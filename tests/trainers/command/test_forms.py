@@ -4,11 +4,8 @@ The forms are those of public examples of verl, TRL, ms-swift, OpenRLHF, NeMo-RL
 Programs are stand-ins that note how they were called; those that start others start them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -67,7 +64,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def start(text: str, words: list[str], folder: Path, patch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+def start(text, words, folder, patch):
     """Run a script's copy as the driver does, with these words."""
     for one, does in PROGRAMS.items():
         program(folder / "bin" / one, does)
@@ -90,7 +87,7 @@ def start(text: str, words: list[str], folder: Path, patch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_starts_without_an_edit(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_starts_without_an_edit(form, tmp_path, monkeypatch):
     body, name = FORMS[form]
     done = start(f"#!/bin/bash\n{body}", [f"{name}=sglang"], tmp_path, monkeypatch)
     assert done.returncode == 0, done.stderr
@@ -100,6 +97,6 @@ def test_a_form_starts_without_an_edit(form: str, tmp_path: Path, monkeypatch: p
     assert said and all("sglang" in call and "vllm" not in call for call in said), called
 
 
-def test_the_first_lines_options_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_lines_options_hold(tmp_path, monkeypatch):
     assert start("#!/bin/bash -e\nfalse\npython3 train.py\n", [], tmp_path, monkeypatch).returncode == 1
     assert not (tmp_path / "calls").exists()

@@ -1,10 +1,6 @@
 """TRL's and ms-swift's own console programs, unedited, in a script that runs in their stacks' environments."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -49,11 +45,11 @@ swift rlhf \\
 
 
 @pytest.fixture
-def project(made_inputs: Path, tmp_path: Path) -> Iterator[Callable[[str], ScriptBench]]:
+def project(made_inputs, tmp_path):
     """Makes a run of a script beside the tiny model and some sums."""
-    made: list[ScriptBench] = []
+    made = []
 
-    def make(script: str) -> ScriptBench:
+    def make(script):
         made.append(ScriptBench(tmp_path, script, head_env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}))
         folder = made[0].script.parent
         model = json.loads(made_inputs.read_text())["model"]["path"]
@@ -74,9 +70,7 @@ def project(made_inputs: Path, tmp_path: Path) -> Iterator[Callable[[str], Scrip
 @pytest.mark.parametrize(
     ("trainer", "stack", "script"), [("trl", TRANSFORMERS, TRL), ("swift", "swift-transformers-cpu", SWIFT)]
 )
-def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(
-    project: Callable[[str], ScriptBench], stack_python: Callable[[str], Path], trainer: str, stack: str, script: str
-) -> None:
+def test_a_trainers_own_program_runs_unedited_and_its_log_is_read(project, stack_python, trainer, stack, script):
     one = project(script)
     one.spec = one.plan(python=str(stack_python(stack)), words=["temperature=1.0"]).runs["a-s0"].spec
     head = one.start()

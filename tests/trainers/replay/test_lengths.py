@@ -1,11 +1,6 @@
 """Lengths of a replay: drawn about a mean, read from a run, refused where they cannot be."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +14,7 @@ from trainers.replay.lengths import check_lengths, draw_lengths, idle_share, ste
 
 @settings(max_examples=200)
 @given(st.data())
-def test_drawn_lengths_have_the_mean_and_both_ends(data: st.DataObject) -> None:
+def test_drawn_lengths_have_the_mean_and_both_ends(data):
     count = data.draw(st.integers(1, 64))
     shortest = data.draw(st.integers(1, 50))
     longest = data.draw(st.integers(shortest, 400))
@@ -32,13 +27,13 @@ def test_drawn_lengths_have_the_mean_and_both_ends(data: st.DataObject) -> None:
     assert found == draw_lengths(mean, shortest, longest, count, "step 1")
 
 
-def steps_table(path: Path, rows: Sequence[tuple[int, str, str, float | None]]) -> str:
+def steps_table(path, rows):
     columns = {name: [row[at] for row in rows] for at, name in enumerate(("step", "kind", "name", "value"))}
     pq.write_table(pa.table(columns), path)
     return path.name
 
 
-def test_single_lengths_of_a_run_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_single_lengths_of_a_run_are_taken_as_they_are(tmp_path):
     rows = [(step, "sample", "response_length", float(value)) for step in (1, 2) for value in (3, 9, 4, step)]
     source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
     assert step_lengths(source, tmp_path, 2, 4, 16) == [[3, 9, 4, 1], [3, 9, 4, 2]]
@@ -52,7 +47,7 @@ def test_single_lengths_of_a_run_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", [("response_length/mean", "response_length/min", "response_length/max")])
-def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path: Path, prefix: tuple[str, ...]) -> None:
+def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path, prefix):
     rows = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, 2.0, 31.0), strict=True)]
     source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
     (found,) = step_lengths(source, tmp_path, 1, 16, 64)
@@ -68,7 +63,7 @@ def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path: Pat
         step_lengths(source, tmp_path, 1, 16, 64)
 
 
-def test_zero_lengths_and_foreign_files_are_refused(tmp_path: Path) -> None:
+def test_zero_lengths_and_foreign_files_are_refused(tmp_path):
     source = {"source": steps_table(tmp_path / "steps.parquet", [(1, "sample", "response_length", 0.0)])}
     with pytest.raises(UserError, match="a completion of 0 tokens"):
         step_lengths(source, tmp_path, 1, 1, 8)
@@ -85,13 +80,13 @@ def test_zero_lengths_and_foreign_files_are_refused(tmp_path: Path) -> None:
         ({"mean": 300}, "1 <= shortest <= mean <= longest <= workload.max_response_length"),
     ],
 )
-def test_what_cannot_be_asked_for(asked: Any, said: str) -> None:
+def test_what_cannot_be_asked_for(asked, said):
     with pytest.raises(UserError, match=said):
         check_lengths(asked, 64)
     assert check_lengths({"mean": 5}, 64) == {"mean": 5.0, "shortest": 1, "longest": 64}
 
 
-def test_places_stand_empty_while_the_longest_is_written() -> None:
+def test_places_stand_empty_while_the_longest_is_written():
     assert idle_share([[4, 4, 4, 4]], 4) == 0
     assert idle_share([[2, 4, 4, 6]], 4) == pytest.approx(1 - 16 / 24)
     # Two places: 6 and 2, then 4 where the 2 was, then 4 where either is free after 6.

@@ -1,13 +1,9 @@
 """Real replays of a few steps: each engine makes exactly the lengths that were asked for, and is what it says."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +15,7 @@ from node.records import tree_sha256
 from trainers.registry import StackFacts
 from trainers.replay import RELEASE
 from trainers.replay.lengths import draw_lengths, idle_share
-from workflow.config.plan import Plan, plan_runs
+from workflow.config.plan import plan_runs
 from workflow.config.reading import parse_config
 
 from ...attempts import DATA, EAGER, MODEL, SGLANG, TRANSFORMERS, VLLM, prepared, run_job, run_warm
@@ -35,7 +31,7 @@ LENGTHS = {"mean": 5, "shortest": 2, "longest": 12}
 VLLM_ENGINE = {"gpu_memory_utilization": 0.3, "enforce_eager": True, "max_num_seqs": 4}
 
 
-def planned(engine: str, workload: dict[str, Any] | None = None, /, accelerator: str = "cpu", **options: Any) -> Plan:
+def planned(engine, workload=None, /, accelerator="cpu", **options):
     arm = {"trainer": "replay", "engine": engine, "stack": STACKS[engine], "options": {"lengths": LENGTHS, **options}}
     config = {
         "experiment": "replayed",
@@ -59,7 +55,7 @@ def planned(engine: str, workload: dict[str, Any] | None = None, /, accelerator:
     return plan_runs(parse_config(config), lambda stack: StackFacts("trl", engine, accelerator, "1.16.0", "0"))
 
 
-def attempt_of(spec: dict[str, Any], folder: Path, inputs: Path) -> Path:
+def attempt_of(spec, folder, inputs):
     """attempt.json of a run whose results lie in a folder, as the launcher writes it."""
     run = folder / "results" / "replayed" / "runs" / spec["run_id"]
     told = json.loads(inputs.read_text())
@@ -81,9 +77,7 @@ def attempt_of(spec: dict[str, Any], folder: Path, inputs: Path) -> Path:
     return run / "attempts" / "1" / "attempt.json"
 
 
-def replayed(
-    stack_python: Stack, plan: Plan, folder: Path, inputs: Path
-) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def replayed(stack_python, plan, folder, inputs):
     (run,) = plan.runs.values()
     attempt = attempt_of(run.spec, folder, inputs)
     return attempt.parent, run_job(stack_python(run.stack), run.spec["job_module"], attempt, **EAGER)
@@ -98,9 +92,7 @@ def replayed(
     ],
     ids=["transformers", "vllm", "sglang"],
 )
-def test_every_completion_has_the_length_that_was_asked_for(
-    engine: str, options: dict[str, Any], stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_every_completion_has_the_length_that_was_asked_for(engine, options, stack_python, made_inputs, tmp_path):
     folder, told = replayed(stack_python, planned(engine, **options), tmp_path, made_inputs)
     assert told.returncode == 0, told.stderr + told.stdout
     done = json.loads((folder / "done.json").read_text())
@@ -130,9 +122,7 @@ def test_every_completion_has_the_length_that_was_asked_for(
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
 
 
-def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(stack_python, made_inputs, tmp_path):
     plan = planned("vllm", engine={**VLLM_ENGINE, "load_format": "dummy"})
     model = tmp_path / "model"
     shutil.copytree(made_inputs.parent / "model", model, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -157,15 +147,13 @@ def test_an_engine_with_weights_of_its_own_needs_none_and_gets_none(
     ],
     ids=["no weights", "transformers", "sleep"],
 )
-def test_weights_that_nobody_has_are_refused_in_the_plan(
-    engine: str, model: str, options: dict[str, Any], said: str
-) -> None:
+def test_weights_that_nobody_has_are_refused_in_the_plan(engine, model, options, said):
     with pytest.raises(UserError, match=said):
         planned(engine, {"model": {"source": model}}, engine=options)
     planned("vllm", {"model": {"source": "builtin:phi4-shape"}}, engine={"load_format": "dummy"})
 
 
-def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path: Path) -> None:
+def test_it_replays_with_the_transformers_that_verls_older_stacks_have(tmp_path):
     """4.51 has another word for a model's number format; it is there beside vLLM 0.8.5 and SGLang 0.4.6."""
     python = build("0.4.1")
     request = {"data": DATA, "model": MODEL, "max_prompt_length": 48, "max_response_length": 16}
@@ -188,15 +176,13 @@ print(ops.flashinfer_sampler_supported())
 """What vLLM decides on a GPU before it looks at that: whether it samples with FlashInfer."""
 
 
-def test_on_gpus_vllm_samples_without_kernels_that_nvcc_would_compile(stack_python: Stack) -> None:
+def test_on_gpus_vllm_samples_without_kernels_that_nvcc_would_compile(stack_python):
     """Trainers never meet FlashInfer's sampler, since it gives no processed log-probabilities."""
     told = run_warm(stack_python(VLLM), "-c", SAMPLER, **EAGER)
     assert told.returncode == 0 and told.stdout.split()[-1] == "False", told.stderr
 
 
-def test_lengths_of_a_run_are_pinned_when_it_is_planned(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lengths_of_a_run_are_pinned_when_it_is_planned(stack_python, made_inputs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [(step, "sample", "response_length", float(step + n)) for step in (1, 2) for n in range(4)]
     source = steps_table(tmp_path / "steps.parquet", rows)
@@ -215,7 +201,7 @@ def test_lengths_of_a_run_are_pinned_when_it_is_planned(
     assert "Traceback" not in told.stderr + told.stdout
 
 
-def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Path) -> None:
+def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path):
     assert planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs
     for options, words, said in (
         ({}, {"nodes": 2}, "workload.nodes must be 1 with trainer replay"),
@@ -229,7 +215,7 @@ def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path: Pat
         planned("transformers", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda", tensor_parallel=2)
 
 
-def test_engines_spread_over_the_gpus_of_a_node() -> None:
+def test_engines_spread_over_the_gpus_of_a_node():
     on_gpus = {"gpus_per_node": 4, "gpu": "H100-80GB"}
     (run,) = planned("vllm", on_gpus, accelerator="cuda", tensor_parallel=2).runs.values()
     assert run.spec["spread"] == "torchrun" and run.spec["trainer_args"]["tensor_parallel"] == 2
@@ -238,7 +224,7 @@ def test_engines_spread_over_the_gpus_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(("part", "why"), [("model", "another tokenizer"), ("data", "answer other prompts")])
-def test_lengths_of_a_run_with_another_model_or_other_data_are_refused(part: str, why: str, tmp_path: Path) -> None:
+def test_lengths_of_a_run_with_another_model_or_other_data_are_refused(part, why, tmp_path):
     rows = [(step, "sample", "response_length", 3.0) for step in (1, 2, 3) for _ in range(8)]
     steps_table(tmp_path / "steps.parquet", rows)
     lengths = {"source": str(tmp_path / "steps.parquet")}
@@ -251,7 +237,7 @@ def test_lengths_of_a_run_with_another_model_or_other_data_are_refused(part: str
         planned("transformers", lengths=lengths)
 
 
-def test_a_gpu_that_somebody_else_uses_is_refused() -> None:
+def test_a_gpu_that_somebody_else_uses_is_refused():
     from trainers.replay.driver import require_alone
 
     require_alone(free=79 * 2**30, total=80 * 2**30)
@@ -259,7 +245,7 @@ def test_a_gpu_that_somebody_else_uses_is_refused() -> None:
         require_alone(free=40 * 2**30, total=80 * 2**30)
 
 
-def test_a_gpu_that_another_replay_has_is_refused(tmp_path: Path) -> None:
+def test_a_gpu_that_another_replay_has_is_refused(tmp_path):
     """Of two that start together neither sees memory that the other holds."""
     from trainers.replay.driver import lock_gpu
 
@@ -269,9 +255,7 @@ def test_a_gpu_that_another_replay_has_is_refused(tmp_path: Path) -> None:
         lock_gpu("GPU-1", tmp_path)
 
 
-def test_an_engine_that_stops_short_is_named_and_no_result(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_an_engine_that_stops_short_is_named_and_no_result(stack_python, made_inputs, tmp_path):
     """The engine's end of text is let through on purpose."""
     (run,) = planned("transformers").runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)

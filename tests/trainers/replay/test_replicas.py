@@ -1,12 +1,8 @@
 """Several engines, and engines of several processes, on this CPU: shares, one log, one end for all."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -24,14 +20,14 @@ pytestmark = pytest.mark.full("several engines replay together")
 Stack = Callable[[str], Path]
 
 
-def test_each_engine_sees_its_own_gpus_alone() -> None:
+def test_each_engine_sees_its_own_gpus_alone():
     class Told:
-        def gather(self, mine: int) -> list[int]:
+        def gather(self, mine):
             return [1000, 1001, 1002, 1003]
 
     for seen, gpus in ((None, "2,3"), ("0,1,GPU-a,GPU-b", "GPU-a,GPU-b")):
         environment = {"CUDA_VISIBLE_DEVICES": seen} if seen else {}
-        isolate_engine(ReplayRank(3, 4, 2), Told(), environment, gpus=True)  # type: ignore[arg-type]
+        isolate_engine(ReplayRank(3, 4, 2), Told(), environment, gpus=True)
         assert environment["CUDA_VISIBLE_DEVICES"] == gpus
         world = {name: environment[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
         assert world == {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1002"}
@@ -40,7 +36,7 @@ def test_each_engine_sees_its_own_gpus_alone() -> None:
     assert alone == {"CUDA_VISIBLE_DEVICES": "5"}
 
 
-def started(python: Path, attempt: Path, *program: str, mark: str = "") -> subprocess.CompletedProcess[str]:
+def started(python, attempt, *program, mark=""):
     """Two processes of this node, and what they said."""
     told = attempt.with_name("died.json")
     place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={told}"]
@@ -49,7 +45,7 @@ def started(python: Path, attempt: Path, *program: str, mark: str = "") -> subpr
     return patience.run(command, 300, cwd=ROOT, env=environment)
 
 
-def left_over(mark: str) -> list[str]:
+def left_over(mark):
     """The processes with a mark in their environment."""
     found = []
     for process in psutil.process_iter():
@@ -61,7 +57,7 @@ def left_over(mark: str) -> list[str]:
     return found
 
 
-def test_two_engines_do_a_step_together(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+def test_two_engines_do_a_step_together(stack_python, made_inputs, tmp_path):
     (run,) = planned("transformers", {"steps": 4}).runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)
     told = started(stack_python(TRANSFORMERS), attempt)
@@ -96,7 +92,7 @@ meeting.leave()
 """
 
 
-def test_the_last_values_reach_a_process_that_reads_them_late(stack_python: Stack, tmp_path: Path) -> None:
+def test_the_last_values_reach_a_process_that_reads_them_late(stack_python, tmp_path):
     program = tmp_path / "leaves.py"
     program.write_text(LEAVES)
     told = started(stack_python(TRANSFORMERS), tmp_path / "attempt.json", str(program))
@@ -119,9 +115,7 @@ sys.exit(exit_code(driver.replay))
 """
 
 
-def test_an_engine_that_fails_in_a_step_ends_all_by_name(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_an_engine_that_fails_in_a_step_ends_all_by_name(stack_python, made_inputs, tmp_path):
     (run,) = planned("transformers").runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)
     program = tmp_path / "fails.py"
@@ -134,12 +128,10 @@ def test_an_engine_that_fails_in_a_step_ends_all_by_name(
     assert not left_over(str(tmp_path)), "an orphan"
 
 
-def test_one_engine_of_two_processes_writes_what_the_model_writes(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_one_engine_of_two_processes_writes_what_the_model_writes(stack_python, made_inputs, tmp_path):
     """vLLM's tensor parallel by gloo, as TRL and verl have it: each process builds its shard and is asked the same."""
     (run,) = planned("vllm", engine=VLLM_ENGINE).runs.values()
-    spec: dict[str, Any] = {**run.spec, "trainer_args": {**run.spec["trainer_args"], "tensor_parallel": 2}}
+    spec = {**run.spec, "trainer_args": {**run.spec["trainer_args"], "tensor_parallel": 2}}
     attempt = attempt_of(spec, tmp_path, made_inputs)
     told = started(stack_python(VLLM), attempt, mark=str(tmp_path))
     assert told.returncode == 0, told.stderr + told.stdout
@@ -178,7 +170,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_scheduler_that_dies_in_a_step_is_named(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+def test_a_scheduler_that_dies_in_a_step_is_named(stack_python, made_inputs, tmp_path):
     (run,) = planned("sglang", engine={"max_running_requests": 4}).runs.values()
     attempt = attempt_of(run.spec, tmp_path, made_inputs)
     program = tmp_path / "dies.py"

@@ -1,13 +1,10 @@
 """SGLang's server on a GPU, in the shapes of its releases: none of them starts here without one."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -132,7 +129,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("newer", [False, True])
-def test_a_server_of_each_release_is_deaf_to_a_stop_and_ends_with_its_trainer(tmp_path: Path, newer: bool) -> None:
+def test_a_server_of_each_release_is_deaf_to_a_stop_and_ends_with_its_trainer(tmp_path, newer):
     srt = tmp_path / "sglang" / "srt"
     (srt / "entrypoints").mkdir(parents=True)
     (srt / "server_args.py").write_text(SERVER_ARGS)
@@ -163,7 +160,7 @@ def test_a_server_of_each_release_is_deaf_to_a_stop_and_ends_with_its_trainer(tm
     patience.until(lambda: all(map(has_ended, left.split()[1:])), os.getpid(), 20)
 
 
-def has_ended(pid: str) -> bool:
+def has_ended(pid):
     try:
         return patience.has_ended(psutil.Process(int(pid)))
     except psutil.NoSuchProcess:

@@ -4,8 +4,6 @@ A server's arguments are of swift's own parser, and an adapter and conversations
 REQUEST has a run's settings with vLLM on this CPU, which are resolved beside another program at torchrun's own port.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -15,7 +13,6 @@ from multiprocessing import Pipe
 from pathlib import Path
 from threading import Thread
 from types import MethodType, SimpleNamespace
-from typing import Any
 
 REQUEST, OUT = map(Path, sys.argv[1:])
 TORCHRUNS_OWN = 29500
@@ -24,15 +21,15 @@ ON_GPUS = {"bf16": True, "vllm_tensor_parallel_size": 2, "vllm_data_parallel_siz
 LORA = {"tuner_type": "lora", "lora_rank": 32, "vllm_enable_lora": True}
 
 
-def engine_kwargs(rollout: Any, asked: Any) -> dict[str, Any]:
+def engine_kwargs(rollout, asked):
     """What swift would build a server's engine with."""
-    told: dict[str, Any] = {}
+    told = {}
     rollout.GRPOVllmEngine = lambda **kwargs: told.update(kwargs)
     rollout.SwiftRolloutDeploy.get_infer_engine(asked, template=None)
     return {name: value for name, value in told.items() if isinstance(value, bool | int | float | dict)}
 
 
-def gpus_of_engines(rollout: Any, asked: Any) -> list[str]:
+def gpus_of_engines(rollout, asked):
     """Which of a server's GPUs each of its engines sees."""
     found = []
     for rank in range(asked.vllm_data_parallel_size):
@@ -42,7 +39,7 @@ def gpus_of_engines(rollout: Any, asked: Any) -> list[str]:
     return found
 
 
-def client_and_engines(rollout: Any, asked: Any) -> tuple[Any, list[Any]]:
+def client_and_engines(rollout, asked):
     """swift's client of a server's endpoints, without NCCL, and the ends of its engines' pipes."""
     from fastapi import FastAPI
     from starlette.testclient import TestClient
@@ -60,7 +57,7 @@ def client_and_engines(rollout: Any, asked: Any) -> tuple[Any, list[Any]]:
     return client, list(engines)
 
 
-def adapters(client: Any, engines: list[Any]) -> list[list[Any]]:
+def adapters(client, engines):
     """A LoRA adapter as the workers of each engine get it: vLLM's core lies in a process between them."""
     import torch
     from peft import LoraConfig
@@ -82,14 +79,14 @@ def adapters(client: Any, engines: list[Any]) -> list[list[Any]]:
     return found
 
 
-def conversations(client: Any, engines: list[Any], number: int) -> tuple[list[list[str]], list[str]]:
+def conversations(client, engines, number):
     """Which of so many each engine gets, and the answers as the trainer has them."""
     from swift.infer_engine.protocol import RolloutInferRequest
 
-    given: list[list[str]] = [[] for _ in engines]
+    given = [[] for _ in engines]
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
-    def answer(at: int) -> None:
+    def answer(at):
         asked = [one if isinstance(one, dict) else vars(one) for one in engines[at].recv()["kwargs"]["infer_requests"]]
         given[at] = [one["messages"][-1]["content"] for one in asked]
         answers = [{"model": "m", "choices": [], "usage": usage, "id": text} for text in given[at]]
@@ -105,7 +102,7 @@ def conversations(client: Any, engines: list[Any], number: int) -> tuple[list[li
     return given, [one.response.id for one in outputs]
 
 
-def seeds(rank: int, seed: int, step: int) -> list[int]:
+def seeds(rank, seed, step):
     """Of a request in two generations of a process, two of which have an engine together."""
     from swift.rlhf_trainers.rollout_mixin import RolloutTrainerMixin
 
@@ -124,7 +121,7 @@ def seeds(rank: int, seed: int, step: int) -> list[int]:
     return [trainer._get_request_config().seed for _ in range(2)]
 
 
-def main() -> None:
+def main():
     from trainers.swift.driver import arguments
 
     arguments.set_environment(OUT.parent)
@@ -135,7 +132,7 @@ def main() -> None:
     from swift.pipelines.infer import rollout
 
     client, engines = client_and_engines(rollout, asked)
-    told: dict[str, Any] = {
+    told = {
         "adapters": adapters(client, engines),
         "conversations": [conversations(client, engines, number) for number in (3, 1)],
         "server": client.get_engine_type() | client.sessions[0].get("/get_world_size/").json(),

@@ -33,12 +33,12 @@ _OURS = ("old_log_prob", "log_completions", "rewards/by_level", "rewards/registe
 PHASES = COMMON | {f"{PREPARE}/{name}" for name in _OURS}
 
 
-def turns(code: str) -> dict[str, Any]:
+def turns(code):
     """A scheduler of a user's file, as a plan has it."""
     return {"multi_turn_scheduler": {"source": "own.py", "class": "Own", "code": code}, "max_turns": 2}
 
 
-REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+REFUSED = [
     (
         {"lerning_rate": 1},
         ("trainer_args.lerning_rate is no argument of ms-swift 4.6.0", "did you mean learning_rate?"),
@@ -96,14 +96,14 @@ class Trained:
     sampled: dict[str, list[dict[str, Any]]]
     """By trainer, how transformers sampled."""
 
-    def lines(self, run: str, attempt: int) -> list[dict[str, Any]]:
+    def lines(self, run, attempt):
         return read_lines(self.results / "runs" / run / "attempts" / str(attempt) / "metrics.jsonl")
 
-    def done(self, run: str) -> dict[str, Any]:
+    def done(self, run):
         return dict(json.loads((self.results / "runs" / run / "done.json").read_text()))
 
 
-def planned(folder: Path) -> Plan:
+def planned(folder):
     """The experiment that is shipped, with a reward of one's own, a reward model and a further column of its data."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     # Two steps pass over them once: the second life begins within the second pass.
@@ -124,14 +124,14 @@ def planned(folder: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(stack_python, tmp_path_factory):
     """swift's run, which is stopped in its third step and goes on, and TRL's."""
     folder = tmp_path_factory.mktemp("trainers")
     plan = planned(folder)
     inputs = _inputs(stack_python(TRANSFORMERS), folder, plan.runs["trl-s0"].spec["workload"])
     results = folder / "results"
 
-    def train(trainer: str, stack: str, attempt: int, stop_at: int, then: str) -> str:
+    def train(trainer, stack, attempt, stop_at, then):
         order = ordered(RunPaths(results / "runs" / f"{trainer}-s0"), plan.runs[f"{trainer}-s0"].spec, inputs, attempt)
         watched = Path(__file__).with_name("watched.py")
         out = folder / f"{trainer}.jsonl"
@@ -154,13 +154,13 @@ def trained(stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Tr
     return Trained(results, plan, seen, said, inputs, sampled)
 
 
-def _inputs(python: Path, folder: Path, workload: dict[str, Any]) -> Path:
+def _inputs(python, folder, workload):
     request = {"data": DATA | workload["data"], "model": workload["model"]}
     request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
     return prepared(python, folder, request)
 
 
-def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) -> None:
+def test_it_stops_on_request_and_goes_on_with_the_next_step(trained):
     first, second = trained.lines("swift-s0", 1), trained.lines("swift-s0", 2)
     assert f"stopped: after step {STOPPED_AT} of {STEPS}, with a checkpoint" in trained.said
     assert [line["step"] for line in first] == [1, 2, 3] and [line["step"] for line in second] == [4, 5, 6]
@@ -172,7 +172,7 @@ def test_it_stops_on_request_and_goes_on_with_the_next_step(trained: Trained) ->
     assert rates == [pytest.approx(1e-3)] * STEPS
 
 
-def test_both_take_samples_of_the_same_prompts(trained: Trained) -> None:
+def test_both_take_samples_of_the_same_prompts(trained):
     folders = [("swift-s0", 1), ("swift-s0", 2), ("trl-s0", 1)]
     taken = [read_lines(trained.results / "runs" / run / "attempts" / str(n) / "samples.jsonl") for run, n in folders]
     assert [[line["step"] for line in lines] for lines in taken] == [[0], [3, 6], [0, 3, 6]]
@@ -184,7 +184,7 @@ def test_both_take_samples_of_the_same_prompts(trained: Trained) -> None:
             assert one["completion"] and all(value is not None for value in one["rewards"].values())
 
 
-def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:
+def test_every_timer_is_a_phase_and_their_sums_fit(trained):
     # Of two micro-batches: TRL's own clock sums them, and swift's timers would show the last.
     check_clock(trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2))
     for line in trained.lines("swift-s0", 1) + trained.lines("swift-s0", 2):
@@ -197,7 +197,7 @@ def test_every_timer_is_a_phase_and_their_sums_fit(trained: Trained) -> None:
         assert line["scalars"]["response_tokens"] == sum(line["samples"]["response_length"])
 
 
-def test_what_swift_refuses_is_told_before_anything_is_loaded(trained: Trained) -> None:
+def test_what_swift_refuses_is_told_before_anything_is_loaded(trained):
     (whole, shared, *refused) = trained.seen["swift"][STEPS:]
     assert whole["version"] == "4.6.0" and whole["settings"]["template_backend"] == "jinja"
     assert not {"output_dir", "run_name"} & whole["settings"].keys()
@@ -209,14 +209,14 @@ def test_what_swift_refuses_is_told_before_anything_is_loaded(trained: Trained) 
         assert all(word in line["refused"] for word in words), (change, line["refused"])
 
 
-def test_prompts_are_trls_token_by_token_across_the_stop(trained: Trained) -> None:
+def test_prompts_are_trls_token_by_token_across_the_stop(trained):
     swift, trl = trained.seen["swift"][:STEPS], trained.seen["trl"][:STEPS]
     assert [line["prompts"] for line in swift] == [line["prompts"] for line in trl]
     passes = [{tuple(ids) for line in swift[at : at + 2] for ids in line["prompts"]} for at in range(0, STEPS, 2)]
     assert [len(prompts) for prompts in passes] == [ROWS] * 3  # two prompts a step
 
 
-def test_it_learns_from_the_completions_tokens_alone(trained: Trained) -> None:
+def test_it_learns_from_the_completions_tokens_alone(trained):
     for line in trained.seen["swift"][:STEPS]:
         for at, (prompt, completion) in enumerate(zip(line["prompts"], line["completions"], strict=True)):
             assert line["trained"][at] == prompt + completion
@@ -225,7 +225,7 @@ def test_it_learns_from_the_completions_tokens_alone(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
-def test_a_reward_of_ones_own_gets_the_datas_columns(run: str, trained: Trained) -> None:
+def test_a_reward_of_ones_own_gets_the_datas_columns(run, trained):
     last = [line["scalars"] for line in trained.lines(run, 2 if run == "swift-s0" else 1)]
     for name in ("by_level", "registered"):
         assert [one[f"train/rewards/{name}/failed"] for one in last] == [0.0] * len(last)
@@ -234,7 +234,7 @@ def test_a_reward_of_ones_own_gets_the_datas_columns(run: str, trained: Trained)
 
 
 @pytest.mark.parametrize("run", ["swift-s0", "trl-s0"])
-def test_the_score_is_the_weighted_sum_of_the_rewards(run: str, trained: Trained) -> None:
+def test_the_score_is_the_weighted_sum_of_the_rewards(run, trained):
     rewards = {
         one["function" if "source" in one else "name"]: one["weight"]
         for one in trained.plan.runs[run].spec["workload"]["rewards"]
@@ -246,7 +246,7 @@ def test_the_score_is_the_weighted_sum_of_the_rewards(run: str, trained: Trained
         assert line["scalars"]["train/reward"] == pytest.approx(sum(parts), abs=1e-5)
 
 
-def test_equal_completions_get_equal_rewards(trained: Trained) -> None:
+def test_equal_completions_get_equal_rewards(trained):
     scores = [row for line in trained.seen["trl"][STEPS:] for row in line["scores"]]
     rewards = [row for line in trained.seen["swift"][:STEPS] for row in line["rewards"]]
     assert len(rewards) == STEPS * 8 and len({tuple(row) for row in rewards}) > 1
@@ -263,31 +263,31 @@ EQUAL = (
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_settings_are_trls(name: str, trained: Trained) -> None:
+def test_settings_are_trls(name, trained):
     swift, trl = (trained.done(run)["resolved"]["trainer"] for run in ("swift-s0", "trl-s0"))
     assert swift[name] == trl[name]
 
 
 @pytest.mark.parametrize("trainer", ["swift", "trl"])
-def test_transformers_samples_from_all_tokens_as_the_ledger_says(trainer: str, trained: Trained) -> None:
+def test_transformers_samples_from_all_tokens_as_the_ledger_says(trainer, trained):
     """What its processors are, not what a setting says: None would be transformers' default of 50."""
     assert {one["top_k"] for one in trained.sampled[trainer]} == {0}
     assert not [one for one in trained.sampled[trainer] if "TopKLogitsWarper" in one["warpers"]]
 
 
 @pytest.fixture(scope="module")
-def lives(trained: Trained, stack_python: Stack, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lives]:
+def lives(trained, stack_python, tmp_path_factory):
     """By how the model is spread: one run of two lives, and what was seen of them."""
     python = stack_python(SWIFT)
     return functools.cache(lambda spread: in_two(python, tmp_path_factory.mktemp(spread), trained.inputs, spread))
 
 
 @pytest.fixture(params=["ddp", "fsdp"])
-def two_lives(lives: Callable[[str], Lives], request: pytest.FixtureRequest) -> Lives:
+def two_lives(lives, request):
     return lives(request.param)
 
 
-def in_two(python: Path, folder: Path, inputs: Path, spread: str) -> Lives:
+def in_two(python, folder, inputs, spread):
     """swift in two processes: stopped by a signal to one of them, then trained to its end."""
     run, lives = folder / "results" / "runs" / "swift-s0", {}
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
@@ -315,7 +315,7 @@ def in_two(python: Path, folder: Path, inputs: Path, spread: str) -> Lives:
     return lives
 
 
-def test_two_processes_share_the_batch_that_one_has(trained: Trained, two_lives: Lives) -> None:
+def test_two_processes_share_the_batch_that_one_has(trained, two_lives):
     life = two_lives[1]
     assert life["code"] == 75, life["said"]
     assert life["said"].count("stopped: after step 2 of 3, with a checkpoint") == 2
@@ -332,7 +332,7 @@ def test_two_processes_share_the_batch_that_one_has(trained: Trained, two_lives:
     assert [line["step"] for line in life["lines"]] == [1, 2]
 
 
-def test_good_groups_are_shared_out_anew_among_the_processes(two_lives: Lives) -> None:
+def test_good_groups_are_shared_out_anew_among_the_processes(two_lives):
     life = two_lives[2]
     assert life["code"] == 0, life["said"]
     (line,), (first,), (second,) = life["lines"], *life["seen"]
@@ -346,7 +346,7 @@ def test_good_groups_are_shared_out_anew_among_the_processes(two_lives: Lives) -
     assert done["hardware"]["processes"] == 2 and done["hardware"]["threads"] == 1
 
 
-def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives: Callable[[str], Lives]) -> None:
+def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives):
     ddp, fsdp = lives("ddp"), lives("fsdp")
     for life in (1, 2):
         for whole, shared in zip(ddp[life]["seen"], fsdp[life]["seen"], strict=True):

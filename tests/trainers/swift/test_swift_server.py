@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +53,14 @@ class Served:
     seen: list[dict[str, Any]]
     log: str
 
-    def lines(self, attempt: int = 1) -> list[dict[str, Any]]:
+    def lines(self, attempt=1):
         return read_lines(self.run.folder / "attempts" / str(attempt) / "metrics.jsonl")
 
-    def done(self, attempt: int = 1) -> dict[str, Any]:
+    def done(self, attempt=1):
         return dict(json.loads((self.run.folder / "attempts" / str(attempt) / "done.json").read_text()))
 
 
-def specs(folder: Path) -> dict[str, dict[str, Any]]:
+def specs(folder):
     """Of a trainer that waits for its server, of one that does not, of two processes, and of an adapter."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
@@ -90,19 +89,19 @@ class Beside:
     folder: Path
 
     @property
-    def inputs(self) -> Path:
+    def inputs(self):
         return self.folder / "made" / "inputs.json"
 
     @property
-    def log(self) -> str:
+    def log(self):
         return (self.folder / "server.log").read_text()
 
-    def asked(self, endpoint: str) -> Any:
+    def asked(self, endpoint):
         """What the server answers."""
         with urlopen(self.head.environment()["ROLLOUTBENCH_SERVER"] + endpoint) as answer:
             return json.load(answer)
 
-    def run(self, *arguments: object, code: int = 0) -> str:
+    def run(self, *arguments, code=0):
         """What a program says that ends as it should."""
         _, *command = self.head.command([str(self.python), *map(str, arguments)])
         forks = "node.ranks" in arguments
@@ -112,7 +111,7 @@ class Beside:
         assert job.returncode == code, (out + err)[-6000:] + self.log
         return out + err
 
-    def train(self, name: str, number: int, stop_at: int = 0, in_two: bool = False) -> str:
+    def train(self, name, number, stop_at=0, in_two=False):
         """A run's next life, with this server, which was started for the first one."""
         place = (
             "--nodes=1",
@@ -130,7 +129,7 @@ class Beside:
 
 
 @contextmanager
-def serving(python: Path, folder: Path, name: str) -> Iterator[Beside]:
+def serving(python, folder, name):
     """The server of a run's first life."""
     planned = specs(folder)
     workload = planned[name]["workload"]
@@ -158,14 +157,14 @@ def serving(python: Path, folder: Path, name: str) -> Iterator[Beside]:
 
 
 @pytest.fixture(scope="module")
-def beside(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+def beside(stack_python, tmp_path_factory):
     """The server of the first run's first life, which the others use as well."""
     with serving(stack_python(STACK), tmp_path_factory.mktemp("swift-server"), "server") as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def served(beside: Beside) -> Served:
+def served(beside):
     """A run that is stopped in its second step and goes on."""
     beside.train("server", 1, STOPPED_AT)
     beside.train("server", 2)
@@ -175,13 +174,13 @@ def served(beside: Beside) -> Served:
 
 
 @pytest.fixture(scope="module")
-def ahead(beside: Beside) -> Served:
+def ahead(beside):
     """A run whose server generates while it trains."""
     beside.train("ahead", 1)
     return Served(beside.runs["ahead"], read_lines(beside.folder / "ahead.jsonl"), beside.log)
 
 
-def test_it_generates_with_the_newest_weights_in_both_lives(served: Served) -> None:
+def test_it_generates_with_the_newest_weights_in_both_lives(served):
     seen = served.seen
     assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
     # A sync that did nothing would be seen: the initial weights say something else by now.
@@ -196,7 +195,7 @@ def test_it_generates_with_the_newest_weights_in_both_lives(served: Served) -> N
         assert line["phases"][f"{PREPARE}/generate"] > 0 and line["phases"][SYNC] > 0
 
 
-def test_what_the_server_is_stands_in_the_record(served: Served) -> None:
+def test_what_the_server_is_stands_in_the_record(served):
     done = served.done(2)
     told = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_seqs": 8}
     assert done["resolved"]["engine"] | told | {"adapter_only_sync": False} == done["resolved"]["engine"]
@@ -205,7 +204,7 @@ def test_what_the_server_is_stands_in_the_record(served: Served) -> None:
     assert "s3cret" not in served.log
 
 
-def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead: Served) -> None:
+def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead):
     lines, done = ahead.lines(), ahead.done()
     mode = mode_of("swift", "4.6.0", {}, done)
     tree = tree_for("swift", "4.6.0", "vllm", mode)
@@ -221,7 +220,7 @@ def test_a_server_that_generates_ahead_has_steps_and_no_phases(ahead: Served) ->
     assert seen[0] < AGREE and max(seen[1:]) > 10 * AGREE
 
 
-def test_two_processes_that_share_the_model_send_its_newest_weights(beside: Beside) -> None:
+def test_two_processes_that_share_the_model_send_its_newest_weights(beside):
     beside.train("shares", 1, in_two=True)
     lines = read_lines(beside.runs["shares"].folder / "attempts" / "1" / "metrics.jsonl")
     seen = [read_lines(beside.folder / f"shares.jsonl{rank}") for rank in (0, 1)]
@@ -234,7 +233,7 @@ def test_two_processes_that_share_the_model_send_its_newest_weights(beside: Besi
         check_tree(line["phases"])
 
 
-def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python, tmp_path):
     """Two engines have it, each with half of the prompts; a resumed run's adapter is no new one."""
     with serving(stack_python(STACK), tmp_path, "adapter") as one:
         assert one.asked("/get_world_size/") == {"world_size": 2}
@@ -248,7 +247,7 @@ def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python: Callabl
     assert done["resolved"]["engine"]["adapter_only_sync"]
 
 
-def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[str], Path], beside: Beside) -> None:
+def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python, beside):
     """`swift rollout` itself would listen elsewhere, and the job would wait for it in vain."""
     order = beside.runs["server"].folder / "attempts" / "1" / "attempt.json"
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -259,7 +258,7 @@ def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python: Callable[[
     assert refused.returncode == 2 and f"error: address already in use: port {port}" in refused.stderr
 
 
-def test_a_server_ends_with_a_worker_whose_call_fails(beside: Beside) -> None:
+def test_a_server_ends_with_a_worker_whose_call_fails(beside):
     """`swift rollout` itself logs it and lives on, with old weights: the trainer would not hear of it, or wait."""
     at = urlsplit(beside.head.environment()["ROLLOUTBENCH_SERVER"])
     asked = json.dumps({"infer_requests": [{"messages": "none"}]})

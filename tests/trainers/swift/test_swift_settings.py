@@ -1,15 +1,11 @@
 """A workload's words as ms-swift's arguments, and what is refused while the run is planned."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -24,23 +20,23 @@ from trainers.swift.trainer import SWIFT
 from trainers.timers.lookup import mode_of, tree_for
 from trainers.workload import Workload
 from workflow.config.model import Arm
-from workflow.config.plan import Plan, plan_runs, stack_facts
+from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.preflight import preflight
 
 from ...attempts import ROOT, run_python
 
-RAW: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+RAW = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
 
 
-def args_of(arm: dict[str, Any] | None = None, **words: Any) -> dict[str, Any]:
+def args_of(arm=None, **words):
     raw = RAW | {"workload": RAW["workload"] | words}
     # Those with vLLM take one process on a CPU.
     raw["arms"] = {"trl": RAW["arms"]["trl"], "swift": RAW["arms"]["swift"] | (arm or {})}
     return dict(plan_runs(parse_config(raw), stack_facts).runs["swift-s0"].spec["trainer_args"])
 
 
-def test_the_words_are_translated() -> None:
+def test_the_words_are_translated():
     args = args_of(lr_warmup_steps=3, dtype="bfloat16", save_steps=0, top_p=0.9)
     assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 2)
     assert (args["max_completion_length"], args["max_length"], args["top_p"]) == (16, 80, 0.9)
@@ -54,14 +50,14 @@ ASYNC = {"use_vllm": True, "vllm_mode": "server", "async_generate": True}
 CUDA = StackFacts("swift", "vllm", "cuda", "4.6.0", "0" * 12)
 
 
-def engine_args(stack: StackFacts, **options: Any) -> dict[str, Any]:
+def engine_args(stack, **options):
     workload = Workload.model_validate(RAW["workload"])
     arm = Arm(trainer="swift", engine="vllm", stack="x", options=options)
     args = trainer_args(arm, workload, 0, stack)
     return {name: value for name, value in args.items() if "vllm" in name or name == "sleep_level"}
 
 
-def test_vllm_is_built_as_trl_builds_its_own() -> None:
+def test_vllm_is_built_as_trl_builds_its_own():
     shared = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_len": 80}
     shared["vllm_engine_kwargs"] = {"max_num_batched_tokens": 4096}
     assert engine_args(dataclasses.replace(CUDA, accelerator="cpu")) == shared
@@ -75,7 +71,7 @@ def test_vllm_is_built_as_trl_builds_its_own() -> None:
     assert engine_args(CUDA, sleep_level=0)["sleep_level"] == 0
 
 
-def test_a_server_takes_the_whole_memory_of_its_gpus() -> None:
+def test_a_server_takes_the_whole_memory_of_its_gpus():
     workload = Workload.model_validate(RAW["workload"] | {"gpus_per_node": 2, "dtype": "bfloat16"})
     arm = Arm(trainer="swift", engine="vllm", stack="x", options={"vllm_mode": "server"})
     args = trainer_args(arm, workload, 0, CUDA)
@@ -85,11 +81,9 @@ def test_a_server_takes_the_whole_memory_of_its_gpus() -> None:
     assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] == workload.batch_size
 
 
-def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(monkeypatch):
     class Engine:
-        def _prepare_engine_kwargs(self) -> None:  # as ms-swift 4.6.0 leaves it in its second process
+        def _prepare_engine_kwargs(self):  # as ms-swift 4.6.0 leaves it in its second process
             self.engine_args = SimpleNamespace(seed=1, dtype="float32", disable_custom_all_reduce=True)
 
     monkeypatch.setitem(sys.modules, "swift", ModuleType("swift"))
@@ -101,7 +95,7 @@ def test_vllm_in_the_trainer_has_the_runs_seed_and_dtype_and_its_own_all_reduce(
     assert vars(engine.engine_args) == {"seed": 8, "dtype": "bfloat16", "disable_custom_all_reduce": False}
 
 
-def test_a_server_ends_with_an_engines_process_that_is_killed() -> None:
+def test_a_server_ends_with_an_engines_process_that_is_killed():
     """swift's own would live on, and who waits for that engine with it."""
     program = """
 import os, threading
@@ -127,7 +121,7 @@ serve.exit_with_failed_worker(Over())
     assert ended.returncode == 1 and ended.stderr.startswith("error: ") and "SIGABRT" in ended.stderr
 
 
-def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
+def test_beside_a_generation_a_step_has_no_phases_but_itself():
     clock = SimpleNamespace(end_step=lambda: ({"step": 3.0, "step/a/b": 1.0}, {"other_cpu_s": 0.0}))
     timers.log_only_the_step(clock)
     assert clock.end_step() == ({"step": 3.0}, {"other_cpu_s": 0.0, "overlapping_s/a/b": 1.0})
@@ -142,7 +136,7 @@ def test_beside_a_generation_a_step_has_no_phases_but_itself() -> None:
 OWN = "class Twice:\n    def step(self): ...\n"
 
 
-def turns_of(folder: Path, code: str, name: str = "Twice") -> Plan:
+def turns_of(folder, code, name="Twice"):
     """TRL beside swift with a scheduler of a user's file."""
     (folder / "own.py").write_text(code)
     scheduler = {"source": str(folder / "own.py"), "class": name}
@@ -151,7 +145,7 @@ def turns_of(folder: Path, code: str, name: str = "Twice") -> Plan:
     return plan_runs(parse_config(RAW | {"arms": arms}), stack_facts)
 
 
-def test_a_users_scheduler_travels_as_a_users_reward_does(tmp_path: Path) -> None:
+def test_a_users_scheduler_travels_as_a_users_reward_does(tmp_path):
     plan = turns_of(tmp_path, OWN)
     spec, args = plan.runs["swift-s0"].spec, plan.runs["swift-s0"].spec["trainer_args"]
     told = args["multi_turn_scheduler"]
@@ -171,20 +165,20 @@ def test_a_users_scheduler_travels_as_a_users_reward_does(tmp_path: Path) -> Non
     ("code", "says"),
     [("class Twice(:\n", "own.py, line 1"), ("class Once: ...\n", "own.py: unknown class 'Twice'")],
 )
-def test_a_users_scheduler_that_is_none_is_refused_while_it_is_planned(tmp_path: Path, code: str, says: str) -> None:
+def test_a_users_scheduler_that_is_none_is_refused_while_it_is_planned(tmp_path, code, says):
     with pytest.raises(UserError) as caught:
         turns_of(tmp_path, code)
     assert says in str(caught.value)
 
 
-def test_all_of_swifts_own_schedulers_are_known(stack_python: Callable[[str], Path]) -> None:
+def test_all_of_swifts_own_schedulers_are_known(stack_python):
     (file,) = stack_python("swift-vllm-cpu").parents[1].glob("lib/python*/site-packages/swift/rollout/multi_turn.py")
     table = file.read_text(encoding="utf-8").rpartition("multi_turns = {")[2]
     assert set(re.findall(r"'(\w+)':", table)) == {"math_tip_trick", *SCHEDULERS}
 
 
 @pytest.fixture(scope="module")
-def on_gpus(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def on_gpus(stack_python, tmp_path_factory):
     """What ms-swift itself makes of settings for GPUs, where none is needed for it."""
     folder = tmp_path_factory.mktemp("on-gpus")
     spec = plan_runs(parse_config(RAW), stack_facts).runs["swift-vllm-s0"].spec
@@ -197,7 +191,7 @@ def on_gpus(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.full("a training of ms-swift")
-def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus: dict[str, Any]) -> None:
+def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus):
     engine = {"tensor_parallel_size": 2, "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "max_model_len": 80}
     assert on_gpus["engine"].items() >= engine.items()
     assert on_gpus["engine"]["engine_kwargs"]["max_num_batched_tokens"] == 4096
@@ -211,7 +205,7 @@ def test_a_servers_engines_share_its_gpus_and_conversations(on_gpus: dict[str, A
 
 
 @pytest.mark.full("libraries of a stack")
-def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus: dict[str, Any]) -> None:
+def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus):
     assert on_gpus["engine"].items() >= {"enable_lora": True, "max_lora_rank": 32, "max_loras": 1}.items()
     tensors = {"a.lora_A.weight": [2, 3], "b": [4]}
     one = ["update_adapter_flattened_param", 32, 2.0, ["q_proj", "v_proj"], tensors]
@@ -219,7 +213,7 @@ def test_a_servers_engines_get_an_adapter_of_its_rank(on_gpus: dict[str, Any]) -
 
 
 @pytest.mark.full("libraries of a stack")
-def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_gpus: dict[str, Any]) -> None:
+def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_gpus):
     first, its_other_process, *others = on_gpus["seeds"]
     assert first == its_other_process
     drawn = [*first, *(seed for other in others for seed in other)]
@@ -227,7 +221,7 @@ def test_a_tensor_parallel_engine_draws_by_the_runs_seed_and_anew_each_time(on_g
 
 
 @pytest.mark.full("libraries of a stack")
-def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus: dict[str, Any]) -> None:
+def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus):
     assert on_gpus["resolved"] is True
 
 
@@ -244,7 +238,7 @@ def test_settings_are_resolved_where_torchruns_own_port_is_in_use(on_gpus: dict[
         ),
     ],
 )  # fmt: skip
-def test_what_it_cannot_do_is_refused(arm: dict[str, Any], words: dict[str, Any], says: str) -> None:
+def test_what_it_cannot_do_is_refused(arm, words, says):
     with pytest.raises(UserError) as caught:
         # TRL refuses some of the words, too: alone it says so itself.
         raw = RAW | {"workload": RAW["workload"] | words, "arms": {"swift": RAW["arms"]["swift"] | arm}}

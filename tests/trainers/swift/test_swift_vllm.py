@@ -4,9 +4,7 @@ merged one whose completions have several turns."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,14 +59,14 @@ class Trained:
     said: dict[str, str]
     seen: dict[str, list[dict[str, Any]]]
 
-    def lines(self, run: str, attempt: int) -> list[dict[str, Any]]:
+    def lines(self, run, attempt):
         return read_lines(self.runs[run].folder / "attempts" / str(attempt) / "metrics.jsonl")
 
-    def done(self, run: str, attempt: int) -> dict[str, Any]:
+    def done(self, run, attempt):
         return dict(json.loads((self.runs[run].folder / "attempts" / str(attempt) / "done.json").read_text()))
 
 
-def specs(folder: Path) -> dict[str, dict[str, Any]]:
+def specs(folder):
     """Specifications of all runs; of every second prompt all of the adapters' rewards are equal."""
     raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
@@ -102,16 +100,16 @@ def specs(folder: Path) -> dict[str, dict[str, Any]]:
 class Trainings:
     """Trains the planned runs in one folder."""
 
-    def __init__(self, stack_python: Callable[[str], Path], folder: Path) -> None:
+    def __init__(self, stack_python, folder):
         self.python, self.folder, self.planned = stack_python, folder, specs(folder)
         self.runs = {name: RunPaths(folder / name) for name in self.planned}
-        self.said: dict[str, str] = {}
+        self.said = {}
         workload = self.planned["full"]["workload"]
         request = {"data": DATA | workload["data"], "model": workload["model"]}
         request |= {key: workload[key] for key in ("max_prompt_length", "max_response_length")}
         self.inputs = prepared(stack_python(TRANSFORMERS), folder, request)
 
-    def train(self, name: str, attempt: int, stop_at: int = 0, trainer: str = "swift", then: object = "-") -> None:
+    def train(self, name, attempt, stop_at=0, trainer="swift", then="-"):
         order = ordered(self.runs[name], self.planned[name], self.inputs, attempt)
         out = self.folder / f"{name}.jsonl"
         watched = ("-m", "tests.trainers.swift.watched", trainer, out, stop_at, then, order)
@@ -119,19 +117,19 @@ class Trainings:
         assert done.returncode == (75 if stop_at else 0), (done.stdout + done.stderr)[-6000:]
         self.said.setdefault(name, done.stdout + done.stderr)
 
-    def trained(self) -> Trained:
+    def trained(self):
         made = {name: self.folder / f"{name}.jsonl" for name in self.planned}
         seen = {name: read_lines(file) for name, file in made.items() if file.is_file()}
         return Trained(self.runs, self.said, seen)
 
 
 @pytest.fixture(scope="module")
-def trainings(stack_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+def trainings(stack_python, tmp_path_factory):
     return Trainings(stack_python, tmp_path_factory.mktemp("swift-vllm"))
 
 
 @pytest.fixture(scope="module")
-def trained(trainings: Trainings) -> Trained:
+def trained(trainings):
     """A run that is stopped in its third step and goes on."""
     trainings.train("full", 1, STOPPED_AT)
     trainings.train("full", 2)
@@ -139,7 +137,7 @@ def trained(trainings: Trainings) -> Trained:
 
 
 @pytest.fixture(scope="module")
-def more(trainings: Trainings, trained: Trained) -> Trained:
+def more(trainings, trained):
     """The same, short ones that train an adapter, and one of TRL's."""
     for name in ADAPTER_STEPS:
         trainings.train(name, 1)
@@ -147,7 +145,7 @@ def more(trainings: Trainings, trained: Trained) -> Trained:
     return trainings.trained()
 
 
-def ordered(run: RunPaths, spec: dict[str, Any], inputs: Path, number: int) -> Path:
+def ordered(run, spec, inputs, number):
     """attempt.json of a run's next life, as the launcher writes it."""
     folder = run.folder / "attempts" / str(number)
     folder.mkdir(parents=True)
@@ -168,14 +166,14 @@ def ordered(run: RunPaths, spec: dict[str, Any], inputs: Path, number: int) -> P
     return folder / "attempt.json"
 
 
-def differences(seen: list[dict[str, Any]], other: str) -> Iterator[float]:
+def differences(seen, other):
     """Of each step the largest difference between vLLM's log-probabilities of its tokens and those of a model."""
     for line in seen:
         pairs = zip(line["said"], line[other], strict=True)
         yield max(abs(a - b) for said, own in pairs for a, b in zip(said, own, strict=True))
 
 
-def test_generation_and_sync_are_phases_and_their_sums_fit(trained: Trained) -> None:
+def test_generation_and_sync_are_phases_and_their_sums_fit(trained):
     check_clock(trained.lines("full", 1) + trained.lines("full", 2))
     for line in trained.lines("full", 1) + trained.lines("full", 2):
         assert set(line["phases"]) == COMMON | {SYNC, f"{PREPARE}/old_log_prob", f"{PREPARE}/log_completions"}
@@ -185,7 +183,7 @@ def test_generation_and_sync_are_phases_and_their_sums_fit(trained: Trained) -> 
         assert line["scalars"]["train/completions/mean_length"] == pytest.approx(sum(lengths) / 8)
 
 
-def test_vllm_generates_with_the_newest_weights_in_both_lives(trained: Trained) -> None:
+def test_vllm_generates_with_the_newest_weights_in_both_lives(trained):
     seen = trained.seen["full"]
     assert len(seen) == STEPS and max(differences(seen, "policy")) < AGREE
     # A sync that did nothing would be seen: the initial weights say something else by now.
@@ -196,7 +194,7 @@ def test_vllm_generates_with_the_newest_weights_in_both_lives(trained: Trained) 
 
 
 @pytest.mark.full("more trainings of ms-swift")
-def test_prompts_tokens_and_rewards_are_trls(more: Trained) -> None:
+def test_prompts_tokens_and_rewards_are_trls(more):
     """From one seed and the same weights both trainers' vLLM writes the same tokens."""
     swift, trl = more.seen["full"], more.seen["trl"][:TRLS_STEPS]
     assert [line["prompts"] for line in swift[:TRLS_STEPS]] == [line["prompts"] for line in trl]
@@ -207,7 +205,7 @@ def test_prompts_tokens_and_rewards_are_trls(more: Trained) -> None:
     assert rewards == [pytest.approx(row, abs=1e-5) for row in scores]
 
 
-def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(trained: Trained) -> None:
+def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(trained):
     done = trained.done("full", 2)
     told = {"name": "vllm", "dtype": "float32", "seed": 0, "max_model_len": 80, "max_num_batched_tokens": 4096}
     told |= {"max_num_seqs": 8, "enable_prefix_caching": True, "adapter_only_sync": False}
@@ -218,7 +216,7 @@ def test_the_engine_has_the_runs_seed_and_number_format_and_trls_settings(traine
 
 @pytest.mark.full("more trainings of ms-swift")
 @pytest.mark.parametrize("run", ADAPTER_STEPS)
-def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, more: Trained) -> None:
+def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run, more):
     """Sent alone, vLLM must not scale the trainer's own B; merged, weights go the way of the whole model's."""
     seen, alone = more.seen[run], run == "dapo"
     assert len(seen) == ADAPTER_STEPS[run]
@@ -235,7 +233,7 @@ def test_vllm_generates_with_the_adapter_as_it_is_at_every_step(run: str, more: 
 
 
 @pytest.mark.full("more trainings of ms-swift")
-def test_two_turns_of_a_step_add_up(more: Trained) -> None:
+def test_two_turns_of_a_step_add_up(more):
     """It learns from what the engine wrote and from nothing else, each turn behind the prompt that the engine had."""
     steps, seen, taken = more.lines("merged", 1), more.seen["merged"], set()
     assert any(line["scalars"]["train/discarded_completions"] for line in steps)
@@ -265,7 +263,7 @@ def test_two_turns_of_a_step_add_up(more: Trained) -> None:
 
 
 @pytest.mark.full("more trainings of ms-swift")
-def test_groups_of_equal_rewards_are_thrown_away_and_counted(more: Trained) -> None:
+def test_groups_of_equal_rewards_are_thrown_away_and_counted(more):
     """DAPO's settings: seconds are of all completions, tokens of those that are learned from."""
     steps = more.lines("dapo", 1)
     thrown = [line["scalars"]["train/discarded_completions"] for line in steps]

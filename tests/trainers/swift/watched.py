@@ -6,13 +6,10 @@ THEN is `-`, or a file: for TRL, swift's lines, whose completions are scored, to
 are resolved. Importing the libraries again would take longer than all of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ RANK = os.environ.get("RANK", "")
 seen = 0
 
 
-def tell(**line: Any) -> None:
+def tell(**line):
     global seen
     seen += 1
     with Path(OUT + RANK).open("a", encoding="utf-8") as file:
@@ -33,13 +30,13 @@ def tell(**line: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def watch_sampling() -> None:
+def watch_sampling():
     """Write a line of how transformers samples whenever that changes: its top-k, and what changes the logits."""
     from transformers.generation.utils import GenerationMixin
 
     processors, told = GenerationMixin._get_logits_processor, list[Any]()
 
-    def shown(self: Any, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+    def shown(self, generation_config, *args, **kwargs):
         made = processors(self, generation_config, *args, **kwargs)
         line = {"top_k": generation_config.top_k, "warpers": sorted(type(one).__name__ for one in made)}
         if line not in told:
@@ -51,16 +48,16 @@ def watch_sampling() -> None:
     GenerationMixin._get_logits_processor = shown
 
 
-def watch_trl(trainer: Any) -> None:
+def watch_trl(trainer):
     generate, score = trainer._generate, trainer._calculate_rewards
-    held: dict[str, Any] = {}
+    held = {}
 
-    def generated(self: Any, prompts: Any) -> Any:
+    def generated(self, prompts):
         made = generate(self, prompts)
         held.update(prompts=made[0], completions=made[1])
         return made
 
-    def scored(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def scored(self, *args, **kwargs):
         rewards = score(self, *args, **kwargs)
         tell(**held, rewards=rewards.tolist())
         return rewards
@@ -68,15 +65,15 @@ def watch_trl(trainer: Any) -> None:
     trainer._generate, trainer._calculate_rewards = generated, scored
 
 
-def watch_swift(trainer: Any) -> None:
+def watch_swift(trainer):
     from accelerate.utils import gather_object
 
     generate, prepare, close = trainer._engine_infer, trainer._prepare_batch_inputs, PhaseClock.close
-    phases: list[float] = []
-    held: dict[str, Any] = {}
-    calls: list[tuple[int, float]] = []
+    phases = []
+    held = {}
+    calls = []
 
-    def generated(self: Any, infer_requests: Any, *args: Any, **kwargs: Any) -> Any:
+    def generated(self, infer_requests, *args, **kwargs):
         before = len(phases)
         outputs = generate(self, infer_requests, *args, **kwargs)
         calls.append((len(infer_requests), sum(phases[before:])))
@@ -84,7 +81,7 @@ def watch_swift(trainer: Any) -> None:
             held.setdefault(request.uuid, []).append(output.response)
         return outputs
 
-    def prepared(self: Any, samples: Any) -> Any:
+    def prepared(self, samples):
         batches = prepare(self, samples)
         encoded = [sample.encoded for sample in samples]
         # With dynamic_sample others were made, too, and what is kept may come from another process.
@@ -117,15 +114,15 @@ def watch_swift(trainer: Any) -> None:
         calls.clear()
         return batches
 
-    def closed(self: Any) -> float:
+    def closed(self):
         phases.append(close(self))
         return phases[-1]
 
     trainer._engine_infer, trainer._prepare_batch_inputs = generated, prepared
-    PhaseClock.close = closed  # type: ignore[method-assign]
+    PhaseClock.close = closed
 
 
-def _of_completions(batch: Any, name: str) -> list[list[float]]:
+def _of_completions(batch, name):
     """Log-probabilities of each completion's tokens."""
     return [row[mask].tolist() for row, mask in zip(getattr(batch, name), batch.completion_mask.bool(), strict=True)]
 
@@ -133,25 +130,25 @@ def _of_completions(batch: Any, name: str) -> list[list[float]]:
 synced = {"adapter": 0, "weights": 0}
 
 
-def watch_sync() -> None:
+def watch_sync():
     """Count how often vLLM is given an adapter, and how often whole weights."""
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     add, reload = LLMEngine.add_lora, GPUModelRunner.reload_weights
 
-    def added(self: Any, request: Any) -> Any:
+    def added(self, request):
         synced["adapter"] += 1
         return add(self, request)
 
-    def reloaded(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def reloaded(self, *args, **kwargs):
         synced["weights"] += 1
         return reload(self, *args, **kwargs)
 
     LLMEngine.add_lora, GPUModelRunner.reload_weights = added, reloaded
 
 
-def scores_of_swifts() -> None:
+def scores_of_swifts():
     """Score swift's completions as this stack's rewards do, from their tokens."""
     import pyarrow.parquet as pq
     from transformers import AutoTokenizer
@@ -178,7 +175,7 @@ def scores_of_swifts() -> None:
         tell(scores=[list(row) for row in zip(*made, strict=True)])
 
 
-def what_is_resolved() -> None:
+def what_is_resolved():
     """What each of the settings comes to, or why it is refused."""
     import swift.utils
 
@@ -194,7 +191,7 @@ def what_is_resolved() -> None:
             tell(refused=str(error))
 
 
-def _ids(tokenizer: Any, conversation: Any) -> list[int]:
+def _ids(tokenizer, conversation):
     text = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -204,14 +201,14 @@ if __name__ == "__main__":
     if TRAINER == "trl":
         from trl import GRPOTrainer
 
-        watch: Callable[[Any], None] = watch_trl
+        watch = watch_trl
         from trainers.trl.driver import train as driver
     else:
-        from trainers.swift.driver import train as driver  # type: ignore[no-redef]
+        from trainers.swift.driver import train as driver
         from trainers.swift.driver.arguments import set_environment
 
         set_environment(Path(OUT).parent)
-        from swift.rlhf_trainers import GRPOTrainer  # type: ignore[no-redef]
+        from swift.rlhf_trainers import GRPOTrainer
 
         watch = watch_swift
         if find_spec("vllm"):

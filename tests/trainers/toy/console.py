@@ -1,11 +1,8 @@
 """Reads the toy's console: `[toy] 3 | step 0.012 | draw 0.008 | learn 0.003 | score 0.25 | characters 96`."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
-from trainers.logs.log_files import Printout, printouts
+from trainers.logs.log_files import printouts
 from trainers.logs.printed import half_digit
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 
@@ -15,12 +12,12 @@ _STEP = re.compile(r"\[toy\] (?P<step>\d+)(?P<values>(?: \| \w+ -?[\d.]+)+)")
 _RELEASE = re.compile(r"\[toy\] numpy (\S+)")
 
 
-def is_step(part: Printout) -> bool:
+def is_step(part):
     """Whether a part of a log is a step of the toy's."""
     return _STEP.search(part.text) is not None
 
 
-def read(path: Path) -> Imported:
+def read(path):
     """The steps of a toy's console, timers under flat keys, with what printing has cut off."""
     found = Imported(SourceRead(), FORMAT)
     for part in printouts(path):

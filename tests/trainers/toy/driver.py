@@ -1,20 +1,14 @@
 """Trains the toy: `python -m tests.trainers.toy.driver <attempt.json>`; policy gradients on a table of bigrams."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from common.errors import UserError
 from node.attempt import begin, exit_code, write_done
-from node.exit_codes import StopRequest
 from node.phase_clock import PhaseClock
 from node.rewards import reward_functions
 from tests.engines.abacus import draw
@@ -24,14 +18,14 @@ START, END = LETTERS.index("="), LETTERS.index(".")
 _KNOWN = {"steps", "group", "prompts", "letters", "rate", "seed"}
 
 
-def resolved(trainer_args: Mapping[str, Any], rewards: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+def resolved(trainer_args, rewards):
     """numpy's version and all settings; `UserError` for one that there is not."""
     if unknown := sorted(set(trainer_args) - _KNOWN):
         raise UserError(f"the toy has no setting {unknown[0]}")
     return np.__version__, {"rate": 0.5, **trainer_args}
 
 
-def train(attempt: dict[str, Any], stop: StopRequest) -> None:
+def train(attempt, stop):
     """Train one attempt to its end, and write done.json."""
     job, clock = begin(attempt), PhaseClock()
     job.inputs.require_unchanged()
@@ -57,7 +51,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     )  # fmt: skip
 
 
-def _learn(table: Any, groups: Any, picked: Any, score: Any, rate: float) -> float:
+def _learn(table, groups, picked, score, rate):
     """Moves the table towards the completions that are better than their group; the mean reward."""
     means = []
     for group, row in zip(groups, picked, strict=True):
@@ -71,7 +65,7 @@ def _learn(table: Any, groups: Any, picked: Any, score: Any, rate: float) -> flo
     return float(np.mean(means))
 
 
-def _log(folder: Path, step: int, clock: PhaseClock, reward: float, groups: Any) -> None:
+def _log(folder, step, clock, reward, groups):
     """The step's line in metrics.jsonl, and on the console."""
     phases, _ = clock.take()
     seconds = {path.rpartition("/")[2]: value for path, value in phases.items()}

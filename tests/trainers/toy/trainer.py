@@ -1,18 +1,13 @@
 """The toy: a trainer of the tests, with all that is asked of one in its folder."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from common.errors import UserError
 from tests.trainers.toy import console
 from trainers.cases import Rule
-from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
+from trainers.protocol import Driver, LogFormat, Logs, Rules, Trainer
 from trainers.timers.tree import Phase, TimerTree
-from trainers.workload import TrainedArm, Workload
 
 
-def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
+def _trainer_args(arm, workload, seed, stack):
     if workload.gpus_per_node:
         raise UserError(f"trainer toy trains on a CPU (got gpus_per_node {workload.gpus_per_node})")
     prompts = workload.batch_size // workload.num_generations

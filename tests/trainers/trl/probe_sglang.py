@@ -20,13 +20,13 @@ from trainers.trl.driver import rollout, train
 GREEDY = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True}
 
 
-def scheduler() -> int:
+def scheduler():
     """SGLang's process with the weights."""
     (found,) = (pid for pid in process_tree() if Path(f"/proc/{pid}/cmdline").read_text().startswith("sglang::sched"))
     return found
 
 
-def looked_at(out: Path, stale: int) -> None:
+def looked_at(out, stale):
     original = rollout.SglangRollout.__call__
 
     def call(self, prompts, trainer):
@@ -77,7 +77,7 @@ def looked_at(out: Path, stale: int) -> None:
     rollout.SglangRollout.__call__ = call
 
 
-def killed(out: Path) -> None:
+def killed(out):
     """Has the engine lose its scheduler when it is about to be closed."""
     close = Sglang.close
 

@@ -4,10 +4,7 @@ accelerate 1.15 takes an FSDP plugin on accelerators alone (state.py, Accelerato
 processes meet by gloo; all that shards, gathers, saves and loads is torch's and accelerate's own.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import Any
 
 from accelerate.state import AcceleratorState, DistributedType, PartialState
 
@@ -15,11 +12,11 @@ from node.attempt import exit_code
 from trainers.trl.driver.train import train
 
 
-def lend_cpu() -> None:
+def lend_cpu():
     """Make accelerate shard there, too, as it does on GPUs."""
     make = AcceleratorState.__init__
 
-    def made(state: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+    def made(state, *args, fsdp_plugin=None, **kwargs):
         make(state, *args, fsdp_plugin=fsdp_plugin, **kwargs)
         if fsdp_plugin is not None and state.distributed_type == DistributedType.MULTI_CPU:
             state.distributed_type, state.fsdp_plugin = DistributedType.FSDP, fsdp_plugin

@@ -1,14 +1,9 @@
 """SGLang is told of sampling what TRL tells its own engines: no term is left to an engine's own default."""
 
-from __future__ import annotations
-
 import ast
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -33,11 +28,11 @@ DEFAULTS = {
 }
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def told(**changes):
     return sampling(SimpleNamespace(**{**DEFAULTS, **changes}), 7)
 
 
-def test_what_trl_tells_its_engines_sglang_is_told(stack_python: Callable[[str], Path]) -> None:
+def test_what_trl_tells_its_engines_sglang_is_told(stack_python):
     """By TRL's own source: a release with another term fails here."""
     (trl,) = stack_python(SGLANG).parents[1].glob("lib/python3.*/site-packages/trl")
     for file, least in (("generation/vllm_generation.py", "max_tokens"), ("trainer/grpo_trainer.py", "max_new_tokens")):
@@ -54,7 +49,7 @@ def test_what_trl_tells_its_engines_sglang_is_told(stack_python: Callable[[str],
             assert {AS_SGLANG.get(word, word) for word in one - OTHER} | {"stop_token_ids"} == set(told()), file
 
 
-def test_the_values_are_the_configurations() -> None:
+def test_the_values_are_the_configurations():
     assert told() == {
         "max_new_tokens": 24,
         "temperature": 0.9,
@@ -72,18 +67,18 @@ def test_the_values_are_the_configurations() -> None:
         told(generation_kwargs={"min_tokens": 3})
 
 
-def test_an_engine_that_sleeps_gets_its_weights_before_each_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_sleeps_gets_its_weights_before_each_generation(monkeypatch):
     """What the memory saver gives back is empty when it is there again."""
-    done: list[str] = []
+    done = []
 
     class Engine:
         sleeps = True
 
-        def __getattr__(self, name: str) -> Callable[..., tuple[list[Any], list[Any]]]:
-            return lambda *given: done.append(name) or ([[1]], [[0.0]])  # type: ignore[func-returns-value]
+        def __getattr__(self, name):
+            return lambda *given: done.append(name) or ([[1]], [[0.0]])
 
     profiling = ModuleType("trl.extras.profiling")
-    profiling.profiling_context = lambda trainer, name: nullcontext()  # type: ignore[attr-defined]
+    profiling.profiling_context = lambda trainer, name: nullcontext()
     monkeypatch.setitem(sys.modules, "trl.extras.profiling", profiling)
     trainer = SimpleNamespace(
         _tokenize_prompts=lambda prompts: [[[5]]],

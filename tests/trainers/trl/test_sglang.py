@@ -1,29 +1,23 @@
 """A real training with SGLang on this CPU, in two lives: stopped by a signal, then resumed to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from ... import patience
 from ...attempts import EAGER, SGLANG, SGLANG_ARGS, read_lines, signal_job, warm, write_attempt
-from ...warm import WarmJob
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
 PROBE = Path(__file__).with_name("probe_sglang.py")
 NOISE = ("Traceback", "leaked", "Warning", "site-packages/sglang", "shards")
 
 
-def start(python: Path, attempt: Path, out: Path, *arguments: object) -> WarmJob:
+def start(python, attempt, out, *arguments):
     return warm(python, **EAGER).start(PROBE, attempt, out, *arguments, joined=True)
 
 
-def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(
-    stack_python: Callable[[str], Path], made_inputs: Path, tmp_path: Path
-) -> None:
+def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_python, made_inputs, tmp_path):
     python, run = stack_python(SGLANG), tmp_path / "sglang-s0"
     first = write_attempt(run, made_inputs, **SGLANG_ARGS, max_steps=500, save_strategy="no")
     job = start(python, first, tmp_path / "first.jsonl")

@@ -1,12 +1,9 @@
 """Real runs of two to four steps, with both engines."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,7 +46,7 @@ COMMON = {
 }
 
 
-def check_tree(phases: dict[str, float]) -> None:
+def check_tree(phases):
     """Every phase has its parent, and children never take longer than it (1 ms for the clock's own work)."""
     for path, seconds in phases.items():
         assert seconds >= 0
@@ -59,7 +56,7 @@ def check_tree(phases: dict[str, float]) -> None:
         assert sum(children) <= seconds + 1e-3, path
 
 
-def check_clock(lines: list[dict[str, Any]]) -> None:
+def check_clock(lines):
     """TRL's own clock, which ms-swift has, too, runs within ours and around the phases that ours times within it."""
     apart = []
     for line in lines:
@@ -71,7 +68,7 @@ def check_clock(lines: list[dict[str, Any]]) -> None:
     assert min(apart) < 0.1
 
 
-def check_finished(attempt: Path, steps: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def check_finished(attempt, steps):
     """What must hold of any finished attempt; returns its lines and done.json."""
     folder = attempt.parent
     lines = read_lines(folder / "metrics.jsonl")
@@ -120,13 +117,13 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 VERLS = {"source": "verls.py", "function": "compute_score", "weight": 0.1, "options": {}, "code": VERLS_CODE}
 USERS = [OWN, VERLS]
-WITH_OWN: dict[str, Any] = {
+WITH_OWN = {
     "rewards": [*REWARDS, *USERS],
     "reward_weights": [one["weight"] for one in [*REWARDS, *USERS]],
 }
 
 
-def with_a_model(inputs: Path) -> dict[str, Any]:
+def with_a_model(inputs):
     """These, and a reward model for which all texts are too long."""
     model = reward_model(inputs, max_length=24)
     return {
@@ -139,7 +136,7 @@ SAMPLED = {"samples": 3, "temperature": 1.0, "top_p": 1.0, "max_response_length"
 
 
 @pytest.fixture(scope="module")
-def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def transformers_run(stack_python, made_inputs, tmp_path_factory):
     """A finished attempt of two steps with transformers, samples, and beside the others a reward of the user's and a
     reward model."""
     folder = tmp_path_factory.mktemp("runs") / "tf-s0"
@@ -151,7 +148,7 @@ def transformers_run(stack_python: Stack, made_inputs: Path, tmp_path_factory: p
     return attempt
 
 
-def test_transformers(transformers_run: Path) -> None:
+def test_transformers(transformers_run):
     lines, done = check_finished(transformers_run, 2)
     for line in lines:
         own = ("brevity", "compute_score", "liked")
@@ -161,7 +158,7 @@ def test_transformers(transformers_run: Path) -> None:
     assert "vllm" not in done["versions"]
 
 
-def test_a_reward_of_the_users(transformers_run: Path) -> None:
+def test_a_reward_of_the_users(transformers_run):
     """Its values are logged as TRL's own are; a completion on which it fails is counted, and the run goes on."""
     lines = read_lines(transformers_run.parent / "metrics.jsonl")
     failures = read_lines(transformers_run.parent / "reward_failures.jsonl")
@@ -185,7 +182,7 @@ def test_a_reward_of_the_users(transformers_run: Path) -> None:
         )
 
 
-def test_a_reward_model(transformers_run: Path) -> None:
+def test_a_reward_model(transformers_run):
     """It scores every completion in a phase of its own; what it cut is counted, and its content is in done.json."""
     for line in read_lines(transformers_run.parent / "metrics.jsonl"):
         scalars = line["scalars"]
@@ -196,7 +193,7 @@ def test_a_reward_model(transformers_run: Path) -> None:
     assert len(done["inputs"]["reward_models_sha256"]) == 64
 
 
-def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run: Path) -> None:
+def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run):
     lines = read_lines(transformers_run.parent / "samples.jsonl")
     assert [line["step"] for line in lines] == [0, 1, 2]
     for line in lines:
@@ -217,7 +214,7 @@ def test_samples_of_the_same_prompts_before_halfway_and_after(transformers_run: 
         assert not any("samples" in phase for phase in step["phases"]), "in no step's time"
 
 
-def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run: Path, stack_python: Stack) -> None:
+def test_wandb_has_the_timings_in_the_row_of_the_step(transformers_run, stack_python):
     files = list(transformers_run.parent.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 1
     done = run_python(stack_python(TRANSFORMERS), "-m", "wandb", "leet", "inspect", "--json", files[0])
@@ -250,7 +247,7 @@ sys.exit(exit_code(train))
 
 
 @pytest.mark.full("a training of TRL")
-def test_vllm_goes_on_after_a_kill(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
+def test_vllm_goes_on_after_a_kill(stack_python, made_inputs, tmp_path):
     run_folder, steps = tmp_path / "vllm-s0", 5
     args = {**VLLM_ARGS, "max_steps": steps, "vllm_importance_sampling_correction": True}
     first = write_attempt(run_folder, made_inputs, 1, **args)
@@ -293,12 +290,10 @@ sys.exit(exit_code(train))
 
 
 @pytest.mark.full("a training of TRL")
-def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(stack_python, made_inputs, tmp_path):
     """32 rows are 16 steps: 36 steps pass over them twice, and begin a third time."""
 
-    def prompts(folder: str, number: int, steps: int) -> list[str]:
+    def prompts(folder, number, steps):
         settings = {"max_steps": steps, "save_steps": 17}
         attempt = write_attempt(tmp_path / folder, made_inputs, number, **settings)
         done = run_warm(stack_python(TRANSFORMERS), "-c", TELLING, attempt)
@@ -313,9 +308,7 @@ def test_a_run_that_resumes_in_a_later_pass_goes_on_in_its_order(
 
 
 @pytest.mark.full("a training of TRL")
-def test_a_stop_signal_saves_and_asks_to_be_requeued(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path, transformers_run: Path
-) -> None:
+def test_a_stop_signal_saves_and_asks_to_be_requeued(stack_python, made_inputs, tmp_path, transformers_run):
     settings = {"max_steps": 500, "save_strategy": "no", **with_a_model(made_inputs)}
     attempt = write_attempt(tmp_path / "stopped", made_inputs, **settings)
     job = warm(stack_python(TRANSFORMERS)).start("-m", "trainers.trl.driver.train", attempt, joined=True)
@@ -358,8 +351,8 @@ print("\\n" + json.dumps(told))
 """
 
 
-def test_mistakes_are_one_line(stack_python: Stack, made_inputs: Path, tmp_path: Path) -> None:
-    def order(name: str, **changes: Any) -> str:
+def test_mistakes_are_one_line(stack_python, made_inputs, tmp_path):
+    def order(name, **changes):
         return str(write_attempt(tmp_path / name, made_inputs, **changes))
 
     stale = Path(order("stale"))

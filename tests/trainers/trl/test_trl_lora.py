@@ -1,11 +1,6 @@
 """TRL with a LoRA adapter and with vLLM in its process, on a CPU: one run in two lives."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,15 +14,13 @@ pytestmark = pytest.mark.full("two lives with an adapter and vLLM")
 STACK = "trl-lora-vllm-cpu"
 MERGED = f"{PREPARE}/sync_weights/merge_adapter"
 # No dropout: only the policy's own passes would have it, and a token's log-probability would differ from vLLM's.
-ADAPTER: dict[str, Any] = {
+ADAPTER = {
     **{"use_peft": True, "lora_r": 16, "lora_alpha": 64, "lora_dropout": 0.0, "learning_rate": 0.01},
     "lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }
 
 
-def test_vllm_generates_with_the_merged_adapter_at_every_step_of_both_lives(
-    stack_python: Callable[[str], Path], made_inputs: Path, tmp_path: Path
-) -> None:
+def test_vllm_generates_with_the_merged_adapter_at_every_step_of_both_lives(stack_python, made_inputs, tmp_path):
     settings = {**VLLM_ARGS, **ADAPTER, "vllm_importance_sampling_correction": True}
     lives = []
     for number, steps in ((1, 2), (2, 4)):

@@ -3,8 +3,6 @@
 A lost process is named.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -21,7 +19,6 @@ from node.hardware import free_port
 
 from ... import patience
 from ...attempts import ROOT, TRANSFORMERS, job_environment, read_lines, run_warm, warm, write_attempt
-from ...warm import WarmJob
 from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
 pytestmark = pytest.mark.full("trainings of two processes")
@@ -50,7 +47,7 @@ for given in ({}, {"ddp_timeout": 60}):
 """
 
 
-def start(python: Path, folder: Path, *command: str, forks: bool = True) -> WarmJob | subprocess.Popen[str]:
+def start(python, folder, *command, forks=True):
     """Two processes of this node; without `forks` they import everything themselves, as on a cluster."""
     place = ["--nodes=1", "--node=0", "--each=2", f"--at=127.0.0.1:{free_port()}", f"--report={folder / 'told.json'}"]
     program = ["-m", "node.ranks", *place, *command]
@@ -67,7 +64,7 @@ def start(python: Path, folder: Path, *command: str, forks: bool = True) -> Warm
 
 
 @pytest.fixture(scope="module")
-def lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Lives:
+def lives(stack_python, made_inputs, tmp_path_factory):
     """By how the model is spread: one run of two lives."""
     python = stack_python(TRANSFORMERS)
     return functools.cache(
@@ -76,11 +73,11 @@ def lives(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="module", params=[*DRIVEN])
-def two_lives(lives: Lives, request: pytest.FixtureRequest) -> dict[str, Any]:
+def two_lives(lives, request):
     return lives(request.param)
 
 
-def trained(python: Path, folder: Path, inputs: Path, spread: str) -> dict[str, Any]:
+def trained(python, folder, inputs, spread):
     """A run that is stopped by a signal to its second process alone, then trained to its end in another life."""
     args = with_a_model(inputs) | ({"fsdp": True} if spread == "fsdp" else {})
     first = write_attempt(folder, inputs, 1, words=WORDS, max_steps=STEPS, **args)
@@ -99,7 +96,7 @@ def trained(python: Path, folder: Path, inputs: Path, spread: str) -> dict[str, 
     return {**told, "code_again": job.returncode, "said_again": again, "last": last}
 
 
-def test_one_log_of_the_whole_batch(two_lives: dict[str, Any]) -> None:
+def test_one_log_of_the_whole_batch(two_lives):
     lines, tokens = two_lives["lines"], 0
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     for line in lines:
@@ -113,7 +110,7 @@ def test_one_log_of_the_whole_batch(two_lives: dict[str, Any]) -> None:
     assert len(list(attempt.glob("wandb/offline-run-*"))) == 1
 
 
-def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives: dict[str, Any]) -> None:
+def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives):
     for line in two_lives["lines"]:
         phases, scalars = line["phases"], line["scalars"]
         own = ("wait", *(f"rewards/{name}" for name in ("brevity", "compute_score", "liked")))
@@ -127,21 +124,21 @@ def test_timers_are_means_over_both_and_the_slowest_stands_beside(two_lives: dic
     assert re.search(r"step 1/\d+ .* s in ", two_lives["said"])
 
 
-def test_each_process_scores_its_own_part_with_the_reward_model(two_lives: dict[str, Any]) -> None:
+def test_each_process_scores_its_own_part_with_the_reward_model(two_lives):
     for line in two_lives["lines"]:
         scalars = line["scalars"]
         assert scalars["train/rewards/liked/truncated"] == 16, "8 texts in each process, all too long"
         assert scalars["train/rewards/liked/failed"] == 0 and scalars["train/rewards/liked/std"] > 1e-3
 
 
-def test_a_stop_of_one_process_stops_both_after_the_same_step(two_lives: dict[str, Any]) -> None:
+def test_a_stop_of_one_process_stops_both_after_the_same_step(two_lives):
     last = two_lives["lines"][-1]["step"]
     assert two_lives["code"] == 75, two_lives["said"]
     assert two_lives["said"].count(f"stopped: after step {last} of {STEPS}, with a checkpoint") == 2
     assert not two_lives["died"]
 
 
-def test_both_go_on_from_the_same_checkpoint(two_lives: dict[str, Any]) -> None:
+def test_both_go_on_from_the_same_checkpoint(two_lives):
     assert two_lives["code_again"] == 0, two_lives["said_again"]
     folder, stopped = two_lives["folder"] / "attempts" / "2", two_lives["lines"][-1]["step"]
     assert len(re.findall(rf"resuming from step {stopped}\b", two_lives["said_again"])) == 1
@@ -160,7 +157,7 @@ def test_both_go_on_from_the_same_checkpoint(two_lives: dict[str, Any]) -> None:
         assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
 
 
-def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives: Lives) -> None:
+def test_fsdp_trains_what_ddp_trains_before_and_after_a_resume(lives):
     ddp, fsdp = lives("ddp"), lives("fsdp")
     of_ddp, of_fsdp = (
         {line["step"]: line for life in (1, 2) for line in read_lines(run["folder"] / f"attempts/{life}/metrics.jsonl")}
@@ -218,9 +215,7 @@ print(*(name for name, one in model.named_parameters() if not hasattr(one, "full
 """
 
 
-def test_samples_of_a_sharded_policy_leave_it_as_an_engine_is_handed_it(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path
-) -> None:
+def test_samples_of_a_sharded_policy_leave_it_as_an_engine_is_handed_it(stack_python, made_inputs, tmp_path):
     """They come before a step's weight sync, which asks every parameter for its `full_tensor` (TRL 1.16)."""
     told = run_warm(stack_python(TRANSFORMERS), "-c", SAMPLED, made_inputs, tmp_path)
     assert told.returncode == 0 and told.stdout.splitlines()[-1] == "are whole", told.stdout + told.stderr
@@ -228,14 +223,14 @@ def test_samples_of_a_sharded_policy_leave_it_as_an_engine_is_handed_it(
     assert len(line["samples"]) == 1 and not line.get("problem")
 
 
-def samples(run: dict[str, Any], life: int) -> list[tuple[int, list[str]]]:
+def samples(run, life):
     """After which step, and what was written then."""
     lines = read_lines(run["folder"] / f"attempts/{life}/samples.jsonl")
     assert lines and not any(line["problem"] for line in lines)
     return [(line["step"], [one["completion"] for one in line["samples"]]) for line in lines]
 
 
-def test_a_process_that_is_killed_ends_the_other_in_its_collective(stack_python: Stack, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_ends_the_other_in_its_collective(stack_python, tmp_path):
     job = start(stack_python(TRANSFORMERS), tmp_path, "-c", MEET)
     said, _ = patience.ended(job, 120)
     assert job.returncode == 128 + signal.SIGKILL, said
@@ -244,7 +239,7 @@ def test_a_process_that_is_killed_ends_the_other_in_its_collective(stack_python:
     assert "rank 1 of 2 on " in said and "was killed by SIGKILL; the other processes are ended" in said
 
 
-def test_a_process_waits_for_the_others_as_long_as_under_ms_swift(stack_python: Stack) -> None:
+def test_a_process_waits_for_the_others_as_long_as_under_ms_swift(stack_python):
     """transformers' half-hour would end a training that waits for one process's generation; an option may say less.
 
     Of processes on CPUs transformers does not pass it on (5.17, training_args.py, `_setup_devices`).

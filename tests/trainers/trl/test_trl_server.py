@@ -1,12 +1,9 @@
 """TRL with vLLM's own server beside it, on a CPU: both real, new weights in a file where NCCL would carry them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.full("a server beside a training")
 
 STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
 Stack = Callable[[str], Path]
-SERVED: dict[str, Any] = {
+SERVED = {
     **VLLM_ARGS,
     "vllm_mode": "server",
     "vllm_tensor_parallel_size": 1,
@@ -31,14 +28,14 @@ SERVED: dict[str, Any] = {
     "vllm_server_args": {"enforce_eager": True, "max_num_seqs": 16},
 }
 
-LORA: dict[str, Any] = {
+LORA = {
     **{"use_peft": True, "lora_r": 4, "lora_alpha": 64, "lora_dropout": 0.0, "learning_rate": 0.01},
     "lora_target_modules": ["q_proj", "v_proj", "up_proj"],
 }
 
 
 @pytest.fixture(scope="module")
-def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def served(stack_python, made_inputs, tmp_path_factory):
     """A finished attempt of three steps, and one of two steps with a LoRA adapter, with the same server."""
     folder, python = tmp_path_factory.mktemp("served"), stack_python(STACK)
     attempt = write_attempt(folder / "vllm-s0", made_inputs, max_steps=3, seed=7, **SERVED)
@@ -66,7 +63,7 @@ def served(stack_python: Stack, made_inputs: Path, tmp_path_factory: pytest.Temp
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
 
 
-def test_it_trains_with_the_synced_weights(served: dict[str, Any]) -> None:
+def test_it_trains_with_the_synced_weights(served):
     lines = read_lines(served["attempt"].parent / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3]
     for line in lines:
@@ -81,7 +78,7 @@ def test_it_trains_with_the_synced_weights(served: dict[str, Any]) -> None:
     assert not list(served["attempt"].parent.glob("*.safetensors"))
 
 
-def test_a_lora_adapter_is_merged_into_the_weights_that_are_sent(served: dict[str, Any]) -> None:
+def test_a_lora_adapter_is_merged_into_the_weights_that_are_sent(served):
     folder = served["lora"].parent
     lines, plain = (read_lines(one.parent / "metrics.jsonl") for one in (served["lora"], served["attempt"]))
     merged = f"{PREPARE}/sync_weights/merge_adapter"
@@ -97,7 +94,7 @@ def test_a_lora_adapter_is_merged_into_the_weights_that_are_sent(served: dict[st
     assert (checkpoint / "adapter_model.safetensors").stat().st_size < 1e6 and is_complete(checkpoint, 2)
 
 
-def test_what_the_server_is_stands_in_the_record(served: dict[str, Any]) -> None:
+def test_what_the_server_is_stands_in_the_record(served):
     done = json.loads((served["attempt"].parent / "done.json").read_text())
     engine = done["resolved"]["engine"]
     expected = {"name": "vllm", "mode": "server", "dtype": "float32", "seed": 7, "max_model_len": 64}
@@ -107,9 +104,7 @@ def test_what_the_server_is_stands_in_the_record(served: dict[str, Any]) -> None
     assert "s3cret" not in served["log"]
 
 
-def test_what_is_not_the_servers_to_choose_is_one_line(
-    stack_python: Stack, made_inputs: Path, tmp_path: Path, served: dict[str, Any]
-) -> None:
+def test_what_is_not_the_servers_to_choose_is_one_line(stack_python, made_inputs, tmp_path, served):
     """`served` comes first: what it has compiled and cached is not paid for twice."""
     attempt = write_attempt(tmp_path / "vllm-s0", made_inputs, **SERVED | {"vllm_server_args": {"seed": 3}})
     refused = run_job(

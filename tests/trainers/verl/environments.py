@@ -4,19 +4,16 @@ The environments of `env-<version>/` are made by uv from their locks, once per l
 stacks: nothing trains in them, and Hydra's parser (antlr4 4.9) comes as a source archive only, which is built here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from workflow.runs.locks import try_lock
-from workflow.stacks.uv import Uv, configured_uv, torch_arguments
+from workflow.stacks.uv import configured_uv, torch_arguments
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[2] / ".stacks" / "tests-verl"
@@ -26,7 +23,7 @@ TORCH = "torch==2.13.0+cpu"
 _SOURCES = ["--only-binary", ":all:", "--no-binary", "antlr4-python3-runtime"]
 
 
-def build(version: str) -> Path:
+def build(version):
     """The interpreter of the environment with that verl; built first if it is not there (seconds with a warm cache)."""
     folder = HERE / f"env-{version}"
     lock = folder / "requirements.lock"
@@ -51,7 +48,7 @@ def build(version: str) -> Path:
     return python
 
 
-def lock(version: str) -> None:
+def lock(version):
     """Resolve that environment's requirements anew; pins that still fit stay."""
     uv = configured_uv(main_index_first=True)
     command = ["pip", "compile", "requirements.in", "--generate-hashes", "--quiet", "--python-version", PYTHON]
@@ -61,7 +58,7 @@ def lock(version: str) -> None:
     _uv(uv, command, HERE / f"env-{version}")
 
 
-def _uv(uv: Uv, command: Sequence[str], cwd: Path | None = None) -> None:
+def _uv(uv, command, cwd=None):
     status, said = uv.run(list(command), cwd=cwd)
     assert status == 0, said
 

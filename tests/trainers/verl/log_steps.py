@@ -4,8 +4,6 @@
 "environment"}.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -13,7 +11,6 @@ import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +22,7 @@ TIMERS = {
 }
 
 
-def batch_of(version: str, rows: int, lengths: random.Random) -> Any:
+def batch_of(version, rows, lengths):
     """A batch as it is when a step's metrics are computed."""
     from verl import DataProto
 
@@ -58,7 +55,7 @@ def batch_of(version: str, rows: int, lengths: random.Random) -> Any:
     return batch
 
 
-def timing_of(version: str, seconds: random.Random) -> dict[str, float]:
+def timing_of(version, seconds):
     """Seconds as the version's own timers would give them; a step holds its phases and a little more."""
     timing = {name: seconds.uniform(0.05, 0.3) for name in TIMERS[version]}
     timing["gen"] = seconds.uniform(2.0, 4.0)
@@ -71,7 +68,7 @@ def timing_of(version: str, seconds: random.Random) -> dict[str, float]:
 class Trainer:
     """Stands in for verl's: the same calls of metrics and logger in the same order, and no workers."""
 
-    def __init__(self, order: dict[str, Any]) -> None:
+    def __init__(self, order):
         self.config = SimpleNamespace(
             trainer=SimpleNamespace(save_freq=-1),
             data=SimpleNamespace(train_batch_size=2),
@@ -83,7 +80,7 @@ class Trainer:
         self.checkpoint_manager = self  # of the engines' memory
         self.asleep = False
 
-    def fit(self) -> None:
+    def fit(self):
         import numpy as np
         from verl.trainer.ppo import metric_utils
         from verl.utils.tracking import Tracking
@@ -108,18 +105,18 @@ class Trainer:
                 (Path(order["folder"]) / "stop").touch()
             logger.log(data=metrics, step=step)
 
-    def sleep_replicas(self) -> None:
+    def sleep_replicas(self):
         self.asleep = True
 
-    def _load_checkpoint(self) -> None:
+    def _load_checkpoint(self):
         raise AssertionError("nothing is loaded here")
 
-    def _save_checkpoint(self) -> None:
+    def _save_checkpoint(self):
         assert self.asleep
         (Path(self.order["folder"]) / f"saved-{self.global_steps}").touch()
 
 
-def main(order: dict[str, Any]) -> None:
+def main(order):
     from trainers.verl.driver.step_hooks import StepHooks
 
     os.environ.update(order["environment"])

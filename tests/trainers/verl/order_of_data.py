@@ -3,13 +3,10 @@
 `python order_of_data.py VERSION FOLDER` leaves order.json: {"whole": [rows, ...], "resumed": {step: [rows, ...]}}.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -18,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 STEPS = 17
 
 
-def trainer_of(version: str, folder: Path, rows: int) -> Any:
+def trainer_of(version, folder, rows):
     from trainers.verl.driver.step_hooks import StepHooks
 
     if version == "0.4.1":
@@ -27,7 +24,7 @@ def trainer_of(version: str, folder: Path, rows: int) -> Any:
     else:
         from verl.trainer.ppo.utils import create_rl_sampler
         from verl.trainer.ppo.v1 import PPOTrainer as Trainer
-    kind: Any = type("Trainer", (Trainer,), {"__init__": lambda self: None})
+    kind = type("Trainer", (Trainer,), {"__init__": lambda self: None})
     kind.__abstractmethods__ = frozenset()
     StepHooks(folder).install(kind)
     trainer = kind()
@@ -42,10 +39,10 @@ def trainer_of(version: str, folder: Path, rows: int) -> Any:
     return trainer
 
 
-def train(trainer: Any, folder: Path, stop_at: int) -> list[list[int]]:
+def train(trainer, folder, stop_at):
     """The rows from the newest checkpoint to a step, which is saved."""
     trainer._load_checkpoint()
-    taken: list[list[int]] = []
+    taken = []
     while True:
         for batch in trainer.train_dataloader:
             taken.append(batch)
@@ -58,7 +55,7 @@ def train(trainer: Any, folder: Path, stop_at: int) -> list[list[int]]:
                 return taken
 
 
-def main(version: str, folder: Path) -> None:
+def main(version, folder):
     told = {}
     for rows in (10, 11):  # complete passes of 5 steps, without and with a row left over
         whole = train(trainer_of(version, folder / f"{rows}-whole", rows), folder / f"{rows}-whole", STEPS)

@@ -1,30 +1,24 @@
 """Runs as verl leaves them: made-up steps that went through verl's own metrics and loggers."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 from common.files import fingerprint_of
-
-from ...warm import WarmPython
 
 INPUTS = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 
 
-def answer_of(python: WarmPython, program: str, request: Any) -> Any:
+def answer_of(python, program, request):
     """What a program prints as its last line, in verl's Python; both are JSON."""
     done = python.run("-c", program, given=json.dumps(request))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
+def spec_of(run_id, version, steps):
     """A spec.json of verl with vLLM."""
-    spec: dict[str, Any] = {
+    spec = {
         "spec_version": 1,
         "experiment": "tests",
         "run_id": run_id,
@@ -46,16 +40,7 @@ def spec_of(run_id: str, version: str, steps: int) -> dict[str, Any]:
     return {**spec, "fingerprint": fingerprint_of(spec)}
 
 
-def log_steps(
-    python: WarmPython,
-    folder: Path,
-    version: str,
-    steps: int,
-    first: int = 1,
-    validate: bool = True,
-    stop_at: int | None = None,
-    lose_at: int | None = None,
-) -> subprocess.CompletedProcess[str]:
+def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None):
     """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
     folder.mkdir(parents=True, exist_ok=True)
     order = {
@@ -82,7 +67,7 @@ def log_steps(
     return done
 
 
-def write_verl_run(python: WarmPython, folder: Path, version: str, steps: int) -> Path:
+def write_verl_run(python, folder, version, steps):
     """A finished run of one attempt in `folder`, with the files that the collector reads; returns the folder."""
     spec = spec_of(folder.name, version, steps)
     attempt = folder / "attempts" / "1"

@@ -3,15 +3,12 @@
 `python score_rows.py VERSION FOLDER` leaves told.json in the folder.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,14 +40,14 @@ orms["length_of"] = Length
 """
 FOREIGN = {"source": "theirs.py", "code": FOREIGN_CODE, "weight": 0.01, "options": {}, "columns": ["level"]}
 BUILT_IN = ("accuracy", "phi4", "format", "length", "cosine", "repetition", "soft_overlong", "emoji")
-REWARDS: list[dict[str, Any]] = [
+REWARDS = [
     *({"name": name, "weight": 0.5 if name == "phi4" else 1.0, "options": {}} for name in BUILT_IN),
     {"source": "mine.py", "function": "asked", "code": OWN_CODE, "weight": 0.001, "options": {}, "columns": ["level"]},
     *({**FOREIGN, "function": name} for name in ("compute_score", "told", "length_of")),
 ]
 
 
-def prepared(folder: Path) -> Path:
+def prepared(folder):
     """Inputs as `node.inputs` makes them."""
     from node.dataset import arithmetic_rows
     from node.inputs import prepare_inputs
@@ -65,7 +62,7 @@ def prepared(folder: Path) -> Path:
     return folder / "inputs"
 
 
-def composed(version: str, inputs: Path) -> Any:
+def composed(version, inputs):
     from trainers.verl.driver import reward as verl_reward
     from trainers.verl.driver.composed import compose, job_overrides
 
@@ -92,7 +89,7 @@ def composed(version: str, inputs: Path) -> Any:
     return config
 
 
-def scored(version: str, config: Any, tokenizer: Any, batch: Any) -> tuple[list[dict[str, float]], torch.Tensor]:
+def scored(version, config, tokenizer, batch):
     """Each response's scores by name, and the tensor of rewards, from verl's own reward manager."""
     from verl.trainer.ppo.reward import load_reward_manager
 
@@ -104,7 +101,7 @@ def scored(version: str, config: Any, tokenizer: Any, batch: Any) -> tuple[list[
             "reward_tensor"
         ]
 
-    async def all_of_them() -> list[dict[str, Any]]:
+    async def all_of_them():
         manager = load_reward_manager(config, tokenizer)
         return list(await asyncio.gather(*(manager.run_single(batch[at : at + 1]) for at in range(len(batch)))))
 
@@ -115,7 +112,7 @@ def scored(version: str, config: Any, tokenizer: Any, batch: Any) -> tuple[list[
     return [result["reward_extra_info"] for result in results], tensor
 
 
-def as_trl(ids: Any, tokenizer: Any, source: Any) -> dict[str, list[float | None]]:
+def as_trl(ids, tokenizer, source):
     """The same responses as TRL hands them over: with their end token, unless they were cut."""
     from node.rewards import reward_functions
 
@@ -133,7 +130,7 @@ def as_trl(ids: Any, tokenizer: Any, source: Any) -> dict[str, list[float | None
     return {function.__name__: function(**given) for function in functions}
 
 
-def main(version: str, folder: Path) -> None:
+def main(version, folder):
     import pyarrow.parquet as pq
     from verl import DataProto
     from verl.utils import hf_tokenizer

@@ -1,18 +1,13 @@
 """Is each mistake one line, told before a GPU is asked for anything?"""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from node.records import tree_sha256
 
-from ...warm import WarmPython
 from .environments import VERSIONS
 from .runs import answer_of
 
@@ -43,7 +38,7 @@ FITTING = [
 ]
 
 
-def write_order(folder: Path, version: str, overrides: list[str], **changes: Any) -> str:
+def write_order(folder, version, overrides, **changes):
     """An attempt with a model folder and data that are none: nothing of them is read before they are refused."""
     model, data = folder / "model", folder / "data.parquet"
     model.mkdir(parents=True)
@@ -80,10 +75,10 @@ def write_order(folder: Path, version: str, overrides: list[str], **changes: Any
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_mistakes_are_one_line(version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(version, warm_verl, tmp_path):
     good = ["trainer.total_training_steps=2", "algorithm.adv_estimator=grpo"]
     other = next(one for one in VERSIONS if one != version)
-    cases: dict[str, tuple[str, str]] = {
+    cases = {
         "stack": (write_order(tmp_path / "stack", other, good), f"the settings are for verl {other}, but"),
         "key": (
             write_order(tmp_path / "key", version, [*good, "trainer.total_epoch=2"]),

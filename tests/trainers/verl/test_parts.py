@@ -1,29 +1,22 @@
 """Do verl's own classes take our data and our rewards?"""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ...warm import WarmPython
 from .environments import VERSIONS
 
 pytestmark = pytest.mark.full("verl's own classes of both releases")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_data_and_rewards_through_verls_own_classes(
-    version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path
-) -> None:
+def test_data_and_rewards_through_verls_own_classes(version, warm_verl, tmp_path):
     # No PYTHONPATH for what is loaded by path but the one that a job's processes have.
     done = warm_verl(version).run(Path(__file__).with_name("score_rows.py"), version, tmp_path)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads((tmp_path / "told.json").read_text())
+    told = json.loads((tmp_path / "told.json").read_text())
 
     # Data: every row, with its prompt as the model's own template writes it.
     assert told["rows"] == 16
@@ -66,9 +59,7 @@ def test_data_and_rewards_through_verls_own_classes(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_resumed_run_has_the_data_order_of_an_uninterrupted_one(
-    version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path
-) -> None:
+def test_a_resumed_run_has_the_data_order_of_an_uninterrupted_one(version, warm_verl, tmp_path):
     done = warm_verl(version).run(Path(__file__).with_name("order_of_data.py"), version, tmp_path)
     assert done.returncode == 0, done.stderr
     for told in json.loads((tmp_path / "order.json").read_text()).values():

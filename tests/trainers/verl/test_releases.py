@@ -1,9 +1,6 @@
 """A release of verl of the tests' own, one object: planned, checked, read, without a word of it in any other file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -40,19 +37,19 @@ V9_0_0 = replace(
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch):
     """It is there as long as a test lasts."""
     monkeypatch.setitem(of_verl._RELEASES, V9_0_0.version, V9_0_0)
     monkeypatch.setitem(registry._TRAINERS, "verl", verl())
 
 
-def _preflighted(**words: Any) -> Any:
+def _preflighted(**words):
     config = parse_config(plans.EQUAL | {"workload": plans.EQUAL["workload"] | words})
     plan = plan_runs(config, lambda stack: StackFacts("verl", stack.rpartition("-")[2], "cuda", "9.0.0", "0" * 12))
     return plan, preflight(plan, stack_of=lambda stack: replace(plans._told(stack), trainer_version="9.0.0"))
 
 
-def test_it_is_planned_and_checked_by_its_own_rules() -> None:
+def test_it_is_planned_and_checked_by_its_own_rules():
     plan, found = _preflighted(num_generations=4)
     spec = plan.runs["vllm-s0"].spec
     # 8 GPUs, the transfer queue's 8 units, one for the controller.
@@ -64,12 +61,12 @@ def test_it_is_planned_and_checked_by_its_own_rules() -> None:
     assert "attention-kernels" not in by_code and not [text for text in found.unverifiable if "known of" in text]
 
 
-def test_its_job_knows_its_keys() -> None:
+def test_its_job_knows_its_keys():
     paths = dict.fromkeys(("train_files", "val_files", "model", "checkpoints", "project", "run_id"), "x")
     assert "score.function.path=r" in job_overrides("9.0.0", **paths, reward_file="r")
 
 
-def test_its_timers_are_read_and_its_limit_is_known() -> None:
+def test_its_timers_are_read_and_its_limit_is_known():
     tree = tree_for("verl", "9.0.2", "vllm")
     assert tree.name == "verl 9.0" and [phase.label for phase in tree.phases] == ["Step", "Generate"]
     assert verl().rollout({f"{ROLLOUT}.at_most": 7}, engine_named("vllm"), tree).sequence_limit == 7

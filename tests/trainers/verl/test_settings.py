@@ -1,7 +1,5 @@
 """verl's adapter: what a workload becomes, composed by Hydra from verl's own configuration of both versions."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable
@@ -26,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = tuple(release.version for release in releases())
 A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
 
-WORKLOAD: dict[str, Any] = {
+WORKLOAD = {
     "model": {"source": "builtin:tiny-qwen2"},
     "data": {"source": "builtin:arithmetic"},
     "rewards": [{"name": "accuracy"}],
@@ -40,15 +38,7 @@ WORKLOAD: dict[str, Any] = {
 }
 
 
-def overrides(
-    version: str,
-    options: dict[str, Any] | None = None,
-    *,
-    engine: str = "vllm",
-    seed: int = 5,
-    base: dict[str, Any] = WORKLOAD,
-    **words: Any,
-) -> list[str]:
+def overrides(version, options=None, *, engine="vllm", seed=5, base=WORKLOAD, **words):
     """What the adapter makes of a small workload, with some words and an arm's options replaced."""
     arm = Arm(
         trainer="verl", engine=engine, stack=f"verl{version[:3].replace('.', '')}-{engine}", options=options or {}
@@ -56,11 +46,11 @@ def overrides(
     stack = StackFacts("verl", engine, "cuda", version, "0" * 12)
     args = verl.trainer_args(arm, Workload.model_validate({**base, **words}), seed, stack)
     assert args["version"] == version
-    found: list[str] = args["overrides"]
+    found = args["overrides"]
     return found
 
 
-def on_the_node(version: str) -> list[str]:
+def on_the_node(version):
     return job_overrides(
         version,
         train_files="/inputs/it's, data=1/train.parquet",
@@ -75,7 +65,7 @@ def on_the_node(version: str) -> list[str]:
 
 
 # Each composed once, together, in one process per version.
-def good(version: str) -> dict[str, list[str]]:
+def good(version):
     lora = {"lora_rank": 32, "lora_alpha": 64, "target_modules": ["q_proj", "v_proj"]}
     cases = {
         "small": overrides(version),
@@ -118,11 +108,11 @@ def good(version: str) -> dict[str, list[str]]:
 Bad = dict[str, tuple[list[str], str]]
 
 
-def bad(version: str) -> Bad:
-    def with_(*more: str, **words: Any) -> list[str]:
+def bad(version):
+    def with_(*more, **words):
         return [*overrides(version, **words), *more]
 
-    cases: Bad = {
+    cases = {
         "misspelled": (
             with_(f"{R}.gpu_memory_utilisation=0.5"),
             f"{R}.gpu_memory_utilisation=0.5: {R}.gpu_memory_utilisation is no setting of verl {version} "
@@ -162,12 +152,12 @@ Composed = Callable[[str], dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
-def composed(tmp_path_factory: pytest.TempPathFactory) -> Composed:
+def composed(tmp_path_factory):
     """By version: every case, composed and validated in a Python with that verl."""
     return functools.cache(functools.partial(_composed, tmp_path_factory.mktemp("composed")))
 
 
-def _composed(folder: Path, version: str) -> dict[str, dict[str, Any]]:
+def _composed(folder, version):
     cases = good(version) | {name: case[0] for name, case in bad(version).items()}
     assert not good(version).keys() & bad(version).keys()
     cases["values"] = [
@@ -178,7 +168,7 @@ def _composed(folder: Path, version: str) -> dict[str, dict[str, Any]]:
 
 
 # Everything that Hydra's grammar or YAML could mistake for something else.
-VALUES: list[Any] = [
+VALUES = [
     *("", "a", "a b", "a,b", "a=b", "{x}", "[x]", "it's", 'say "x"', "\\", "a\\", "\\'", "\\\\'x", "a\\b", "'", "''"),
     *(
         "x\ny",
@@ -205,7 +195,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_values_arrive_as_they_were_given(version: str, composed: Composed) -> None:
+def test_values_arrive_as_they_were_given(version, composed):
     arrived = composed(version)["values"]["config"]["values"]
     for index, value in enumerate(VALUES):
         assert (arrived[f"v{index}"], type(arrived[f"v{index}"])) == (value, type(value))
@@ -220,13 +210,13 @@ def test_values_arrive_as_they_were_given(version: str, composed: Composed) -> N
         ("a", [{"null": 1}], "a[0]: 'null' cannot be the key of a mapping"),
     ],
 )
-def test_what_hydra_cannot_be_told_is_refused(key: str, value: Any, says: str) -> None:
+def test_what_hydra_cannot_be_told_is_refused(key, value, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         override(key, value)
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_a_small_workload_key_by_key(version: str, composed: Composed) -> None:
+def test_a_small_workload_key_by_key(version, composed):
     got = flat(composed(version)["small"]["config"])
     expected = {
         "algorithm.adv_estimator": "grpo",
@@ -321,14 +311,12 @@ def test_a_small_workload_key_by_key(version: str, composed: Composed) -> None:
         ),
     ],
 )
-def test_each_case_composes_to_what_was_meant(
-    version: str, case: str, expected: dict[str, Any], composed: Composed
-) -> None:
+def test_each_case_composes_to_what_was_meant(version, case, expected, composed):
     got = flat(composed(version)[case]["config"])
     assert {key: got.get(key, "missing") for key in expected} == expected
 
 
-def test_what_only_0_9_1_has(composed: Composed) -> None:
+def test_what_only_0_9_1_has(composed):
     got = composed("0.9.1")
     assert flat(got["dr_grpo"]["config"])[f"{A}.loss_scale_factor"] == 128
     merged = flat(got["sglang, lora"]["config"])
@@ -337,7 +325,7 @@ def test_what_only_0_9_1_has(composed: Composed) -> None:
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_the_jobs_own_settings_arrive(version: str, composed: Composed) -> None:
+def test_the_jobs_own_settings_arrive(version, composed):
     got = flat(composed(version)["on the node"]["config"])
     reward = {"0.4.1": "custom_reward_function", "0.9.1": "reward.custom_reward_function"}[version]
     expected = {
@@ -358,7 +346,7 @@ def test_the_jobs_own_settings_arrive(version: str, composed: Composed) -> None:
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_verl_would_start_with_every_good_case(version: str, composed: Composed) -> None:
+def test_verl_would_start_with_every_good_case(version, composed):
     for name in good(version):
         said = composed(version)[name]["error"]
         if (version, name) == ("0.9.1", "lora"):  # verl asks the installed vLLM, and a CPU's environment has none
@@ -375,7 +363,7 @@ def test_verl_would_start_with_every_good_case(version: str, composed: Composed)
         for case in bad(version)
     ],
 )
-def test_a_bad_setting_is_told_before_the_queue(version: str, case: str, composed: Composed) -> None:
+def test_a_bad_setting_is_told_before_the_queue(version, case, composed):
     said = composed(version)[case]["error"]
     assert bad(version)[case][1] in (said or "no error")
     assert "\n" not in said
@@ -391,7 +379,7 @@ def test_a_bad_setting_is_told_before_the_queue(version: str, case: str, compose
         ("trainer", "is a section of verl's configuration, not one setting"),
     ],
 )
-def test_an_option_that_is_not_free_is_refused(version: str, key: str, says: str) -> None:
+def test_an_option_that_is_not_free_is_refused(version, key, says):
     with pytest.raises(UserError) as caught:
         overrides(version, {key: 3})
     assert f"options.{key} " in str(caught.value)
@@ -399,7 +387,7 @@ def test_an_option_that_is_not_free_is_refused(version: str, key: str, says: str
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: str) -> None:
+def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version):
     owned = settings(Workload.model_validate(WORKLOAD), "vllm", 0, release_named(version), 1, False)
     for key in [*owned, *release_named(version).job_keys, *release_named(version).reserved_keys]:
         with pytest.raises(UserError, match="of an arm is not free"):
@@ -426,20 +414,18 @@ def test_every_word_and_every_key_of_the_job_is_refused_as_an_option(version: st
         ("0.4.1", {"data.tokenizer": "${oc.env:HOME}"}, {}, "reads an environment variable"),
     ],
 )
-def test_what_verl_cannot_do_is_told_in_the_plan(
-    version: str, options: dict[str, Any], words: dict[str, Any], says: str
-) -> None:
+def test_what_verl_cannot_do_is_told_in_the_plan(version, options, words, says):
     with pytest.raises(UserError, match=re.escape(says)):
         overrides(version, options, **words)
 
 
-def test_a_micro_batch_that_is_not_given_is_a_devices_share_of_the_mini_batch() -> None:
+def test_a_micro_batch_that_is_not_given_is_a_devices_share_of_the_mini_batch():
     for words, expected in (({}, 16), ({"mini_batch_size": 8}, 4), ({"nodes": 2}, 8), ({"gpus_per_node": 64}, 1)):
-        written = overrides("0.4.1", **{"micro_batch_size": None, **words})  # type: ignore[arg-type]
+        written = overrides("0.4.1", **{"micro_batch_size": None, **words})
         assert f"{A}.ppo_micro_batch_size_per_gpu={expected}" in written
 
 
-def test_seeds_and_arms_change_only_what_they_should() -> None:
+def test_seeds_and_arms_change_only_what_they_should():
     one, other = overrides("0.9.1", seed=1), overrides("0.9.1", seed=2)
     assert [a.partition("=")[0] for a, b in zip(one, other, strict=True) if a != b] == [
         *("data.seed", f"{A}.data_loader_seed", f"{R}.seed")

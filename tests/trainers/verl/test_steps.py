@@ -1,25 +1,19 @@
 """Do metrics.jsonl and verl's own loggers hold the same numbers?"""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ... import patience
 from ...attempts import read_lines
-from ...warm import WarmPython
 from .environments import VERSIONS
 from .runs import log_steps, write_verl_run
 
 pytestmark = pytest.mark.full("steps of both releases' own loops")
 
 
-def history_of(folder: Path) -> list[dict[str, Any]]:
+def history_of(folder):
     """The rows of wandb's file, read by the controller's wandb."""
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     done = patience.run([sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)], 60)
@@ -29,9 +23,7 @@ def history_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_metrics_are_wandbs_to_the_last_digit(
-    version: str, warm_verl: Callable[[str], WarmPython], tmp_path: Path
-) -> None:
+def test_metrics_are_wandbs_to_the_last_digit(version, warm_verl, tmp_path):
     folder = write_verl_run(warm_verl(version), tmp_path / "vllm-s0", version, 3) / "attempts" / "1"
     lines, rows = read_lines(folder / "metrics.jsonl"), history_of(folder)
     assert [line["step"] for line in lines] == [1, 2, 3]  # the validation before them is no step
@@ -58,7 +50,7 @@ def test_metrics_are_wandbs_to_the_last_digit(
         assert [line["data"]["timing_s/gen"] for line in own] == [line["scalars"]["timing_s/gen"] for line in lines]
 
 
-def test_lost_completions_are_told(warm_verl: Callable[[str], WarmPython], tmp_path: Path) -> None:
+def test_lost_completions_are_told(warm_verl, tmp_path):
     done = log_steps(warm_verl("0.9.1"), tmp_path, "0.9.1", steps=3, validate=False, lose_at=2)
     assert done.returncode == 0, done.stderr
     missing = [line["scalars"].get("missing_completions") for line in read_lines(tmp_path / "metrics.jsonl")]
@@ -66,9 +58,7 @@ def test_lost_completions_are_told(warm_verl: Callable[[str], WarmPython], tmp_p
     assert "step 2 lacks 2 completions" in done.stdout
 
 
-def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(
-    warm_verl: Callable[[str], WarmPython], tmp_path: Path
-) -> None:
+def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(warm_verl, tmp_path):
     done = log_steps(warm_verl("0.4.1"), tmp_path, "0.4.1", steps=9, first=4, validate=False, stop_at=5)
     assert done.returncode == 0, done.stderr
     lines = read_lines(tmp_path / "metrics.jsonl")

@@ -1,8 +1,5 @@
 """verl 0.9.1's own loop from data to metrics, with its reward workers; actor and engine are stand-ins."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,6 @@ from trainers.verl.driver.samples import place_of
 
 from ...attempts import read_lines
 from ...test_contracts import problems
-from ...warm import WarmPython
 from . import test_verl_grpo as attempts
 
 pytestmark = pytest.mark.full("verl's newer loops in Ray")
@@ -24,14 +20,14 @@ ONE_OF_EACH = {
 }
 
 
-def test_a_prompt_is_found_among_verls_texts() -> None:
+def test_a_prompt_is_found_among_verls_texts():
     prompt = [{"role": "system", "content": "Sum. "}, {"role": "user", "content": "1 + 1"}]
     texts = ["user\n1 + 1", "system\nSum.\nuser\n1 + 17\n", "system\nSum.\nuser\n1 + 1\n"]
     assert place_of(prompt, texts) == 2
     assert place_of([{"role": "user", "content": "2 + 2"}], texts) is None
 
 
-def check_samples(folder: Path, steps: list[int]) -> None:
+def check_samples(folder, steps):
     """The same first prompts after each of those steps, with each reward; and no other file of verl's."""
     lines = read_lines(folder / "samples.jsonl")
     assert [line["step"] for line in lines] == steps
@@ -44,12 +40,7 @@ def check_samples(folder: Path, steps: list[int]) -> None:
         assert [one["prompt"] for one in line["samples"]] == [one["prompt"] for one in lines[0]["samples"]]
 
 
-def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(
-    verl_python: Callable[[str], Path],
-    warm_verl: Callable[[str], WarmPython],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rewards_come_by_way_of_the_queue_and_lost_completions_are_told(verl_python, warm_verl, tmp_path, monkeypatch):
     monkeypatch.setattr(attempts, "STAND_IN", Path(__file__).with_name("standin_v1"))
     monkeypatch.setitem(attempts.OPTIONS, "0.9.1", ONE_OF_EACH)
     bench = attempts.Bench("0.9.1", verl_python("0.9.1"), tmp_path)

@@ -1,9 +1,6 @@
 """Folders as verl's FSDP checkpoints leave them, whole and broken; a .pt file is a zip archive, and so are these."""
 
-from __future__ import annotations
-
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +8,13 @@ from common.errors import UserError
 from trainers.verl.driver.checkpoints import TRACKER, find_checkpoints, prepare
 
 
-def write_archive(path: Path, size: int = 2000) -> None:
+def write_archive(path, size=2000):
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("data.pkl", b"x" * size)
 
 
-def write_checkpoint(folder: Path, step: int, world_size: int = 2) -> Path:
+def write_checkpoint(folder, step, world_size=2):
     checkpoint = folder / f"global_step_{step}"
     for rank in range(world_size):
         for content in ("model", "optim", "extra_state"):
@@ -29,15 +26,15 @@ def write_checkpoint(folder: Path, step: int, world_size: int = 2) -> Path:
     return checkpoint
 
 
-def steps_in(folder: Path) -> list[int]:
+def steps_in(folder):
     return sorted(int(path.name.removeprefix("global_step_")) for path in folder.glob("global_step_*"))
 
 
-def tracked(folder: Path) -> str | None:
+def tracked(folder):
     return (folder / TRACKER).read_text() if (folder / TRACKER).exists() else None
 
 
-def test_all_is_well(tmp_path: Path) -> None:
+def test_all_is_well(tmp_path):
     for step in (10, 20):
         write_checkpoint(tmp_path, step)
     (tmp_path / TRACKER).write_text("20")
@@ -48,7 +45,7 @@ def test_all_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "30", "9", "twenty", None])
-def test_the_tracker_is_mended(content: str | None, tmp_path: Path) -> None:
+def test_the_tracker_is_mended(content, tmp_path):
     for step in (9, 10):  # 10 is newer than 9, and comes before it by name
         write_checkpoint(tmp_path, step)
     if content is not None:
@@ -57,7 +54,7 @@ def test_the_tracker_is_mended(content: str | None, tmp_path: Path) -> None:
     assert tracked(tmp_path) == "10"
 
 
-def test_many_old_ones_are_pruned(tmp_path: Path) -> None:
+def test_many_old_ones_are_pruned(tmp_path):
     for step in (2, 4, 6, 8, 10):
         write_checkpoint(tmp_path, step)
     (tmp_path / "global_step_x").mkdir()
@@ -69,7 +66,7 @@ def test_many_old_ones_are_pruned(tmp_path: Path) -> None:
     ]
 
 
-def broken(checkpoint: Path, how: str) -> None:
+def broken(checkpoint, how):
     actor = checkpoint / "actor"
     shard = actor / "optim_world_size_2_rank_1.pt"
     match how:
@@ -99,7 +96,7 @@ def broken(checkpoint: Path, how: str) -> None:
         *("a rank is missing", "rank 0 was not done", "empty"),
     ],
 )
-def test_a_half_written_one_is_passed_over_and_removed(how: str, tmp_path: Path) -> None:
+def test_a_half_written_one_is_passed_over_and_removed(how, tmp_path):
     write_checkpoint(tmp_path, 5)
     broken(write_checkpoint(tmp_path, 6), how)
     (tmp_path / TRACKER).write_text("6")
@@ -108,7 +105,7 @@ def test_a_half_written_one_is_passed_over_and_removed(how: str, tmp_path: Path)
     assert steps_in(tmp_path) == [5]
 
 
-def test_only_half_written_ones(tmp_path: Path) -> None:
+def test_only_half_written_ones(tmp_path):
     broken(write_checkpoint(tmp_path, 5), "no data.pt")
     (tmp_path / TRACKER).write_text("5")
     assert prepare(tmp_path, 2) is None
@@ -116,7 +113,7 @@ def test_only_half_written_ones(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == []
 
 
-def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path):
     for step in (3, 4, 5):
         write_checkpoint(tmp_path, step, world_size=4)
     (tmp_path / TRACKER).write_text("5")
@@ -125,14 +122,14 @@ def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path: Path
     assert steps_in(tmp_path) == [3, 4, 5]
 
 
-def test_what_was_not_saved_is_not_missed(tmp_path: Path) -> None:
+def test_what_was_not_saved_is_not_missed(tmp_path):
     for path in write_checkpoint(tmp_path, 5).glob("actor/optim_*"):
         path.unlink()
     assert [one.complete for one in find_checkpoints(tmp_path)] == [False]
     assert prepare(tmp_path, 2, contents=["model", "extra_state"]) == 5
 
 
-def test_a_removal_that_was_interrupted_is_ended(tmp_path: Path) -> None:
+def test_a_removal_that_was_interrupted_is_ended(tmp_path):
     for step in (5, 6):
         write_checkpoint(tmp_path, step)
     (tmp_path / "global_step_5").rename(tmp_path / ".removing-5")

@@ -1,15 +1,11 @@
 """verl's own TaskRunner, data, rewards, loops, metrics and loggers in a real Ray; the workers alone are stand-ins."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +20,6 @@ from workflow.job.rendezvous import TaskSetup
 
 from ... import patience
 from ...attempts import read_lines
-from ...warm import WarmPython
 from .test_steps import history_of
 from .tiers import RELEASES
 
@@ -34,7 +29,7 @@ REWARDS = [
     {"name": "phi4", "weight": 1.0},
     {"name": "length", "weight": 0.5, "options": {"target": 20}},
 ]
-WORKLOAD: dict[str, Any] = {
+WORKLOAD = {
     "model": {"source": "builtin:tiny-qwen2"},
     "data": {"source": "builtin:arithmetic", "rows": 32},
     "rewards": REWARDS,
@@ -48,7 +43,7 @@ WORKLOAD: dict[str, Any] = {
     "gpus_per_node": 2,
 }
 
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "0.4.1": {},
     # Each unit is a process that imports torch.
     "0.9.1": {"transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}},
@@ -58,13 +53,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class Bench:
     """One version's Python, inputs and Ray cluster, in a folder of its own."""
 
-    def __init__(self, version: str, python: Path, folder: Path) -> None:
+    def __init__(self, version, python, folder):
         self.version, self.python, self.folder = version, python, folder
         self.inputs = folder / "inputs" / "inputs.json"
-        self.ray: dict[str, str] = {}
+        self.ray = {}
         self.started = 0
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "RAY"))}
         return {
             **kept,
@@ -77,7 +72,7 @@ class Bench:
             "WANDB_API_KEY": "s3cret" * 7,
         }
 
-    def make_inputs(self, python: WarmPython) -> None:
+    def make_inputs(self, python):
         request = {
             "data": {**Workload.model_validate(WORKLOAD).data.model_dump(), "rows": 32},
             "model": {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0},
@@ -89,7 +84,7 @@ class Bench:
         done = python.run("-m", "node.inputs", "--request", request_file, "--out", self.inputs.parent)
         assert done.returncode == 0, done.stderr
 
-    def order(self, run_id: str, number: int, **words: Any) -> Path:
+    def order(self, run_id, number, **words):
         """An attempt as the launcher orders it."""
         workload = Workload.model_validate({**WORKLOAD, **words})
         stack = StackFacts("verl", "sglang", "cuda", self.version, "0" * 12)
@@ -120,7 +115,7 @@ class Bench:
         (folder / "attempt.json").write_text(json.dumps(attempt))
         return folder
 
-    def start(self, folder: Path) -> subprocess.Popen[bytes]:
+    def start(self, folder):
         with (folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [str(self.python), "-m", "trainers.verl.driver.train", str(folder / "attempt.json")],
@@ -130,12 +125,12 @@ class Bench:
                 stderr=log,
             )
 
-    def finish(self, folder: Path) -> int:
+    def finish(self, folder):
         return ended(self.start(folder))
 
 
 @contextmanager
-def ray_of(bench: Bench) -> Iterator[None]:
+def ray_of(bench):
     setup = TaskSetup(
         place=Place.from_environment({"SLURM_MEM_PER_NODE": "320"}, cpus=16),
         folder=bench.folder / "nodes",
@@ -152,41 +147,36 @@ def ray_of(bench: Bench) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def bench(
-    request: pytest.FixtureRequest,
-    verl_python: Callable[[str], Path],
-    warm_verl: Callable[[str], WarmPython],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Bench]:
+def bench(request, verl_python, warm_verl, tmp_path_factory):
     made = Bench(request.param, verl_python(request.param), tmp_path_factory.mktemp("verl"))
     made.make_inputs(warm_verl(request.param))
     with ray_of(made):
         yield made
 
 
-def wait_for(found: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
+def wait_for(found, job):
     """Until it is found, or the job has ended; most of its work is Ray's, which this process has started, too."""
     patience.until(lambda: found() or job.poll() is not None, os.getpid(), 200)
 
 
-def ended(job: subprocess.Popen[bytes]) -> int:
+def ended(job):
     wait_for(lambda: False, job)
     return job.wait()
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
+def lines_of(folder):
     return read_lines(folder / "metrics.jsonl")
 
 
-def log_of(folder: Path) -> str:
+def log_of(folder):
     return (folder / "log").read_text()
 
 
-def sampled(bench: Bench, test_steps: int) -> dict[str, int]:
+def sampled(bench, test_steps):
     return {"samples": 2, "test_steps": test_steps} if bench.version == "0.4.1" else {}
 
 
-def test_a_run_in_two_lives(bench: Bench) -> None:
+def test_a_run_in_two_lives(bench):
     # The other stand-in has no engine for a validation: test_v1_loop.py has samples there.
     first = bench.order("two-lives", 1, steps=200, **sampled(bench, 200))
     job = bench.start(first)
@@ -262,7 +252,7 @@ def test_a_run_in_two_lives(bench: Bench) -> None:
 
 @pytest.mark.full("verl's own code")
 @pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
-def test_what_fails_in_ray_is_told_in_one_line(bench: Bench) -> None:
+def test_what_fails_in_ray_is_told_in_one_line(bench):
     folder = bench.order("crash", 1)
     (bench.folder / "crash").touch()
     try:

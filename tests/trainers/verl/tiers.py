@@ -1,7 +1,5 @@
 """verl's releases as parameters of tests: one of them is enough for `make test`."""
 
-from __future__ import annotations
-
 import pytest
 
 SECOND = pytest.mark.full("a second release of verl")

@@ -3,15 +3,9 @@
 Everything else is verl's own: its TaskRunner, datasets, rewards, fit loops, advantages, metrics and loggers.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -23,16 +17,16 @@ class _Finder(importlib.abc.MetaPathFinder):
         "verl.trainer.ppo.v1.agent_loop_tq": "patch_agent_loop",
     }
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name, path, target=None):
         if name not in self.patches:
             return None
         patch = self.patches.pop(name)
         spec = importlib.util.find_spec(name)
         assert spec is not None and spec.loader is not None
-        loader: Any = spec.loader
+        loader = spec.loader
         run = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module):
             run(module)
             import workers
 

@@ -1,14 +1,11 @@
 """Workers without a GPU: random tokens and log-probabilities, and the files of real checkpoints."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 
@@ -16,7 +13,7 @@ FOLDER = Path(os.environ.get("STANDIN_FOLDER", "."))
 STEP_S = 0.4
 
 
-def work() -> None:
+def work():
     """Takes a step's seconds; behind the first one of a life as long as its test holds it."""
     time.sleep(STEP_S)
     attempt = Path(os.environ["WANDB_DIR"])
@@ -29,12 +26,12 @@ class Workers:
 
     world_size = 2
 
-    def __init__(self, config: Any, tokenizer: Any) -> None:
+    def __init__(self, config, tokenizer):
         torch.manual_seed(0)
         self.config, self.tokenizer = config, tokenizer
-        self.kept: list[Path] = []
+        self.kept = []
 
-    def generate_sequences(self, batch: Any) -> Any:
+    def generate_sequences(self, batch):
         """0.4.1: n responses to each prompt, of random length; only one that is full has no end token."""
         from verl import DataProto
 
@@ -64,25 +61,23 @@ class Workers:
         output.meta_info["timing"] = {"generate_sequences": STEP_S * 0.9, "reshard": STEP_S * 0.05}
         return output
 
-    def compute_log_prob(self, batch: Any) -> Any:
+    def compute_log_prob(self, batch):
         from verl import DataProto
 
         shape = batch.batch["responses"].shape
         return DataProto.from_single_dict({"old_log_probs": -torch.rand(shape), "entropys": torch.rand(shape)})
 
-    def compute_ref_log_prob(self, batch: Any) -> Any:
+    def compute_ref_log_prob(self, batch):
         from verl import DataProto
 
         return DataProto.from_single_dict({"ref_log_prob": -torch.rand(batch.batch["responses"].shape)})
 
-    def update_actor(self, batch: Any) -> Any:
+    def update_actor(self, batch):
         from verl import DataProto
 
         return DataProto(meta_info={"metrics": {"actor/pg_loss": [0.25, 0.75], "actor/lr": 1e-6}})
 
-    def save_checkpoint(
-        self, local_path: str, hdfs: Any = None, step: int = 0, max_ckpt_to_keep: int | None = None
-    ) -> None:
+    def save_checkpoint(self, local_path, hdfs=None, step=0, max_ckpt_to_keep=None):
         """The files of FSDP's checkpoints; verl's way to forget older ones."""
         folder = Path(local_path)
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,14 +89,14 @@ class Workers:
                 torch.save({"step": step}, folder / f"{content}_world_size_{self.world_size}_rank_{rank}.pt")
         (folder / "fsdp_config.json").write_text(json.dumps({"world_size": self.world_size}))
 
-    def load_checkpoint(self, local_path: str, **_: Any) -> None:
+    def load_checkpoint(self, local_path, **_):
         torch.load(Path(local_path) / f"model_world_size_{self.world_size}_rank_0.pt", weights_only=False)
 
 
-def patch_ray_trainer(module: ModuleType) -> None:
+def patch_ray_trainer(module):
     """verl 0.4.1: the workers of RayPPOTrainer."""
 
-    def init_workers(trainer: Any) -> None:
+    def init_workers(trainer):
         trainer.actor_rollout_wg = Workers(trainer.config.actor_rollout_ref, trainer.tokenizer)
         trainer.ref_policy_wg = trainer.actor_rollout_wg
         trainer.async_rollout_mode = False
@@ -112,20 +107,20 @@ def patch_ray_trainer(module: ModuleType) -> None:
 class Replicas:
     """verl 0.9.1: the engines' memory and weights, as far as the trainer asks for them; awake or asleep."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.awake = False
 
-    def update_weights(self, step: int) -> None:
+    def update_weights(self, step):
         self.awake = True
 
-    def sleep_replicas(self) -> None:
+    def sleep_replicas(self):
         self.awake = False
 
 
-def patch_v1(module: ModuleType) -> None:
+def patch_v1(module):
     """verl 0.9.1: what PPOTrainer sets up, and what it does within a step; its loop, metrics and queue are its own."""
 
-    def setup(trainer: Any) -> None:
+    def setup(trainer):
         trainer._init_tokenizer()
         trainer._init_dataloader()
         trainer._init_dump_executor()
@@ -136,11 +131,11 @@ def patch_v1(module: ModuleType) -> None:
         trainer.checkpoint_manager = Replicas()
         trainer._load_checkpoint()
 
-    def save(trainer: Any, *args: Any) -> None:
+    def save(trainer, *args):
         assert not trainer.checkpoint_manager.awake, "a checkpoint is saved while the engine has the GPU's memory"
         own_save(trainer, *args)
 
-    def step(trainer: Any, metrics: dict[str, Any], timing: dict[str, float]) -> Any:
+    def step(trainer, metrics, timing):
         if (FOLDER / "crash").exists():
             raise RuntimeError("made to crash")
         with module.marked_timer("gen", timing):
@@ -151,12 +146,12 @@ def patch_v1(module: ModuleType) -> None:
             metrics.update({"actor/pg_loss": 0.5, "actor/lr": 1e-6})
         return batch
 
-    def respond(trainer: Any, prompts: Any) -> Any:
+    def respond(trainer, prompts):
         from verl.trainer.ppo.reward import get_custom_reward_fn
 
         score = get_custom_reward_fn(trainer.config)
         longest, tokenizer = trainer.config.actor_rollout_ref.rollout.response_length, trainer.tokenizer
-        rows: dict[str, list[torch.Tensor]] = {}
+        rows = {}
         for index in range(len(prompts) * trainer.config.actor_rollout_ref.rollout.n):
             row = prompts[index // trainer.config.actor_rollout_ref.rollout.n]
             length = int(torch.randint(2, longest + 1, (1,)))
@@ -192,6 +187,6 @@ def patch_v1(module: ModuleType) -> None:
     module.PPOTrainer.step = step
 
 
-def patch_agent_loop(module: ModuleType) -> None:
+def patch_agent_loop(module):
     """verl 0.9.1: nobody to talk to an engine."""
     module.AgentLoopManagerTQ.create = classmethod(lambda *_, **__: None)

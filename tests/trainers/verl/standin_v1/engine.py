@@ -1,13 +1,10 @@
 """An engine that answers at random and sometimes fails, and an actor that writes random log-probabilities."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 
@@ -17,11 +14,11 @@ FOLDER = Path(os.environ.get("STANDIN_FOLDER", "."))
 class Client:
     """verl's client of its engine servers."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config):
         self.config = config
         random.seed(0)
 
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: Any, **_: Any) -> Any:
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **_):
         from verl.workers.rollout.replica import TokenOutput
 
         await asyncio.sleep(0.05)
@@ -39,7 +36,7 @@ class Workers:
 
     _dispatch_info = {"actor": [0]}  # noqa: RUF012
 
-    def _write(self, batch: Any, *names: str) -> Any:
+    def _write(self, batch, *names):
         import transfer_queue as tq
         from tensordict import TensorDict
 
@@ -52,13 +49,13 @@ class Workers:
         fields = TensorDict(made, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
-    def compute_log_prob(self, batch: Any) -> Any:
+    def compute_log_prob(self, batch):
         return self._write(batch, "log_probs", "entropy")
 
-    def compute_ref_log_prob(self, batch: Any) -> Any:
+    def compute_ref_log_prob(self, batch):
         return self._write(batch, "log_probs")
 
-    def update_actor(self, batch: Any) -> Any:
+    def update_actor(self, batch):
         """Wants what verl's loss reads."""
         import transfer_queue as tq
 
@@ -66,14 +63,14 @@ class Workers:
         tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=wanted)
         return {"metrics": {"mfu": 0.1, "pg_loss": 0.5, "lr": 1e-6, "grad_norm": 0.1}}
 
-    def save_checkpoint(self, local_path: str, *_: Any, **__: Any) -> None:
+    def save_checkpoint(self, local_path, *_, **__):
         Path(local_path).mkdir(parents=True)
 
 
-def patch(module: ModuleType) -> None:
+def patch(module):
     """What PPOTrainer sets up where there are GPUs."""
 
-    def setup(trainer: Any) -> None:
+    def setup(trainer):
         trainer._init_tokenizer()
         trainer._init_dataloader()
         trainer._init_dump_executor()
