@@ -233,7 +233,6 @@ def served(stack="cuda", trainer="trl", **changes):
         ({"gpus_per_node": 4}, {}, 1, 3),
         ({"gpus_per_node": 4}, {"vllm_tensor_parallel_size": 2, "vllm_server_timeout": 60}, 2, 2),
         ({"gpus_per_node": 4, "nodes": 3}, {}, 4, 8),
-        # As many as divide the model's heads.
     ],
 )
 def test_a_server_has_gpus_of_its_own(trainer, workload, options, gpus, processes):

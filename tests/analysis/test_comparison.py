@@ -154,39 +154,34 @@ def test_sweep_gives_one_row_per_factor_combination(tmp_path):
     assert '<td class="text" data-value="0.7">0.7</td>' in html_page(found)
 
 
-def test_one_arm_only(tmp_path):
+LEFT_OUT = {
+    "analysis.collect": lambda folder: (folder / "runs/a/steps.parquet").unlink(),
+    "cannot be read": lambda folder: (folder / "runs/a/steps.parquet").write_bytes(b"PAR1 not really"),
+    "spec.json was changed by hand": lambda folder: edit(folder / "runs/a/spec.json", arm="other"),
+    "it is of another configuration than the plan": lambda folder: edit(
+        folder / "plan.json", fingerprints={"a": "0", "b": "0"}
+    ),
+}
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("says", LEFT_OUT)
+def test_a_run_that_cannot_be_used_is_left_out(tmp_path, says):
+    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
+    LEFT_OUT[says](folder)
+    found = content(folder)
+    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.arm_verdicts
+    assert "run a is left out" in text(found, "run-left-out") and says in text(found, "run-left-out")
+
+
+def test_without_two_arms_there_is_no_comparison(tmp_path):
     found = content(results(tmp_path, {"a": ("vllm", 0, [[row(1, 1)]])}, arms={"vllm": ARMS["vllm"]}))
     assert {"one-arm"} <= codes(found) and not found.arm_verdicts
     assert found.no_comparison == "No comparison: only one arm has runs (vllm)."
-
-
-def test_arm_without_runs_and_run_without_files(tmp_path):
-    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
-    (folder / "runs" / "a" / "steps.parquet").unlink()
-    found = content(folder)
-    assert {"run-left-out", "arm-without-runs"} <= codes(found) and not found.arm_verdicts
-    assert "run a is left out" in text(found, "run-left-out") and "analysis.collect" in text(found, "run-left-out")
-
-
-def test_a_run_of_another_configuration_is_left_out(tmp_path):
-    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["fingerprints"]["a"] = "0" * 64
-    (folder / "plan.json").write_text(json.dumps(plan))
-    found = content(folder)
-    assert "run a is left out: it is of another configuration than the plan" in text(found, "run-left-out")
-    assert not found.arm_verdicts
-
-
-@pytest.mark.parametrize("damage", [b"", b"PAR1 not really"])
-def test_damaged_parquet_is_a_verdict(tmp_path, damage):
-    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
-    (folder / "runs" / "a" / "steps.parquet").write_bytes(damage)
-    assert "cannot be read" in text(content(folder), "run-left-out")
-
-
-def test_no_run_at_all(tmp_path):
-    folder = tmp_path / "case"
+    folder = tmp_path / "none"
     make_results.write_plan(folder, ARMS, ["a", "b"], 0)
     found = content(folder)
     assert found.no_comparison == "No comparison: no run could be read." and not found.figures
@@ -263,13 +258,6 @@ def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
     assert not found("host", when(0, 9), when(5, 12, host="n2"))
     assert not found("cores", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[2, 3]))
     assert found("meet", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[1, 2]))
-
-
-def test_a_changed_spec_is_noticed(tmp_path):
-    folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
-    spec = json.loads((folder / "runs" / "a" / "spec.json").read_text())
-    (folder / "runs" / "a" / "spec.json").write_text(json.dumps(spec | {"arm": "other"}))
-    assert "spec.json was changed by hand" in text(content(folder), "run-left-out")
 
 
 def test_a_machine_that_others_used_is_said(tmp_path):
