@@ -83,13 +83,10 @@ def check(version: str, config: Mapping[str, Any]) -> None:
     try:
         with importing():
             validate = release_named(version).validation()
-    except (ImportError, OSError, RuntimeError) as error:
+        if validate is not None:
+            validate(OmegaConf.create(dict(config)))
+    except (ImportError, OSError, RuntimeError) as error:  # also of an engine that it imports for a LoRA adapter
         print(f"verl {version} validates its settings only on the node: {one_line(error)}", file=sys.stderr)
-        return
-    if validate is None:
-        return
-    try:
-        validate(OmegaConf.create(dict(config)))
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         said = one_line(error) or str(at.line)
