@@ -1,17 +1,22 @@
 """Measures the pairs of runs until a verdict is resolved, and how often a slow node makes equal engines different.
 
-Runs differ by 2% (SD), their steps by 2%; the lengths are equal, so nothing is fitted. The seed is fixed.
+Runs differ by 2% (SD), their steps by 2%; the lengths are equal, so nothing is fitted. The seed is fixed. The intervals
+before the present ones are computed here, with the 2% that they added for a fit.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from analysis.estimates.arm import estimates
+from analysis.estimates.bootstrap import students_t
 from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.speedup import TOKENS
-from analysis.verdict.claim import claim_from
+from analysis.verdict.claim import claim_from, direction, equal_within
 from analysis.verdict.sequential import sequential_verdict
 from bench.engines import STEP_SD
 from bench.measure import Line
@@ -22,6 +27,7 @@ UNTIL, MOST, FIXED = 1.05, 8, 5
 RATIOS = (1.0, 1.05, 1.1, 1.5)
 NODES, SLOW = 4, 1.1
 MOST_WRONG = 0.05
+FIT_BIAS_BEFORE = 0.02
 
 
 def pairs_of(draw: np.random.Generator, ratio: float, slow: np.ndarray) -> pd.DataFrame:
@@ -43,13 +49,34 @@ def fixed_verdict(pairs: pd.DataFrame) -> str:
     return claim_from("", rows, until=UNTIL).verdict
 
 
-def until_resolved(pairs: pd.DataFrame) -> tuple[str, int]:
+def verdict_before(pairs: pd.DataFrame) -> str:
+    """The verdict by the intervals before the present ones.
+
+    Student's t of Welch's degrees of freedom times the runs' standard error, or that of the steps within them where it
+    is larger, and 2% at each end.
+    """
+    logs = np.log(pairs[[f"{STEP}_a", f"{STEP}_b"]])
+    groups = logs.groupby(pairs["seed"])
+    by_run, apart = groups.mean(), logs - groups.transform("mean")
+    runs, variances = len(by_run), by_run.var().to_numpy() / len(by_run)
+    between = variances.sum() ** 0.5 * students_t((runs - 1) * variances.sum() ** 2 / (variances**2).sum())
+    within = (apart.var().sum() / len(pairs)) ** 0.5 * students_t(len(pairs) - runs)
+    half, value = max(between, within) + FIT_BIAS_BEFORE, float((by_run.iloc[:, 0] - by_run.iloc[:, 1]).mean())
+    if abs(value) > half and (side := direction(math.exp(value))):
+        return "+" if side > 0 else "-"
+    return "=" if equal_within((math.exp(value - half), math.exp(value + half)), UNTIL) else "~"
+
+
+def look_verdict(pairs: pd.DataFrame) -> str:
+    return sequential_verdict(pairs, UNTIL, MOST).verdict
+
+
+def until_resolved(pairs: pd.DataFrame, verdict_of: Callable[[pd.DataFrame], str] = look_verdict) -> tuple[str, int]:
     """The verdict where a look after each pair stops, and the pairs that it took."""
     for runs in range(FIRST_LOOK, MOST + 1):
-        found = sequential_verdict(pairs[pairs["seed"] < runs], UNTIL, MOST)
-        if found.resolved:
+        if (verdict := verdict_of(pairs[pairs["seed"] < runs])) in "+-=":
             break
-    return found.verdict, runs
+    return verdict, runs
 
 
 def saving_lines(count: int = 60) -> list[Line]:
@@ -61,19 +88,32 @@ def saving_lines(count: int = 60) -> list[Line]:
         right = "+" if ratio > 1 else "="
         allowed = "+=~" if ratio == UNTIL else right + "~"
         fixed = [fixed_verdict(pairs[pairs["seed"] < FIXED]) for pairs in made]
-        answered = np.mean([verdict == right for verdict, _ in found])
+        before = [until_resolved(pairs, verdict_before) for pairs in made]
         print(
-            f"true {ratio}: until {UNTIL}: {np.mean([runs for _, runs in found]):.1f} pairs, right {answered:.0%}; "
-            f"{FIXED} fixed: right {np.mean([verdict == right for verdict in fixed]):.0%}",
+            f"true {ratio}: until {UNTIL}: {_pairs_and_right(found, right)}; {FIXED} fixed: right "
+            f"{np.mean([verdict == right for verdict in fixed]):.0%}; intervals before: "
+            f"{_pairs_and_right(before, right)}",
             flush=True,
         )
         wrong = np.mean([verdict not in allowed for verdict, _ in found])
         lines.append(Line(f"true {ratio}: wrong until resolved", 100 * float(wrong), 100 * MOST_WRONG, "%"))
     for how in ("by pair", "at random"):
-        nodes = draw.integers(NODES, size=(count * 2, FIXED, 2))
+        nodes = draw.integers(NODES, size=(count * 2, MOST, 2))
         if how == "by pair":
             nodes[..., 1] = nodes[..., 0]
         slow = np.where(nodes == 0, SLOW, 1.0)
-        different = np.mean([fixed_verdict(pairs_of(draw, 1.0, one)) in "+-" for one in slow])
-        print(f"one slow node of {NODES}, nodes {how}: equal engines called different in {different:.1%}", flush=True)
+        made = [pairs_of(draw, 1.0, one) for one in slow]
+        first = [pairs[pairs["seed"] < FIXED] for pairs in made]
+        called = {
+            f"{FIXED} fixed": map(fixed_verdict, first),
+            "until": (until_resolved(pairs)[0] for pairs in made),
+            f"intervals before, {FIXED} fixed": map(verdict_before, first),
+        }
+        shares = ", ".join(f"{np.mean([one in '+-' for one in each]):.1%} ({by})" for by, each in called.items())
+        print(f"one slow node of {NODES}, nodes {how}: equal engines called different in {shares}", flush=True)
     return lines
+
+
+def _pairs_and_right(found: list[tuple[str, int]], right: str) -> str:
+    answered = np.mean([verdict == right for verdict, _ in found])
+    return f"{np.mean([runs for _, runs in found]):.1f} pairs, right {answered:.0%}"

@@ -42,7 +42,7 @@ _NEEDED = (STEP, STEP_ROUNDING, TOKENS, MEAN_LENGTH, LONGEST, FLOOR, FLOOR_BASIS
 
 ACROSS, WITHIN, ONE_STEP = "across runs", "within-run only", "one step"
 # The fit is off by up to this share of the effect of lengths that it takes out (`python -m bench coverage`), by less
-# where the lengths of all responses are known.
+# where the lengths of all responses are known; then by what its regressors leave open of them, where that is more.
 FIT_BIAS = 0.05
 FIT_BIAS_WITH_ALL_LENGTHS = 0.01
 ROUNDED = "the times are printed with so few digits that rounding alone could explain the difference"
@@ -130,7 +130,9 @@ def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], co
 def fit_bias(steps: Paired, whole: Floats) -> float:
     """How far the fit's logarithm may be off at each side; 0 where nothing is fitted."""
     raw, fit = (float(log_estimate(name, steps.fitted, whole)) for name in ("raw", "standardised"))
-    return (FIT_BIAS_WITH_ALL_LENGTHS if steps.fitted[-1] else FIT_BIAS) * abs(raw - fit)
+    if steps.left_open is None:
+        return FIT_BIAS * abs(raw - fit)
+    return max(FIT_BIAS_WITH_ALL_LENGTHS * abs(raw - fit), steps.left_open)
 
 
 def _interval(name: str, steps: Paired, sums: Sums, confidence: float) -> Interval | None:

@@ -83,6 +83,9 @@ class Paired:
     """Estimate -> each run's series of step by step values, which give the block length."""
     fitted: Fitted
     """Whether Lmax, Σtokens and the floor have a coefficient: a constant needs none."""
+    left_open: float | None
+    """How far the arms' lengths may still differ where the fit compares them, as the logarithm of the ratio of their
+    floors there: 0 with a term for the floor; None where the lengths of all responses are not known."""
     why: dict[str, str]
     """Estimate -> why it has no value."""
 
@@ -117,20 +120,29 @@ def paired(pairs: pd.DataFrame) -> Paired:
         for name, source in (("tokens", TOKENS), ("floor", FLOOR)):
             columns[f"{name}_{s}"] = side[s][source] if np.isfinite(side[s][source]).all() else zeros
     fitted: Fitted = (False, False, False)
+    left_open = None
     if "standardised" not in why:
         lengths_of = {s: np.stack([side[s][LONGEST], side[s][TOKENS]], axis=1) for s in "ab"}
         needed, reason = _regressors(lengths_of["a"], lengths_of["b"])
         if reason:
             why["standardised"] = reason
         else:
-            fitted = (*needed, "roofline" not in why and needed == (True, True) and _floor_adds(pairs, side))
+            all_lengths = "roofline" not in why and needed == (True, True) and _has_all_lengths(pairs)
+            fitted = (*needed, all_lengths and _floor_adds(side))
+            if all_lengths:
+                left_open = 0.0 if fitted[-1] else _left_open(side, lengths_of, weights)
             columns |= _moments(side, lengths_of, fitted, weights)
     lengths = tuple(int(n) for n in pairs.groupby("seed", sort=False).size())
     series = {name: _series(name, side, fitted) for name in ESTIMATES if name not in why}
     by_run = {name: list(np.split(values, np.cumsum(lengths)[:-1])) for name, values in series.items()}
-    # A row that is the mean of several steps counts for all of them.
-    matrix = np.stack([columns.get(name, zeros) for name in _NAMES], axis=1) * weights[:, None]
-    return Paired(matrix, lengths, by_run, fitted, why)
+    return Paired(_matrix(columns, weights), lengths, by_run, fitted, left_open, why)
+
+
+def _matrix(columns: dict[str, Floats], weights: Floats) -> Floats:
+    """The columns of `_NAMES`: a row that is the mean of several steps counts for all of them."""
+    zeros = np.zeros(len(weights))
+    found: Floats = np.stack([columns.get(name, zeros) for name in _NAMES], axis=1) * weights[:, None]
+    return found
 
 
 def counts_assumed_equal(pairs: pd.DataFrame) -> bool:
@@ -231,21 +243,39 @@ def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _floor_adds(pairs: pd.DataFrame, side: dict[str, dict[str, Floats]]) -> bool:
-    """Whether the floor says more of each arm's steps than the longest response and the tokens.
+def _has_all_lengths(pairs: pd.DataFrame) -> bool:
+    """Whether the floors of both arms are made of all lengths, in enough steps for a coefficient.
 
-    Made of their number, mean and longest it is a function of them.
+    Made of their number, mean and longest a floor is a function of the other regressors.
     """
     names = [f"{FLOOR_BASIS}_{s}" for s in "ab"]
-    if len(pairs) < STEPS_FOR_THE_FLOOR or any(n not in pairs or (pairs[n] != "lengths").any() for n in names):
-        return False
+    return len(pairs) >= STEPS_FOR_THE_FLOOR and all(n in pairs and (pairs[n] == "lengths").all() for n in names)
+
+
+def _floor_adds(side: dict[str, dict[str, Floats]]) -> bool:
+    """Whether the floor says more of each arm's steps than the longest response and the tokens."""
     for of in side.values():
-        design = np.stack([np.ones(len(pairs)), of[LONGEST] / of[LONGEST].mean(), of[TOKENS] / of[TOKENS].mean()], 1)
+        design = np.stack(
+            [np.ones(len(of[FLOOR])), of[LONGEST] / of[LONGEST].mean(), of[TOKENS] / of[TOKENS].mean()], 1
+        )
         floor = of[FLOOR] / of[FLOOR].mean()
         left = floor - design @ np.linalg.lstsq(design, floor, rcond=None)[0]
         if not left.var() > FLOOR_ADDS * floor.var():
             return False
     return True
+
+
+def _left_open(side: dict[str, dict[str, Floats]], lengths: dict[str, Floats], weights: Floats) -> float | None:
+    """The logarithm of the ratio of both arms' floors at the step that is compared, by fits without the floor's term.
+
+    None where such a fit is singular.
+    """
+    fitted = (True, True, False)
+    floors = {s: of | {STEP: of[FLOOR]} for s, of in side.items()}
+    columns = {"n": np.ones(len(weights)), **{f"t_{s}": of[FLOOR] for s, of in side.items()}}
+    columns |= _moments(floors, lengths, fitted, weights)
+    found = float(log_estimate("standardised", fitted, _matrix(columns, weights).sum(axis=0)))
+    return None if np.isnan(found) else abs(found)
 
 
 def _moments(
