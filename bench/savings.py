@@ -18,6 +18,7 @@ from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.speedup import TOKENS
 from analysis.verdict.claim import claim_from, direction, equal_within
 from analysis.verdict.sequential import sequential_verdict
+from bench.coverage import share_line
 from bench.engines import STEP_SD
 from bench.measure import Line
 from common.verdicts import FIRST_LOOK
@@ -96,7 +97,7 @@ def saving_lines(count: int = 60) -> list[Line]:
             flush=True,
         )
         wrong = np.mean([verdict not in allowed for verdict, _ in found])
-        lines.append(Line(f"true {ratio}: wrong until resolved", 100 * float(wrong), 100 * MOST_WRONG, "%"))
+        lines.append(share_line(f"true {ratio}: wrong until resolved", float(wrong), MOST_WRONG, count))
     for how in ("by pair", "at random"):
         nodes = draw.integers(NODES, size=(count * 2, MOST, 2))
         if how == "by pair":
