@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,6 @@ SBATCH = """#!/bin/bash
 #SBATCH --signal=USR1@120
 srun python3 train.py --engine vllm
 """
-Ab = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture

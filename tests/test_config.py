@@ -59,9 +59,10 @@ def changed(raw, path, value):
         ("arms.vllm.env", {"WANDB_API_KEY": "x"}, "WANDB_API_KEY looks like a secret"),
         ("arms.vllm.options", {"temperature": 2.0}, "options.temperature of an arm is not free"),
         ("seeds", [1, 1], "seeds must differ"),
+        ("seeds", ["a"], "seeds"),
+        ("arms.again", two_arms()["arms"]["transformers"], "arms transformers and again are identical"),
         ("sweep", {"workload.temprature": [1]}, "has no 'temprature' (did you mean temperature?)"),
         ("sweep", {"workload.temperature": [1, "hot"]}, "sweep with {'workload.temperature': 'hot'}"),
-        ("sweep", {"workload.temperature": [1, 1]}, "sweep lists the same value twice"),
         ("sweep", {"arms.vllm.engine": ["vllm"]}, "arms.<arm>.options.<setting>"),
         ("workload.data.source", "openai/gsm8k", "needs a revision"),
         ("experiment", "../elsewhere", "experiment may contain letters"),
@@ -82,7 +83,7 @@ def changed(raw, path, value):
 def test_a_mistake_is_told_in_one_message(raw, path, value, says):
     with pytest.raises(UserError) as caught:
         load_plan(changed(raw, path, value))
-    assert says in str(caught.value)
+    assert says in str(caught.value) and str(caught.value).count("\n  - ") <= 1
 
 
 def explaining(**chains):
@@ -119,11 +120,6 @@ def test_what_cannot_explain_a_ratio_is_refused(arm, chain, says):
     with pytest.raises(UserError) as caught:
         parse_config(explaining(**{arm: chain}))
     assert says in str(caught.value)
-
-
-def test_identical_arms_are_refused(raw):
-    with pytest.raises(UserError, match="arms transformers and again are identical"):
-        parse_config(changed(raw, "arms.again", raw["arms"]["transformers"]))
 
 
 def test_all_mistakes_are_listed_at_once(raw):
@@ -221,13 +217,6 @@ def test_a_source_is_told_by_how_it_is_written(source, tmp_path, monkeypatch):
     (tmp_path / "org" / "mod").mkdir(parents=True)
     (tmp_path / "mod").mkdir()
     assert source_kind(source) == told, "a folder of that name takes no hub id's place"
-
-
-@pytest.mark.parametrize(("path", "value"), [("workload.rewards", [{"name": "acuracy"}]), ("seeds", ["a"])])
-def test_a_mistake_in_a_list_is_told_once(raw, path, value):
-    with pytest.raises(UserError) as caught:
-        parse_config(changed(raw, path, value))
-    assert str(caught.value).count("\n  - ") == 1, str(caught.value)
 
 
 def test_overrides_are_read_as_yaml():

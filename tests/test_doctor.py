@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from workflow.stacks import load_stack
 from .programs import executable
 
 ROOT = Path(__file__).resolve().parents[1]
-FakeProgram = Callable[..., None]
 
 CONFIG = """\
 Configuration data as of 2025-01-01T00:00:00

@@ -2,16 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from workflow.cli import main
 
 LOGS = Path(__file__).parent / "goldens" / "data" / "first-minute"
-Compared = Callable[..., tuple[dict[str, Any], str]]
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from common.files import fingerprint_of
 INPUTS = "step/training_step/prepare_inputs"
 INPUTS_SHA256 = {"data_sha256": "d" * 64, "model_sha256": "e" * 64}
 
-Phases = dict[str, float]
-
 
 def phases_from_leaves(leaves, slack_s=0.0):
     """Leaves' seconds with every parent added as its children's sum plus `slack_s`."""

@@ -10,7 +10,6 @@ import io
 import json
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -43,7 +42,6 @@ class Asked:
 
 
 # Looks at a question and at how often its operation was asked before; an HTTP status to answer with, or None.
-Fault = Callable[[Asked, int], int | None]
 
 
 class WandbServer:

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 SKIPPED = {"script", "style", "svg"}
 INLINE = {"a", "abbr", "b", "code", "em", "i", "q", "small", "span", "strong", "sub", "sup", "time", "var"}
 
-Text = dict[str, str]
 """Part of a file (a column, a key, a section) -> its canonical text."""
 
 

@@ -18,14 +18,13 @@ from workflow.stacks.definition import load_stack, verify_id
 
 from .. import patience
 from ..analysis.wandb_server import KEY, ServedRun, WandbServer
-from .canonical import Hide, Text, of_json, of_page, of_parquet, of_text
+from .canonical import Hide, of_json, of_page, of_parquet, of_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("data")
 # Where the folders of data/recorded lie; @FOLDER@ in their files is the folder in which the experiment runs.
 PLACES = {"experiment": "results/recorded", "stacks": ".stacks"}
 
-Whole = dict[str, Text]
 """A file, below the experiment's results -> its parts."""
 
 

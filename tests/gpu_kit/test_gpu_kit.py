@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,9 +102,6 @@ def with_torch(folder, monkeypatch):
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
     monkeypatch.syspath_prepend(str(info.parent))
-
-
-Kit = Callable[..., int]
 
 
 @pytest.fixture

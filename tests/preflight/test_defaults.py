@@ -1,8 +1,6 @@
 """Settings before a stack is built are those that it composes later, and the stacks' own settings replace them."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +12,6 @@ from workflow.preflight import require_possible
 from workflow.preflight.cases import settings_request, settings_requests
 
 from .plans import ARTICLE, EQUAL, ROLLOUT, looked_at, planned
-
-VerlPython = Callable[[str], Path]
 
 
 @pytest.mark.full("libraries of a stack")

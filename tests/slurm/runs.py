@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from trainers.registry import trainer_named
@@ -12,7 +11,6 @@ from trainers.workload import TrainedArm
 from workflow.launch_scripts.words import script_facts
 
 from ..job.run_bench import STAND_IN, RunBench
-from .cluster import Cluster
 
 # Slurm is asked every other second, not every half-minute.
 QUICK = {"ROLLOUTBENCH_SLURM_EVERY_S": "2"}
@@ -129,10 +127,6 @@ def build_faults(folder):
     library, source = folder / "faults.so", Path(__file__).with_name("faults.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
     return library
-
-
-MakeRun = Callable[..., SlurmRun]
-MakeCluster = Callable[..., Cluster]
 
 
 def fake(folder, command, script):

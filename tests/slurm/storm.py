@@ -46,7 +46,6 @@ from workflow.commands.cancel import cancel
 from workflow.runs.experiment import Experiment, ExpectedRun
 print(cancel(Experiment("experiment", Path(sys.argv[1]), [ExpectedRun(sys.argv[2], "f" * 64)]), [sys.argv[2]]))
 """
-Truth = tuple[str, frozenset[int]]
 
 
 class Storm(Strikes):

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 
 import pandas as pd
 import psutil
@@ -16,9 +15,7 @@ from ..attempts import EAGER, SGLANG
 from ..patience import ended
 from ..programs import executable
 from ..site_folder import ROOT, STACKS, Site
-from .cluster import Cluster
 
-MakeCluster = Callable[..., Cluster]
 # A run's first life takes six seconds for a step, whatever the machine, and next to none of its CPU time.
 PATIENCE = """
 import os

@@ -90,16 +90,6 @@ def without_step_time(step):
     return {name: value for name, value in trl_row(step).items() if name != "step_time"}
 
 
-SFT = {
-    "loss": 1.5,
-    "grad_norm": 0.5,
-    "learning_rate": 1e-5,
-    "num_tokens": 100.0,
-    "mean_token_accuracy": 0.5,
-    "epoch": 0.1,
-}
-
-
 @pytest.mark.parametrize("every", [1, 10])
 def test_bars_are_the_clock_of_rows_without_step_time(tmp_path, every):
     rows = [without_step_time(n) for n in range(1, 11)]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -25,7 +24,6 @@ from .test_lengths import steps_table
 pytestmark = pytest.mark.full("every engine replays")
 
 ROOT = Path(__file__).resolve().parents[3]
-Stack = Callable[[str], Path]
 STACKS = {"transformers": TRANSFORMERS, "vllm": VLLM, "sglang": SGLANG}
 LENGTHS = {"mean": 5, "shortest": 2, "longest": 12}
 VLLM_ENGINE = {"gpu_memory_utilization": 0.3, "enforce_eager": True, "max_num_seqs": 4}

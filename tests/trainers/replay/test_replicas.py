@@ -1,8 +1,6 @@
 """Several engines, and engines of several processes, on this CPU: shares, one log, one end for all."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,8 +14,6 @@ from ...attempts import EAGER, SGLANG, TRANSFORMERS, VLLM, job_environment, read
 from .test_replay import ROOT, VLLM_ENGINE, attempt_of, planned
 
 pytestmark = pytest.mark.full("several engines replay together")
-
-Stack = Callable[[str], Path]
 
 
 def test_each_engine_sees_its_own_gpus_alone():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
@@ -78,8 +77,6 @@ def dull(completions, *, lives):
     values = [sum(map(ord, text)) % 97 / 97 for text in completions]
     return [float("nan"), *values[1:]] if os.environ["RANK"] == "1" else values
 """
-Stack = Callable[[str], Path]
-Lives = dict[int, Any]
 LEARNED = ("loss", "reward", "kl", "grad_norm")
 
 

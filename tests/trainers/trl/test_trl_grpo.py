@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ from ...attempts import (
 )
 from ...test_contracts import problems
 
-Stack = Callable[[str], Path]
 PREPARE = "step/training_step/prepare_inputs"
 COMMON = {
     "step",

@@ -8,9 +8,6 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,8 +20,6 @@ from .test_trl_grpo import COMMON, PREPARE, check_tree, with_a_model
 
 pytestmark = pytest.mark.full("trainings of two processes")
 
-Stack = Callable[[str], Path]
-Lives = Callable[[str], dict[str, Any]]
 DRIVEN = {"ddp": "trainers.trl.driver.train", "fsdp": "tests.trainers.trl.sharded_on_cpu"}
 LEARNED = ("loss", "reward", "kl", "grad_norm")
 STEPS = 200  # more than there is time for before it is told to stop

@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,6 @@ from .test_trl_grpo import COMMON, PREPARE, check_tree
 pytestmark = pytest.mark.full("a server beside a training")
 
 STACK = "trl-lora-vllm-cpu"  # trl-vllm-cpu, with peft
-Stack = Callable[[str], Path]
 SERVED = {
     **VLLM_ARGS,
     "vllm_mode": "server",

@@ -2,9 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -105,7 +103,6 @@ def good(version):
 
 
 # name -> overrides, and what the error says: ours when Hydra composes it, or verl's own validation after it.
-Bad = dict[str, tuple[list[str], str]]
 
 
 def bad(version):
@@ -146,9 +143,6 @@ def bad(version):
             "group": (with_("actor@actor_rollout_ref.actor=foo"), "is no setting"),
         }
     return cases
-
-
-Composed = Callable[[str], dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
