@@ -285,12 +285,3 @@ def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
     assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
     assert "The median steps point to the other arm: 2.00× (per step 0.12×)." in block(found)
-
-
-def test_the_ratio_by_the_wall_clock_is_said_where_it_is_another(tmp_path):
-    """Steps of 5 s against 3, and 2 s between them: checkpoints, or an optimizer that the step leaves out."""
-    arms = ([row(s, seconds, scalars={"between_steps_s": 2.0}) for s in (1, 2, 3)] for seconds in (4, 2))
-    found = pair(tmp_path, *arms)
-    assert "⇄ By wall clock, which includes the time between steps: 1.40× (per step 1.67×)." in block(found)
-    little = ([row(s, seconds, scalars={"between_steps_s": 0.1}) for s in (1, 2, 3)] for seconds in (4, 2))
-    assert "wall clock" not in block(pair(tmp_path / "little", *little))
