@@ -132,7 +132,6 @@ container: $(VENV)/controller.stamp
 	@$(BIN)/python -m workflow.stacks container "$(STACK)" --out "$(or $(OUT),$(STACK).def)"
 
 docs: $(VENV)/controller.stamp
-	@$(BIN)/rolloutbench schema --write
 	@$(BIN)/python scripts/docs_tables.py
 
 picture: $(VENV)/dev.stamp

@@ -1,7 +1,7 @@
 """Defines the JSON and parquet files that the parts exchange, and reads them.
 
 A `TypedDict` is the only definition of a file. Writers build it, `read_file` returns it, and mypy checks both sides.
-`rolloutbench schema --write` generates the tables of docs/files.md from it. findings.py defines preflight.json.
+`make docs` generates the tables of docs/files.md from it. findings.py defines preflight.json.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import difflib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,29 +20,10 @@ from common.retry import denying_owner, is_transient
 QUOTE = "  | "
 """Prefix of each log line that a message quotes."""
 
-_bar_drawn = False
-
 
 def print_message(message: str) -> None:
     """Print one line to stderr."""
-    end_bar()
     print(message, file=sys.stderr, flush=True)
-
-
-def show_bar(text: str) -> None:
-    """Draw a progress bar over the previous one; only on a terminal (`can_redraw`)."""
-    global _bar_drawn
-    columns = shutil.get_terminal_size().columns
-    print(f"\r{text[: columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
-    _bar_drawn = True
-
-
-def end_bar() -> None:
-    """Keep the bar; the next output starts on a new line."""
-    global _bar_drawn
-    if _bar_drawn:
-        print(file=sys.stderr, flush=True)
-        _bar_drawn = False
 
 
 def can_redraw(stream: TextIO) -> bool:

@@ -1,13 +1,14 @@
-"""The command line: help with examples that are understood, exit codes as documented, and shell completion."""
+"""The command line: help with examples that are understood, and exit codes as documented."""
 
 import contextlib
 import io
 import os
-import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -15,8 +16,7 @@ from workflow.cli import COMMANDS, main
 from workflow.commands.parser import EXIT_CODES, parser
 
 from .importing import ROOT
-from .late_signals import late_signals
-from .patience import ended
+from .programs import executable
 
 LISTED = [name for name, command in COMMANDS.items() if command.meaning]
 PROGRAM = [sys.executable, "-m", "workflow.cli"]
@@ -52,20 +52,15 @@ def test_help_lists_the_commands_for_people(monkeypatch):
 
 
 def interrupted(folder):
-    """`new` asks its first question on a terminal, and gets a Ctrl-C just before it waits for the answer."""
-    ours, theirs = pty.openpty()
-    command, env = ["setsid", "--ctty", *PROGRAM, "new"], environ() | late_signals(folder / "late")
-    (folder / "here").mkdir()
-    program = subprocess.Popen(command, cwd=folder / "here", stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    said = b""
-    while b"GPUs of each node" not in said:
-        said += os.read(ours, 4096)
-    os.write(ours, b"\x03")
-    ended(program, 60)
-    os.close(ours)
-    assert not list((folder / "here").iterdir())
-    return program.returncode
+    """`doctor` gets a Ctrl-C while it waits for a program that does not answer."""
+    executable(folder / "nvidia-smi", f"touch {folder}/asked; exec sleep 10")
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    program = subprocess.Popen([*PROGRAM, "doctor"], cwd=folder, env=environ() | {"PATH": path}, text=True)
+    while not (folder / "asked").exists():
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.send_signal(signal.SIGINT)
+    return program.wait(60)
 
 
 def piped(folder):

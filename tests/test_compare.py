@@ -154,8 +154,8 @@ def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(capsys
     last = beside.splitlines()[-1]
     assert last.startswith("Not in these logs: engine, release. Its timers are read as those of verl ")
     assert (
-        "`--names vllm,sglang --release 0.6` would add: the engines' settings and floors, the release's defaults."
-        in last
+        "`--names ENGINE,ENGINE --release 0.6` (with your engines, in the logs' order) would add: the engines' "
+        "settings and floors, the release's defaults." in last
     )
     flagged, beside = said(str(VLLM), str(SGLANG), "--names", "vllm,sglang", "--release", "0.6")
     assert flagged["ratios"] == told["ratios"] and "Not in these logs" not in beside

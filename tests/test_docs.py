@@ -10,7 +10,7 @@ import pytest
 from analysis.imports.formats import formats
 from scripts import docs_tables
 from workflow.cli import main
-from workflow.preflight.checks.variables import VARIABLES
+from workflow.preflight.variables import VARIABLES
 from workflow.stacks import load_stack, stack_names
 
 from .goldens.codes import is_made_in, texts_in
@@ -24,7 +24,7 @@ MADE = re.compile(r"\.egg-info|/slurm\.conf$|^profiles/my$")
 
 
 OF_OTHERS = {"trainers/patcher.py"}
-CHECKS = [*ROOT.glob("workflow/preflight/checks/*.py"), *ROOT.glob("trainers/**/*.py")]
+CHECKS = [*ROOT.glob("workflow/preflight/*.py"), *ROOT.glob("trainers/**/*.py")]
 LEVELS = {"impossible", "unequal", "odd"}
 
 
@@ -189,3 +189,8 @@ def test_the_table_of_what_is_proven_has_every_stack_and_says_what_is_unproven_o
     assert sorted(proven) == sorted(stack_names())
     # Until one has trained on a GPU from its whole lock.
     assert all(("**unproven**" in proven[s.name].lower()) == (s.accelerator == "cuda") for s in map(load_stack, proven))
+
+
+@pytest.mark.parametrize("file", docs_tables.PAGES)
+def test_a_generated_page_is_fresh(file: str) -> None:
+    assert (ROOT / file).read_text(encoding="utf-8") == docs_tables.PAGES[file](), "run `make docs`"

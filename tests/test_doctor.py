@@ -22,16 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 CONFIG = """\
 Configuration data as of 2025-01-01T00:00:00
-AccountingStorageType   = accounting_storage/slurmdbd
 ClusterName             = big
-KillWait                = 30 sec
-MinJobAge               = 300 sec
-PreemptMode             = REQUEUE
-PreemptType             = preempt/partition_prio
 SLURM_VERSION           = 23.11.4
 TaskPlugin              = task/cgroup,task/affinity
 """
-PARTITIONS = "h100|up|2-00:00:00|4|192|2000000|gpu:h100:8(S:0-1)\ncpu|up|infinite|10|64|256000|(null)\n"
 FIELDS = (
     *("JOBID", "STATE", "NODELIST", "TIME_LIMIT", "TIME_LEFT"),
     *("START_TIME", "END_TIME", "PARTITION", "REASON", "NAME"),
@@ -60,7 +54,6 @@ def slurm(fake):
         fake(name)
     fake("squeue", "\x1f".join(FIELDS) + "\x1e\n")
     fake("scontrol", CONFIG)
-    fake("sinfo", PARTITIONS)
     fake("sacctmgr", "lab|me|200|400|||\n")
     fake("sacct", "\x1f".join(("JobIDRaw", "State", "ExitCode", "NodeList", "JobName")) + "\n")
     return fake
@@ -74,15 +67,10 @@ def site(profile=ROOT / "profiles" / "slurm"):
 def test_a_slurm_that_is_as_it_should_be_passes(slurm):
     results = list(run_checks(slurm_checks.slurm_checks(site())))
     assert [(one.name, one.level) for one in results] == [
-        (name, "passed")
-        for name in (
-            *("Slurm", "request", "partitions", "resources", "sbatch", "limits"),
-            *("TaskPlugin", "preemption"),
-        )
+        (name, "passed") for name in (*("Slurm", "request", "sbatch", "limits", "TaskPlugin"),)
     ], [one.found for one in results]
     shown = {one.name: one.found for one in results}
     assert shown["Slurm"] == "23.11.4, cluster big; 0 jobs of yours in the queue"
-    assert shown["resources"] == "8 of 8 GPUs, 180 of 192 CPUs, 1500000 of 2000000 MB of memory, 1200 min of 2880"
     assert shown["limits"] == "MaxJobs 200, MaxSubmit 400"
     assert shown["request"] == f"14 keys of train: in {ROOT / 'profiles' / 'slurm'}"
     assert shown["sbatch"] == "--test-only accepts a training job, a job of the light rules"
@@ -91,17 +79,15 @@ def test_a_slurm_that_is_as_it_should_be_passes(slurm):
 @pytest.mark.parametrize(
     ("program", "text", "name", "level", "found", "remedy"),
     [
-        (
-            "sinfo",
-            PARTITIONS.replace("h100|", "a100|"),
-            "partitions",
-            "failed",
-            "there is no partition h100",
-            "a100, cpu",
-        ),
-        ("sinfo", PARTITIONS.replace("h100:8", "h100:4"), "resources", "failed", "largest node has 4", "lower gres"),
         ("sacctmgr", "lab|me|4|10|||\n", "limits", "warning", "MaxSubmit 10", "train_slots=10"),
-        ("scontrol", CONFIG.replace("REQUEUE", "CANCEL"), "preemption", "warning", "submitted again", "save_steps"),
+        (
+            "scontrol",
+            CONFIG.replace("cgroup,task/affinity", "none"),
+            "TaskPlugin",
+            "warning",
+            "share its CPUs",
+            "cgroup",
+        ),
     ],
 )
 def test_each_fault_of_a_site_is_named_with_its_remedy(slurm, program, text, name, level, found, remedy):
@@ -111,7 +97,7 @@ def test_each_fault_of_a_site_is_named_with_its_remedy(slurm, program, text, nam
 
 
 def test_a_slurm_that_does_not_answer_is_said_once(slurm):
-    for name in ("squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "sbatch"):
+    for name in ("squeue", "scontrol", "sacct", "sacctmgr", "sbatch"):
         slurm(name, "Unable to contact slurm controller", 1)
     results = {one.name: one for one in run_checks(slurm_checks.slurm_checks(site()))}
     assert results["Slurm"].level == "failed" and "Unable to contact" in results["Slurm"].found
@@ -148,17 +134,6 @@ def test_a_request_that_can_never_run_fails(slurm, train, found):
     level, said, remedy = checked("request", with_train(**train), RUN | {"least_cpus": 33})
     assert level == "failed" and found in said and remedy, said
     assert checked("request", with_train(), RUN | {"least_cpus": 33})[0] == "passed"
-
-
-def test_a_request_is_compared_as_it_is_read(slurm):
-    """With units, with the experiment's GPUs where the profile has none, and the largest of all runs."""
-    request = with_train(gres="-", mem_mb="800G", runtime="1-00:00:00")
-    found = "8 of 8 GPUs, 64 of 192 CPUs, 800000 of 2000000 MB of memory, 1440 min of 2880"
-    assert checked("resources", request, RUN | {"workload": {"gpus_per_node": 2}}, RUN)[1] == found
-    extra = with_train(slurm_partition="-", slurm_extra="--partition=h100", gres="-")
-    assert checked("partitions", extra, RUN)[:2] == ("passed", "h100 of h100, cpu")
-    assert "8 of 8 GPUs" in checked("resources", extra, RUN)[1]
-    assert "runtime requests 4320 min" in checked("resources", with_train(runtime="3d"), RUN)[1]
 
 
 def test_what_sbatch_refuses_is_told_in_its_words_with_the_key(slurm):
@@ -225,32 +200,14 @@ def test_the_driver_and_the_gpu_against_each_stack(fake, driver, capability, lev
     assert [one[0] for one in answers] == levels and found in answers[1][1]
 
 
-def test_tokens_are_there_or_not_and_never_shown(tmp_path):
-    def tokens(**environ):
-        return [check.action() for check in machine_checks.token_checks({"HOME": str(tmp_path), **environ})]
-
-    assert [one[:2] for one in tokens()] == [("passed", "none"), ("passed", "none")]
-    netrc = tmp_path / ".netrc"
-    netrc.write_text("machine api.wandb.ai login user password hush-hush\n")
-    netrc.chmod(0o600)
-    found = tokens(HF_TOKEN="hf_hush-hush")
-    assert [one[1] for one in found] == ["there (HF_TOKEN)", f"there ({netrc})"] and "hush" not in str(found)
-    netrc.chmod(0o644)
-    assert tokens()[1] == ("warning", f"others may read {netrc}", f"chmod 600 {netrc}")
-
-
-def test_locks_renames_and_who_sees_the_files(tmp_path, monkeypatch):
+def test_locks_and_renames(tmp_path, monkeypatch):
     assert machine_checks.locks(tmp_path)[0] == machine_checks.rename(tmp_path)[0] == "passed"
-    mounts = tmp_path / "mountinfo"
-    for kind, level in (("lustre", "passed"), ("xfs", "warning")):
-        mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {tmp_path} rw shared:1 - {kind} fs rw\n")
-        assert machine_checks.shared(tmp_path, mounts)[0] == level
     taken = machine_checks.try_lock
     monkeypatch.setattr(machine_checks, "try_lock", lambda path: taken(path.with_name("x" + os.urandom(4).hex())))
     assert machine_checks.locks(tmp_path)[0] == "failed"
     monkeypatch.setattr(machine_checks, "write_text", lambda path, text: path.write_text("old"))
     assert machine_checks.rename(tmp_path)[0] == "failed"
-    assert [one.name for one in tmp_path.iterdir()] == ["mountinfo"], "nothing is left behind"
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_a_check_that_fails_or_hangs_stops_no_other():

@@ -1,6 +1,5 @@
 """`rolloutbench new`: what it writes plans, a wrong answer is one line, and no file is overwritten."""
 
-import io
 import itertools
 import random
 import shlex
@@ -34,7 +33,7 @@ CHOICES = {
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with a model, data and a reward of one's own; no terminal."""
+    """A folder with a model, data and a reward of one's own."""
     monkeypatch.chdir(tmp_path)
     Path("my model").mkdir()
     Path("my model/config.json").write_text("{}")
@@ -42,7 +41,6 @@ def here(tmp_path, monkeypatch):
     rows.to_json("train.jsonl", orient="records", lines=True)
     rows.rename(columns={"prompt": "problem", "solution": "answer"}).to_parquet("on, [a].parquet")
     Path("my rewards.py").write_text("def score(completions):\n    return [1.0 for _ in completions]\n")
-    monkeypatch.setattr("sys.stdin", io.StringIO("8\n"))
     return tmp_path
 
 
@@ -141,8 +139,7 @@ def test_the_commands_that_follow_can_be_copied_for_any_name(here, capsys):
     assert len(follow) == 3 and all("my runs/実験.yaml" in shlex.split(line, comments=True) for line in follow), follow
 
 
-def test_without_a_terminal_nothing_is_asked(here, capsys):
-    """Standard input holds an answer that nobody reads."""
+def test_without_flags_it_writes_an_experiment_for_a_cpu(here, capsys):
     assert main(["new"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("wrote my.yaml\nvllm, sglang, transformers: 6 runs of 20 steps each\nnext: ")

@@ -135,7 +135,6 @@ def makes_a_configuration(program, folder):
     assert all(run in listed for run in there)
     assert "impossible: nothing" in done([program, "preflight", "my.yaml"], folder)
     for command, says in (
-        ([program, "schema", "--write"], "error: schema --write needs a checkout"),
         (
             [program.with_name("snakemake"), "--configfile", "my.yaml"],
             "error: rolloutbench is installed without the rules that train",

@@ -5,7 +5,6 @@ Every result is a Snakemake target, and some commands only serve rules.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import signal
@@ -13,7 +12,7 @@ import sys
 
 from common.messages import report_errors
 from workflow.commands import rule_commands, user_commands
-from workflow.commands.parser import Command, completion, parser
+from workflow.commands.parser import Command, parser
 from workflow.start import loading
 
 
@@ -39,25 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _completion(args: argparse.Namespace) -> None:
-    print(completion(parser(COMMANDS), args.shell))
-
-
-COMPLETION = Command(
-    _completion,
-    "shtab",
-    "print the completion script of a shell",
-    "shell",
-    "",
-    (
-        ("completion bash > ~/.local/share/bash-completion/completions/rolloutbench", ""),
-        ("completion zsh > ~/.zfunc/_rolloutbench", "with `fpath+=~/.zfunc` before compinit in ~/.zshrc"),
-        ("completion fish > ~/.config/fish/completions/rolloutbench.fish", ""),
-    ),
-)
-
-
-COMMANDS: dict[str, Command] = {**user_commands.COMMANDS, **rule_commands.COMMANDS, "completion": COMPLETION}
+COMMANDS: dict[str, Command] = {**user_commands.COMMANDS, **rule_commands.COMMANDS}
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ def _weight(value: float) -> Cell:
     return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
 
 
-# What the preflight writes of a setting that every arm has (workflow/preflight/checks).
+# What the preflight writes of a setting that every arm has (workflow/preflight/comparison.py).
 SHARED = " in all arms"
 # The labels of one setting, and of several.
 EQUALITY_LABELS = {

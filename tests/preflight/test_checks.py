@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from workflow.preflight.checks import LaunchContext, variables_of
-from workflow.preflight.checks.variables import VARIABLES
+from workflow.preflight.cases import LaunchContext
+from workflow.preflight.variables import VARIABLES, variables_of
 from workflow.slurm.site import Site
 
 from . import plans
@@ -84,7 +84,6 @@ FIRES = [
     ("odd", "context", EQUAL, {"max_response_length": 40000}),
     ("unequal", "sampling-added", ARTICLE, {"options": {f"+{ROLLOUT}.min_p": 0.1}}),
     ("impossible", "attention-kernels-missing", EQUAL, {"options": {f"{KWARGS}.sglang.attention_backend": "fa4"}}),
-    ("odd", "few-steps", EQUAL, {"steps": 2, "without": ("sglang",)}),
     ("odd", "one-seed", ARTICLE, {}),
 ]
 
@@ -275,7 +274,6 @@ def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path):
         ("odd", "rare-checkpoints", 2, 900.0, {"save_steps": 4}),
         ("odd", "no-checkpoints", 2, None, {"save_steps": 0}),
         ("odd", "stop-grace", 2, 900.0, {"save_steps": 1}),
-        ("odd", "profile-gpus", 2, None, {"gpus_per_node": 4}),
     ],
 )
 def test_walltime(level, code, hours, pace, words):
@@ -285,7 +283,7 @@ def test_walltime(level, code, hours, pace, words):
 
 def test_enough_walltime_is_none():
     seen = found(EQUAL, site(20, paces={"vllm": 900.0, "sglang": 400.0}), save_steps=0)
-    assert not {"never-ends", "rare-checkpoints", "no-checkpoints", "stop-grace", "profile-gpus"} & set(seen)
+    assert not {"never-ends", "rare-checkpoints", "no-checkpoints", "stop-grace"} & set(seen)
 
 
 def test_a_kernel_that_the_stack_lacks_is_impossible():

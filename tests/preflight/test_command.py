@@ -13,8 +13,7 @@ from workflow.commands.preflight import resolve_settings
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.preflight import preflight
-from workflow.preflight.cases import settings_request, settings_requests
-from workflow.preflight.checks import LaunchContext
+from workflow.preflight.cases import LaunchContext, settings_request, settings_requests
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ import pytest
 
 from workflow.commands.preflight import preflight_lines
 from workflow.preflight import preflight
-from workflow.preflight.checks import LaunchContext
+from workflow.preflight.cases import LaunchContext
 from workflow.slurm.site import Site
 
 from .plans import ARTICLE, ROLLOUT, looked_at, planned

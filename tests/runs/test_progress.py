@@ -1,4 +1,4 @@
-"""What a head tells of a run's progress: a bounded number of lines, and a bar on a terminal."""
+"""What a head tells of a run's progress: a bounded number of lines."""
 
 import json
 
@@ -13,10 +13,10 @@ from workflow.runs.progress import MOST_PARTS, JobReporter, Progress, StepReader
 from .make_runs import MadeRun
 
 
-def told(tmp_path, steps, capsys, live=False):
+def told(tmp_path, steps, capsys):
     """What is told of a run of so many steps where each step is seen by itself, as on a slow machine."""
     made = MadeRun(tmp_path, "arm-s0", steps=steps).job().attempt()
-    reporter = JobReporter(made.paths, "arm-s0", steps, made.paths.job(1), live)
+    reporter = JobReporter(made.paths, "arm-s0", steps, made.paths.job(1))
     reporter.report()
     with made.paths.attempt(1).metrics.open("a") as metrics:
         for step in range(1, steps + 1):

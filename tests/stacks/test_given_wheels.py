@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PYTHON, write_wheel
+from .conftest import write_wheel
 
 pytestmark = pytest.mark.full("stacks over given wheels")
 
@@ -70,9 +70,9 @@ def test_it_is_installed_instead_of_compiling(parser, antlr):
 
 
 OTHERS = {
-    f"antlr4_python3_runtime-{VERSION}-py3-none-any.whl": "has sha256",
+    f"antlr4_python3_runtime-{VERSION}-py3-none-any.whl": "its hash differs",
     "antlr4_python3_runtime-4.9.2-py3-none-any.whl": f"is {NAME} 4.9.2; ",
-    f"antlr4_python3_runtime-{VERSION}-cp27-cp27m-linux_x86_64.whl": f"does not fit Python {PYTHON} on this",
+    f"antlr4_python3_runtime-{VERSION}-cp27-cp27m-linux_x86_64.whl": "no wheels with a matching Python version",
     "rbt_alpha-1.0-py3-none-any.whl": f"tiny does not build rbt-alpha from source; allowed are {NAME}",
 }
 
@@ -80,11 +80,11 @@ OTHERS = {
 def test_what_is_not_the_wheel_is_refused(parser, antlr, tmp_path):
     for name, message in OTHERS.items():
         wheel = Path(shutil.copy(wheel_of(antlr), tmp_path / name))
-        digest = sha256(wheel) if "has sha256" not in message else "0" * 64
+        digest = sha256(wheel) if "hash" not in message else "0" * 64
         given = ["--wheel", str(wheel), "--sha256", digest]
         refused = parser.run("build", "tiny", "--stacks-dir", str(parser.stacks), *given)
         assert refused.returncode == 1 and message in refused.stderr, name
-        assert len(refused.stderr.splitlines()) == 1 and parser.built() == []
+        assert parser.built() == []
 
 
 def test_a_stack_that_is_built_without_it_is_not_said_to_have_it(parser, antlr, tmp_path):

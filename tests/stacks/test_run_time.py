@@ -4,18 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
 from workflow.job.training import trainer_environment
-from workflow.stacks.definition import SITE_PACKAGES, load_stack
-from workflow.stacks.environment import cache_folder, environment_in, run_in_stack, run_time
+from workflow.stacks.environment import cache_folder, environment_in, run_in_stack
 
 from ..preload import RUNTIME, preloaded_library
-from .conftest import PYTHON, interpreter, write_wheel
+from .conftest import PYTHON, write_wheel
 
 LIBRARIES = "nvidia/cu13/lib"
 # As SGLang starts its schedulers: whatever the shell is, the loader must find what the preloaded library needs.
@@ -86,25 +84,6 @@ def test_what_a_preloaded_library_needs_is_found_in_every_process(preloading, tm
         "verify", "tiny", "--out", str(tmp_path / "again.json"), "--stacks-dir", str(preloading.stacks)
     )
     assert again.returncode == 0, again.stderr
-
-
-def test_a_path_is_there_for_every_folder_of_packages_that_has_it(tmp_path):
-    """One library comes with an interpreter, another is in an environment over it."""
-    for name in ("base", "env"):
-        interpreter(tmp_path / name)
-    base, env = (tmp_path / name / "lib" / f"python{PYTHON}" / "site-packages" for name in ("base", "env"))
-    (env / "over.pth").write_text(f"{base}\n")
-    stack = replace(load_stack("verl09-sglang"), run_paths={"LD_LIBRARY_PATH": (f"{SITE_PACKAGES}/{LIBRARIES}",)})
-
-    def found():
-        listed = run_time(stack, "0123", tmp_path / "env")["paths"]["LD_LIBRARY_PATH"]
-        return [path.replace("{env}", str(tmp_path / "env")) for path in listed]
-
-    assert found() == [f"{env}/{LIBRARIES}"], "the check says that it is not there"
-    (base / LIBRARIES).mkdir(parents=True)
-    assert found() == [f"{base}/{LIBRARIES}"]
-    (env / LIBRARIES).mkdir(parents=True)
-    assert found() == [f"{env}/{LIBRARIES}", f"{base}/{LIBRARIES}"]
 
 
 def test_paths_and_caches_of_a_process(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import shutil
 import sys
@@ -26,7 +25,7 @@ from common.errors import UserError
 from common.files import read_json, write_json, write_text_at
 from common.messages import unknown_name
 from common.verdicts import count_of
-from engines import UNKNOWN, engines
+from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named, trainers
@@ -143,7 +142,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         flags.append(f"--trainer {guessed[0].trainer}")
     if any(arm.engine == UNKNOWN for arm in arms):
         lacking.append("engine")
-        flags.append(f"--names {','.join(_example_names(arms))}")
+        flags.append(f"--names {','.join('ENGINE' if arm.engine == UNKNOWN else arm.name for arm in arms)}")
         gains.append("the engines' settings and floors")
     # Of a log with the step's seconds alone, every release says the same.
     phases = {run.arm: run.steps.loc[run.steps["kind"] == "phase", "name"].nunique() for run in content.runs}
@@ -157,34 +156,9 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     found = [f"{text}." for text in by_data[:1] if not unnamed]
     how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
     adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
-    if any(arm.engine == UNKNOWN and not _engines_in_name(arm) for arm in arms):
+    if any(arm.engine == UNKNOWN for arm in arms):
         adds = f" (with your engines, in the logs' order){adds}"
     return [*found, f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."] if lacking else found
-
-
-def _example_names(arms: Sequence[ComparedArm]) -> list[str]:
-    """A name for each arm: its own if its engine is known, else the engine in its file's name, else another engine."""
-    names: list[str] = []
-    used = {arm.engine for arm in arms}
-    for arm in arms:
-        name = arm.name
-        if arm.engine == UNKNOWN:
-            others = [one for one in _engines_of(arm) if one not in {*names, *used}]
-            name = (_engines_in_name(arm) or others or _engines_of(arm))[0]
-        same = sum(one.partition("-")[0] == name for one in names)
-        names.append(f"{name}-{same + 1}" if name in names else name)
-    return names
-
-
-def _engines_in_name(arm: ComparedArm) -> list[str]:
-    """The engines that the name of an arm's first file has as words."""
-    words = re.split(r"[^a-z]+", f"{arm.name} {arm.sources[0]}".lower())
-    return [one for one in _engines_of(arm) if one in words]
-
-
-def _engines_of(arm: ComparedArm) -> list[str]:
-    of_trainer = trainer_named(arm.trainer).engines
-    return [one.name for one in engines() if one.name in of_trainer or not of_trainer]
 
 
 def import_runs(plan: Plan, folder: Path, read: dict[str, Imported] | None = None) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import select
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -18,7 +16,7 @@ import yaml
 
 from common.errors import UserError
 from common.files import is_checkout, write_text_at
-from common.messages import print_message, unknown_name
+from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import engines
 from node.built_in_rewards import BUILT_IN
@@ -87,25 +85,23 @@ warmup_steps: {warmup}
 Answers = Mapping[str, str]
 
 
-class Question(NamedTuple):
-    """One choice: its flag, its text, its default and its check; the last two see the earlier answers."""
+class Flag(NamedTuple):
+    """One choice: its flag, its default and its check; the last two see the earlier answers."""
 
     name: str
-    text: str
     default: Callable[[Answers], str]
     check: Callable[[str, Answers], None]
 
 
 def new_experiment(args: argparse.Namespace) -> None:
-    """Run `rolloutbench new`: take flags, else ask; overwrite no file."""
+    """Run `rolloutbench new`: take flags, or their defaults; overwrite no file."""
     if not stack_names():
         raise UserError("rolloutbench new needs the stacks in envs/ of a checkout; run it in one, after `make venv`")
     file: Path = args.file or Path("my.yaml")
     name = name_of(file)
     profile = Path("profiles") / name / "config.yaml"
     require_free(file)
-    given = {one.name: getattr(args, one.name) for one in QUESTIONS if getattr(args, one.name) is not None}
-    found = answers(given, None if given or not sys.stdin.isatty() else line_of_terminal)
+    found = answers({one.name: getattr(args, one.name) for one in FLAGS if getattr(args, one.name) is not None})
     writes = {file: configuration(found, name, file)}
     if found["partition"]:
         gpus = int(found["gpus"])
@@ -148,35 +144,17 @@ def require_free(*paths: Path) -> None:
             raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
 
 
-def answers(given: Answers, ask: Callable[[str], str] | None = None) -> dict[str, str]:
-    """Each question's answer: given, asked, or default; `UserError` names the flag of a wrong one."""
-    if ask:
-        print_message("Enter takes the answer in [brackets]; Ctrl-C stops without writing anything.")
+def answers(given: Answers) -> dict[str, str]:
+    """Each flag's value: given, or its default; `UserError` names the flag of a wrong one."""
     found: dict[str, str] = {}
-    for one in QUESTIONS:
-        while one.name not in found:
-            answer = given[one.name] if one.name in given else one.default(found)
-            try:
-                answer = (ask and ask(f"{one.text} [{answer}]: ").strip()) or answer
-                one.check(answer, found)
-                found[one.name] = answer
-            except EOFError:
-                raise UserError(
-                    "not every question was answered; give flags instead: rolloutbench new --help"
-                ) from None
-            except UserError as error:
-                if not ask:
-                    raise UserError(f"--{one.name}: {error}") from None
-                print_message(f"  {error}")
+    for one in FLAGS:
+        value = given[one.name] if one.name in given else one.default(found)
+        try:
+            one.check(value, found)
+        except UserError as error:
+            raise UserError(f"--{one.name}: {error}") from None
+        found[one.name] = value
     return found
-
-
-def line_of_terminal(question: str) -> str:
-    """`input` that handles a Ctrl-C within a second, even one that comes just before it waits."""
-    print(question, end="", flush=True)
-    while not select.select([sys.stdin], [], [], 1)[0]:
-        pass
-    return input()
 
 
 def configuration(found: Answers, name: str, file: Path) -> str:
@@ -329,22 +307,15 @@ def _source(suffixes: tuple[str, ...], builtins: tuple[str, ...]) -> Callable[[s
 _COUNT = _matching("[1-9][0-9]{0,5}", "a whole number, 1 or more")
 _MODEL, _DATA = _source((), tuple(SHAPES)), _source(DATA_SUFFIXES, BUILTIN_DATA)
 _REWARDS = _among("reward", lambda found: BUILT_IN, other=r".+\.py:[A-Za-z_]\w*")
-_ALL = f"rewards ({', '.join(BUILT_IN)}, or FILE.py:FUNCTION)"
-QUESTIONS = (
-    Question(
-        "gpus", "GPUs of each node (0: this machine's CPU)", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")
-    ),
-    Question("nodes", "nodes of each run", lambda found: "1", _COUNT),
-    Question("trainer", "trainer", _default_trainer, _among("trainer", _trainers, " (with --gpus {gpus})")),
-    Question(
-        "engines", "engines", _default_engines, _among("engine", _engines, " (with --gpus {gpus} --trainer {trainer})")
-    ),
-    Question("model", "model (folder, or ID@COMMIT)", lambda found: tuple(SHAPES)[int(found["gpus"]) > 0], _MODEL),
-    Question("data", "data (file, or ID@COMMIT)", lambda found: BUILTIN_DATA[0], _DATA),
-    Question("columns", "its columns", _default_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
-    Question("rewards", _ALL, lambda found: "accuracy,format", _REWARDS),
-    Question("steps", "training steps of each run", lambda found: "20", _COUNT),
-    Question(
-        "partition", "Slurm partition (empty: none)", lambda found: "", _matching(r"[\w.,-]*", "a Slurm partition")
-    ),
+FLAGS = (
+    Flag("gpus", lambda found: "0", _matching("[0-9]{1,3}", "0 to 999")),
+    Flag("nodes", lambda found: "1", _COUNT),
+    Flag("trainer", _default_trainer, _among("trainer", _trainers, " (with --gpus {gpus})")),
+    Flag("engines", _default_engines, _among("engine", _engines, " (with --gpus {gpus} --trainer {trainer})")),
+    Flag("model", lambda found: tuple(SHAPES)[int(found["gpus"]) > 0], _MODEL),
+    Flag("data", lambda found: BUILTIN_DATA[0], _DATA),
+    Flag("columns", _default_columns, _matching("[^,]+,[^,]+", "two names, PROMPT,ANSWER")),
+    Flag("rewards", lambda found: "accuracy,format", _REWARDS),
+    Flag("steps", lambda found: "20", _COUNT),
+    Flag("partition", lambda found: "", _matching(r"[\w.,-]*", "a Slurm partition")),
 )

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, NoReturn
 from common.files import ROOT
 from common.messages import unknown_name
 
-SHELLS = ("bash", "zsh", "fish")
 _WIDTH = 79
 EXIT_CODES = {
     0: "done",
@@ -50,7 +49,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "arms": {"nargs": "+", "metavar": "ARM", "help": "an arm to keep"},
     "request": {"type": json.loads, "help": "JSON"},
-    "shell": {"choices": SHELLS, "help": "the shell that reads the script"},
     "--profile": {
         "type": Path,
         "help": "the site's Snakemake profile: GPUs, walltime, setup (default: slurm, if it exists)",
@@ -129,7 +127,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "--now": {"action": "store_true", "help": "jobs on this machine stop at once, without finishing their step"},
     "--across-nodes": {"action": "store_true", "help": "submit a short job that tests a node"},
-    "--write": {"action": "store_true", "help": "rewrite the committed schema and docs pages"},
     "folders": {"type": Path, "nargs": "+", "metavar": "FOLDER", "help": "experiments' results, or folders of them"},
     "--arm": {"metavar": "NAME", "help": "only this arm"},
     "--fail-if-slower": {"metavar": "PERCENT", "help": "exit code 3 if the arm's steps have become slower by this"},
@@ -141,10 +138,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--pairs": {"type": int, "required": True, "help": "the number of pairs of runs"},
     "--out": {"type": Path, "required": True, "help": "the file to write"},
 }
-FOLDERS = ("folders", "--to", "--profile", "--report", "--model", "--cwd")
-"""Arguments that name a folder."""
-FILES = ("sources", "words", "--data")
-"""Arguments that may name a file, beside all of the type Path."""
 
 
 class _Version(argparse.Action):
@@ -208,20 +201,6 @@ def parser(known: Mapping[str, Command]) -> _Program:
         for argument in command.arguments.split():
             one.add_argument(argument, **ARGUMENTS[argument])
     return program
-
-
-def completion(program: _Program, shell: str) -> str:
-    """The completion script of a shell."""
-    import shtab
-
-    for command in program.commands.choices.values():
-        for action in command._actions:
-            names = {action.dest, *action.option_strings}
-            if names & set(FOLDERS):
-                action.complete = shtab.DIRECTORY
-            elif action.type is Path or names & set(FILES):
-                action.complete = shtab.FILE
-    return str(shtab.complete(program, shell))
 
 
 def _example_lines(examples: Sequence[tuple[str, str]]) -> str:

@@ -23,8 +23,8 @@ from workflow.config.plan import Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 from workflow.head.train_rule import request_errors
 from workflow.preflight import PreflightResult, preflight, write_preflight
-from workflow.preflight.cases import settings_requests
-from workflow.preflight.checks import LaunchContext, variables_of
+from workflow.preflight.cases import LaunchContext, settings_requests
+from workflow.preflight.variables import variables_of
 from workflow.slurm.commands import SlurmError, limited
 from workflow.slurm.site import Site, read_site, refusals
 from workflow.stacks.environment import run_in_stack

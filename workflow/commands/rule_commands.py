@@ -1,39 +1,25 @@
-"""The commands for rules, which help does not list, and `schema` for editors and `make docs`."""
+"""The commands for rules, which help does not list, and `schema` for editors."""
 
 from __future__ import annotations
 
 import argparse
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout, write_json, write_text
+from common.files import write_json
 from workflow.commands.parser import Command
 
 
 def _schema(args: argparse.Namespace) -> None:
-    from workflow.config.schema import (
-        FILES_PAGE,
-        REFERENCE_FILE,
-        SCHEMA_FILE,
-        config_schema,
-        files_page,
-        reference_page,
-    )
+    from workflow.config.model import config_schema
 
-    if not args.write:
-        print(config_schema(), end="")
-        return
-    if not is_checkout():
-        raise UserError("schema --write needs a checkout, and this is an installation; run it in a checkout")
-    write_text(ROOT / SCHEMA_FILE, config_schema())
-    write_text(ROOT / REFERENCE_FILE, reference_page())
-    write_text(ROOT / FILES_PAGE, files_page())
+    print(config_schema(), end="")
 
 
 SCHEMA = Command(
     _schema,
-    "workflow.config.schema",
+    "workflow.config.model",
     "print the configuration's JSON schema",
-    "--write",
+    "",
     "",
     (("schema", "for an editor"),),
 )

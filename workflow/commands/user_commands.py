@@ -107,12 +107,12 @@ def _new(args: argparse.Namespace) -> None:
 NEW = Command(
     _new,
     "workflow.commands.new",
-    "write a commented configuration, from questions, flags or a launch script",
+    "write a commented configuration, from flags or a launch script",
     "file --from --stack-python --gpus --nodes --trainer --engines --model --data --columns --rewards --steps "
     "--partition",
     "It writes only a valid configuration, and overwrites no file.",
     (
-        ("new my.yaml", "asks questions; Enter takes the answer in brackets"),
+        ("new my.yaml", "a small experiment for this machine's CPU, to change"),
         ("new my.yaml --gpus 8 --partition h100", "for a node of 8 GPUs; also writes profiles/my"),
         ("new my.yaml --model ./qwen --data train.parquet --rewards mine.py:brevity", "your own parts"),
         ("new --from run.sh --engines vllm,sglang", "your launch script as an experiment (docs/howto/script.md)"),
@@ -295,15 +295,6 @@ VERDICT = Command(
 )
 
 
-HEADLINE = Command(
-    _print_verdict,
-    "analysis.verdict.verdict_block workflow.config.plan",
-    "",
-    "config",
-    "The old name of `verdict`.",
-)
-
-
 def _only(args: argparse.Namespace) -> None:
     """Write a configuration with some of the arms. Its runs are the same: no fingerprint depends on other arms."""
     import yaml
@@ -349,7 +340,7 @@ COMMANDS = {
     "status": STATUS,
     "cancel": CANCEL,
     "verdict": VERDICT,
-    "headline": HEADLINE,
+    "headline": VERDICT._replace(meaning=""),  # its old name
     "history": HISTORY,
     "only": ONLY,
 }

@@ -321,3 +321,9 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(under[key], Mapping) and isinstance(over[key], Mapping)
     }
     return {**under, **over, **both}
+
+
+def config_schema() -> str:
+    """The JSON schema of config.yaml, as committed."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

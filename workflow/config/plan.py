@@ -32,7 +32,7 @@ from workflow.config.planned_run import (
     trained_fields,
 )
 from workflow.config.reading import parse_config
-from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep, require_same_factors
+from workflow.config.sweep import factor_labels, imported_specs, points_of, require_possible_sweep
 
 # The configuration and each spec are one quoted argument of a command, and Linux allows 131,072 bytes.
 _ARGUMENT_LENGTH = 100_000
@@ -259,7 +259,6 @@ def plan_runs(config: Config, stack_facts: Callable[[str], StackFacts]) -> Plan:
     for name, arm in config.arms.items():
         (driver_of if arm.import_ is None else require_importable)(name, arm)
     require_possible_sweep(config)
-    require_same_factors(config)
     facts = {
         name: fitting_facts(name, config, stack_facts(one.stack)) for name, one in config.arms.items() if one.stack
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from common.errors import UserError
-from common.messages import did_you_mean, join_first, short_repr, yaml_repr
+from common.messages import did_you_mean, short_repr, yaml_repr
 from trainers.reward_settings import KINDS_OF_REWARD
 from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import SEEDS_LISTED, SEEDS_UNTIL, Config
@@ -63,26 +62,11 @@ def _text(file: Path) -> str:
             "give a YAML file, saved as UTF-8"
         ) from None
     except FileNotFoundError:
-        raise UserError(f"{file} does not exist (looked in {Path.cwd()}){_alternatives(file, Path())}") from None
+        raise UserError(f"{file} does not exist (looked in {Path.cwd()}); give the path of a YAML file") from None
     except IsADirectoryError:
-        raise UserError(f"{file} is a folder, not a YAML file{_alternatives(file, file)}") from None
+        raise UserError(f"{file} is a folder; give the path of a YAML file") from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}; give a YAML file, such as config.yaml") from None
-
-
-_SHOWN = 6
-
-
-def _alternatives(file: Path, folder: Path) -> str:
-    """The existing configuration files, with the one whose name is most similar."""
-    patterns = ("[!.]*.yaml", "[!.]*.yml", "experiments/*.yaml")
-    found = sorted({str(path) for pattern in patterns for path in folder.glob(pattern)})
-    if not found:
-        return "; give the path of a YAML file, such as config.yaml"
-    stems = {Path(path).stem: path for path in found}
-    near = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.7)
-    hint = f" (did you mean {stems[near[0]]}?)" if near else ""
-    return f"{hint}; existing files: {join_first(found, _SHOWN)}"
 
 
 def check_yaml(file: Path) -> yaml.Node | None:

@@ -124,29 +124,6 @@ def require_possible_sweep(config: Config) -> None:
             )
 
 
-def require_same_factors(config: Config) -> None:
-    """UserError if imported runs have different factor names: no two of them would be compared.
-
-    With a sweep each run's factors are checked against the sweep's paths instead.
-    """
-    if config.sweep:
-        return
-    first: tuple[str, ImportedRun] | None = None
-    for name, imported in config.imports.items():
-        for index, run in enumerate(imported.runs):
-            where = f"arms.{name}.import.runs.{index}.factors"
-            first = first or (where, run)
-            expected, names = list(first[1].factors), list(run.factors)
-            if set(expected) == set(names):
-                continue
-            hint = next((h for path in names if path not in expected and (h := did_you_mean(path, expected))), "")
-            raise UserError(
-                f"{where} has {', '.join(names) or 'no factor'}, and {first[0]} has "
-                f"{', '.join(expected) or 'no factor'}{hint}: only runs with equal factors are compared, so give every "
-                "imported run the same names"
-            )
-
-
 def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Iterator[dict[str, Any]]:
     """The specification of each run of an imported arm, without the id and fingerprint that the plan adds.
 

@@ -17,7 +17,7 @@ from workflow.commands.estimate import default_profile
 from workflow.config.plan import plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning
-from workflow.doctor.machine_checks import file_checks, machine_checks, token_checks
+from workflow.doctor.machine_checks import file_checks, machine_checks
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
 from workflow.slurm.site import Site, read_site
@@ -64,7 +64,6 @@ def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = Fa
         *stack_checks(stacks, required=config is not None, on_cluster=site.is_here),
         *slurm_checks(site),
         *file_checks(Path("results"), site, across_nodes),
-        *token_checks(),
     ]
 
 

@@ -1,25 +1,20 @@
-"""Checks this machine (CPUs, memory, disk, package index, tokens) and the file system of the results."""
+"""Checks this machine (disk, folders, network, package index) and the file system of the results."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-import psutil
 
 from common.files import ROOT, is_checkout, write_text
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, on_node, passed, warning
@@ -29,34 +24,17 @@ from workflow.stacks import Stack, built_dir
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
 
 STACKS = Path(".stacks")
-_LEAST_CPUS, _LEAST_GIB = 2, 8.0  # README.md: what the quickstart needs
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
 _INDEX_TIMEOUT_S = 8
-_TOKENS = (
-    ("Hugging Face", "HF_TOKEN", (".cache/huggingface/token",), "gated models and datasets need it: `hf auth login`"),
-    ("wandb", "WANDB_API_KEY", (".netrc",), "wandb: sources and online tracking need it: `wandb login`"),
-)
 
 
 def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> list[DoctorCheck]:
     """The checks of the machine; `required`: the experiment trains in these stacks."""
     return [
         DoctorCheck("machine", "installation", lambda: installation(required)),
-        DoctorCheck("machine", "CPUs", lambda: cpus(len(os.sched_getaffinity(0)))),
-        DoctorCheck("machine", "memory", memory),
         DoctorCheck("machine", "disk", lambda: disk(stacks, required)),
         DoctorCheck("machine", "folders", lambda: folders(os.environ | site.exports)),
         DoctorCheck("machine", "interfaces", lambda: interfaces(os.environ | site.exports, site)),
         DoctorCheck("machine", "package index", lambda: package_index(configured_uv())),
-    ]
-
-
-def token_checks(environ: Mapping[str, str] = os.environ) -> list[DoctorCheck]:
-    """Whether each token is set; its value is never shown."""
-    home = Path(environ.get("HOME", "~")).expanduser()
-    return [
-        DoctorCheck("tokens", name, partial(token, variable, [home / file for file in files], why, environ))
-        for name, variable, files, why in _TOKENS
     ]
 
 
@@ -66,25 +44,6 @@ def installation(required: bool, checkout: bool | None = None) -> Outcome:
         return passed(f"a checkout, {ROOT}")
     remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
     return failed_if(required, "without a checkout: it compares, plans and checks, but cannot train", remedy)
-
-
-def cpus(count: int) -> Outcome:
-    """Whether this process may use enough CPUs."""
-    if count >= _LEAST_CPUS:
-        return passed(f"{count}")
-    return warning(
-        f"{count}, but the quickstart needs {_LEAST_CPUS}", "request more CPUs, or lower `train` in the profile"
-    )
-
-
-def memory(limit: Path = _CGROUP) -> Outcome:
-    """Whether the machine, or the limit of its control group, has enough memory."""
-    gib = psutil.virtual_memory().total / 2**30
-    with contextlib.suppress(OSError, ValueError):  # without a limit
-        gib = min(gib, int(limit.read_text()) / 2**30)
-    if gib >= _LEAST_GIB * 0.97:  # a machine of 8 GiB shows a little less
-        return passed(f"{gib:.0f} GiB")
-    return warning(f"{gib:.1f} GiB, but the quickstart needs {_LEAST_GIB:.0f}", "work on a node with more memory")
 
 
 def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Outcome:
@@ -144,30 +103,10 @@ def package_index(uv: Uv) -> Outcome:
     )
 
 
-def token(variable: str, files: Sequence[Path], why: str, environ: Mapping[str, str]) -> Outcome:
-    """Whether a token is set, and whether only its owner may read its file."""
-    for file in files:
-        if _holds(file, variable) and stat.S_IMODE(file.stat().st_mode) & 0o077:
-            return warning(f"others may read {file}", f"chmod 600 {file}")
-    if environ.get(variable):
-        return passed(f"there ({variable})")
-    found = next((file for file in files if _holds(file, variable)), None)
-    return passed(f"there ({found})") if found else passed("none", why)
-
-
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
-def _holds(file: Path, variable: str) -> bool:
-    if not file.is_file():
-        return False
-    return file.name != ".netrc" or "wandb" in file.read_text(encoding="utf-8", errors="replace")
-
-
-_SHARED = frozenset(
-    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "cifs", "smb3", "afs", "panfs", "wekafs"}
-)
 _JOB_S = 30
 
 
@@ -175,7 +114,6 @@ def file_checks(results: Path, site: SlurmSite, across_nodes: bool) -> list[Doct
     folder = _existing(results)
     checks: dict[str, Callable[[], Outcome]] = {"locks": lambda: locks(folder), "rename": lambda: rename(folder)}
     if site.is_here:
-        checks["shared"] = lambda: shared(folder)
         checks["across nodes"] = lambda: (
             from_a_node(folder, site)
             if across_nodes
@@ -202,14 +140,6 @@ def rename(folder: Path) -> Outcome:
         if (own / "file").read_text() == "new" and len(list(own.iterdir())) == 1:
             return passed("replaces a file in one step")
     return failed(f"a rename in {folder} does not replace the file", "work in a folder on another file system")
-
-
-def shared(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> Outcome:
-    """Whether other nodes can see this kind of file system."""
-    kind = _kind_of(folder, mounts)
-    if kind in _SHARED:
-        return passed(kind)
-    return warning(f"{folder} is on {kind}, which other nodes may not see", "work on the cluster's shared file system")
 
 
 def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
@@ -268,15 +198,3 @@ def _held(path: Path) -> Iterator[None]:
     assert lock is not None
     with lock:
         yield
-
-
-def _kind_of(folder: Path, mounts: Path) -> str:
-    """The type of the folder's file system: that of the longest mount point above it."""
-    best, kind = "", "an unknown file system"
-    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
-        fields = line.split()
-        point = fields[4].replace("\\040", " ")
-        inside = os.path.commonpath([point, str(folder.resolve())]) == point
-        if inside and len(point) >= len(best):
-            best, kind = point, fields[fields.index("-") + 1]
-    return kind

@@ -1,8 +1,7 @@
-"""Checks a site's Slurm: the profile's requests against the partitions, and how Slurm ends jobs."""
+"""Checks a site's Slurm: whether it answers, and whether it would accept and start the profile's jobs."""
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +13,13 @@ from typing import Any
 from common.files import user_name
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
 from workflow.head.train_rule import request_errors
-from workflow.preflight.checks import exported
+from workflow.preflight.variables import exported
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, seconds_of
-from workflow.slurm.request import Request, gpus_of_gres
+from workflow.slurm.request import Request
 from workflow.slurm.site import Site, refusals
 
-PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 
 
 @dataclass
@@ -52,27 +51,12 @@ class SlurmSite:
         script = Path(self.requests[0].site["setup"] or ".") if self.requests else Path()
         return exported(script.read_text(encoding="utf-8", errors="replace")) if script.is_file() else {}
 
-    def most(self, value: Callable[[Request], int | None]) -> int:
-        """The largest value of all requests; 0 if it is unknown."""
-        return max((value(request) or 0 for request in self.requests), default=0)
-
     @cached_property
     def settings(self) -> dict[str, str]:
         """slurm.conf as slurmctld has loaded it."""
         lines = slurm.command("scontrol", "show", "config").splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line)
         return {name.strip(): value.strip() for name, _, value in pairs}
-
-    @cached_property
-    def partitions(self) -> dict[str, list[dict[str, str]]]:
-        """The kinds of node of each partition: up or not, time limit, nodes, CPUs, memory in MB, generic resources."""
-        keys = ("partition", "up", "limit", "nodes", "cpus", "memory", "gres")
-        found: dict[str, list[dict[str, str]]] = {}
-        for line in slurm.command("sinfo", "--noheader", "--format=%R|%a|%l|%D|%c|%m|%G").splitlines():
-            row = dict(zip(keys, (cell.strip() for cell in line.split("|")), strict=False))
-            if len(row) == len(keys):
-                found.setdefault(row["partition"], []).append(row)
-        return found
 
 
 def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
@@ -84,12 +68,9 @@ def slurm_checks(site: SlurmSite) -> list[DoctorCheck]:
     checks = {
         "Slurm": slurmctld,
         "request": request,
-        "partitions": partitions,
-        "resources": resources,
         "sbatch": sbatch,
         "limits": limits,
         "TaskPlugin": task_plugin,
-        "preemption": preemption,
     }
     return [DoctorCheck("Slurm", name, partial(_unless_silent, check, site)) for name, check in checks.items()]
 
@@ -145,65 +126,6 @@ def sbatch(site: SlurmSite) -> Outcome:
     return passed(f"--test-only accepts {', '.join(accepted)}")
 
 
-def partitions(site: SlurmSite) -> Outcome:
-    """Whether the profile's partitions exist and are up."""
-    known = ", ".join(site.partitions)
-    request = site.request
-    if request is None:
-        return passed(f"{known} (no profile to compare with)", "name one: --profile profiles/slurm")
-    wanted = [name for name in (site.partition, request.light_partition) if name]
-    for name in ",".join(wanted).split(",") if wanted else []:
-        if name not in site.partitions:
-            return failed(
-                f"there is no partition {name}; known: {known}", f"write one of them into {request.profile}/config.yaml"
-            )
-        if not any(row["up"] == "up" for row in site.partitions[name]):
-            return failed(f"partition {name} is down", "choose another one, or wait for the administrator")
-    if not site.partition:
-        return failed(
-            f"{request.profile} names no partition to train in; known: {known}",
-            f"set slurm_partition under set-resources: train: in {request.profile}/config.yaml",
-        )
-    return passed(f"{', '.join(dict.fromkeys(wanted))} of {known}")
-
-
-def resources(site: SlurmSite) -> Outcome:
-    """Whether a node of the training partition has the GPUs, CPUs, memory and walltime that the profile requests."""
-    rows = [row for name in site.partition.split(",") for row in site.partitions.get(name, [])]
-    if not rows or site.request is None:
-        return passed("not compared: no training partition is known")
-    file = f"{site.request.profile}/config.yaml"
-    most_gpus = max(gpus_of_gres(row["gres"] if row["gres"] != "(null)" else "") for row in rows)
-    # sinfo marks the smallest of several nodes with `+`.
-    most_cpus, most_mb = (max(int(row[key].rstrip("+")) for row in rows) for key in ("cpus", "memory"))
-    gres = site.requests[0].site["gres"]
-    wanted = {
-        "gres": (site.most(lambda one: one.gpus), most_gpus, "GPUs"),
-        "cpus_per_task": (site.most(lambda one: one.cpus), most_cpus, "CPUs"),
-        "mem_mb": (site.most(lambda one: one.site["mem_mb"]), most_mb, "MB of memory"),
-    }
-    for key, (want, most, unit) in wanted.items():
-        if want > most:
-            return failed(
-                f"{key} requests {want} {unit} per node, but the largest node has {most}", f"lower {key} in {file}"
-            )
-    kinds = {kind for row in rows for kind in re.findall(r"gpu:([A-Za-z][\w.-]*):", row["gres"])}
-    kind = re.match(r"gpu:([A-Za-z][\w.-]*)", gres)
-    if kind and kinds and kind[1] not in kinds:
-        return failed(f"gres requests {kind[1]}, but the nodes have {', '.join(sorted(kinds))}", f"fix gres in {file}")
-    runtime, longest = (
-        site.most(lambda one: one.runtime_min),
-        max((seconds_of(row["limit"]) or math.inf) / 60 for row in rows),
-    )
-    if runtime > longest:
-        return failed(
-            f"runtime requests {runtime:.0f} min, but the partition allows {longest:.0f}",
-            f"lower runtime in {file}: a run resumes from its checkpoint in another job",
-        )
-    found = [f"{want} of {most} {unit}" for want, most, unit in wanted.values()]
-    return passed(f"{', '.join(found)}, {runtime:.0f} min of {'any' if longest == math.inf else f'{longest:.0f}'}")
-
-
 def limits(site: SlurmSite) -> Outcome:
     """Whether the limits of this user, account and QOS allow the profile's jobs."""
     try:
@@ -249,7 +171,8 @@ def _sacctmgr(what: str, *keys: str, where: Sequence[str] = ()) -> list[dict[str
 def _exceeded(site: SlurmSite, row: Mapping[str, str]) -> Iterator[str]:
     """The limits of an association or a QOS that one job of the profile exceeds."""
     owner = f"QOS {row['Name']}" if "Name" in row else f"account {row['Account']}"
-    runtime, longest = site.most(lambda one: one.runtime_min), seconds_of(row.get("MaxWall", ""))
+    runtime = max((one.runtime_min or 0 for one in site.requests), default=0)
+    longest = seconds_of(row.get("MaxWall", ""))
     if longest and runtime * 60 > longest:
         yield f"runtime requests {runtime} min, and MaxWall of {owner} is {row['MaxWall']}"
     for limit, part in ((key, part) for key in _QOS[2:] for part in row.get(key, "").split(",")):
@@ -276,26 +199,3 @@ def task_plugin(site: SlurmSite) -> Outcome:
         f"{kind or 'none'}: jobs on one node share its CPUs and disturb each other's timings",
         "train on whole nodes, or ask the administrator for TaskPlugin=task/cgroup,task/affinity",
     )
-
-
-def preemption(site: SlurmSite) -> Outcome:
-    """What happens to a preempted job."""
-    kind, mode = site.settings.get("PreemptType", ""), site.settings.get("PreemptMode", "OFF")
-    name = site.partition
-    if name in site.partitions:
-        text = slurm.command("scontrol", "show", "partition", name, "--oneliner")
-        mode = next((word[12:] for word in text.split() if word.startswith("PreemptMode=")), mode)
-    where = f" in {name}" if name else ""
-    if kind in ("", "preempt/none", "(null)") or mode == "OFF":
-        return passed(f"none{where}")
-    if "SUSPEND" in mode:
-        return warning(
-            f"{mode}{where}: a suspended run's steps last as long as the pause",
-            "train in a partition that does not suspend",
-        )
-    if "CANCEL" in mode:
-        return warning(
-            f"{mode}{where}: a preempted run is submitted again and waits in the queue again",
-            "keep save_steps low, or train in a partition that requeues",
-        )
-    return passed(f"{mode}{where}: a preempted run resumes from its checkpoint")

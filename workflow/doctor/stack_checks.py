@@ -13,7 +13,7 @@ from common.errors import UserError
 from node.hardware import driver_version
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
 from workflow.stacks import Stack
-from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, find_conda
+from workflow.stacks.conda import find_conda
 from workflow.stacks.found import require_unchanged
 from workflow.stacks.needs import find_python, missing_needs
 from workflow.stacks.verification import FOUND
@@ -53,26 +53,13 @@ def stack_checks(stacks: Sequence[Stack], required: bool, on_cluster: bool) -> l
     on_gpus = [stack for stack in stacks if stack.cuda]
     # Jobs run on compute nodes: a login node may lack what they need.
     here = required and not on_cluster
-    found = [
-        DoctorCheck("GPU", "GPU", lambda: gpu(gpus, on_gpus, here)),
-        DoctorCheck("stacks", "conda", lambda: conda(stacks)),
-    ]
+    found = [DoctorCheck("GPU", "GPU", lambda: gpu(gpus, on_gpus, here))]
     for stack in stacks:
         must = required if stack.cuda is None else here
         found.append(DoctorCheck("stacks", stack.name, partial(needs, stack, must)))
         if stack.cuda:
             found.append(DoctorCheck("GPU", stack.name, partial(gpu_of_stack, gpus, stack, here)))
     return sorted(found, key=lambda check: check.group, reverse=True)
-
-
-def conda(stacks: Sequence[Stack]) -> Outcome:
-    """Whether there is a conda for the stacks with a conda layer."""
-    if program := find_conda():
-        return passed(program)
-    layered = [stack.name for stack in stacks if stack.conda_lock]
-    if not layered:
-        return passed("none, and these stacks need none")
-    return warning(f"none; {', '.join(layered)} would get compilers and CUDA from it", HOW_TO_INSTALL_CONDA)
 
 
 def needs(stack: Stack, required: bool) -> Outcome:

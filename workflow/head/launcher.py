@@ -32,7 +32,7 @@ from typing import Any
 from common import retry
 from common.errors import UserError
 from common.files import DiskFull, read_json, write_json, write_json_once, write_text
-from common.messages import can_redraw, print_message, remedy, report_errors
+from common.messages import print_message, remedy, report_errors
 from workflow.head.pairing import Pairing
 from workflow.head.submission import ASKING, NOTHING_STARTED, Detached, LauncherStop, Submitter, log_tail
 from workflow.head.train_rule import command_line, request_of
@@ -254,9 +254,7 @@ class Launcher:
 
     def _end_of(self, job: JobPaths) -> dict[str, Any]:
         """Wait for a job's end and report its progress; the end, with the job's number."""
-        # Only local runs follow one another; the bars of several launchers would overwrite each other.
-        live = not self.scheduler.is_cluster and can_redraw(sys.stderr)
-        reporter = self._reporters.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job, live))
+        reporter = self._reporters.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job))
         self._stop.message = (
             f"detached; {self.scheduler.label(job)} continues without this launcher. Start the same command again to "
             "attach to it; `rolloutbench cancel` ends it"

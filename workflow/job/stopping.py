@@ -120,7 +120,6 @@ class StopRequests:
 
 # A suspension of this process (gang scheduling, a debugger) is not a silence of the trainer.
 _LONGEST_TICK_S = 1.0
-_DUMP_PATIENCE_S = 20.0
 _DUMPS_PATIENCE_S = 60.0  # for all of a trainer's processes: nobody watches it meanwhile
 # Time for the trainer to write its own stacks into the log.
 _SIGNAL_PATIENCE_S = 2.0
@@ -186,23 +185,21 @@ def dump_stacks(pid: int, log: Path) -> None:
     The trainer's process writes its own stacks on SIGUSR1 (Python's faulthandler). A process without that handler ends
     by the signal; it is about to be ended anyway.
     """
+    beside = Path(sys.executable).with_name("py-spy")
+    spy = str(beside) if beside.is_file() else shutil.which("py-spy")
     with log.open("a", encoding="utf-8") as out:
         out.write("\n=== what the trainer's processes are doing ===\n")
-        out.flush()
-        beside = Path(sys.executable).with_name("py-spy")
-        spy = str(beside) if beside.is_file() else shutil.which("py-spy")
-        family: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(pid)
-            family = [parent, *parent.children(recursive=True)]
-        give_up = time.monotonic() + _DUMPS_PATIENCE_S
-        for process in family:
-            _describe(process, out)
-            if spy is not None and time.monotonic() < give_up:
-                _run_py_spy(spy, process.pid, out)
-        if spy is None:
-            out.write("py-spy is not installed: only the trainer's own stacks follow, if it writes them\n")
+            for process in (parent, *parent.children(recursive=True)):
+                _describe(process, out)
         out.flush()
+        try:
+            command = [spy or "py-spy", "dump", "--subprocesses", "--pid", str(pid)]
+            limits: dict[str, Any] = {"timeout": _DUMPS_PATIENCE_S, "check": False}
+            subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **limits)
+        except (subprocess.TimeoutExpired, OSError) as error:
+            out.write(f"py-spy cannot read them: {error}; only the trainer's own stacks follow, if it writes them\n")
     with suppress(psutil.TimeoutExpired, psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         parent.send_signal(signal.SIGUSR1)
@@ -216,18 +213,3 @@ def _describe(process: psutil.Process, out: Any) -> None:
         out.write(f"\nprocess {process.pid} ({process.status()}, in kernel: {waits or '-'}): {command}\n")
     except (OSError, psutil.Error):
         out.write(f"\nprocess {process.pid} has just ended\n")
-
-
-def _run_py_spy(spy: str, pid: int, out: Any) -> None:
-    out.flush()
-    try:
-        subprocess.run(
-            [spy, "dump", "--pid", str(pid)],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=_DUMP_PATIENCE_S,
-            check=False,
-        )
-    except (subprocess.TimeoutExpired, OSError) as error:
-        out.write(f"py-spy could not read process {pid}: {error}\n")

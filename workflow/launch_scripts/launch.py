@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 
 from common.errors import UserError
@@ -17,6 +16,7 @@ from trainers.registry import trainers
 from workflow.launch_scripts.sbatch import options_of, options_of_script, request_of
 from workflow.launch_scripts.script import Script, ShellCommand, Word
 from workflow.launch_scripts.shell import read_script
+from workflow.launch_scripts.words import read_text
 
 # Commands that prepare the node; the profile's setup script repeats them in their order.
 _PREPARES = ("module", "ml", "source", ".", "ulimit", "unset", "spack", "umask")
@@ -90,16 +90,11 @@ def read_launch_script(path: Path, nodes: int = 0, gpus: int = 0) -> LaunchScrip
 
     `nodes` and `gpus` (of a node) are what the caller knows better; 0: what the script says.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; give the path of a bash script") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); give the path of a bash script") from None
+    text = read_text(path)
     script = read_script(text)
     found = [(trainer, command, at) for command in script.commands for trainer, at in _trainings(command)]
     if not found:
-        raise UserError(_no_training(path, script))
+        raise UserError(_no_training(path))
     trainer, command, at = found[0]
     assert trainer.launch is not None
     options = options_of_script(text)
@@ -135,32 +130,10 @@ def _trainings(command: ShellCommand) -> Iterator[tuple[Trainer, int]]:
             yield trainer, at
 
 
-def _no_training(path: Path, script: Script) -> str:
-    able = [one.label or one.name for one in trainers() if one.launch is not None]
+def _no_training(path: Path) -> str:
+    able = ", ".join(one.label or one.name for one in trainers() if one.launch is not None)
     as_it_is = "`rolloutbench ab` runs a script as it is"
-    for command in script.commands:
-        texts = " ".join(word.text for word in command.words).lower().replace("-", "_")
-        for trainer in trainers():
-            names = {trainer.name, trainer.package.replace("-", "_"), trainer.label.lower().replace("-", "_")} - {""}
-            if trainer.driver is None and any(re.search(rf"\b{re.escape(name)}\b", texts) for name in names):
-                label = trainer.label or trainer.name
-                return (
-                    f"{path}:{command.line} trains with {label}; an experiment is made of {', '.join(able)}; {as_it_is}"
-                )
-    starts = next((one for one in script.commands if _program(one)), None)
-    own = f" (line {starts.line} starts {_program(starts)})" if starts else ""
-    return f"{path} starts no training that is read here{own}; known: the commands of {', '.join(able)}; {as_it_is}"
-
-
-def _program(command: ShellCommand) -> str:
-    """The Python file or module that a command starts, or a program with Python's options; empty for others."""
-    texts = [word.text for word in command.words]
-    for before, word in pairwise(texts):
-        name = before.rpartition("/")[2]
-        if (before == "-m" and "." in word) or (word.endswith(".py") and re.match(r"python|torchrun|uv|run|-", name)):
-            return word
-    with_options = len(texts) > 2 and texts[0] not in _WHY and any(text.startswith("--") for text in texts)
-    return texts[0] if with_options else ""
+    return f"{path} starts no training that is read here; known: the commands of {able}; {as_it_is}"
 
 
 def _of_sbatch(command: ShellCommand) -> list[tuple[str, str]]:

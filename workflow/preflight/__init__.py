@@ -12,13 +12,14 @@ from common.files import read_json, write_json
 from common.findings import NONE, Finding, LedgerRow, Preflight, downgrade_imported, merge_findings
 from trainers.cases import Case, StackPins, points_of
 from workflow.config.plan import Plan
-from workflow.preflight.cases import cases_of, load_stack_pins
-from workflow.preflight.checks import LaunchContext, one_case, variables_of
-from workflow.preflight.checks import variables as environment
-from workflow.preflight.checks.comparison import comparison_findings, fact_findings
-from workflow.preflight.checks.reward_sources import own_reward_findings, reward_models
+from workflow.preflight import one_case
+from workflow.preflight import variables as environment
+from workflow.preflight.cases import LaunchContext, cases_of, load_stack_pins
+from workflow.preflight.comparison import comparison_findings, fact_findings
 from workflow.preflight.import_settings import UnknownSettings, factor_findings, imported_cases, is_complete
 from workflow.preflight.ledger import ledger_of
+from workflow.preflight.reward_sources import own_reward_findings, reward_models
+from workflow.preflight.variables import variables_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
 
     An imported run did not use this shell or this site, and has already shown its pace.
     """
-    general = [*one_case.CHECKS, reward_models, *environment.CHECKS, *one_case.CHECKS_OF_TIME]
+    general = [*one_case.CHECKS, reward_models, *environment.CHECKS]
     if case.imported:
         if not is_complete(case):
             return []

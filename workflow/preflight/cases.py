@@ -1,4 +1,7 @@
-"""Lists the distinct runs of a plan: one case per arm and combination of factors, for all its seeds."""
+"""Lists the distinct runs of a plan: one case per arm and combination of factors, for all its seeds.
+
+Also what every check of a case takes and makes: the launch context, a finding.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from common.findings import Finding, Level
 from engines import engine_named
 from trainers.cases import Case, StackPins, label_and_point
 from trainers.registry import trainer_named
@@ -17,6 +22,27 @@ from trainers.reward_settings import without_code
 from workflow import stacks
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
+from workflow.slurm.site import Site
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """Where and how fast the runs would go, as far as it is known."""
+
+    site: Site = field(default_factory=Site)
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Arm -> seconds per step."""
+    variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Variable -> (value, who sets it), for all arms alike."""
+    requests: tuple[Finding, ...] = ()
+    """What is wrong with the jobs that the profile requests."""
+    unasked: tuple[str, ...] = ()
+    """What Slurm was not asked, and why."""
+
+
+def finding_of(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:
+    """A finding of one case's arm."""
+    return Finding(level, code, (case.arm,), what, why, source, change)
 
 
 def load_stack_pins(name: str) -> StackPins:

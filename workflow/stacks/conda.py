@@ -9,13 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from common.errors import UserError
 from common.files import file_sha256
@@ -24,17 +23,9 @@ from workflow.stacks.definition import ENVS, Stack
 from workflow.stacks.uv import NO_SPACE, Uv, end_of_output, redacted, run, uv_error
 
 PLATFORM = "linux-64"
-_SPEC = re.compile(
-    r"^(?:[\w.-]+::)?(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?P<version>[=!<>~*\d][^ ]*(?:\s*[,|]\s*[^ ]+)*)?"
-    r"(?:\s+(?P<build>\S+))?$"
-)
-_CLAUSE = re.compile(r"^(?P<op>==|!=|>=|<=|~=|=|>|<)?\s*(?P<version>[\w.*+!-]+)$")
+_AGAIN = "make it again with conda-lock (docs/stacks.md#add-or-refresh-a-stack)"
 _HEX = {"md5": re.compile(r"[0-9a-f]{32}"), "sha256": re.compile(r"[0-9a-f]{64}")}
 PROGRAMS = ("micromamba", "mamba", "conda")
-HOW_TO_INSTALL_CONDA = (
-    "install micromamba, a single file that needs no special rights: "
-    '`"${SHELL}" <(curl -L micro.mamba.pm/install.sh)`, or load your site\'s conda module'
-)
 PUBLIC_ALIAS = "https://conda.anaconda.org/"
 """conda's default `channel_alias`, which locks of public channels contain."""
 INSTALLER_LOCK = ENVS / "conda-installer" / "requirements.lock"
@@ -65,7 +56,6 @@ class CondaPackage:
 
 def parse_conda_lock(path: Path) -> list[CondaPackage]:
     """All packages of a conda-lock.yml (format 1), in order; UserError names a wrong line."""
-    make = f"make locks STACK={path.parent.name}"
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
@@ -74,7 +64,7 @@ def parse_conda_lock(path: Path) -> list[CondaPackage]:
         raise UserError(f"{path}: not valid YAML: {error}") from None
     valid = isinstance(given, dict) and given.get("version") == 1 and isinstance(given.get("package"), list)
     if node is None or not valid:
-        raise UserError(f"{path} is not a conda-lock file of format 1; make it with `{make}`")
+        raise UserError(f"{path} is not a conda-lock file of format 1; {_AGAIN}")
     (entries,) = [value for key, value in node.value if key.value == "package"]
     packages = []
     for item, entry in zip(given["package"], entries.value, strict=True):
@@ -83,70 +73,36 @@ def parse_conda_lock(path: Path) -> list[CondaPackage]:
             packages.append(_package(item, line))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             what = str(error) if isinstance(error, ValueError) else f"{error} is missing or not understood"
-            raise UserError(f"{path}:{line}: {what}; make it again with `{make}`") from None
+            raise UserError(f"{path}:{line}: {what}; {_AGAIN}") from None
     return packages
 
 
-def check_conda_lock(stack: Stack, lock: Path | None = None) -> list[CondaPackage]:
-    """Checks the stack's conda lock against its environment.yml and returns its packages; empty without a lock.
+def check_conda_lock(stack: Stack) -> list[CondaPackage]:
+    """The packages of the stack's conda lock; empty without a lock. Of an environment as found: what was recorded.
 
-    `lock` replaces conda-lock.yml, to check a new lock before it is used. Every dependency of environment.yml must be
-    locked in a fitting version, every package's own dependencies by name, and Python in the stack's release. UserError
-    names the problem and the command that makes the lock again. Of an environment as found: what was recorded.
+    UserError if a package is listed twice, lacks a dependency, or Python has another release than the stack's.
+    `conda-lock --check-input-hash` compares the lock with environment.yml.
     """
     if stack.found_python:
         return explicit_packages(stack.found_conda)
-    path = lock or stack.conda_lock
-    make = f"make locks STACK={stack.name}"
+    path = stack.conda_lock
     if path is None:
         return []
     packages = parse_conda_lock(path)
     locked: dict[str, CondaPackage] = {}
     for package in packages:
         if package.name in locked:
-            raise UserError(f"{path}:{package.line} lists {package.name} twice; make it again with `{make}`")
+            raise UserError(f"{path}:{package.line} lists {package.name} twice; {_AGAIN}")
         locked[package.name] = package
     for package in packages:
         for need in package.needs:
             if not need.startswith("__") and need not in locked:
-                raise UserError(f"{path}:{package.line}: {package.name} needs the missing {need}; run `{make}`")
-    for name, version, build, source in _requirements(stack.environment):
-        found = locked.get(name)
-        if found is None:
-            raise UserError(f"{source} wants {name}, which {path} does not have; run `{make}`")
-        if not fits(version, found.version) or (build not in {None, "*"} and build != found.build):
-            wanted = f"{name} {version}" + (f" {build}" if build else "")
-            raise UserError(f"{source} wants {wanted}, but {path}:{found.line} has {found.version}; run `{make}`")
+                raise UserError(f"{path}:{package.line}: {package.name} needs the missing {need}; {_AGAIN}")
     python = locked.get("python")
-    if python is None or not fits(f"{stack.python}.*", python.version):
+    if python is None or not python.version.startswith(f"{stack.python}."):
         got = "none" if python is None else f"{python.version} (line {python.line})"
-        raise UserError(f"{path} must have Python {stack.python}, as in stack.yaml (got {got}); run `{make}`")
+        raise UserError(f"{path} must have Python {stack.python}, as in stack.yaml (got {got}); {_AGAIN}")
     return packages
-
-
-def fits(requirement: str, version: str) -> bool:
-    """True if a conda version meets a requirement such as `3.11.*`, `=12.4`, `>=2.17,<3` or `1.0|2.0`."""
-    parts = requirement.split("|")
-    return any(all(_clause_fits(clause.strip(), version) for clause in part.split(",")) for part in parts)
-
-
-def _clause_fits(clause: str, version: str) -> bool:
-    if clause in {"", "*"}:
-        return True
-    parsed = _CLAUSE.match(clause)
-    if parsed is None:
-        raise UserError(f"the version {clause!r} of an environment.yml is not understood; write 1.2.* or >=1.2")
-    operator, wanted = parsed["op"], parsed["version"]
-    stem = wanted.rstrip("*").rstrip(".")
-    if operator in {None, "=", "==", "!="}:  # compares text: conda versions need not be Python versions
-        starred = wanted.endswith("*") or operator == "="
-        return (version == stem or (starred and version.startswith(stem + "."))) != (operator == "!=")
-    try:
-        return SpecifierSet(f"{operator}{stem}").contains(Version(version), prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
-        raise UserError(
-            f"environment.yml: cannot compare {version} with {wanted}; write the version as 1.2.*"
-        ) from None
 
 
 def explicit_packages(path: Path) -> list[CondaPackage]:
@@ -182,30 +138,6 @@ def _package(item: dict[str, Any], line: int) -> CondaPackage:
     build = filename.removeprefix(stem).removesuffix(suffix)
     needs = tuple(str(need) for need in item.get("dependencies") or {})
     return CondaPackage(name, version, build, url, hashes["sha256"], line, needs)
-
-
-def _requirements(path: Path) -> list[tuple[str, str, str | None, str]]:
-    """Name, version, build and source of every conda dependency in an environment.yml."""
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: conda-lock.yml beside it is made from it; restore it") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(given, dict) or not isinstance(given.get("dependencies"), list):
-        raise UserError(f"{path} must have `channels:` and a list of `dependencies:`")
-    requirements = []
-    for number, text in enumerate(given["dependencies"], start=1):
-        source = f"{path}, dependency {number},"
-        if not isinstance(text, str):
-            raise UserError(f"{source} is not a conda package; move pip packages to requirements.in")
-        parsed = _SPEC.match(text.split(" #")[0].strip())
-        if parsed is None:
-            raise UserError(f"{source} is not understood: {text!r}; write `name 1.2.*`")
-        requirements.append(
-            (parsed["name"].lower(), (parsed["version"] or "*").replace(" ", ""), parsed["build"], source)
-        )
-    return requirements
 
 
 def find_conda(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -279,19 +211,12 @@ def _not_installed(stack: Stack, packages: list[CondaPackage], output: str) -> U
 
 def channel_alias(environ: Mapping[str, str] = os.environ) -> str | None:
     """The mirror in conda's settings that replaces the public server, with a final `/`; None without one."""
-    home = Path(environ.get("HOME", "~")).expanduser()
-    files = [Path(environ["CONDARC"])] if environ.get("CONDARC") else []
-    files += [home / name for name in (".condarc", ".mambarc", ".conda/.condarc", ".config/conda/.condarc")]
-    files += [Path("/etc/conda/.condarc"), Path("/opt/conda/.condarc")]
     found: Any = environ.get("CONDA_CHANNEL_ALIAS")
-    for path in files:
-        if found:
-            break
-        try:
-            given = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):
-            continue  # conda reports errors in its own files
-        found = given.get("channel_alias") if isinstance(given, dict) else None
+    home = Path(environ.get("HOME", "~")).expanduser()
+    for path in (environ.get("CONDARC"), home / ".condarc", home / ".mambarc", "/etc/conda/.condarc"):
+        with suppress(OSError, yaml.YAMLError):  # conda reports errors in its own files
+            given = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path and not found else None
+            found = given.get("channel_alias") if isinstance(given, dict) else found
     return str(found).rstrip("/") + "/" if found else None
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import yaml
+from packaging.utils import canonicalize_name
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
 from common.files import ROOT
@@ -21,20 +30,27 @@ from common.messages import unknown_name
 ENVS = ROOT / "envs"
 STACKS = Path(".stacks")
 """The folder of built environments and of stacks recorded as found, in the working directory."""
-_ACCELERATORS = ("cpu", "cuda")
 TRIAL = "-next"
 """The end of the name of a copy in which another release is tried (upgrade.py)."""
 CURRENT = "current"
 """In a found stack's folder: the link to what was recorded last, a folder named by its lock_id."""
 SITE_PACKAGES = "{site-packages}"
 """Placeholder in paths of stack.yaml for the environment's site-packages, where NVIDIA installs libraries."""
-BUILD_JOB = {"cpus_per_task": 4, "mem_mb": 16000, "runtime": 120}
+Resource = Literal["cpus_per_task", "mem_mb", "runtime"]
+BUILD_JOB: dict[Resource, int] = {"cpus_per_task": 4, "mem_mb": 16000, "runtime": 120}
 """Slurm resources of the job that builds a stack, unless stack.yaml sets others."""
-RUN_NEEDS = ("nvcc", "c++", "cc", "ninja", "python-headers", "libnuma")
+Need = Literal["nvcc", "c++", "cc", "ninja", "python-headers", "libnuma"]
 """The allowed `run_needs`; envs/_needs.py detects each."""
 
 
-@dataclass(frozen=True, kw_only=True)
+def _existing(files: tuple[Path, ...]) -> tuple[Path, ...]:
+    for file in files:
+        if not (ROOT / file).is_file():
+            raise ValueError(f"no such file: {file} (in {ROOT})")
+    return tuple(ROOT / file for file in files)
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Stack:
     """One pinned environment as `envs/<name>/stack.yaml` declares it."""
 
@@ -47,32 +63,40 @@ class Stack:
     engine: str
     python: str
     """Python's feature release, such as "3.11"."""
-    accelerator: str
-    """`cpu` or `cuda`."""
-    disk_gib: float
+    accelerator: Literal["cpu", "cuda"]
+    disk_gib: NonNegativeFloat
     """Free space that a build requires, in GiB: the environment and the downloads that uv keeps."""
     torch_backend: str | None = None
     """uv's name of the PyTorch index; used only if no configured source has the torch wheel."""
-    cuda: str | None = None
+    cuda: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
     """CUDA release of the compiler and the torch wheel, such as "12.4"; None for CPU stacks."""
-    source_builds: tuple[str, ...] = ()
+    source_builds: tuple[Annotated[str, AfterValidator(canonicalize_name)], ...] = ()
     """Packages without a wheel: built from the lock's sdist after all wheels are installed."""
     source_environment: dict[str, str] = field(default_factory=dict)
     """Environment variables of those builds."""
-    build_job: dict[str, int] = field(default_factory=lambda: dict(BUILD_JOB))
+    build_job: Annotated[
+        dict[Resource, PositiveInt],
+        AfterValidator(lambda given: {**BUILD_JOB, **given}),
+    ] = field(default_factory=lambda: {**BUILD_JOB})
     """Slurm resources of the job that builds the stack: `cpus_per_task`, `mem_mb`, `runtime` (minutes)."""
-    run_paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    run_paths: dict[str, tuple[Annotated[str, Field(pattern="^[^:]+$")], ...]] = field(default_factory=dict)
     """Path variables such as LD_LIBRARY_PATH: folders that every process in the stack gets in front of its own."""
-    run_caches: dict[str, str] = field(default_factory=dict)
+    run_caches: dict[str, Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]] = field(default_factory=dict)
     """Variables that point to a cache of compiled code, with the folder's name below the stack's caches."""
-    verify_code: tuple[Path, ...] = ()
+    verify_code: Annotated[tuple[Path, ...], AfterValidator(_existing)] = ()
     """Files of this repository that verify.py runs; a change makes the stack verify again."""
-    run_needs: tuple[str, ...] = ()
-    """What processes in the stack need from the machine; each is one of RUN_NEEDS."""
+    run_needs: tuple[Need, ...] = ()
+    """What processes in the stack need from the machine."""
     found_python: Path | None = None
     """The interpreter of an environment that was recorded as found (found.py); None: built from the lock."""
     found_prefix: Path | None = None
     """That interpreter's `sys.prefix`."""
+
+    @model_validator(mode="after")
+    def _has_its_cuda(self) -> Stack:
+        if (self.accelerator == "cuda") != (self.cuda is not None):
+            raise ValueError('set `cuda`, a release such as "12.4", for `accelerator: cuda` and only there')
+        return self
 
     def log(self, text: str) -> None:
         """Prints one line about this stack to stderr."""
@@ -81,11 +105,6 @@ class Stack:
     @property
     def lock(self) -> Path:
         return self.folder / "requirements.lock"
-
-    @property
-    def environment(self) -> Path:
-        """The source of conda-lock.yml."""
-        return self.folder / "environment.yml"
 
     @property
     def conda_lock(self) -> Path | None:
@@ -101,6 +120,9 @@ class Stack:
     @property
     def verify(self) -> Path:
         return ENVS / "found" / "verify.py" if self.found_python else self.folder / "verify.py"
+
+
+_STACK = TypeAdapter(Stack)
 
 
 def stack_names(envs: Path = ENVS) -> list[str]:
@@ -135,102 +157,20 @@ def read_stack(name: str, path: Path) -> Stack:
         raise UserError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(given, dict):
         raise UserError(f"{path}: must be a mapping of keys to values (got {type(given).__name__})")
-    return Stack(name=name, folder=path.parent, **_declared(path, given))
+    try:
+        return _STACK.validate_python({**given, "name": name, "folder": path.parent})
+    except ValidationError as error:
+        raise UserError(f"{path}: {_problem(error)}") from None
 
 
-def _declared(path: Path, given: dict[Any, Any]) -> dict[str, Any]:
-    settings = [field for field in fields(Stack) if field.name not in {"name", "folder"}]
-    allowed = [field.name for field in settings]
-    for key in given:
-        if key not in allowed:
-            raise UserError(f"{path}: {unknown_name('key', str(key), allowed)}")
-    values: dict[str, Any] = {}
-    for setting in settings:
-        optional = setting.default is not MISSING or setting.default_factory is not MISSING
-        if given.get(setting.name) is None and optional:
-            continue
-        if setting.name not in given:
-            raise UserError(f"{path}: {setting.name} is missing (allowed keys: {', '.join(allowed)})")
-        value = given[setting.name]
-        fits, wanted, convert = _KINDS.get(setting.name, _TEXT)
-        if not fits(value):
-            raise UserError(f"{path}: {setting.name} must {wanted.format(value)} (got {value!r})")
-        values[setting.name] = convert(value)
-    for file in values.get("verify_code", ()):
-        if not file.is_file():
-            raise UserError(f"{path}: verify_code: no such file: {file.relative_to(ROOT)} (in {ROOT})")
-    for need in values.get("run_needs", ()):
-        if need not in RUN_NEEDS:
-            raise UserError(f"{path}: {unknown_name('run_needs', need, RUN_NEEDS)}")
-    if values["accelerator"] not in _ACCELERATORS:
-        raise UserError(f"{path}: {unknown_name('accelerator', values['accelerator'], _ACCELERATORS)}")
-    if (values["accelerator"] == "cuda") != ("cuda" in values):
-        raise UserError(f'{path}: set `cuda`, a release such as "12.4", for `accelerator: cuda` and only there')
-    if "cuda" in values and not re.fullmatch(r"\d+\.\d+", values["cuda"]):
-        raise UserError(f'{path}: cuda must be a release such as "12.4" (got "{values["cuda"]}")')
-    return values
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-def _is_paths(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_text(item) and os.pathsep not in item for item in value)
-
-
-def _is_mapping(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and all(_is_text(key) and fits(value[key]) for key in value)
-
-
-def _is_build_job(value: object) -> bool:
-    counts = _is_mapping(lambda count: _is_number(count) and isinstance(count, int) and count > 0)
-    return isinstance(value, dict) and set(value) <= set(BUILD_JOB) and counts(value)
-
-
-def _normalized(names: list[str]) -> tuple[str, ...]:
-    return tuple(re.sub(r"[-_.]+", "-", name).lower() for name in names)
-
-
-# YAML reads an unquoted 3.10 as the number 3.1.
-_Kind = tuple[Callable[[Any], bool], str, Callable[[Any], Any]]
-_TEXT: _Kind = (_is_text, 'be text, in quotes: "{}"', str)
-_KINDS: dict[str, _Kind] = {
-    "disk_gib": (_is_number, "be a number of GiB, at least 0", float),
-    "source_builds": (_is_texts, "be a list of package names", _normalized),
-    "build_job": (_is_build_job, f"be whole numbers by {', '.join(BUILD_JOB)}", lambda value: {**BUILD_JOB, **value}),
-    "verify_code": (
-        _is_texts,
-        "be a list of files, each as its path in the repository",
-        lambda files: tuple(ROOT / file for file in files),
-    ),
-    "run_needs": (_is_texts, f"be a list of {', '.join(RUN_NEEDS)}", tuple),
-    **dict.fromkeys(("found_python", "found_prefix"), (_is_text, "be a path", Path)),
-    "run_paths": (
-        _is_mapping(_is_paths),
-        'be NAME: ["folder", ...] pairs',
-        lambda lists: {key: tuple(items) for key, items in lists.items()},
-    ),
-    "run_caches": (
-        _is_mapping(lambda value: isinstance(value, str) and bool(re.fullmatch(r"[a-z0-9][a-z0-9-]*", value))),
-        "be NAME: folder pairs, each folder of lower-case letters, digits and dashes",
-        dict,
-    ),
-    "source_environment": (
-        _is_mapping(lambda value: isinstance(value, str)),
-        'be NAME: "text" pairs, numbers in quotes too',
-        dict,
-    ),
-}
-"""For each stack.yaml key that is not plain text: its check, the rule in words, and its conversion."""
+def _problem(error: ValidationError) -> str:
+    """The first problem of a stack.yaml; an unknown key comes before the key that it was meant to be."""
+    found = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "unexpected_keyword_argument")[0]
+    key = ".".join(map(str, found["loc"]))
+    if found["type"] == "unexpected_keyword_argument":
+        return unknown_name("key", key, [one.name for one in fields(Stack) if one.name not in ("name", "folder")])
+    got = f" (got {found['input']!r})" if key and found["type"] not in ("missing", "value_error") else ""
+    return f"{key}: {found['msg']}{got}".removeprefix(": ").replace("Value error, ", "")
 
 
 def lock_id(name: str, envs: Path = ENVS) -> str:

@@ -23,7 +23,6 @@ CONDA = "{conda}"
 """Placeholder in `run_paths` for the conda prefix; without a conda layer the path is left out."""
 ENV = "{env}"
 """Placeholder in verify.json for the environment's folder, which is renamed after its verification."""
-_PACKAGES_PROGRAM = "import json, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), *sys.path]))"
 
 
 def stack_environment(stack_file: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -113,19 +112,13 @@ _SET_CACHE_DIR = f"set {CACHE_VARIABLE} to a disk with file locks that runs code
 
 
 def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
-    """The `run` section of verify.json: the stack's paths, caches and needs, resolved for the environment in `env`.
-
-    A path below `{site-packages}` is listed for every import folder that has it; a registered stack has several.
-    """
+    """The `run` section of verify.json: the stack's paths, caches and needs, resolved for the environment in `env`."""
     below_packages = any(SITE_PACKAGES in path for listed in stack.run_paths.values() for path in listed)
-    packages = _package_folders(env) if below_packages else []
+    packages = _packages(env) if below_packages else ""
     layer = (env / "conda-meta").is_dir()
     paths = {
         variable: [
-            found
-            for path in listed
-            if layer or CONDA not in path
-            for found in _resolved(path, env.absolute(), packages)
+            path.replace(CONDA, ENV).replace(SITE_PACKAGES, packages) for path in listed if layer or CONDA not in path
         ]
         for variable, listed in stack.run_paths.items()
     }
@@ -137,24 +130,13 @@ def run_time(stack: Stack, lock: str, env: Path) -> dict[str, Any]:
     }
 
 
-def _resolved(path: str, env: Path, packages: list[str]) -> list[str]:
-    """The path in each package folder that has it; if none has, in the first, which the verification then reports."""
-    path = path.replace(CONDA, ENV)
-    folders = packages if SITE_PACKAGES in path else [""]
-    # sys.path lists the environment's own folder a second time.
-    found = list(dict.fromkeys(path.replace(SITE_PACKAGES, folder) for folder in folders))
-    return [each for each in found if Path(each.replace(ENV, str(env))).is_dir()] or found[:1]
-
-
-def _package_folders(env: Path) -> list[str]:
+def _packages(env: Path) -> str:
+    """The folder of the environment's packages, with the placeholder for the environment; an image keeps its path."""
     python = env.absolute() / "bin" / "python"
-    done = subprocess.run([str(python), "-I", "-c", _PACKAGES_PROGRAM], capture_output=True, text=True, check=False)
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([str(python), "-I", "-c", ask], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise UserError(f"{python} does not run: {done.stderr.strip()[-500:]}")
-    folders: list[str] = json.loads(done.stdout)
-    # Own folders get the placeholder; folders of a registered interpreter or an image keep their paths.
-    own = {str(env.absolute()), str(env.resolve())}
-    return [
-        next((ENV + folder[len(each) :] for each in own if folder.startswith(each.rstrip("/") + "/")), folder)
-        for folder in folders
-    ]
+    folder = done.stdout.strip()
+    own = next((one for one in (str(env.absolute()), str(env.resolve())) if folder.startswith(f"{one}/")), None)
+    return folder if own is None else ENV + folder.removeprefix(own)

@@ -16,7 +16,10 @@ from workflow.stacks.definition import ENVS, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import check_lock, parse_lock
 from workflow.stacks.verification import BuiltEnvironment, origin_of, verify
 
-BUILDER = ("packaging", "pyyaml", "uv")
+BUILDER = (
+    *("packaging", "pyyaml", "uv"),
+    *("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection"),
+)
 """The packages of the controller's lock that `python -m workflow.stacks build` imports."""
 
 _BASES = {

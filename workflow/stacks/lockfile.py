@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +17,8 @@ from packaging.version import InvalidVersion, Version
 
 from common.errors import UserError
 from common.messages import unknown_name
-from workflow.stacks.conda import HOW_TO_INSTALL_CONDA, PLATFORM, check_conda_lock, find_conda
 from workflow.stacks.definition import ENVS, Stack, found_names, load_stack
-from workflow.stacks.uv import configured_uv, end_of_output, torch_arguments, uv_error
+from workflow.stacks.uv import configured_uv, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
 """The oldest Python that the controller supports; its locks are valid for later ones too."""
@@ -257,45 +254,3 @@ def refresh_lock(name: str, envs: Path = ENVS, *, upgrade: bool = False) -> Path
     finally:
         fresh.unlink(missing_ok=True)
     return lock
-
-
-def refresh_conda_lock(name: str, envs: Path = ENVS) -> Path | None:
-    """Resolves the stack's conda lock again from environment.yml; None if it was not done.
-
-    If conda-lock or a conda program is missing, it leaves the lock and prints the command that makes it.
-    """
-    folder = env_folder(name, envs)
-    if not (folder / "stack.yaml").is_file() or not (folder / "environment.yml").is_file():
-        return None
-    stack = load_stack(name, envs)
-    conda, own = find_conda(), Path(sys.executable).with_name("conda-lock")
-    program = str(own) if own.exists() else shutil.which("conda-lock")
-    if program is None or conda is None:
-        programs = (("conda-lock", program), ("one of micromamba, mamba and conda", conda))
-        missing = " and ".join(each for each, path in programs if not path)
-        stack.log(
-            f"conda-lock.yml does not change: missing {missing}. On a machine that reaches the channels, "
-            f"{HOW_TO_INSTALL_CONDA}; then run `uv tool install conda-lock && make locks STACK={name}`"
-        )
-        return None
-    fresh = folder / ".conda-lock.new.yml"
-    command = [program, "lock", "--file", "environment.yml", "--platform", PLATFORM, "--conda", conda]
-    if (folder / "virtual-packages.yml").is_file():
-        command += ["--virtual-package-spec", "virtual-packages.yml"]
-    elif stack.cuda is not None:
-        raise UserError(
-            f"{folder / 'virtual-packages.yml'} is missing: without it the lock depends on this machine's driver; "
-            f'create it with `__cuda: "{stack.cuda}"` and `__glibc: "2.28"` (see conda-lock\'s docs)'
-        )
-    try:
-        done = subprocess.run(
-            [*command, "--lockfile", fresh.name], cwd=folder, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0 or not fresh.exists():
-            end = end_of_output(done.stderr or done.stdout)
-            raise UserError(f"{name}: resolving {folder / 'environment.yml'} failed; conda-lock's output:\n{end}")
-        check_conda_lock(stack, fresh)
-        fresh.replace(folder / "conda-lock.yml")
-    finally:
-        fresh.unlink(missing_ok=True)
-    return folder / "conda-lock.yml"

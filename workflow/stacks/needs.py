@@ -56,8 +56,8 @@ def _require_for_build(stack: Stack, conda: list[CondaPackage] | None) -> None:
     versions = {package.name: package.version for package in conda}
     if not (nvcc := versions.get("cuda-nvcc", "none")).startswith(f"{stack.cuda}."):
         raise UserError(
-            f"{build}, but the version of cuda-nvcc in conda-lock.yml is {nvcc}; correct environment.yml and run "
-            f"`make locks STACK={stack.name}`"
+            f"{build}, but the version of cuda-nvcc in conda-lock.yml is {nvcc}; correct environment.yml "
+            "and make the lock again (docs/stacks.md#add-or-refresh-a-stack)"
         )
     if not any(name.startswith("gxx") for name in versions):
         raise UserError(f"{build}, but conda-lock.yml has no C++ compiler; add gxx_linux-64 to environment.yml")

@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.tags import compatible_tags, cpython_tags, platform_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from common.errors import UserError
-from common.files import file_sha256
 from workflow.stacks.definition import SITE_PACKAGES, Stack
 from workflow.stacks.lockfile import Pin
 from workflow.stacks.uv import Uv, end_of_output, uv_error
 
 GIB_PER_JOB = 8
 """Upper limit of one CUDA compiler's memory, from flash-attn's largest files."""
-_PROGRESS_S = 60.0
 
 
 def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work: Path, fds: tuple[int, ...]) -> None:
@@ -46,8 +40,7 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         command += ["--python", str(python), "--break-system-packages", *uv.arguments]
         command += ["--cache-dir", str(work / "cache"), "-r", wanted.name]
         environ = {key: value for key, value in uv.environ.items() if key not in {"UV_CONFIG_FILE", "UV_NO_CONFIG"}}
-        with _logging_progress(stack, name):
-            status, output = replace(uv, environ=environ).run(command, cwd=work, fds=fds)
+        status, output = replace(uv, environ=environ).run(command, cwd=work, fds=fds)
         if status != 0:
             if "Failed to build" in output or "build backend" in output:
                 end = end_of_output(output, 30)
@@ -87,26 +80,9 @@ def _uv_toml(name: str, settings: Mapping[str, str], uv: Uv) -> str:
     return "\n".join([*lines, ""])
 
 
-@contextmanager
-def _logging_progress(stack: Stack, name: str) -> Iterator[None]:
-    done, started = threading.Event(), time.monotonic()
-
-    def log() -> None:
-        while not done.wait(_PROGRESS_S):
-            stack.log(f"still building {name} ({(time.monotonic() - started) / 60:.0f} min)")
-
-    thread = threading.Thread(target=log, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 @dataclass(frozen=True)
 class GivenWheel:
-    """A wheel file with checked sha256, package, version and tags."""
+    """A wheel file that replaces a source build."""
 
     package: str
     version: str
@@ -139,46 +115,24 @@ def wheel_pairs(paths: Sequence[Path], hashes: Sequence[str]) -> list[tuple[Path
 
 
 def given_wheels(stack: Stack, pins: Sequence[Pin], given: Sequence[tuple[Path, str]]) -> list[GivenWheel]:
-    """Checks the given files and returns them; UserError names the first wrong one.
+    """The given files; UserError for one that is not a package of `source_builds` in the lock's version.
 
-    Each must have its sha256 and belong to a package of `source_builds`, in the lock's version, for this machine and
-    the stack's Python.
+    uv compares each file with its sha256, and its tags with this machine and the stack's Python.
     """
-    found = [_checked_wheel(stack, pins, path, sha256) for path, sha256 in given]
-    if len({wheel.package for wheel in found}) < len(found):
-        raise UserError(f"--wheel names one package twice: {', '.join(wheel.path.name for wheel in found)}; keep one")
+    versions, found = {pin.name: pin.version for pin in pins}, []
+    for path, sha256 in given:
+        if not path.is_file():
+            raise UserError(f"--wheel: {path} is not there; correct the path")
+        try:
+            name, version, _, _ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename as error:
+            raise UserError(f"--wheel: {error}; keep the file's original name") from None
+        if name not in stack.source_builds:
+            raise UserError(
+                f"--wheel: {stack.name} does not build {name} from source; allowed are "
+                f"{', '.join(stack.source_builds) or 'none'} (source_builds in {stack.folder / 'stack.yaml'})"
+            )
+        if str(version) != versions[name]:
+            raise UserError(f"--wheel: {path.name} is {name} {version}; {stack.lock} pins {versions[name]}")
+        found.append(GivenWheel(str(name), str(version), path, sha256.strip().lower()))
     return found
-
-
-def _checked_wheel(stack: Stack, pins: Sequence[Pin], path: Path, sha256: str) -> GivenWheel:
-    if not path.is_file():
-        raise UserError(f"--wheel: {path} is not there; correct the path")
-    try:
-        name, version, _, tags = parse_wheel_filename(path.name)
-    except InvalidWheelFilename:
-        raise UserError(
-            f"--wheel: {path.name} is not a wheel's name; keep its original name, NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
-        ) from None
-    if name not in stack.source_builds:
-        raise UserError(
-            f"--wheel: {stack.name} does not build {name} from source; allowed are "
-            f"{', '.join(stack.source_builds) or 'none'} (source_builds in {stack.folder / 'stack.yaml'})"
-        )
-    pin = next(pin for pin in pins if pin.name == name)  # check_lock requires a pin for it
-    if str(version) != pin.version:
-        raise UserError(f"--wheel: {path.name} is {name} {version}; {stack.lock}:{pin.line} wants {pin.version}")
-    release = (int(stack.python.split(".")[0]), int(stack.python.split(".")[1]))
-    interpreter, platforms = f"cp{release[0]}{release[1]}", list(platform_tags())
-    usable = {*cpython_tags(release, platforms=platforms), *compatible_tags(release, interpreter, platforms)}
-    if not tags & usable:
-        raise UserError(
-            f"--wheel: {path.name} does not fit Python {stack.python} on this machine; build it for "
-            f"{interpreter}-{interpreter}-{platforms[0]} or an older platform"
-        )
-    got = file_sha256(path)
-    if got != sha256.strip().lower():
-        raise UserError(
-            f"--wheel: {path.name} has sha256 {got}, but --sha256 is {sha256}; the file differs from the one that was "
-            "built: copy it again, or do not use it"
-        )
-    return GivenWheel(str(name), pin.version, path, got)

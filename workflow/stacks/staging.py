@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -20,7 +19,6 @@ from common.retry import interruptible_sleep
 from workflow.stacks.uv import redacted
 
 _PREFIX = ".building-"
-_PREFIX_NAME = re.compile(r"env-(?P<host>.+)-(?P<pid>\d+)-\d+(\.[a-z]+)?$")
 _FOREIGN_LEFTOVER_S = 24 * 3600
 """Age at which leftovers of another host's builder are removed: its lock may be invisible here."""
 
@@ -39,12 +37,12 @@ def builder_lock(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
                 print(f"{name}: waiting for another builder", file=sys.stderr, flush=True)
             while not _lock(descriptor):
                 interruptible_sleep(0.5)
+            _remove_leftovers(folder)
         except OSError as error:
             if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:
                 raise
             # Two builders may then do the same work; the rename still shows only complete environments.
             print(f"{name}: {folder} has no file locks; building without", file=sys.stderr, flush=True)
-        _remove_leftovers(folder)
         yield (descriptor,)
     finally:
         os.close(descriptor)
@@ -99,13 +97,20 @@ def link_into_place(prefix: Path, final: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    for leftover in folder.glob(f"{_PREFIX}*"):
-        rest, _, host = leftover.name.rpartition("@")
-        _remove_unless_used(leftover, host, rest.rpartition("-")[2])
-    for leftover in folder.glob("*/env-*"):
-        match = _PREFIX_NAME.match(leftover.name)
-        if match and not _points_to(leftover.with_name("env"), leftover):
-            _remove_unless_used(leftover, match["host"], match["pid"])
+    """Removes what killed builders left: with the lock held no other one of this host is alive.
+
+    A lock of another host may be invisible here: its folders stay for a day.
+    """
+    own = (f"@{socket.gethostname()}", f"env-{socket.gethostname()}-")
+    prefixes = [path for path in folder.glob("*/env-*") if not _points_to(path.with_name("env"), path)]
+    for leftover in (*folder.glob(f"{_PREFIX}*"), *prefixes):
+        is_own = leftover.name.endswith(own[0]) or leftover.name.startswith(own[1])
+        if not is_own and time.time() - leftover.lstat().st_mtime < _FOREIGN_LEFTOVER_S:
+            continue
+        if leftover.is_symlink():
+            leftover.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def move_into_place(temporary: Path, final: Path) -> None:
@@ -148,35 +153,12 @@ def foreign_paths(folder: Path, needle: str) -> list[str]:
     return [path.name for path in small if needle.encode() in path.read_bytes()]
 
 
-def _remove_unless_used(leftover: Path, host: str, pid: str) -> None:
-    if host == socket.gethostname():
-        used = _is_alive(pid)
-    else:
-        used = time.time() - leftover.lstat().st_mtime < _FOREIGN_LEFTOVER_S
-    if leftover.is_symlink() and not used:
-        leftover.unlink(missing_ok=True)
-    elif not used:
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
 def _lock(descriptor: int) -> bool:
     # A blocking flock would delay a Ctrl-C that arrives just before it.
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
-
-
-def _is_alive(pid: str) -> bool:
-    if not pid.isdigit() or int(pid) == os.getpid():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's process
-    return True
 
 
 def _points_to(link: Path, prefix: Path) -> bool:

@@ -59,11 +59,15 @@ def built_by(final: Path) -> str:
 
 def verdict_of(final: Path) -> dict[str, Any]:
     """The content of verify.json in a stack's folder; empty if it is missing or damaged."""
+    return _object_in(final / "verify.json")
+
+
+def _object_in(file: Path) -> dict[str, Any]:
     try:
-        verdict = json.loads((final / "verify.json").read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return verdict if isinstance(verdict, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def origin_of(final: Path) -> dict[str, Any]:
@@ -71,20 +75,16 @@ def origin_of(final: Path) -> dict[str, Any]:
 
     It is read from env/origin.json: Snakemake deletes verify.json before it repeats a rule.
     """
-    try:
-        origin = json.loads((final / "env" / ORIGIN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # earlier versions recorded it in verify.json only
-        origin = verdict_of(final).get("origin")
-    return origin if isinstance(origin, dict) else {}
+    return _object_in(final / "env" / ORIGIN)
 
 
 def was_chosen(origin: Mapping[str, Any]) -> bool:
-    """True if the user registered or adopted this environment; a build must not replace it."""
+    """True if the user adopted this environment; a build must not replace it."""
     return bool(origin.get("state", "built") != "built")
 
 
 def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
-    """One line for each of those stacks that is registered, adopted or as found."""
+    """One line for each of those stacks that is adopted or as found."""
     lines = []
     for name in dict.fromkeys(names):
         try:

@@ -10,7 +10,7 @@ from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
 from trainers.timers.lookup import driven_releases, driven_trees, nearest_tree
 from workflow.config.plan import Plan
-from workflow.preflight.checks import LaunchContext, finding_of
+from workflow.preflight.cases import LaunchContext, finding_of
 from workflow.runs.progress import readable_duration
 from workflow.slurm.site import Site
 
@@ -98,39 +98,6 @@ def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
         )
 
 
-def accelerator(case: Case, launch: LaunchContext) -> Iterator[Finding]:
-    """A stack for GPUs without GPUs, or the reverse."""
-    gpus = int(case.workload.get("gpus_per_node") or 0)
-    if case.on_gpu == (gpus > 0):
-        return
-    yield finding_of(
-        case,
-        "impossible",
-        "accelerator",
-        f"stack {case.stack} is built for {'GPUs' if case.on_gpu else 'the CPU'}, and gpus_per_node is {gpus}",
-        "the trainer would find no GPU" if case.on_gpu else "the GPUs would be reserved and never used",
-        f"envs/{case.stack}/stack.yaml",
-        f"workload.gpus_per_node: {'the GPUs of a node' if case.on_gpu else '0, or another stack'}",
-    )
-
-
-def profile_gpus(case: Case, launch: LaunchContext) -> Iterator[Finding]:
-    """A profile that requests more GPUs than the run uses; `slurm-request` reports one that requests fewer."""
-    gpus = int(case.workload.get("gpus_per_node") or 0) * int(case.workload.get("nodes") or 1)
-    of_site = launch.site.gpus(case.workload) if launch.site.profile is not None else None
-    if of_site is None or not 0 < gpus < of_site or not case.on_gpu:
-        return
-    yield finding_of(
-        case,
-        "odd",
-        "profile-gpus",
-        f"{launch.site.profile} requests {of_site} GPUs from Slurm, and the experiment trains on {gpus}",
-        "the others are reserved and stay idle",
-        f"{launch.site.profile}/config.yaml, set-resources: train: gres and nodes",
-        "gres and nodes of the profile, or workload.gpus_per_node and nodes: make them equal",
-    )
-
-
 def context(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """Sequences beyond the model's positions."""
     model = _model(case)
@@ -214,23 +181,8 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
         )
 
 
-def few_steps(case: Case, launch: LaunchContext) -> Iterator[Finding]:
-    """Too few steps for a comparison."""
-    if case.on_gpu and int(case.workload["steps"]) < 3:
-        yield finding_of(
-            case,
-            "odd",
-            "few-steps",
-            f"a run has {case.workload['steps']} steps",
-            "the first includes compilation, graphs and cold caches, and one or two steps show no spread",
-            "docs/preflight.md#odd",
-            "workload.steps: 10 or more",
-        )
-
-
-CHECKS_OF_IMPORTED = (heads, accelerator, context)
-CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED, profile_gpus)
-CHECKS_OF_TIME = (walltime, few_steps)
+CHECKS_OF_IMPORTED = (heads, context)
+CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED, walltime)
 
 
 def experiment_findings(plan: Plan) -> Iterator[Finding]:

@@ -20,8 +20,7 @@ from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
-from workflow.preflight.cases import load_stack_pins
-from workflow.preflight.checks import LaunchContext, finding_of
+from workflow.preflight.cases import LaunchContext, finding_of, load_stack_pins
 from workflow.stacks import load_stack, stack_names
 
 _SOURCE = "docs/rewards.md"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
-from workflow.preflight.checks import LaunchContext
+from workflow.preflight.cases import LaunchContext
 
+_EXPORT = re.compile(
+    r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE
+)
 _OFF = ("", "0", "false", "off", "no")
 
 
@@ -55,7 +61,6 @@ VARIABLES: tuple[Variable, ...] = (
         _CUDA,
     ),
     Variable("NCCL_DEBUG", _is("INFO", "TRACE"), "NCCL writes lines about every communicator and call", _NCCL),
-    Variable("NCCL_BLOCKING_WAIT", _on, "the CPU waits for every collective", _NCCL, launches=True),
     Variable("TORCH_NCCL_BLOCKING_WAIT", _on, "the CPU waits for every collective", _NCCL, launches=True),
     Variable("NCCL_P2P_DISABLE", _on, "GPUs of a node communicate through host memory instead of NVLink", _NCCL),
     Variable(
@@ -72,12 +77,6 @@ VARIABLES: tuple[Variable, ...] = (
         launches=True,
     ),
     Variable(
-        "TORCH_SHOW_CPP_STACKTRACES",
-        _on,
-        "torch collects C++ stacks for every error that it raises and catches",
-        f"{_TORCH}/torch_environment_variables.html",
-    ),
-    Variable(
         "TORCH_COMPILE_DISABLE",
         _on,
         "torch.compile does nothing: kernels are not fused",
@@ -89,25 +88,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("VLLM_TRACE_FUNCTION", _on, "vLLM writes a line for every Python call", _VLLM),
     Variable("VLLM_LOGGING_LEVEL", _is("DEBUG"), "vLLM writes lines in every step of its scheduler", _VLLM),
     Variable("VLLM_USE_V1", _is("0"), "vLLM 0.8.5 falls back to its old engine", _VLLM),
-    Variable("CUDA_COREDUMP_SHOW_PROGRESS", _on, "the driver prepares GPU core dumps", _CUDA),
-    Variable(
-        "PYTHONASYNCIODEBUG",
-        _on,
-        "asyncio times and traces each callback of the engines' event loops",
-        "https://docs.python.org/3/library/asyncio-dev.html",
-    ),
-    Variable(
-        "PYTHONTRACEMALLOC",
-        _on,
-        "Python records every allocation with its stack",
-        "https://docs.python.org/3/library/tracemalloc.html",
-    ),
-    Variable(
-        "RAY_BACKEND_LOG_LEVEL",
-        _is("DEBUG", "TRACE"),
-        "Ray writes lines for every task and object",
-        "https://docs.ray.io/en/latest/ray-observability/user-guides/configure-logging.html",
-    ),
 )
 # Variables that do not affect speed: no finding, and equivalent in the ledger.
 HARMLESS = frozenset(
@@ -215,3 +195,20 @@ def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
     if setter == "this shell":
         return f"`unset {name}` before you start snakemake: jobs inherit it"
     return f"remove {name} from {setter}"
+
+
+def exported(script: str) -> dict[str, str]:
+    """The variables that a shell script exports literally; computed and sourced values are not seen."""
+    return {name: value.strip("\"'") for name, value in _EXPORT.findall(script)}
+
+
+def variables_of(profile: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
+    """The variables that this shell and the profile's setup.sh pass to every training process."""
+    found = {name: (value, "this shell") for name, value in (environment or os.environ).items()}
+    script = profile / "setup.sh" if profile is not None else None
+    if script is not None and script.is_file():
+        try:
+            found |= {name: (value, str(script)) for name, value in exported(script.read_text("utf-8")).items()}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{script} cannot be read: {error}") from None
+    return found
