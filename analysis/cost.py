@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.phases import BETWEEN_STEPS
 from analysis.roofline.setup import setup_of
 from analysis.runs import PlanRead, Run
 from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE
 from analysis.windows import steps_per_row
 from common.verdicts import count_of
+from trainers.logs.record import STEPS_LOGGED
 
 COLUMNS = [
     *("factors", "arm", "gpus", "gpu_hours", "step_gpu_s", "price", "currency", "cost"),
@@ -20,6 +22,10 @@ COLUMNS = [
 # The reasons to leave out a row whose time is wrong: nobody paid for that time.
 WRONG_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
+_USED = (
+    *("run_id", "arm", "factors", "seed", "step", "counted", "left_out", "overlap"),
+    *(STEPS_LOGGED, PHASE + "step", BETWEEN_STEPS),
+)
 
 
 def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
@@ -39,6 +45,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     rows = []
+    wide = wide[[name for name in _USED if name in wide]]
     for factors in wide["factors"].unique():
         every = wide[(wide["factors"] == factors) & wide["counted"].astype(bool)]
         # The rows whose (seed, step) all of these arms count; none where they have no step in common.
@@ -51,7 +58,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
             if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
                 continue
             timed = here[~(here["left_out"].isin(WRONG_TIME) | (here[PHASE + "step"] > ABSURD_S))]
-            busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, "between_steps_s")
+            busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, BETWEEN_STEPS)
             meant = counted[counted.index.isin(shared)] if len(shared) else counted
             times = steps_per_row(meant)
             step_gpu_s = gpus * float((meant[PHASE + "step"] * times).sum() / times.sum())

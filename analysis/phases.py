@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from analysis.runs import rows_of
-from analysis.wide import OWN, PHASE, ROUNDING
+from analysis.wide import OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import mean_of, median_of, steps_per_row
 from common.verdicts import Verdict
+from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.exclusive import parents
 from trainers.timers.tree import Phase, TimerTree, in_order
 
@@ -47,7 +48,7 @@ def phase_table(
     which label and categorise its phases; all `trees` give the order of phases.
     """
     rows = []
-    counted = wide[wide["counted"].astype(bool)]
+    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, *_timed(wide))
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
     ordered = in_order(paths, trees)
     root = trees[0].root if trees else ""
@@ -84,6 +85,10 @@ def phase_table(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def _timed(wide: pd.DataFrame) -> list[str]:
+    return [name for name in wide.columns if name.startswith((PHASE, OWN, ROUNDING))]
+
+
 def _mean_rounding_s(group: pd.DataFrame, path: str) -> float:
     column = ROUNDING + path
     return mean_of(group[column].fillna(0.0), steps_per_row(group)) if column in group.columns else 0.0
@@ -106,16 +111,16 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
     """
     rows = []
     root = trees[0].root if trees else ""
-    counted = wide[wide["counted"].astype(bool)]
+    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, BETWEEN_STEPS)
     arms = phases.groupby("factors", sort=False)["arm"].transform("nunique")
     shared = phases.groupby(["factors", "path"], sort=False)["arm"].transform("nunique") == arms
     for (factors, arm), group in phases.groupby(["factors", "arm"], sort=False):
         inside = group[group["path"].str.startswith(root + "/")]
         nested = inside[(inside["parent"] != root) & shared[inside.index]]
         step = group[group["path"] == root].iloc[0]
-        mine = (counted["factors"] == factors) & (counted["arm"] == arm)
-        between = counted.loc[mine].get(BETWEEN_STEPS, pd.Series(dtype=float)).astype(float)
-        weights = steps_per_row(counted.loc[mine])[between.index]
+        mine = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]
+        between = mine.get(BETWEEN_STEPS, pd.Series(dtype=float)).astype(float)
+        weights = steps_per_row(mine)[between.index]
         children_s = inside.loc[inside["parent"] == root, "mean_s"]
         own_sum_s = math.fsum([*inside["own_mean_s"], step["own_mean_s"]])
         rows.append(

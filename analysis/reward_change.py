@@ -14,6 +14,7 @@ from analysis.runs import Run
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
 from common.dotted import as_mapping
+from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import single_rewards
 
 COLUMNS = ["factors", "arm", "reward", "weight", "first", "last", "change", "low", "high", "runs", "steps"]
@@ -36,7 +37,8 @@ def rewards_table(wide: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
         values["score"] = pd.to_numeric(wide[REWARD], errors="coerce")
     weights = {(run.factors_key, run.arm): weights_of(run.spec) for run in runs}
     rows = []
-    for key, mine in wide.groupby(["factors", "arm"], sort=False):
+    used = wide[[name for name in ("run_id", "factors", "arm", STEPS_LOGGED) if name in wide]]
+    for key, mine in used.groupby(["factors", "arm"], sort=False):
         factors, arm = map(str, key)
         for name, of_all in values.items():
             by_run = of_all[mine.index].groupby(mine["run_id"], sort=False)

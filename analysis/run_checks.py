@@ -25,7 +25,7 @@ def busy_shares(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, float]:
     """The runs on busy machines: other processes' share of the CPU time in the counted steps."""
     if OTHER_CPU not in wide:
         return {}
-    by_run = wide[wide["counted"].astype(bool)].groupby("run_id")
+    by_run = wide.loc[wide["counted"].astype(bool), ["run_id", OTHER_CPU, PHASE + "step"]].groupby("run_id")
     other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
     shares = {}
     for run in runs:
@@ -96,10 +96,10 @@ def failed_reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:
     """Runs in which a user's reward function failed on completions, which then have no value."""
     for reward, columns in single_rewards(map(str, wide.columns), "failed").items():
         failed = wide[columns].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
-        for run_id, rows in wide[failed > 0].groupby("run_id", sort=False):
+        for run_id, steps in wide.loc[failed > 0, ["run_id", "step"]].groupby("run_id", sort=False)["step"]:
             text = (
-                f"run {run_id}: reward {reward} failed on {count_of(int(failed[rows.index].sum()), 'completion')} in "
-                f"{count_of(len(rows), 'step')} (first: step {int(rows['step'].min())}), which have no value of it. "
+                f"run {run_id}: reward {reward} failed on {count_of(int(failed[steps.index].sum()), 'completion')} in "
+                f"{count_of(len(steps), 'step')} (first: step {int(steps.min())}), which have no value of it. "
                 "attempts/*/reward_failures.jsonl has each with its reason"
             )
             yield Verdict("warning", "reward-failed", text)
@@ -113,12 +113,13 @@ def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> Iterator[Verdict
     if REWARD not in wide:
         yield Verdict("warning", "no-reward", f"no run logs {' or '.join(scalars_of(REWARD))}: no reward curve")
         return
-    silent = {run.run_id for run in runs if logged_as(REWARD, run.steps["name"].unique()) is None}
-    for key, rows in wide.groupby("run_id", sort=False):
-        run_id, bad = str(key), rows[~np.isfinite(rows[REWARD].astype(float))]
-        if run_id in silent:
+    of_run, bad = {run.run_id: run for run in runs}, ~np.isfinite(wide[REWARD].astype(float))
+    size = wide.groupby("run_id").size()
+    for key, steps in wide.loc[bad, ["run_id", "step"]].groupby("run_id", sort=False)["step"]:
+        run_id = str(key)
+        if len(steps) == size[run_id] and logged_as(REWARD, of_run[run_id].steps["name"].unique()) is None:
             yield Verdict("note", "run-without-reward", f"run {run_id} logs no reward: it has no reward curve")
-        elif len(bad):
-            first = int(bad["step"].min())
-            text = f"run {run_id}: the reward is no number at {count_of(len(bad), 'step')} (first: step {first})"
+        else:
+            first = int(steps.min())
+            text = f"run {run_id}: the reward is no number at {count_of(len(steps), 'step')} (first: step {first})"
             yield Verdict("warning", "bad-reward", f"{text}; the curve has a gap there")

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
+import pyarrow.compute as pc
 
 from analysis.steps import read_steps
 from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_file
@@ -27,12 +30,17 @@ SPEC_CHANGED = "spec.json was changed by hand: its fingerprint does not match it
 
 LEFT_OUT = ("run-left-out", "same-rows")
 """The codes of verdicts on runs that do not count."""
+_STEPS = ["step", "kind", "name", "parent", "value", "exclusive_s", "rounding", "attempt", "resumed", "overlap"]
 # Different times that are equal in two runs only if they are one run's.
 _CERTAIN_STEPS = 4
 
 
 EQUAL_WITHIN = 1.05
 """The ratio within which arms are equal, where an experiment has none of its own."""
+
+
+Lengths = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
+"""The step and the tokens of each response."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ class PlanRead:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: its identity, its files, and its tidy steps (schema: docs/files.md).
+    """One finished run: its identity and its files.
 
     `done` is done.json, or imported.json of an `imported` run.
     """
@@ -119,12 +127,27 @@ class Run:
     verify: dict[str, Any] | None
     attempts: tuple[int, ...]
     tree: TimerTree
-    steps: pd.DataFrame
+    file: Path
+    """Its steps.parquet. The tidy steps stay there: those of a thousand runs take half a gigabyte."""
     imported: bool = False
     inputs_folder: Path | None = None
     """Where its inputs were prepared: relative paths in inputs.json start there."""
     memory_gb_s: float | None = None
     """The measured memory bandwidth of a machine without a GPU, where the experiment gives it."""
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """Its tidy steps (docs/files.md: `_STEPS`), read from the file each time; `UserError` if it is damaged."""
+        steps: pd.DataFrame = read_steps(self.file, _STEPS)[0].to_pandas()
+        return steps
+
+    @property
+    def lengths(self) -> Lengths:
+        """The lengths of its responses, read from the file each time."""
+        table = read_steps(self.file, ["kind", "name", "step", "value"])[0]
+        of_responses = pc.and_(pc.equal(table["kind"], "sample"), pc.equal(table["name"], "response_length"))
+        found = table.filter(of_responses)
+        return found["step"].to_numpy(), found["value"].to_numpy()
 
     @property
     def time_span(self) -> tuple[float, float] | None:
@@ -201,6 +224,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
     runs: list[Run] = []
     verdicts: list[Verdict] = []
     first_with: dict[tuple[str, str, int], str] = {}
+    step_s: dict[str, dict[int, float]] = {}
     for run_id in plan.runs:
         try:
             run, found = read_run(results, run_id, stacks)
@@ -211,6 +235,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
             same = first_with.setdefault((run.arm, run.factors_key, run.seed), run_id)
             if same != run_id:
                 raise UserError(f"it has the arm, factors and seed of run {same}; only that one counts")
+            step_s[run_id] = _step_seconds(run) if run.imported else {}
         except UserError as error:
             verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
             continue
@@ -236,17 +261,19 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
                 "a table of several runs, give each a value of its own in a column run (the run's id), arm or engine"
             )
             verdicts.append(Verdict("error", "same-rows", text))
-    return _without_copies(runs, verdicts), verdicts
+    return _without_copies(runs, step_s, verdicts), verdicts
 
 
-def _without_copies(runs: Sequence[Run], verdicts: list[Verdict]) -> list[Run]:
+def _without_copies(
+    runs: Sequence[Run], step_s: Mapping[str, Mapping[int, float]], verdicts: list[Verdict]
+) -> list[Run]:
     """The runs without those that another one repeats: a copy of its log, or of its arm a part or another format.
 
     It would count as one run more and narrow every interval, or compare a run with itself.
     """
     kept: list[Run] = []
     for run in runs:
-        same = next((other for other in kept if run.imported and _is_copy(run, other)), None)
+        same = next((other for other in kept if run.imported and _is_copy(run, other, step_s)), None)
         if same is None:
             kept.append(run)
             continue
@@ -262,21 +289,22 @@ def _source_names(run: Run) -> str:
     return ", ".join(str(entry.get("source")) for entry in run.done.get("sources") or ())
 
 
-def _is_copy(run: Run, other: Run) -> bool:
+def _is_copy(run: Run, other: Run, step_s: Mapping[str, Mapping[int, float]]) -> bool:
     """Whether two runs have equal files; of one arm, whether their common steps took equally long."""
     files, others = ([(e.get("sha256"), e.get("selected")) for e in r.done.get("sources") or ()] for r in (run, other))
     if files and files == others and all(sha for sha, _ in files):
         return True
     if run.arm != other.arm:
         return False
-    a, b = _step_seconds(run), _step_seconds(other)
+    a, b = step_s[run.run_id], step_s[other.run_id]
     common = a.keys() & b.keys()
     # Printed with few digits, a few steps may take equally long by chance.
     return all(a[step] == b[step] for step in common) and len({a[step] for step in common}) >= _CERTAIN_STEPS
 
 
 def _step_seconds(run: Run) -> dict[int, float]:
-    of_steps = run.steps[(run.steps["kind"] == "phase") & (run.steps["name"] == run.tree.root)]
+    steps = run.steps
+    of_steps = steps[(steps["kind"] == "phase") & (steps["name"] == run.tree.root)]
     return dict(zip(of_steps["step"], of_steps["value"], strict=True))
 
 
@@ -292,9 +320,10 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
     done_name = "imported.json" if imported else "done.json"
     maker = "python -m analysis.imports" if imported else "the training job, as its last act"
     done: Any = read_file(ImportedFile if imported else DoneFile, folder / done_name, maker)
-    if not (folder / "steps.parquet").is_file():
+    file = folder / "steps.parquet"
+    if not file.is_file():
         module = "imports" if imported else "collect"
-        raise UserError(f"{folder / 'steps.parquet'} does not exist; python -m analysis.{module} makes it")
+        raise UserError(f"{file} does not exist; python -m analysis.{module} makes it")
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError(SPEC_CHANGED)
     if done.get("fingerprint") != spec.get("fingerprint"):
@@ -302,7 +331,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
         raise UserError(f"{done_name} was made for another fingerprint than spec.json has; {again}")
     if from_log:
         spec = as_logged(spec, done)
-    table, metadata = read_steps(folder / "steps.parquet")
+    table, metadata = read_steps(file, ["step"])
     if table.num_rows == 0:
         raise UserError("its steps.parquet has no step")
     # The file's metadata has the tree of a table with its own.
@@ -329,7 +358,7 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
         verify=verify,
         attempts=tuple(metadata.get("attempts", ())),
         tree=tree,
-        steps=table.to_pandas(),
+        file=file,
         imported=imported,
         inputs_folder=inputs_folder,
     )

@@ -11,10 +11,11 @@ import pandas as pd
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.runs import PlanRead
-from analysis.wide import OWN, PHASE, threw_away
+from analysis.wide import OWN, PHASE, counted_rows, threw_away
 from analysis.windows import first_steps, mean_of, median_of, pair_weights, steps_per_row
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
+from trainers.registry import discarded, generation_batches
 from trainers.timers.tree import TimerTree, in_order
 
 TOKENS = "response_tokens"
@@ -85,7 +86,8 @@ def _total_tokens(pairs: pd.DataFrame, side: str) -> float:
 
 def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], warmup_steps: int) -> int:
     """The fewest warm-up steps that a run of these arms leaves out: a log may begin after the warm-up."""
-    rows = wide[(wide["factors"] == factors) & wide["arm"].isin(arms)]
+    used = wide[[name for name in ("arm", "seed", "step", "counted", STEPS_LOGGED) if name in wide]]
+    rows = used[(wide["factors"] == factors) & wide["arm"].isin(arms)]
     first, run = first_steps(rows), [rows["arm"], rows["seed"]]
     # A record that begins in the warm-up is left out with all steps that it stands for.
     ends = rows["step"].where(first <= warmup_steps, warmup_steps).groupby(run).max()
@@ -96,9 +98,10 @@ def _fewest_warmup_steps(wide: pd.DataFrame, factors: str, arms: Sequence[str], 
 
 def _without_completions(wide: pd.DataFrame, factors: str, arms: Sequence[str]) -> list[str]:
     """The arms that logged their responses' mean length but not their number."""
-    counted = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
-    if MEAN_LENGTH not in counted:
+    if MEAN_LENGTH not in wide:
         return []
+    counted = counted_rows(wide, "arm", "factors", MEAN_LENGTH, TOKENS)
+    counted = counted[counted["factors"] == factors]
     tokens = counted.get(TOKENS, pd.Series(math.nan, index=counted.index))
     missing = counted.loc[tokens.isna() & (counted[MEAN_LENGTH] > 0), "arm"].unique()
     return [arm for arm in arms if arm in missing]
@@ -110,7 +113,8 @@ def _unpaired_verdicts(
     """Reports counted steps without a partner, and whether an arm's tables over all its steps mislead."""
     here = at(factors)
     for side, arm, other in (("a", *arms), ("b", *reversed(arms))):
-        own = wide[wide["counted"].astype(bool) & (wide["factors"] == factors) & (wide["arm"] == arm)]
+        own = counted_rows(wide, "arm", "factors", STEPS_LOGGED, PHASE + "step")
+        own = own[(own["factors"] == factors) & (own["arm"] == arm)]
         steps, paired = int(steps_per_row(own).sum()), int(pair_weights(pairs).sum())
         if (unpaired := steps - paired) <= 0:
             continue
@@ -136,7 +140,7 @@ def _none_counts(arm: str, rows: pd.DataFrame) -> str:
 
 def _no_common_steps(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
     """Why two arms have no step in common, by the factors, the seeds and the steps of each."""
-    counted = wide[wide["counted"].astype(bool)]
+    counted = counted_rows(wide, "arm", "factors", "seed", "step")
     rows = {name: counted[(counted["arm"] == name) & (counted["factors"] == factors)] for name in (baseline, arm)}
     if absent := [name for name, mine in rows.items() if mine.empty]:
         sentences = []
@@ -171,7 +175,8 @@ def comparison_table(
     that a run leaves out.
     """
     rows, verdicts = [], []
-    for factors, arm, pairs in compared(wide, plan):
+    used = (PHASE + "step", BETWEEN_STEPS, TOKENS, *discarded(), *generation_batches())
+    for factors, arm, pairs in compared(wide, plan, used):
         both = (plan.baseline, arm)
         if pairs.empty:
             why = _no_common_steps(wide, factors, *both)
@@ -281,10 +286,11 @@ def phase_speedups(
     """
     paths = in_order([c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)], trees)
     shown = [(path, shown_phase(path, trees).label, PHASE + path) for path in paths]
+    shown.append(("(residual)", "Residual", OWN + "step"))
     rows = []
-    for factors, arm, pairs in compared(wide, plan):
+    for factors, arm, pairs in compared(wide, plan, [column for _, _, column in shown]):
         steps = pair_weights(pairs)
-        for path, label, column in [*shown, ("(residual)", "Residual", OWN + "step")] if len(pairs) else ():
+        for path, label, column in shown if len(pairs) else ():
             a, b = (
                 mean_of(s.fillna(0.0), steps) if (s := pairs[f"{column}_{side}"]).notna().any() else math.nan
                 for side in "ab"

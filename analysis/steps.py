@@ -33,6 +33,7 @@ def _schema() -> pa.Schema:
 
 
 SCHEMA = _schema()
+TEXTS = [field.name for field in SCHEMA if field.type == pa.string()]
 METADATA_KEY = b"rolloutbench"
 # Rows of one table, and of one row group in the file.
 ROWS_AT_A_TIME = 1 << 15
@@ -152,16 +153,14 @@ def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
     return rows
 
 
-def read_steps(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+def read_steps(path: Path, columns: Sequence[str] = SCHEMA.names) -> tuple[pa.Table, dict[str, Any]]:
     """steps.parquet as (table with dictionary columns, metadata); `UserError` when it is another file."""
-    text = [field.name for field in SCHEMA if field.type == pa.string()]
     try:
-        table = pq.read_table(path, read_dictionary=text)
+        with pq.ParquetFile(path, read_dictionary=TEXTS) as file:
+            if missing := [name for name in SCHEMA.names if name not in file.schema_arrow.names]:
+                raise UserError(f"{path} lacks the columns {', '.join(missing)}; collect the run again")
+            packed = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
+            return file.read(columns, use_threads=False), json.loads(packed) if packed else {}
     except (pa.ArrowInvalid, OSError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} cannot be read ({first}); collect the run again") from None
-    missing = [name for name in SCHEMA.names if name not in table.column_names]
-    if missing:
-        raise UserError(f"{path} lacks the columns {', '.join(missing)}; collect the run again")
-    packed = (table.schema.metadata or {}).get(METADATA_KEY)
-    return table, json.loads(packed) if packed else {}

@@ -8,20 +8,21 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.lengths import counted_lengths
 from analysis.roofline.floors import category_s
 from analysis.roofline.work import FLOOR_S, GENERATION_S
 from analysis.runs import PlanRead, Run
-from analysis.wide import PHASE, samples
+from analysis.wide import PHASE
 from analysis.windows import mean_of, steps_per_row
+from trainers.logs.record import STEPS_LOGGED
 
 COLUMNS = [
     *("factors", "arm", "steps"),
     *("length_steps", "mean_length", "max_length", "straggler_ratio", "length_bubble", "tail_share"),
     *("generation_share", "amdahl_ceiling", "generation_s", "floor_steps", "floor_s", "efficiency"),
 ]
-# In the tail at most this share of a step's responses still runs.
-TAIL = 0.1
 _KEY = ["run_id", "step"]
+_USED = [*_KEY, STEPS_LOGGED, "mean_response_length", "max_response_length", PHASE + "step", FLOOR_S, GENERATION_S]
 
 
 def straggler_table(
@@ -34,21 +35,22 @@ def straggler_table(
     which at most a tenth of the responses still runs, if all start at once, from steps with ten responses or more.
     `generation_share` f: the share of the generation phases in the step; `amdahl_ceiling` 1 / (1 - f): the speed-up by
     an engine that takes no time. `generation_s`: mean own seconds. `efficiency`: Σ floor / Σ generation over the
-    `floor_steps` that have a floor, whose mean is `floor_s`. NaN without data. `lengths` are the counted steps' samples
-    of `response_length`; without them the runs' own are read.
+    `floor_steps` that have a floor, whose mean is `floor_s`. NaN without data. `lengths` are those of the counted steps
+    (`ReducedLengths.by_step`); without them the runs' own are read.
     """
-    by_step = lengths_by_step(samples(runs, "response_length", wide) if lengths is None else lengths)
+    lengths = counted_lengths(runs, wide).by_step if lengths is None else lengths
     whole = pd.Series(category_s(wide, runs, PHASE, "generation"), index=wide.index)
     rows = []
+    used = wide[[name for name in _USED if name in wide]]
     counted = wide["counted"].astype(bool)
     for factors in wide.loc[counted, "factors"].unique():
         for arm in plan.arms:
-            steps = wide[counted & (wide["factors"] == factors) & (wide["arm"] == arm)]
+            steps = used[counted & (wide["factors"] == factors) & (wide["arm"] == arm)]
             if not steps.empty:
                 generation = whole[steps.index]
                 rows.append(
                     {"factors": factors, "arm": arm, "steps": int(steps_per_row(steps).sum())}
-                    | _arm(steps, by_step, generation)
+                    | _arm(steps, lengths, generation)
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -82,7 +84,7 @@ def _arm(steps: pd.DataFrame, lengths: pd.DataFrame, whole: pd.Series) -> dict[s
 
 
 def mean_and_longest(steps: pd.DataFrame, lengths: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Each step's mean and longest response as logged, else from its `lengths_by_step`."""
+    """Each step's mean and longest response as logged, else from its single lengths (`ReducedLengths.by_step`)."""
     own = steps[_KEY].merge(lengths, on=_KEY, how="left").set_index(steps.index)
     mean, longest = (
         (steps[name].astype(float) if name in steps else pd.Series(np.nan, index=steps.index)).fillna(own[column])
@@ -93,25 +95,3 @@ def mean_and_longest(steps: pd.DataFrame, lengths: pd.DataFrame) -> tuple[pd.Ser
 
 def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
-
-
-def lengths_by_step(lengths: pd.DataFrame) -> pd.DataFrame:
-    """Per run and step: `mean` and `longest` response in tokens, decode `iterations`, and those of the `tail`.
-
-    The tail is NaN with fewer than ten responses, a tenth of which is none.
-    """
-    columns = [*_KEY, "mean", "longest", "iterations", "tail"]
-    lengths = lengths[np.isfinite(lengths["value"].astype(float)) & (lengths["value"].astype(float) >= 1)]
-    if lengths.empty:
-        return pd.DataFrame(columns=columns).astype(dict.fromkeys(columns[2:], float))
-    ordered = lengths.assign(value=lengths["value"].astype(float)).sort_values(
-        [*_KEY, "value"], ascending=[True, True, False], ignore_index=True
-    )
-    groups = ordered.groupby(_KEY, sort=False, observed=True)["value"]
-    found = groups.agg(["mean", "max", "size"]).reset_index()
-    # A response runs until its length: the tail begins when the longest response outside the last tenth ends.
-    still = (found["size"] * TAIL + 1e-9).astype(int)
-    first = found["size"].cumsum() - found["size"]
-    next_after = ordered["value"].to_numpy()[(first + np.minimum(still, found["size"] - 1)).to_numpy()]
-    tail = np.where(still > 0, found["max"] - next_after, np.nan)
-    return found.assign(longest=found["max"], iterations=found["max"] - 1, tail=tail)[columns]

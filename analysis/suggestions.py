@@ -12,8 +12,10 @@ import pandas as pd
 from analysis.factors import at
 from analysis.phases import RESIDUAL
 from analysis.runs import rows_of
+from analysis.wide import counted_rows
 from analysis.windows import mean_of, steps_per_row
 from common.findings import Finding, Preflight
+from trainers.logs.record import STEPS_LOGGED
 
 # The least value that is worth a suggestion: a share of the step or of the work.
 GENERATION_MOST = 0.5
@@ -124,7 +126,7 @@ def suggestions(
 def _arms(
     stragglers: pd.DataFrame, waterfall: pd.DataFrame, wide: pd.DataFrame, preflight: Preflight | None
 ) -> Iterator[_Arm]:
-    counted = wide[wide["counted"].astype(bool)]
+    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, "truncated_share")
     truncated = {}
     if "truncated_share" in counted:
         truncated = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,113 +44,131 @@ OTHER_WINDOW = "the mean of other steps than in another arm, some of which no lo
 
 # Longer "steps" are times of day that were logged as seconds.
 ABSURD_S = 100 * 86400.0
+_RUNS_AT_A_TIME = 50
 # Response lengths are bounded, so steps are too, unless a clock jumps or the machine sleeps.
 JUMP = 100.0
 JUMPED = f"over {JUMP:.0f} times its run's median step: taken for a clock that jumped, or a process that stood still"
 
 
-def wide_run(run: Run) -> pd.DataFrame:
+Columns = dict[str, npt.NDArray[Any]]
+"""A run's steps as one row each: a column's values by its name."""
+
+
+def wide_run(run: Run) -> Columns:
     """A run's steps as one row each, with columns `timing_s/<path>`, `own_s/<path>` and the scalars.
 
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
     A missing phase is NaN. `steps_logged` is the number of steps, up to its own, of which a row is the mean: 1 where
     its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that trainers
-    name differently also have one common name (trainers/registry.py).
+    name differently also have one common name (trainers/registry.py). In numpy: pandas takes three times as long.
     """
-    phases, scalars = (run.steps[run.steps["kind"] == kind] for kind in ("phase", "scalar"))
-    seconds, own = grids(phases, "value", "exclusive_s")
-    facts = run.steps.drop_duplicates("step").set_index("step")[["attempt", "resumed", "overlap"]].sort_index()
-    if run.tree.root not in seconds.columns:
+    tidy = run.steps
+    steps, first, row = np.unique(tidy["step"].to_numpy(), return_index=True, return_inverse=True)
+    phases, scalars = (_Grid(tidy[at], row[at], len(steps)) for at in map(tidy["kind"].eq, ("phase", "scalar")))
+    if run.tree.root not in phases.names:
         raise UserError(f"none of its steps has the root timer {run.tree.root!r}")
-    other = grids(scalars, "value")[0]
-    left_out = _left_out(run, phases, seconds, own, other, facts.index)
+    other = scalars.columns("value")
+    left_out = _left_out(run, phases, other)
     # A trainer may log a scalar with the name of one of these columns.
     reserved = {*KEYS, *QUANTITIES}
-    other = other.set_axis([f"scalar/{name}" if name in reserved else str(name) for name in other.columns], axis=1)
+    other = {f"scalar/{name}" if name in reserved else name: values for name, values in other.items()}
     for quantity in QUANTITIES:
-        if (name := logged_as(quantity, other.columns)) is not None:
+        if (name := logged_as(quantity, other)) is not None:
             other[quantity] = other[name]
     trainer, engine = trainer_named(run.tree.trainer), engine_named(str(run.spec.get("engine")))
     if "truncated_share" in other and trainer.rollout({}, engine, run.tree).padded:
         other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
-    other = other.reindex(facts.index)
-    logged = other.get(STEPS_LOGGED, pd.Series(math.nan, facts.index))
-    head = pd.DataFrame(
-        {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}, index=facts.index
-    )
-    parts: list[pd.DataFrame | pd.Series] = [head, facts, seconds.add_prefix(PHASE), own.add_prefix(OWN)]
-    if _is_rounded(phases):
-        parts.append(grids(phases, "rounding")[0].dropna(axis=1, how="all").add_prefix(ROUNDING))
-    parts += [other.assign(**{STEPS_LOGGED: logged.fillna(1.0)}), left_out]
-    return pd.concat(parts, axis=1).reset_index()
-
-
-def grids(tidy: pd.DataFrame, *columns: str) -> list[pd.DataFrame]:
-    """Columns of a tidy table, each as a table by step and name; NaN where there is no row.
-
-    pandas' `pivot` takes three times as long, and a report reads several columns of thousands of runs. `UserError`
-    where a name comes twice in a step.
-    """
-    steps, row = np.unique(tidy["step"].to_numpy(), return_inverse=True)
-    names = tidy["name"].astype("category").cat
-    codes, column = np.unique(names.codes.to_numpy(), return_inverse=True)
-    if len(np.unique(row * max(1, len(codes)) + column)) < len(tidy):
-        raise UserError("its steps.parquet holds a value twice; collect the run again")
-    index, labels = pd.Index(steps, name="step"), [str(name) for name in names.categories[codes]]
-    found = []
-    for name in columns:
-        filled = np.full((len(steps), len(codes)), np.nan)
-        filled[row, column] = tidy[name].to_numpy(dtype=float, na_value=np.nan)
-        found.append(pd.DataFrame(filled, index=index, columns=labels))
-    return found
-
-
-def _left_out(
-    run: Run, phases: pd.DataFrame, seconds: pd.DataFrame, own: pd.DataFrame, other: pd.DataFrame, steps: pd.Index
-) -> pd.Series:
-    """Why each step cannot count, judged by its own row; "" where it may count."""
-    inner = own[[c for c in own.columns if c in set(phases["parent"].dropna())]]
-    allowed = (TOLERANCE_SHARE * seconds[inner.columns].abs()).clip(lower=TOLERANCE_S)
-    if _is_rounded(phases):
-        allowed = allowed + _own_rounding(phases).reindex_like(allowed).fillna(0.0)
-    occasional = [name for name in seconds if (phase := run.tree.declared(str(name))) and phase.occasional]
-    value, root_s = phases["value"], seconds[run.tree.root].reindex(steps)
-    bad = phases.loc[~np.isfinite(value) | (value < 0) | (value > ABSURD_S), "step"]
-    reasons = {
-        OCCASIONAL: (seconds[occasional] > 0).any(axis=1),
-        INCOMPLETE: other.get("missing_completions", pd.Series(dtype=float)) > 0,
-        OVERRUN: (inner < -allowed).any(axis=1),
-        JUMPED: root_s > JUMP * root_s.median(),
-        BAD_TIME: pd.Series(steps.isin(bad), steps) | ~(root_s > 0),
+    logged = other.get(STEPS_LOGGED, np.full(len(steps), np.nan))
+    rounding = phases.columns("rounding", ROUNDING) if phases.rounded else {}
+    return {
+        "run_id": np.full(len(steps), run.run_id, dtype=object),
+        "arm": np.full(len(steps), run.arm, dtype=object),
+        "factors": np.full(len(steps), run.factors_key, dtype=object),
+        "seed": np.full(len(steps), run.seed),
+        "step": steps.astype(np.int64),
+        **{name: tidy[name].to_numpy()[first] for name in ("attempt", "resumed", "overlap")},
+        "counted": np.zeros(len(steps), dtype=np.bool_),
+        "left_out": left_out,
+        **phases.columns("value", PHASE),
+        **phases.columns("exclusive_s", OWN),
+        **{name: values for name, values in rounding.items() if not np.isnan(values).all()},
+        **other,
+        STEPS_LOGGED: np.where(np.isnan(logged), 1.0, logged),
     }
-    left_out = pd.Series("", index=steps, dtype=object, name="left_out")
+
+
+class _Grid:
+    """The tidy rows of one kind as tables by name and step, NaN where there is no row.
+
+    `UserError` where a name comes twice in a step.
+    """
+
+    def __init__(self, tidy: pd.DataFrame, row: npt.NDArray[np.intp], steps: int) -> None:
+        name = tidy["name"].cat
+        codes, column = np.unique(name.codes.to_numpy(), return_inverse=True)
+        self.tidy, self.at, self.shape = tidy, (column, row), (len(codes), steps)
+        self.names = [str(one) for one in name.categories[codes]]
+        if len(tidy) and np.bincount(column * steps + row).max() > 1:
+            raise UserError("its steps.parquet holds a value twice; collect the run again")
+
+    def values(self, column: str) -> npt.NDArray[np.float64]:
+        found = np.full(self.shape, np.nan)
+        found[self.at] = self.tidy[column].to_numpy(dtype=float, na_value=np.nan)
+        return found
+
+    def columns(self, column: str, prefix: str = "") -> Columns:
+        return {prefix + name: of for name, of in zip(self.names, self.values(column), strict=True)}
+
+    @property
+    def rounded(self) -> bool:
+        return bool(self.tidy["rounding"].notna().any())
+
+    @property
+    def parent(self) -> npt.NDArray[np.intp]:
+        """The place in `names` of each row's parent; -1 without one."""
+        above, places = self.tidy["parent"].cat, {name: n for n, name in enumerate(self.names)}
+        of_category = np.array([*(places.get(str(one), -1) for one in above.categories), -1], dtype=np.intp)
+        return of_category[above.codes.to_numpy()]
+
+
+def _left_out(run: Run, phases: _Grid, other: Columns) -> npt.NDArray[Any]:
+    """Why each step cannot count, judged by its own row; "" where it may count."""
+    seconds, own, value = phases.values("value"), phases.values("exclusive_s"), phases.tidy["value"].to_numpy()
+    (_, row), parent = phases.at, phases.parent
+    has_parent, inner = parent >= 0, np.unique(parent[parent >= 0])
+    allowed = np.maximum(TOLERANCE_SHARE * np.abs(seconds), TOLERANCE_S)
+    if phases.rounded:
+        # The largest error of a phase's own seconds: its own rounding and its children's.
+        rounding = np.nan_to_num(phases.values("rounding"))
+        allowed += rounding
+        np.add.at(allowed, (parent[has_parent], row[has_parent]), rounding[phases.at][has_parent])
+    declared = [run.tree.declared(name) for name in phases.names]
+    occasional = np.array([bool(phase and phase.occasional) for phase in declared])
+    root_s = seconds[phases.names.index(run.tree.root)]
+    bad = np.zeros(len(root_s), dtype=np.bool_)
+    bad[row[~np.isfinite(value) | (value < 0) | (value > ABSURD_S)]] = True
+    reasons = {
+        OCCASIONAL: (seconds[occasional] > 0).any(axis=0),
+        INCOMPLETE: other.get("missing_completions", np.zeros(len(root_s))) > 0,
+        OVERRUN: (own[inner] < -allowed[inner]).any(axis=0),
+        JUMPED: root_s > JUMP * pd.Series(root_s).median(),
+        BAD_TIME: bad | ~(root_s > 0),
+    }
+    left_out = np.full(len(root_s), "", dtype=object)
     for reason, applies in reasons.items():
-        left_out[applies.reindex(steps, fill_value=False).to_numpy(dtype=bool)] = reason
+        left_out[applies] = reason
     return left_out
 
 
-def _truncated_share(scalars: pd.DataFrame, limit: int | None) -> pd.Series:
+def _truncated_share(scalars: Columns, limit: int | None) -> npt.NDArray[np.float64]:
     """The share of truncated responses, from the logged share of the batch's longest; NaN where it is not known.
 
     These were truncated only where the longest is as long as `limit`, the longest allowed length.
     """
-    longest = scalars.get("max_response_length", pd.Series(np.nan, index=scalars.index))
-    logged = scalars["truncated_share"]
-    share = logged.where(longest == limit)
-    return share.mask((longest < limit) & logged.notna(), 0.0) if limit else share
-
-
-def _is_rounded(phases: pd.DataFrame) -> bool:
-    return "rounding" in phases and bool(phases["rounding"].notna().any())
-
-
-def _own_rounding(phases: pd.DataFrame) -> pd.DataFrame:
-    """The largest error of each phase's own seconds by step: its own rounding and its children's."""
-    rounding = phases[["step", "name", "parent", "rounding"]].fillna({"rounding": 0.0})
-    own = rounding[["step", "name", "rounding"]]
-    children = rounding.dropna(subset="parent")[["step", "parent", "rounding"]].rename(columns={"parent": "name"})
-    both = pd.concat([own.astype({"name": str}), children.astype({"name": str})])
-    return both.groupby(["step", "name"])["rounding"].sum().unstack("name")
+    logged, most = scalars["truncated_share"], math.nan if limit is None else limit
+    longest = scalars.get("max_response_length", np.full(len(logged), np.nan))
+    shorter = (longest < most) & ~np.isnan(logged)
+    return np.where(longest == most, logged, np.where(shorter, 0.0, np.nan))
 
 
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
@@ -168,27 +188,19 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
         return _counted_steps(runs, 0 if results else warmup_steps)
     parts = [_counted_steps(steps, warmup_steps), _counted_steps(results, 0)]
     wide = pd.concat([part for part, _ in parts], ignore_index=True)
-    return _in_order(wide), [verdict for _, found in parts for verdict in found]
+    return wide[_in_order(map(str, wide.columns))], [verdict for _, found in parts for verdict in found]
 
 
-def _in_order(wide: pd.DataFrame) -> pd.DataFrame:
-    rest = [c for c in wide.columns if c not in KEYS]
-    timed = [c for prefix in (PHASE, OWN, ROUNDING) for c in rest if c.startswith(prefix)]
-    return wide[KEYS + timed + sorted(set(rest) - set(timed))]
+def _in_order(names: Iterable[str]) -> list[str]:
+    rest = [name for name in names if name not in KEYS]
+    timed = [name for prefix in (PHASE, OWN, ROUNDING) for name in rest if name.startswith(prefix)]
+    return KEYS + timed + sorted(set(rest) - set(timed))
 
 
 def _counted_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
-    frames, verdicts = [], []
-    for run in runs:
-        try:
-            frames.append(wide_run(run))
-        except UserError as error:
-            verdicts.append(Verdict("error", "run-left-out", f"run {run.run_id} is left out: {error}"))
-    if not frames:
-        empty = pd.DataFrame({name: pd.Series(dtype=object) for name in KEYS})
-        return empty.astype({"counted": bool, "resumed": bool}), verdicts
-    # Copied, because columns of one run alone fragment the table, and pandas warns of that.
-    wide = pd.concat(frames, ignore_index=True).copy()
+    wide, verdicts = _all_rows(runs)
+    if not len(wide):
+        return wide, verdicts
     wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     if SAMPLES_S in wide:
         # Generation returned its memory, so the step has to allocate its own again.
@@ -206,11 +218,52 @@ def _counted_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame
     elsewhere = wide[slot].merge(dropped, on=slot, how="left", indicator=True)["_merge"] == "both"
     wide.loc[elsewhere.to_numpy() & (wide["left_out"] == "").to_numpy(), "left_out"] = ELSEWHERE
     wide["counted"] = wide["left_out"] == ""
-    for run_id, rows in wide.groupby("run_id", sort=False):
-        if not rows["counted"].any():
-            text = f"run {run_id}: none of its {len(rows)} steps counts ({warmup_steps} are warm-up)"
+    for run_id, counted in wide.groupby("run_id", sort=False)["counted"]:
+        if not counted.any():
+            text = f"run {run_id}: none of its {len(counted)} steps counts ({warmup_steps} are warm-up)"
             verdicts.append(Verdict("error", "no-counted-steps", text))
-    return _in_order(wide), verdicts
+    return wide, verdicts
+
+
+def _all_rows(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[Verdict]]:
+    """The rows of all runs that can be read, and a finding for each of the others."""
+    verdicts: list[Verdict] = []
+
+    def columns() -> Iterator[Columns]:
+        for run in runs:
+            try:
+                yield wide_run(run)
+            except UserError as error:
+                verdicts.append(Verdict("error", "run-left-out", f"run {run.run_id} is left out: {error}"))
+
+    # In two stages: the small arrays of a thousand runs would leave holes of their size in the memory.
+    read, stages = columns(), []
+    while some := list(islice(read, _RUNS_AT_A_TIME)):
+        keys, names, values = _stacked(some)
+        stages.append(keys | dict(zip(names, values, strict=True)))
+    if not stages:
+        empty = pd.DataFrame({name: pd.Series(dtype=object) for name in KEYS})
+        return empty.astype({"counted": bool, "resumed": bool}), verdicts
+    keys, names, values = _stacked(stages)
+    rows = pd.DataFrame(keys).astype({"left_out": object})
+    return pd.concat([rows, pd.DataFrame(values.T, columns=names, copy=False)], axis=1), verdicts
+
+
+def _stacked(parts: Sequence[Columns]) -> tuple[Columns, list[str], npt.NDArray[np.float64]]:
+    """The rows of all parts: the columns of `KEYS`, and the names and values of the others, NaN where a part has none.
+
+    One block of memory is filled in place: pandas' `concat` takes that of several.
+    """
+    keys = {name: np.concatenate([part[name] for part in parts]) for name in KEYS}
+    names = _in_order(dict.fromkeys(name for part in parts for name in part))[len(KEYS) :]
+    values, start = np.full((len(names), len(keys["step"])), np.nan), 0
+    for part in parts:
+        end = start + len(part["step"])
+        for name, row in zip(names, values, strict=True):
+            if name in part:
+                row[start:end] = part[name]
+        start = end
+    return keys, names, values
 
 
 def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
@@ -249,6 +302,11 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
     ]
 
 
+def counted_rows(wide: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The counted rows with those of the columns that there are: a copy of all columns takes too much memory."""
+    return wide[[name for name in wide.columns if name in columns]][wide["counted"].astype(bool)]
+
+
 def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     """The steps that threw completions away, so that their tokens and lengths are not of all that was generated.
 
@@ -264,7 +322,7 @@ def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
 def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:
     """Leaves out and reports the rows of windows whose steps not all runs have (`join_windows`)."""
     verdicts = []
-    others = wide.loc[apart]
+    others = wide.loc[apart, ["factors", "seed", "step", "left_out"]]
     others = others[others["left_out"] == ""]
     wide.loc[others.index, "left_out"] = OTHER_WINDOW
     for (factors, seed), rows in others.groupby(["factors", "seed"], sort=False):
@@ -289,7 +347,8 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
     `imported` are the runs that were trained elsewhere: their settings cannot be changed.
     """
     verdicts = []
-    for (_, seed), rows in wide.groupby(["factors", "seed"], sort=False):
+    every = wide[["factors", "seed", "run_id", "step", "left_out"]]
+    for (_, seed), rows in every.groupby(["factors", "seed"], sort=False):
         affected = rows.index[rows["left_out"] == OCCASIONAL]
         if affected.empty:
             continue
@@ -317,21 +376,7 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
 
 
 def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> Iterator[Verdict]:
-    for run_id, rows in wide[wide["left_out"] == reason].groupby("run_id", sort=False):
-        text = f"run {run_id}: left out of every number, in all arms: step {join_first(list(rows['step']))} ({reason})"
+    left_out = wide.loc[wide["left_out"] == reason, ["run_id", "step"]]
+    for run_id, steps in left_out.groupby("run_id", sort=False)["step"]:
+        text = f"run {run_id}: left out of every number, in all arms: step {join_first(list(steps))} ({reason})"
         yield Verdict("error", "step-left-out", text)
-
-
-def samples(runs: Sequence[Run], name: str, wide: pd.DataFrame) -> pd.DataFrame:
-    """One row per sample of the counted steps: run_id, arm, factors, step, value."""
-    frames = []
-    for run in runs:
-        rows = run.steps[(run.steps["kind"] == "sample") & (run.steps["name"] == name)]
-        if len(rows):
-            frame = rows[["step", "value"]].assign(run_id=run.run_id, arm=run.arm, factors=run.factors_key)
-            frames.append(frame)
-    if not frames:
-        return pd.DataFrame({c: pd.Series(dtype=object) for c in ("step", "value", "run_id", "arm", "factors")})
-    everything = pd.concat(frames, ignore_index=True)
-    counted = wide.loc[wide["counted"], ["run_id", "step"]]
-    return everything.merge(counted, on=["run_id", "step"])

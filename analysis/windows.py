@@ -56,7 +56,9 @@ def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFr
     not all steps of their window.
     """
     joined, apart, verdicts = [], [], []
-    for (_, seed), rows in wide.groupby(["factors", "seed"], sort=False):
+    every = wide[["factors", "seed", "run_id", "step", STEPS_LOGGED]]
+    one_size = every[STEPS_LOGGED].nunique() <= 1
+    for (_, seed), rows in () if one_size else every.groupby(["factors", "seed"], sort=False):
         if _alike(rows):
             continue
         window = _windows(rows)
@@ -68,7 +70,7 @@ def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFr
         here = rows[window.map(changes & complete)]
         apart.append(rows.index[window.map(changes & ~complete)])
         if len(here):
-            joined.append((here.index, _joined(here, window[here.index], timers)))
+            joined.append((here.index, _joined(wide.loc[here.index], window[here.index], timers)))
             ends = list(here["step"].groupby(window[here.index]).max())
             text = (
                 f"seed {seed}: the runs' rows stand for different numbers of steps, and are compared by their means "

@@ -15,7 +15,9 @@ from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import STEP
 from analysis.runs import PlanRead
 from analysis.speedup import paired_steps
+from analysis.wide import counted_rows
 from analysis.windows import first_steps
+from trainers.logs.record import STEPS_LOGGED
 
 # The number of pairs grows with the square of the seeds, and these are enough to show the spread.
 MOST_SEEDS = 12
@@ -36,7 +38,7 @@ def noise_table(wide: pd.DataFrame, plan: PlanRead, comparable: Comparable = ALL
     wider, because their work differs too. Arms that are not `comparable` are in neither.
     """
     rows: list[dict[str, object]] = []
-    counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
+    counted = counted_rows(wide, "factors", "arm", "seed", "step", STEPS_LOGGED, STEP)
     for factors in wide["factors"].unique():
         here = counted[counted["factors"] == factors]
         for arm, other in repetitions(plan, factors, comparable):

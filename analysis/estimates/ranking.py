@@ -16,7 +16,7 @@ from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.factors import factors_label
 from analysis.runs import PlanRead, Run, rows_of
 from analysis.speedup import TOKENS
-from analysis.wide import ROUNDING
+from analysis.wide import ROUNDING, counted_rows
 
 COLUMNS = [
     *("factors", "arm", "workload", "rank", "runs", "steps", "step_s", "tokens_per_s", "ratio", "low", "high"),
@@ -38,9 +38,9 @@ def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, resam
     1, otherwise `not resolved`, as with a single pair of runs. Settings with other completions or machines have no
     ratio, and `why`.
     """
-    counted = wide[wide["counted"].astype(bool)] if len(wide) else wide
     groups: dict[str, dict[Setting, pd.DataFrame]] = {}
     if plan.engines_only:
+        counted = counted_rows(wide, "arm", "factors", *_KEY, STEP, ROUNDING + "step", TOKENS, LONGEST)
         for (arm, factors), rows in counted.groupby(["arm", "factors"], sort=False):
             groups.setdefault(_of_workload(str(factors)), {})[str(arm), str(factors)] = rows
     ranked: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ from analysis.estimates.equal_work import GENERATION, LONGEST
 from analysis.factors import at
 from analysis.runs import PlanRead, Run
 from analysis.speedup import MEAN_LENGTH, TOKENS
+from analysis.wide import counted_rows
 from common.verdicts import Verdict
 
 # From this ratio of lengths on the replay's ratio may differ from that in training.
@@ -57,8 +58,9 @@ def replay_sample(
     for arm in chain[1:]:
         if reasons := different_conditions(of_arm[chain[0]], of_arm[arm]):
             return None, f"the replays ran with {'; '.join(reasons.values())}"
-    here = wide[wide["counted"].astype(bool) & (wide["factors"] == factors)]
     keys, names = ["seed", "step"], [GENERATION, TOKENS, LONGEST]
+    here = counted_rows(wide, "factors", "arm", *keys, *names)
+    here = here[here["factors"] == factors]
     if not set(names) <= set(here):
         return None, "the replays have no lengths"
     steps = [here.loc[here["arm"] == arm, [*keys, *names]].set_index(keys) for arm in chain]
@@ -79,7 +81,7 @@ def replay_sample(
 def replay_verdicts(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> Iterator[Verdict]:
     """Warns where a replay has other lengths than the arm that it explains, or another machine."""
     chains = chains_of(plan)
-    counted = wide[wide["counted"].astype(bool)]
+    counted = counted_rows(wide, "factors", "arm", MEAN_LENGTH, LONGEST)
     pairs = {pair for arm, chain in chains.items() for pair in ((plan.baseline, chain[0]), (arm, chain[-1]))}
     for factors in counted["factors"].unique():
         here = counted[counted["factors"] == factors]

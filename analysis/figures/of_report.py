@@ -19,16 +19,14 @@ from analysis.figures.over_steps import (
 from analysis.figures.ratios import estimates_figure, paired_figure
 from analysis.figures.sweeps import ranking_figure, sweep_figures
 from analysis.figures.thinning import with_tokens_per_second
+from analysis.lengths import ReducedLengths
 from analysis.phases import category_table
 from analysis.runs import PlanRead
 from analysis.wide import PHASE
 
 
-def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.DataFrame) -> list[Figure]:
-    """The figures of a report's tables (`Content.tables`) in order, without those that have no data.
-
-    `lengths` are the counted steps' samples of `response_length`.
-    """
+def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: ReducedLengths) -> list[Figure]:
+    """The figures of a report's tables (`Content.tables`) in order, without those that have no data."""
     wide, estimates, noise = tables["steps"], tables["estimates"], tables["noise"]
     if not len(wide):
         return []
@@ -39,7 +37,7 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
         phase_bars(category_table(tables["phases"], "step")),
         paired_figure(wide, plan, estimates, noise),
         over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
-        length_figure(lengths, plan) if len(lengths) else length_scalars_figure(wide, plan),
+        length_figure(lengths.counts, plan) if len(lengths.counts) else length_scalars_figure(wide, plan),
         straggler_figure(wide, plan, tables["stragglers"], lengths),
         *reward_figures(wide, plan, tables["rewards"]),
         reward_distribution(wide, plan),

@@ -14,9 +14,10 @@ import pandas as pd
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, once
 from analysis.figures.panels import listed, log_ticks, panel_name, panels
 from analysis.figures.thinning import LEAST_RUNS, cumulative_shares, length_histogram, over_runs, series, wants_log
+from analysis.lengths import ReducedLengths
 from analysis.reward_change import first_of
 from analysis.runs import PlanRead, rows_of
-from analysis.stragglers import lengths_by_step, mean_and_longest
+from analysis.stragglers import mean_and_longest
 from analysis.wide import REWARD, SINGLE_REWARD
 from common.verdicts import count_of
 from trainers.registry import single_rewards
@@ -156,23 +157,19 @@ def _lines(frame: pd.DataFrame, plan: PlanRead, y: Callable[[str], Any], band: b
 
 
 def straggler_figure(
-    wide: pd.DataFrame,
-    plan: PlanRead,
-    stragglers: pd.DataFrame | None = None,
-    lengths: pd.DataFrame | None = None,
+    wide: pd.DataFrame, plan: PlanRead, stragglers: pd.DataFrame, lengths: ReducedLengths
 ) -> Figure | None:
     """The length bubble over the steps by arm: 1 - mean / longest response, as logged or from the single lengths.
 
     The text alternative has the numbers of the stragglers table.
     """
     texts = []
-    if stragglers is not None and len(stragglers):
+    if len(stragglers):
         known = stragglers.replace([math.inf, -math.inf], math.nan).dropna(subset=["straggler_ratio", BUBBLE])
         for r in rows_of(known):
             ratios = f"longest over mean {r.straggler_ratio:.3g}, length bubble {r.length_bubble:.3g}"
             texts.append(f"{panel_name(r.arm, r.factors)}: {ratios}")
-    single = lengths if lengths is not None and len(lengths) else pd.DataFrame({"value": []})
-    mean, longest = mean_and_longest(wide, lengths_by_step(single))
+    mean, longest = mean_and_longest(wide, lengths.by_step)
     good = (mean >= 0) & (longest > 0) & (mean <= longest) & np.isfinite(longest)
     return over_steps(
         wide.assign(**{BUBBLE: (1 - mean / longest).where(good)}),
@@ -213,16 +210,16 @@ def _distribution(
     return Figure(name, title, caption, alt_text, _draw(frame, layers, arms, 100), "steps" if name != LENGTHS else "")
 
 
-def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
-    """Distribution of response lengths by arm."""
-    frame = length_histogram(lengths)
+def length_figure(counts: pd.DataFrame, plan: PlanRead) -> Figure | None:
+    """Distribution of response lengths by arm (`ReducedLengths.counts`)."""
+    frame = length_histogram(counts)
     if frame.empty:
         return None
-    finite = lengths[np.isfinite(lengths["value"].astype(float))]
-    stats = finite.groupby("arm", sort=False)["value"].agg(["mean", "max", "size"])
+    finite = counts[np.isfinite(counts["value"].astype(float))]
     texts = (
-        f"{arm}: mean {s['mean']:.4g}, longest {s['max']:.0f}, {count_of(int(s['size']), 'response')}"
-        for arm, s in stats.iterrows()
+        f"{arm}: mean {np.average(of['value'], weights=of['count']):.4g}, longest {of['value'].max():.0f}, "
+        f"{count_of(int(of['count'].sum()), 'response')}"
+        for arm, of in finite.groupby("arm", sort=False)
     )
     return _distribution(
         frame.assign(value=frame["start"], order=frame["start"]),
@@ -237,7 +234,8 @@ def length_figure(lengths: pd.DataFrame, plan: PlanRead) -> Figure | None:
 
 def length_scalars_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     """Mean and longest response over the steps, where the log lacks single lengths."""
-    counted = wide[wide["counted"].astype(bool)]
+    columns = ["run_id", "arm", "step", "counted", MEAN, LONGEST]
+    counted = wide.loc[wide["counted"].astype(bool), [name for name in columns if name in wide]]
     kinds = {"longest": LONGEST, "mean": MEAN}
     parts = [series(counted, column).assign(what=what) for what, column in kinds.items()]
     frame = pd.concat([p for p in parts if len(p)], ignore_index=True) if any(map(len, parts)) else pd.DataFrame()
@@ -315,7 +313,7 @@ def reward_distribution(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     """The counted steps' mean rewards by arm, as cumulative shares."""
     if REWARD not in wide:
         return None
-    counted = wide[wide["counted"].astype(bool)]
+    counted = wide.loc[wide["counted"].astype(bool), ["arm", REWARD]]
     rewards = pd.DataFrame({"arm": counted["arm"], "value": pd.to_numeric(counted[REWARD], errors="coerce")})
     rewards = rewards[np.isfinite(rewards["value"])]
     frame = cumulative_shares(rewards)

@@ -87,7 +87,10 @@ def with_tokens_per_second(wide: pd.DataFrame) -> pd.DataFrame:
 
 
 def length_histogram(lengths: pd.DataFrame, bins: int = 40) -> pd.DataFrame:
-    """Share of an arm's responses by length, in bins that all arms share: arm, start, end, share."""
+    """Share of an arm's responses by length (`ReducedLengths.counts`), in bins that all arms share.
+
+    Columns: arm, start, end, share.
+    """
     names = ["arm", "start", "end", "share"]
     values = lengths["value"].astype(float)
     lengths = lengths[np.isfinite(values)]
@@ -99,9 +102,9 @@ def length_histogram(lengths: pd.DataFrame, bins: int = 40) -> pd.DataFrame:
     edges = np.arange(math.floor(low), high + 1 + width, width)
     parts = []
     for arm, group in lengths.groupby("arm", sort=False):
-        counts, _ = np.histogram(group["value"].astype(float), bins=edges)
+        counts, _ = np.histogram(group["value"].astype(float), bins=edges, weights=group["count"])
         # A last bin of no width closes the outline.
-        shares, ends = np.append(counts / len(group), 0.0), np.append(edges[1:], edges[-1])
+        shares, ends = np.append(counts / group["count"].sum(), 0.0), np.append(edges[1:], edges[-1])
         parts.append(pd.DataFrame({"arm": arm, "start": edges, "end": ends, "share": shares}))
     return pd.concat(parts, ignore_index=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from analysis.report.markdown import markdown
 from analysis.report.page import html_page
 from analysis.verdict.verdict_block import print_verdict
 from common.errors import UserError
-from common.files import write_bytes
+from common.files import atomic_path, write_bytes
 from common.verdicts import REPORT_FORMAT, ReportFile, count_of
 
 # Tables of rare options, which are not written without rows.
@@ -65,11 +64,9 @@ def write_table(frame: pd.DataFrame, stem: Path) -> list[Path]:
     """Writes a table as CSV and parquet, floats in full."""
     table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     paths = [stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.parquet")]
-    csv, parquet = io.BytesIO(), io.BytesIO()
-    pyarrow.csv.write_csv(table, csv)
-    pyarrow.parquet.write_table(table, parquet, compression="zstd")
-    write_bytes(paths[0], csv.getvalue())
-    write_bytes(paths[1], parquet.getvalue())
+    with atomic_path(paths[0]) as csv, atomic_path(paths[1]) as parquet:
+        pyarrow.csv.write_csv(table, csv)
+        pyarrow.parquet.write_table(table, parquet, compression="zstd")
     return paths
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +20,12 @@ from analysis.estimates.replays import replay_verdicts
 from analysis.estimates.speedup_table import estimate_table
 from analysis.fairness import Setting, config_settings, fairness_verdicts, reported_settings, settings_table
 from analysis.installed import environment_table, mixed_origin_verdicts, origin_verdicts
+from analysis.lengths import ReducedLengths, counted_lengths
 from analysis.nodes import node_terms, nodes_of, slow_node_verdicts, with_nodes
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.report.provenance import runs_table
 from analysis.reward_change import rewards_table
-from analysis.roofline.floors import Floors, floors_of
+from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.run_checks import (
@@ -41,7 +42,7 @@ from analysis.suggestions import Suggestion, suggestions
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.engines_alone import with_engines_alone
 from analysis.verdict.verdict_table import verdict_table
-from analysis.wide import samples, wide_steps
+from analysis.wide import wide_steps
 from common.contracts import VerdictFile
 from common.findings import Finding, Preflight, read_preflight
 from common.verdicts import Verdict, count_of, worst_first
@@ -59,7 +60,7 @@ class Rest:
     """What a report has besides its answer."""
 
     tables: dict[str, pd.DataFrame]
-    lengths: pd.DataFrame
+    lengths: ReducedLengths
     settings: dict[str, list[Setting]]
     verdicts: list[Verdict]
 
@@ -91,8 +92,8 @@ class Content:
         return self._rest.tables
 
     @property
-    def lengths(self) -> pd.DataFrame:
-        """The counted steps' samples of response_length."""
+    def lengths(self) -> ReducedLengths:
+        """The response lengths of the counted steps."""
         return self._rest.lengths
 
     @property
@@ -163,9 +164,11 @@ def read_content(
     before = read_preflight(preflight or results / "preflight.json", plan.experiment)
     runs, verdicts = read_runs(plan, results, stacks)
     wide, more = wide_steps(runs, plan.warmup_steps)
+    readable = set(wide["run_id"])
+    runs = [run for run in runs if run.run_id in readable]
     floors = floors_of(wide, runs)
-    wide = with_work(wide, runs, floors, plan.baseline)
-    runs = [r for r in runs if r.run_id in set(wide["run_id"])]
+    wide, of_floors = with_work(wide, runs, floors, plan.baseline), list(work_verdicts(wide, runs, floors))
+    del floors  # thirty arrays over all steps
     nodes = nodes_of(runs, results)
     before = with_nodes(before, nodes, plan)
     trees = list(dict.fromkeys(r.tree for r in runs))
@@ -183,7 +186,7 @@ def read_content(
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
         answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *slow_node_verdicts(nodes)]
-        return _rest(plan, runs, trees, tables, divisible, floors, before, results, answered)
+        return _rest(plan, runs, trees, tables, divisible, of_floors, before, results, answered)
 
     return Content(plan, runs, trees, arm_verdicts, others, read, before, rest)
 
@@ -194,7 +197,7 @@ def _rest(
     trees: list[TimerTree],
     answered: dict[str, pd.DataFrame],
     divisible: Comparable,
-    floors: Floors,
+    of_floors: Sequence[Verdict],
     before: Preflight | None,
     results: Path,
     verdicts: list[Verdict],
@@ -203,9 +206,9 @@ def _rest(
     wide = answered["steps"]
     of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
-    lengths = samples(runs, "response_length", wide)
+    lengths = counted_lengths(runs, wide)
     completions, without = read_samples(runs, results)
-    verdicts = [*verdicts, *phase_verdicts(phases), *without, *work_verdicts(wide, runs, floors)]
+    verdicts = [*verdicts, *phase_verdicts(phases), *without, *of_floors]
     verdicts += _run_verdicts(runs, plan, wide, lengths)
     settings = {
         "config": config_settings(runs, plan),
@@ -220,7 +223,7 @@ def _rest(
         "noise": noise_table(wide, plan, divisible),
         "comparison": answered["comparison"],
         "waterfall": waterfall_table(wide, category_table(phases, "step")),
-        "stragglers": straggler_table(wide, runs, plan, lengths),
+        "stragglers": straggler_table(wide, runs, plan, lengths.by_step),
         "gate": answered["gate"],
         "samples": completions,
         "phase_speedups": phase_speedups(wide, plan, trees, divisible.refused),
@@ -254,7 +257,7 @@ def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Pa
     }
 
 
-def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
+def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: ReducedLengths) -> Iterator[Verdict]:
     """The verdicts about the runs, their machines and their settings."""
     yield from replay_verdicts(wide, runs, plan)
     yield from fairness_verdicts(runs, plan)
@@ -265,7 +268,7 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
     yield from busy_machine_verdicts(runs, wide)
     yield from reward_verdicts(wide, runs)
     yield from _missing_arms(runs, plan)
-    if runs and lengths.empty:
+    if runs and lengths.counts.empty:
         yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")
 
 

@@ -11,8 +11,8 @@ import pandas as pd
 from analysis.factors import at
 from analysis.report.cells import fixed
 from analysis.report.content import Content
-from analysis.roofline.floors import floors_of
-from analysis.roofline.setup import DecodeSetup
+from analysis.roofline.floors import completions_of
+from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.roofline.work import (
     COMPUTE_S,
     FLOOR_BASIS,
@@ -45,13 +45,14 @@ def floor_lines(content: Content) -> list[str]:
     floored = wide["counted"].astype(bool) & wide[FLOOR_S].notna() if FLOOR_S in wide else pd.Series(dtype=bool)
     if not floored.any():
         return []
-    floors = floors_of(wide, content.runs)
-    responses = pd.Series(floors.completions, index=wide.index)
+    setups = {run.run_id: setup_of(run) for run in content.runs}
+    responses = pd.Series(completions_of(wide, setups)[0], index=wide.index)
     assumptions: dict[str, list[str]] = defaultdict(list)
     sums = []
-    for (factors, arm), rows in wide[floored].groupby(["factors", "arm"], sort=False):
+    used = ["run_id", "factors", "arm", FLOOR_BASIS, FLOOR_S, WEIGHT_S, KV_S, COMPUTE_S, GENERATION_S]
+    for (factors, arm), rows in wide[used][floored].groupby(["factors", "arm"], sort=False):
         name = f"{arm}{at(str(factors))}"
-        setup = floors.setups[str(rows["run_id"].iloc[0])]
+        setup = setups[str(rows["run_id"].iloc[0])]
         parts = [*_setup_texts(setup), _responses_text(rows, responses[rows.index]), *setup.assumed]
         assumptions["; ".join(parts)].append(name)
         sums.append(f"{name}: {_sum_text(rows)}")

@@ -61,7 +61,7 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
     `slurm_job_ids` and `hosts` are those of every attempt that the numbers come from, `sources` the files or runs that
     an imported run was read from, `spec` the run's file below results/<experiment>. Times are UTC.
     """
-    by_run = dict(iter(wide.groupby("run_id")))
+    by_run = dict(iter(wide[["run_id", "attempt", "counted"]].groupby("run_id")))
     rows = []
     for run in runs:
         steps, folder = by_run[run.run_id], results / "runs" / run.run_id

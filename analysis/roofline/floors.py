@@ -70,14 +70,13 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     places = _places(wide)
     generation = category_s(wide, runs, OWN, "generation")
     roof, has_roof = _roofs(wide, setups)
-    declared = _by_run(wide, {run_id: setup.completions or np.nan for run_id, setup in setups.items()})
+    completions, declared = completions_of(wide, setups)
     of_data = _by_run(wide, {run_id: setup.shortest_prompt or 0 for run_id, setup in setups.items()})
     # The log does not say which prompt had which response, so the shortest prompt counts for all.
     of_step = _column(wide, "prompt_length/min")
     prompt = np.fmax(of_step, of_data)
     # Absurd numbers overflow; a floor that is not finite does not count.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        completions = _completions(wide, declared)
         by_lengths = _lengths(wide, runs, places, prompt)
         mean, longest = _column(wide, "mean_response_length"), _column(wide, "max_response_length")
         by_scalars = work_from_scalars(completions, mean, longest, prompt)
@@ -202,32 +201,32 @@ def _roof_of_setup(setup: DecodeSetup) -> Roof | None:
     )
 
 
-def _completions(wide: pd.DataFrame, declared: Array) -> Array:
-    """Responses of a step by its token counts, otherwise by its settings."""
+def completions_of(wide: pd.DataFrame, setups: Mapping[str, DecodeSetup]) -> tuple[Array, Array]:
+    """Responses of a step by its token counts, otherwise by its settings; and those by its settings."""
+    declared = _by_run(wide, {run_id: setup.completions or np.nan for run_id, setup in setups.items()})
     mean = _column(wide, "mean_response_length")
-    by_all = _column(wide, "perf/total_num_tokens") / (mean + _column(wide, "prompt_length/mean"))
-    by_responses = _column(wide, "response_tokens") / mean
     found = declared
-    for quotient in (by_responses, by_all):
-        whole = np.rint(quotient)
-        found = np.where((whole >= 1) & (np.abs(quotient - whole) < _WHOLE_TO), whole, found)
-    return found
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        by_all = _column(wide, "perf/total_num_tokens") / (mean + _column(wide, "prompt_length/mean"))
+        by_responses = _column(wide, "response_tokens") / mean
+        for quotient in (by_responses, by_all):
+            whole = np.rint(quotient)
+            found = np.where((whole >= 1) & (np.abs(quotient - whole) < _WHOLE_TO), whole, found)
+    return found, declared
 
 
 def _lengths(wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, Rows], prompt: Array) -> Work:
     """The work by the lengths of each step's responses; NaN where they are not logged."""
-    at: list[Rows] = [np.array([], dtype=np.intp)]
-    lengths: list[Array] = [np.array([], dtype=np.float64)]
-    steps = wide["step"].to_numpy()
+    unknown, steps = np.full(len(wide), np.nan), wide["step"].to_numpy()
+    work = Work(unknown, unknown.copy(), unknown.copy(), prompt)
     for run in runs:
         if run.run_id not in places:
             continue
-        logged = ((run.steps["name"] == "response_length") & (run.steps["kind"] == "sample")).to_numpy(bool)
-        if not logged.any():
-            continue
+        of_step, lengths = run.lengths
         here = places[run.run_id]
         order = here[np.argsort(steps[here], kind="stable")]
-        found = np.searchsorted(steps[order], run.steps["step"].to_numpy()[logged])
-        at.append(order[np.minimum(found, len(order) - 1)])
-        lengths.append(run.steps["value"].to_numpy(np.float64)[logged])
-    return work_from_lengths(np.concatenate(at), np.concatenate(lengths), prompt)
+        at = np.minimum(np.searchsorted(steps[order], of_step), len(order) - 1)
+        found = work_from_lengths(at, lengths, prompt[order])
+        for name in ("longest", "total", "own_positions"):
+            getattr(work, name)[order] = getattr(found, name)
+    return work

@@ -10,11 +10,13 @@ import pandas as pd
 
 from analysis.phases import RESIDUAL
 from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
-from analysis.wide import PHASE
+from analysis.wide import PHASE, counted_rows
 from analysis.windows import mean_of, steps_per_row
+from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.tree import CATEGORIES
 
 COLUMNS = ["factors", "arm", "part", "label", "seconds", "kind", "steps", "floor_steps"]
+_FLOOR = (FLOOR_S, WEIGHT_S, KV_S, COMPUTE_S)
 # kind: `floor` and `gap` divide generation where there is a floor.
 _LABELS: Mapping[str, tuple[str, str]] = {
     "weight_read": ("Weights read", "floor"),
@@ -40,7 +42,7 @@ def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFram
     weights and keys read, or arithmetic where that is more, and the time above the floor. Without such steps it is one
     part. The residual is what is left, and keeps its sign. An arm without timers inside the step has no parts.
     """
-    counted = wide[wide["counted"].astype(bool)]
+    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, PHASE + "step", GENERATION_S, *_FLOOR)
     rows: list[tuple[object, ...]] = []
     for (factors, arm), mine in categories.groupby(["factors", "arm"], sort=False):
         group = counted[(counted["factors"] == factors) & (counted["arm"] == arm)]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.of_report import figures_of
+from analysis.lengths import ReducedLengths, reduced
 from analysis.runs import PlanRead
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
@@ -31,7 +32,7 @@ class FigureTables:
     plan: PlanRead
     wide: pd.DataFrame
     categories: pd.DataFrame
-    lengths: pd.DataFrame
+    lengths: ReducedLengths
     waterfall: pd.DataFrame
     estimates: pd.DataFrame
     noise: pd.DataFrame
@@ -140,12 +141,14 @@ def noise_of(wide):
     return pd.DataFrame(rows, columns=["factors", "low", "high", "runs", "source", "step_low", "step_high"])
 
 
-def lengths_of(wide, each=40):
+def lengths_of(wide, each=40, all_are=None):
     random = np.random.default_rng(1)
     counted = wide.loc[wide["counted"], ["run_id", "arm", "factors", "step"]]
     many = counted.loc[counted.index.repeat(each)].reset_index(drop=True)
     arms = {a: i for i, a in enumerate(many["arm"].unique())}
-    return many.assign(value=np.round(random.gamma(3 + many["arm"].map(arms) / 4, 130)).astype(int))
+    many["value"] = np.round(random.gamma(3 + many["arm"].map(arms) / 4, 130)) if all_are is None else all_are
+    runs = many.groupby(["run_id", "arm"], sort=False)
+    return reduced((*key, (of["step"].to_numpy(), of["value"].to_numpy(float))) for key, of in runs)
 
 
 def stragglers_of(wide):

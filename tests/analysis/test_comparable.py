@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import make_results
 import pytest
 from test_comparison import ARMS, results, row
 
@@ -146,7 +147,7 @@ def test_one_run_under_two_names_is_told(tmp_path):
     (told,) = [v for v in comparable([base, arm], plan, wide_steps([base, arm], 0)[0])[1] if v.code == "same-source"]
     assert told.level == "warning" and "b (arm transformers), a (arm vllm)" in told.text
     # Other rows of one table are another run.
-    other = replace(arm, steps=arm.steps.assign(value=arm.steps["value"] * 2))
+    other = make_results.with_steps(arm, lambda steps: steps.assign(value=steps["value"] * 2))
     assert not [
         v for v in comparable([base, other], plan, wide_steps([base, other], 0)[0])[1] if v.code == "same-source"
     ]
@@ -156,7 +157,7 @@ def test_a_log_that_begins_after_the_warm_up_is_told(tmp_path):
     folder = two(tmp_path, {}, {})
     plan = replace(read_plan(folder / "plan.json"), warmup_steps=1)
     runs, _ = read_runs(plan, folder, None)
-    late = [replace(run, steps=run.steps.assign(step=run.steps["step"] + 100)) for run in runs]
+    late = [make_results.with_steps(run, lambda steps: steps.assign(step=steps["step"] + 100)) for run in runs]
     for some, left_out in ((runs, 1), (late, 0)):
         wide, verdicts = wide_steps(some, plan.warmup_steps)
         assert comparison_table(wide, plan)[0]["warmup_left_out"].tolist() == [left_out]

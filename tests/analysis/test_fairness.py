@@ -1,6 +1,7 @@
 """Which differences make arms unequal: only those in what both tell."""
 
-import pandas as pd
+from pathlib import Path
+
 import pytest
 
 from analysis.fairness import fairness_verdicts
@@ -22,7 +23,7 @@ def run(arm, seed=0, hardware=None, inputs=None, workload=None):
     spec = {"trainer": "trl", "engine": "vllm", "workload": workload or {}}
     done = {"hardware": hardware or {}, "inputs": inputs or {}}
     tree = tree_named("trl-1.16")
-    return Run(f"{arm}-{seed}", arm, seed, {}, spec, done, None, None, (1,), tree, pd.DataFrame())
+    return Run(f"{arm}-{seed}", arm, seed, {}, spec, done, None, None, (1,), tree, Path("no file"))
 
 
 def told(*runs):

@@ -18,6 +18,7 @@ from analysis.figures.panels import seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.sweeps import sweep_figures
 from analysis.figures.thinning import over_runs
+from analysis.lengths import reduced
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
@@ -177,7 +178,8 @@ def scarce(kind):
         return dataclasses.replace(full, estimates=full.estimates[:0], noise=full.noise[:0])
     full = made.tables_of(["vllm", "sglang"], seeds=1, steps=4)
     full = dataclasses.replace(full, wide=full.wide.drop(columns="response_tokens"))
-    empty = {name: getattr(full, name)[:0] for name in ("lengths", "waterfall", "estimates", "noise", "stragglers")}
+    empty = {name: getattr(full, name)[:0] for name in ("waterfall", "estimates", "noise", "stragglers")}
+    empty["lengths"] = reduced(())
     if kind == "one run":
         wide = full.wide[full.wide["arm"] == "vllm"]
         return dataclasses.replace(full, wide=wide, categories=made.categories_of(wide), **empty)
@@ -193,7 +195,7 @@ def scarce(kind):
         full,
         wide=full.wide.assign(**{name: value for name in numbers}),
         categories=full.categories.assign(own_mean_s=value),
-        lengths=full.lengths.assign(value=value),
+        lengths=made.lengths_of(full.wide, 3, value),
         waterfall=full.waterfall.assign(seconds=value),
         estimates=estimates,
         noise=full.noise.assign(low=value, high=value, step_low=value, step_high=value),

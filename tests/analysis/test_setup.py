@@ -1,7 +1,8 @@
 """What a run generated on: from its import, its resolved settings and its workload; nothing is guessed."""
 
+from pathlib import Path
+
 import make_results
-import pandas as pd
 import pytest
 from roofline_results import IMPORT, PHI, ROLLOUT, SXM, WORKLOAD
 from roofline_results import trained as trained_run
@@ -34,7 +35,7 @@ SEPARATE, ONE_STEP_OFF, FULLY = VERL_0_9_1_OVERLAPPING
 
 def a_run(spec, done, *, tree=VERL_0_9_1, inputs=None, engine="vllm", trainer="verl"):
     whole = {"trainer": trainer, "engine": engine, "workload": WORKLOAD, "options": {}, "trainer_args": {}} | spec
-    return Run("r", "a", 0, {}, whole, done, inputs, None, (1,), tree, pd.DataFrame())
+    return Run("r", "a", 0, {}, whole, done, inputs, None, (1,), tree, Path("no file"))
 
 
 def trained(settings=None, gpus=None, workload=None, **more):

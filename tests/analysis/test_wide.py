@@ -2,6 +2,7 @@
 
 import json
 
+import make_results
 import numpy as np
 import pytest
 from roofline_results import trained
@@ -133,11 +134,15 @@ def test_as_long_as_the_longest_of_the_batch_is_not_truncated(tmp_path, facts, s
     assert len(told) == np.isnan(shares).any() and all("import.max_response_length" in text for text in told)
 
 
+def three_quarters_clipped(steps):
+    return steps.assign(value=steps["value"].mask(steps["name"] == "response_length/clip_ratio", 0.75))
+
+
 def test_a_trained_run_has_its_own_limit(tmp_path):
     """As the settings that it held say; else as its workload does (31,744)."""
     cut = trained(tmp_path, [10, 20, 20, 20], "vllm", **{"data.max_response_length": 20})
     whole = trained(tmp_path, [10, 20, 20, 20], "sglang")
+    cut, whole = (make_results.with_steps(run, three_quarters_clipped) for run in (cut, whole))
     for run, share in ((cut, 0.75), (whole, 0.0)):
-        run.steps.loc[run.steps["name"] == "response_length/clip_ratio", "value"] = 0.75
         assert wide_run(run)["truncated_share"].tolist() == [share] * 4
     assert not [v for v in wide_steps([cut, whole], 0)[1] if v.code == "truncation-unknown"]

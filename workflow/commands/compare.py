@@ -145,7 +145,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         flags.append(f"--names {','.join('ENGINE' if arm.engine == UNKNOWN else arm.name for arm in arms)}")
         gains.append("the engines' settings and floors")
     # Of a log with the step's seconds alone, every release says the same.
-    phases = {run.arm: run.steps.loc[run.steps["kind"] == "phase", "name"].nunique() for run in content.runs}
+    phases = {run.arm: run.steps.groupby("kind", observed=True)["name"].nunique()["phase"] for run in content.runs}
     divided = {run.arm: run for run in content.runs if phases[run.arm] > 1}
     if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
         lacking.append("release")
@@ -217,7 +217,8 @@ def _source_of(run: Run) -> str:
 
 def _range(runs: Sequence[Run], scalar: str, unit: str, scale: float) -> str:
     """A scalar of these runs with its unit, from its lowest to its highest; empty without it."""
-    rows = (run.steps[(run.steps["kind"] == "scalar") & (run.steps["name"] == scalar)] for run in runs)
+    tables = (run.steps for run in runs)
+    rows = (steps[(steps["kind"] == "scalar") & (steps["name"] == scalar)] for steps in tables)
     values = [scale * value for own in rows for value in own["value"]]
     ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []
     return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
