@@ -85,7 +85,7 @@ def wide_run(run: Run) -> Columns:
         "arm": np.full(len(steps), run.arm, dtype=object),
         "factors": np.full(len(steps), run.factors_key, dtype=object),
         "seed": np.full(len(steps), run.seed),
-        "step": steps,  # 32 bits, as in the run's file
+        "step": steps.astype(np.int64),
         **{name: tidy[name].to_numpy()[first] for name in ("attempt", "resumed", "overlap")},
         "counted": np.zeros(len(steps), dtype=np.bool_),
         "left_out": left_out,

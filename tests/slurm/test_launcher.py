@@ -650,7 +650,8 @@ def test_stale_files_of_submitit_and_empty_checkpoints_do_no_harm(run):
     for file in one.run.glob("checkpoints/*/*"):
         file.unlink()
     one.release()
-    one.finish(head)
+    said = one.ended(head)
+    assert head.returncode == 0, said
     assert [step for attempt, step in one.journal() if attempt == 2] == list(range(1, 9)), (
         "no checkpoint: from the start"
     )
