@@ -214,7 +214,7 @@ def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(run, tmp_pa
 def test_a_slow_node_of_the_cluster_is_found_by_the_measurements(run, tmp_path):
     slowed = (
         "import pathlib, sys, node.node_speed as speed; measure = speed.timed; "
-        "speed.timed = lambda action: [10 * second for second in measure(action)]; "
+        "speed.timed = lambda *action: [10 * second for second in measure(*action)]; "
         "speed.main(0, pathlib.Path(sys.argv[-1]))"
     )
     found = []
