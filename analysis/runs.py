@@ -18,7 +18,7 @@ from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_fi
 from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import fingerprint_of, read_json_object
-from common.verdicts import Verdict, looks_so_far
+from common.verdicts import Verdict, resolving_look
 from trainers.command import as_logged
 from trainers.registry import Trainer, brings_work, trainer_named
 from trainers.timers.lookup import tree_named
@@ -212,11 +212,9 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
 
 def without_unneeded(plan: PlanRead, results: Path) -> PlanRead:
     """The plan with the runs that its looks wanted (`seeds: {until, most}`); the others were never trained."""
-    looks = looks_so_far(lambda pairs: _optional(results / "looks" / f"{pairs}.json") or {}, plan.until, plan.most)
-    for _, found in looks:
-        if not found["more"]:
-            return replace(plan, runs=tuple(run for run in plan.runs if run in found["runs"]))
-    return plan
+    files = results / "looks"
+    found = resolving_look(lambda pairs: _optional(files / f"{pairs}.json") or {}, plan.until, plan.most)
+    return plan if found is None else replace(plan, runs=tuple(run for run in plan.runs if run in found[1]["runs"]))
 
 
 def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[Run], list[Verdict]]:

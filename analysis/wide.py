@@ -294,8 +294,7 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
             "truncation-unknown",
             f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {name} is the share that is "
             "as long as the longest of the batch. The longest allowed length shows whether those were truncated, but "
-            "it "
-            "is not known or is below that (for an imported run set import.max_response_length)",
+            "it is not known or is below that (for an imported run set import.max_response_length)",
         )
         for name, runs in unknown.items()
         for run, steps in runs.value_counts(sort=False).items()

@@ -147,6 +147,13 @@ def looks_so_far(
         yield pairs, found
 
 
+def resolving_look(
+    look: Callable[[int], Mapping[str, Any]], until: float, most: int
+) -> tuple[int, Mapping[str, Any]] | None:
+    """The first of `looks_so_far` after which no pair of runs is wanted; None while there is none."""
+    return next((made for made in looks_so_far(look, until, most) if not made[1]["more"]), None)
+
+
 def worst_first(verdicts: list[Verdict]) -> list[Verdict]:
     """Errors, then warnings, then notes, else in the given order; without duplicates."""
     weight = {"error": 0, "warning": 1, "note": 2}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from analysis.imports.import_run import CACHE, write_import
@@ -196,14 +197,15 @@ def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
     for name in plan.config.arms:
         own = [run for run in runs if run.arm == name]
         if own:
-            steps = sum(run.steps["step"].nunique() for run in own)
+            tables = [run.steps for run in own]
+            steps = sum(table["step"].nunique() for table in tables)
             trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
             engine = plan.config.arms[name].engine
             engine = "engine not in its log" if engine == UNKNOWN else engine
             printed = trainer_named(plan.config.arms[name].trainer).logs.printed
             rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if printed else 'step')}"
             lines.append(f"{name}: {trees}, {engine}; {rows}")
-            if numbers := [text for scalar, unit in printed.items() if (text := _range(own, scalar, *unit))]:
+            if numbers := [text for scalar, unit in printed.items() if (text := _range(tables, scalar, *unit))]:
                 lines.append(f"  {', '.join(numbers)}")
     return lines
 
@@ -215,9 +217,8 @@ def _source_of(run: Run) -> str:
     return "a table" if run.tree.mode == MODE else run.tree.name
 
 
-def _range(runs: Sequence[Run], scalar: str, unit: str, scale: float) -> str:
-    """A scalar of these runs with its unit, from its lowest to its highest; empty without it."""
-    tables = (run.steps for run in runs)
+def _range(tables: Sequence[pd.DataFrame], scalar: str, unit: str, scale: float) -> str:
+    """A scalar of runs' tidy steps with its unit, from its lowest to its highest; empty without it."""
     rows = (steps[(steps["kind"] == "scalar") & (steps["name"] == scalar)] for steps in tables)
     values = [scale * value for own in rows for value in own["value"]]
     ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []

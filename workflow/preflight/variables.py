@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
-from workflow.preflight.cases import LaunchContext
+from workflow.preflight.cases import LaunchContext, finding_of
 
 _EXPORT = re.compile(
     r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE
@@ -147,10 +147,10 @@ def arch_list(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     wrong = [part for part in re.split(r"[; ]+", value) if part.isdigit()]
     if wrong:
         dotted = f"{wrong[0][:-1]}.{wrong[0][-1]}" if len(wrong[0]) > 1 else f"{wrong[0]}.0"
-        yield Finding(
+        yield finding_of(
+            case,
             level="impossible",
             code="arch-list",
-            arms=(case.arm,),
             what=f"TORCH_CUDA_ARCH_LIST={value} ({setter})",
             why="torch knows no GPU of that name: every kernel compilation fails, in FlashInfer 0.2.5 on import",
             source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",
@@ -165,10 +165,10 @@ def visible_devices(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     wanted = int(case.workload.get("gpus_per_node", 0))
     seen = [part for part in (value or "").split(",") if part.strip()]
     if value is not None and len(seen) < wanted:
-        yield Finding(
+        yield finding_of(
+            case,
             level="impossible",
             code="visible-devices",
-            arms=(case.arm,),
             what=f"CUDA_VISIBLE_DEVICES shows {len(seen)} GPUs, and the run trains on {wanted} of each node",
             why="the trainer sees only those, and refuses to start",
             source="docs/slurm.md",

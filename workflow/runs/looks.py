@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.verdicts import FIRST_LOOK, looks_so_far
+from common.verdicts import FIRST_LOOK, looks_so_far, resolving_look
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
 from workflow.runs.history import read_object
@@ -40,8 +40,8 @@ def wanted_runs(plan: Plan, checkpoints: Any) -> dict[str, PlannedRun]:
 
 def pairs_that_resolved(folder: Path, until: float, most: int) -> int | None:
     """The pairs of runs after which the looks in an experiment's folder want no more; None while they do."""
-    looks = looks_so_far(lambda pairs: read_object(folder / "looks" / f"{pairs}.json"), until, most)
-    return next((pairs for pairs, found in looks if not found["more"]), None)
+    found = resolving_look(lambda pairs: read_object(folder / "looks" / f"{pairs}.json"), until, most)
+    return None if found is None else found[0]
 
 
 @dataclass(frozen=True, slots=True)
