@@ -3,7 +3,7 @@
     python -m node.node_speed GPUS FOLDER
 
 It prints one line of JSON for each measurement as soon as it has it, so that a limit loses only the rest. More is
-faster in all of them. It runs in the stack's interpreter: numpy measures the CPUs, torch the GPUs and the links between
+faster in all of them. It runs in the stack's interpreter: numpy measures a CPU, torch the GPUs and the links between
 them. What cannot be measured is printed with the reason.
 """
 
@@ -30,6 +30,8 @@ _MIB = 2**20
 _COPIED, _GPU_COPIED, _SENT, _REDUCED, _WRITTEN = 64 * _MIB, 1024 * _MIB, 256 * _MIB, 256 * _MIB, 16 * _MIB
 # One GPU operation is too short to time alone: so many follow one another.
 _IN_A_ROW = 20
+# Threads that share a product wait for each other: beside another program it takes up to 70 times as long.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def timed(action: Callable[[], object], most: int = 10_000) -> list[float]:
@@ -48,7 +50,7 @@ def timed(action: Callable[[], object], most: int = 10_000) -> list[float]:
 
 
 def cpu_speed() -> list[SpeedFigure]:
-    """Matrix products with all of the job's CPUs, and copies in memory."""
+    """Matrix products of one CPU, and copies in memory."""
     import numpy
 
     square = numpy.ones((_MATRIX, _MATRIX), dtype=numpy.float32)
@@ -142,6 +144,7 @@ def figure(what: str, unit: str, amount: float, seconds: list[float], gpu: int |
 
 def main(gpus: int, folder: Path) -> None:
     """Print all measurements, and for what fails the reason."""
+    os.environ.update(_ONE_THREAD)  # before numpy is loaded, which torch does, too
     parts: dict[str, Callable[[], list[SpeedFigure]]] = {"CPUs": cpu_speed, "disk": lambda: disk_speed(folder)}
     if gpus:
         parts = {"GPUs": lambda: gpu_speed(gpus), **parts}
