@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from analysis.sources import any_table, event_files, phases_csv, table_rows
+from analysis.sources import any_table, event_files, table_rows
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
 from trainers.logs.log_files import printouts, require_utf8
@@ -45,8 +45,8 @@ def formats() -> dict[str, str]:
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
         event_files.FORMAT: "a folder with TensorBoard's event files (events.out.tfevents...), or one of them",
         **{name: form.what for name, form in _logs().items()},
-        phases_csv.FORMAT: "a CSV with the columns step, phase, seconds",
-        any_table.FORMAT: "JSON, JSON lines, a CSV or parquet file with a row for each step and any columns",
+        any_table.FORMAT: "JSON, JSON lines, a CSV or parquet file with a row for each step and any columns, or for "
+        "each of its phases (step, phase, seconds)",
     }
 
 
@@ -83,15 +83,12 @@ def read_source(
         return event_files.read_event_files(path, step_seconds)
     _require_file(path, form)
     _require_unpacked(path)
-    if form == phases_csv.FORMAT:
-        found = phases_csv.read_phases_csv(path, names)
-    elif form == any_table.FORMAT:
+    if form == any_table.FORMAT:
         found = any_table.read_table(path, step_seconds, names, trainer)
     else:
         found = _logs()[form].read(path)
     if not found.read.records:
-        if form != phases_csv.FORMAT:
-            _require_readable_console(path, source, SEARCHED_LINES)
+        _require_readable_console(path, source, SEARCHED_LINES)
         if why := next((v.text for v in found.read.verdicts if v.code in ("corrupt-line", "timings-missing")), ""):
             raise UserError(f"{source} has no training step that can be read as {form}: {why}")
         raise UserError(
@@ -161,10 +158,8 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
         _require_readable_console(path, source, INSPECTED_LINES)
     if form is None or form.startswith("wandb"):
         return None
-    if form == phases_csv.FORMAT:
-        return Imported(SourceRead(), form, tree={} if phases_csv.has_tree(path) else None)
     if form == any_table.FORMAT:
-        return Imported(SourceRead(), form, tree={})
+        return any_table.preview(path)
     inspect = _logs()[form].preview
     return (
         inspect(path, islice(printouts(path), INSPECTED_LINES), versioned) if inspect else Imported(SourceRead(), form)
@@ -223,8 +218,6 @@ def _require_format(path: Path, form: str, lines: int) -> None:
     try:
         found = _data_format(path)
     except UserError:
-        if form == phases_csv.FORMAT:
-            raise
         found = None
     for detected in chain(filter(None, [found]), _step_formats(path, lines)):
         if detected == form:
@@ -266,8 +259,8 @@ def _data_format(path: Path) -> str | None:
         head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
     first = lines[0] if lines else ""
-    if phases_csv.columns_of(first) is not None:
-        return phases_csv.FORMAT
+    if table_rows.is_phase_header(first):
+        return any_table.FORMAT
     if first and table_rows.is_named_table(path):
         # An export of a cluster's log may have a console's lines as cells.
         return None if any(_step_formats(path, HEAD_LINES)) else any_table.FORMAT

@@ -1,7 +1,7 @@
 """Reads a table with any columns: JSON lines or a document, or a CSV or parquet file with a row for each step.
 
 Which column counts the steps is found by name (column_names.py) and then tested: a counter rises. So are those with
-their seconds (table_times.py). What was taken for what is said.
+their seconds (table_times.py). What was taken for what is said. A table with a row for each phase is long_table.py's.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources.column_names import counter_rank, is_counter
-from analysis.sources.table_rows import Row, TableColumns, columns_of, rows_of
+from analysis.sources.long_table import has_tree, is_long, read_long
+from analysis.sources.table_rows import HEAD_LINES, Row, TableColumns, columns_of, rows_of
 from analysis.sources.table_times import Columns, in_seconds, taken, times_of, windows_of
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from common.errors import UserError
@@ -40,7 +41,12 @@ def read_table(
     `names` select one run in a table of several. A table with the names that a known trainer gives wandb, such as
     wandb's history in a CSV, is of that trainer, unless `trainer` is another or `step_seconds` a column.
     """
-    table = columns_of(rows_of(path), path)
+    rows = rows_of(path)
+    head = list(islice(rows, HEAD_LINES))
+    rows = chain(head, rows)
+    if is_long(head):
+        return read_long(rows, path, FORMAT, names)
+    table = columns_of(rows, path)
     run = _select_run(table, path, names)
     counter = _counter(table.values)
     if counter:
@@ -51,6 +57,12 @@ def read_table(
         return Imported(read, FORMAT)
     found = _of_columns(table, path, step_seconds, counter)
     return replace(found, selected={"run": run}) if run else found
+
+
+def preview(path: Path) -> Imported:
+    """What a table's first rows say: whether its phases have a tree of their own."""
+    head = list(islice(rows_of(path), HEAD_LINES))
+    return Imported(SourceRead(), FORMAT, tree=None if is_long(head) and not has_tree(head) else {})
 
 
 def _of_known_trainer(table: TableColumns, counter: str, path: Path) -> SourceRead | None:

@@ -24,10 +24,12 @@ from trainers.logs.record import STEPS_LOGGED, as_number
 DELIMITERS = ",;\t|"
 # So many lines show what a file is, if most of them say so.
 HEAD_LINES = 20
+PHASE_COLUMNS = {"step", "phase", "seconds"}
 ENOUGH = 0.8
 _KINDS = {"split", "phase", "mode", "type", "event", "stage", "kind"}
-# Such commas separate thousands, unless semicolons separate the columns.
+# Such commas separate thousands, unless a cell of the table has another one, or semicolons separate the columns.
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
+_DECIMAL_COMMA = re.compile(r'[\t|;"] *[-+]?(\d+,(\d{1,2}|\d{4,})|0,\d+) *([\t|;"]|$)')
 Row = tuple[Path, int, Mapping[str, Any] | None]
 """A row's file, its line and its values by column; None if it cannot be read."""
 
@@ -84,35 +86,37 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
     """The numbers of rows, by column."""
     found = TableColumns()
     unread = []
-    try:
-        for file, line, row in rows:
-            if row is None:
-                unread.append(line)
-                continue
-            for name, raw in row.items():
-                value, is_text_of_time = _value_of(raw)
-                if is_text_of_time:
-                    found.seconds.add(name)
-                if name and value is not None:
-                    if name not in found.values:
-                        found.values[name] = [math.nan] * len(found.places)
-                    found.values[name].append(value)
-                elif name and name.lower() in _KINDS and isinstance(raw, str):
-                    found.kinds.setdefault(name, [""] * len(found.places)).append(raw)
-            found.places.append((file, line))
-            for texts in found.kinds.values():
-                texts.extend([""] * (len(found.places) - len(texts)))
-            for values in found.values.values():
-                values.extend([math.nan] * (len(found.places) - len(values)))
-    except csv.Error as error:
-        raise UserError(f"{path} cannot be read as CSV ({error}); correct it, or save it as CSV UTF-8") from None
+    for file, line, row in rows:
+        if row is None:
+            unread.append(line)
+            continue
+        for name, raw in row.items():
+            value, is_text_of_time = _value_of(raw)
+            if is_text_of_time:
+                found.seconds.add(name)
+            if name and value is not None:
+                if name not in found.values:
+                    found.values[name] = [math.nan] * len(found.places)
+                found.values[name].append(value)
+            elif name and name.lower() in _KINDS and isinstance(raw, str):
+                found.kinds.setdefault(name, [""] * len(found.places)).append(raw)
+        found.places.append((file, line))
+        for texts in found.kinds.values():
+            texts.extend([""] * (len(found.places) - len(texts)))
+        for values in found.values.values():
+            values.extend([math.nan] * (len(found.places) - len(values)))
     if unread:
         text = f"{path}: {len(unread)} lines cannot be read and were skipped (line {join_first(unread)})"
         found.verdicts.append(Verdict("warning", "corrupt-line", text))
     if found.values.pop(STEPS_LOGGED, None) is not None:
-        text = f"{path}: column {STEPS_LOGGED} is left out: our tables have that name for the steps of a row. Rename it"
-        found.verdicts.append(Verdict("warning", "name-taken", text))
+        found.verdicts.append(name_taken(path))
     return found
+
+
+def name_taken(path: Path) -> Verdict:
+    """The finding on a user's numbers whose name has a meaning in our tables; they are left out."""
+    text = f"{path}: {STEPS_LOGGED} is left out: our tables have that name for the steps of a row. Rename it"
+    return Verdict("warning", "name-taken", text)
 
 
 def number_of(text: str) -> tuple[float | None, bool]:
@@ -150,7 +154,13 @@ def rows_of(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         head = list(islice(file, HEAD_LINES))
         lines = chain(head, file)
-        yield from _delimited(lines, path) if is_named_table(path) or is_delimited(head) else _objects(lines, path)
+        try:
+            if is_named_table(path) or is_phase_header("".join(head[:1])) or is_delimited(head):
+                yield from _delimited(lines, path, _has_decimal_commas(path))
+            else:
+                yield from _objects(lines, path)
+        except csv.Error as error:
+            raise UserError(f"{path} cannot be read as CSV ({error}); correct it, or save it as CSV UTF-8") from None
 
 
 def is_named_table(path: Path) -> bool:
@@ -171,7 +181,22 @@ def is_delimited(head: Sequence[str]) -> bool:
     )
 
 
-def _delimited(lines: Iterable[str], path: Path) -> Iterator[Row]:
+def names_phases(names: Iterable[str]) -> bool:
+    """Whether a table's columns show that it has a row for each phase of a step (long_table.py)."""
+    return {name.strip().lower() for name in names} >= PHASE_COLUMNS
+
+
+def is_phase_header(line: str) -> bool:
+    """Whether a line names the columns of such a table."""
+    return any(names_phases(line.removeprefix("\ufeff").replace('"', "").split(delimiter)) for delimiter in DELIMITERS)
+
+
+def _has_decimal_commas(path: Path) -> bool:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return any(_DECIMAL_COMMA.search(line.rstrip()) for line in file)
+
+
+def _delimited(lines: Iterable[str], path: Path, decimal_commas: bool = False) -> Iterator[Row]:
     """The rows below the line that names the columns; comments, and Excel's `sep=;`, may be above it."""
     lines, above = iter(lines), 0
     first = ""
@@ -180,6 +205,7 @@ def _delimited(lines: Iterable[str], path: Path) -> Iterator[Row]:
             return
         above += 1
     delimiter = max(DELIMITERS, key=first.count)
+    decimal_commas |= delimiter == ";"
     names, *_ = csv.reader([first], delimiter=delimiter, skipinitialspace=True)
     names = [name.strip() for name in names]
     if all(number_of(name)[0] is not None for name in names if name):
@@ -190,15 +216,19 @@ def _delimited(lines: Iterable[str], path: Path) -> Iterator[Row]:
     for row in reader:
         # More cells than names: probably decimal commas where commas separate the columns.
         more = any(row.pop(None, ()))
-        yield path, above + reader.line_num, None if more else {n: _plain(text, delimiter) for n, text in row.items()}
+        yield (
+            path,
+            above + reader.line_num,
+            None if more else {n: _plain(text, decimal_commas) for n, text in row.items()},
+        )
 
 
-def _plain(text: str | None, delimiter: str) -> str | None:
+def _plain(text: str | None, decimal_commas: bool) -> str | None:
     """A number's text with a decimal point, and without commas or points between thousands."""
     text = text and text.strip()
     if not text or "," not in text:
         return text
-    decimal = text.rfind(",") > text.rfind(".") and (delimiter == ";" or not _THOUSANDS.fullmatch(text))
+    decimal = text.rfind(",") > text.rfind(".") and (decimal_commas or not _THOUSANDS.fullmatch(text))
     return text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "")
 
 

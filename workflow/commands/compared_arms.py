@@ -16,7 +16,6 @@ from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources.any_table import FORMAT as TABLE
 from analysis.sources.event_files import FORMAT as EVENTS
 from analysis.sources.event_files import is_event_file
-from analysis.sources.phases_csv import FORMAT as PHASES
 from analysis.sources.wandb_api import download
 from common.errors import UserError
 from engines import UNKNOWN, engine_of_name
@@ -156,9 +155,8 @@ def detect(
         fitting = [trainer]
     if not fitting and any(source.tree is not None for source in arm.inspected):
         fitting = [UNKNOWN]
-    if not fitting and arm.inspected[0].format in (PHASES, EVENTS):
-        read = arm.inspected[0].read
-        fitting = trainers_by_data(read if read.records else read_source(first, PHASES, (arm.name,), CACHE).read)
+    if not fitting:
+        fitting = trainers_by_data(arm.inspected[0].read)
     if not fitting:
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.

@@ -19,8 +19,6 @@ from analysis.imports.source_check import require_of_arm, require_own_tree
 from analysis.imports.which_tree import require_declared
 from analysis.sources.any_table import FORMAT as TABLE
 from analysis.sources.any_table import read_table
-from analysis.sources.phases_csv import FORMAT as PHASES
-from analysis.sources.phases_csv import read_phases_csv
 from common.errors import UserError
 from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exit_on_user_error, join_first
@@ -255,10 +253,8 @@ def _require_source(run: PlannedRun) -> None:
     require_own_tree(run.spec, pairs)
     require_declared(run.spec, looks)
     names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
-    for source, look in local:
-        if look.format == TABLE and local_path(source).stat().st_size <= INSPECTED_BYTES:
-            read_table(local_path(source), facts.get("step_seconds"), names)
-    tables = [local_path(source) for source, look in local if look.tree is not None and look.format == PHASES]
-    if tables and all(table.stat().st_size <= INSPECTED_BYTES for table in tables):
-        trees = [read_phases_csv(table, names).tree for table in tables]
+    tables = [local_path(source) for source, look in local if look.format == TABLE]
+    small = [table for table in tables if table.stat().st_size <= INSPECTED_BYTES]
+    trees = [read_table(table, facts.get("step_seconds"), names).tree for table in small]
+    if any(trees) and len(small) == len(tables):
         own_tree(run.spec["trainer"], "", run.spec["engine"], trees)

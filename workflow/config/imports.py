@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Mode = str
 else:
     _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.logs.formats)
-    Format = Literal[("wandb", "wandb-offline", "tensorboard", *_OWN, "phases-csv", "table")]
+    Format = Literal[("wandb", "wandb-offline", "tensorboard", *_OWN, "table")]
     Mode = Literal[("", "sync", *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.logs.trees))]
 
 

@@ -128,6 +128,10 @@ FORMS = {
     "semicolon.csv": CSV.replace(",", ";").replace(".", ","),
     "quoted.csv": "step;step_time\n" + "".join(f'{n};"{s}"\n'.replace(".", ",") for n, s in TIMES.items()),
     "thousands.csv": "step,step_us\n" + "".join(f'{n},"{1e6 * s:,.1f}"\n' for n, s in TIMES.items()),
+    "decimals.tsv": "step\tstep_time\n"
+    + "".join(f"{n}\t{s:.{1 + n % 3}f}\n".replace(".", ",") for n, s in TIMES.items()),
+    "zeros.tsv": "step\twait_time_ratio\tstep_time\n"
+    + "".join(f"{n}\t0.{n:03}\t{s:.3f}\n".replace(".", ",") for n, s in TIMES.items()),
     "comments.csv": "# 8 GPUs\n#\n" + CSV,
     "excel.csv": "sep=;\n" + CSV.replace(",", ";"),
     "pipes.csv": CSV.replace(",", "|"),
@@ -151,6 +155,8 @@ FORMS = {
         + "\n"
         for n, s in TIMES.items()
     ),
+    "stages.csv": "step,phase,seconds\n"
+    + "".join(f"{n},train,{s}\n" + n % 4 // 3 * f"{n},eval,3.5\n" for n, s in TIMES.items()),
     "env-steps.csv": "total_env_steps,step,iteration_time\n"
     + "".join(f"{4000 * n},{n},{s}\n" for n, s in TIMES.items()),
     "others.csv": "step,step_time,wait_time_ratio,uptime\n"

@@ -213,9 +213,9 @@ def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
         assert [v.code for v in found.verdicts] == codes and found.records[begins].resumed
 
 
-def table(tmp_path, rows, columns="step,phase,seconds"):
+def table(tmp_path, rows):
     path = tmp_path / "phases.csv"
-    path.write_text(f"{columns}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    path.write_text("step,phase,seconds\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
     return read_source(str(path), None, (), tmp_path).read
 
 
@@ -240,10 +240,6 @@ def test_two_runs_in_one_table_are_refused_and_a_restart_is_told(tmp_path, by):
     assert [v.code for v in read.verdicts] == ["duplicate-step"] and read.repeated == {3, 4}
     assert [s for s, r in read.records.items() if r.resumed] == [3]
     assert [r.scalars["timing_s/gen"] for r in read.records.values()] == [2.0, 3.0, 4.5, 5.5, 6.5]
-    # A counter that fell there too is the same restart.
-    counting = [(*row, 10 * row[0]) for row in phases((1, 2, 3, 4))] + [(*row, row[0]) for row in phases((3, 4), 0.5)]
-    read = table(tmp_path, counting, "step,phase,seconds,num_tokens")
-    assert [v.code for v in read.verdicts] == ["duplicate-step"]
 
 
 def test_a_table_in_any_order_and_with_a_row_corrected_is_one_run(tmp_path):
@@ -251,36 +247,3 @@ def test_a_table_in_any_order_and_with_a_row_corrected_is_one_run(tmp_path):
     assert not table(tmp_path, rows[::-1]).verdicts and not table(tmp_path, rows + rows).verdicts
     read = table(tmp_path, [*rows, (1, "gen", 9.0), (1, "step", 9.5)])
     assert [v.code for v in read.verdicts] == ["duplicate-value"] * 2 and not read.repeated
-
-
-@pytest.mark.parametrize("name", ["epoch", "num_tokens", "training/epoch", "_runtime"])
-def test_a_column_of_a_table_that_counts_and_falls(tmp_path, name):
-    at = {1: 10, 2: 20, 3: 30, 4: 5, 5: 15}
-    read = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], f"step,phase,seconds,{name}")
-    assert [s for s, r in read.records.items() if r.resumed] == [4]
-    (told,) = read.verdicts
-    assert told.code == "counter-fell" and told.level == "note" and "falls from 30 to 5" in told.text
-    at = {1: 10, 2: 20, 30: 5, 31: 15}
-    (told,) = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], f"step,phase,seconds,{name}").verdicts
-    assert told.level == "warning" and "In that case, give the rows of each run a value" in told.text
-
-
-@pytest.mark.parametrize("seconds", [[100, 90, 95, 80, 105, 60, 91], [9.0, 8.0], [50, 60, 55, 65, 60, 50]])
-@pytest.mark.parametrize("name", ["elapsed_time", "_runtime"])
-def test_a_column_of_durations_is_no_clock(tmp_path, name, seconds):
-    """Of each phase its own, or of the step."""
-    for share in (1.0, 0.5):
-        rows = [
-            (s, p, x, x * (1.0 if p == "step" else share)) for s, x in enumerate(seconds, 1) for p in ("gen", "step")
-        ]
-        read = table(tmp_path, rows, f"step,phase,seconds,{name}")
-        assert not read.verdicts and not any(r.resumed for r in read.records.values())
-
-
-def test_a_clock_of_a_table_that_falls_again_and_again_is_a_warning(tmp_path):
-    at = dict(enumerate([10, 20, 30, 5, 15, 25, 5, 15, 25, 35], 1))
-    read = table(tmp_path, [(*row, at[row[0]]) for row in phases(at)], "step,phase,seconds,elapsed_time")
-    assert [s for s, r in read.records.items() if r.resumed] == [4, 7]
-    note, warning = read.verdicts
-    assert (note.code, note.level) == ("counter-fell", "note") and warning.code == "clock-fell"
-    assert warning.level == "warning" and "elapsed_time falls 2 times (at step 4, 7)" in warning.text

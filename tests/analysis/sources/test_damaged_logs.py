@@ -61,8 +61,7 @@ LOGS = {
     "swift-console": "".join(f"{swift_row(s)}\n" for s in STEPS),
     "swift-jsonl": "".join(json.dumps(swift_row(s)) + "\n" for s in STEPS),
     "trainer-state": json.dumps({"epoch": 1.0, "log_history": [row(s) | {"step": s} for s in STEPS]}, indent=1),
-    "phases-csv": "run,step,phase,seconds\n"
-    + "".join("a," + line for s in STEPS for line in phases(s).splitlines(True)),
+    "table": "run,step,phase,seconds\n" + "".join("a," + line for s in STEPS for line in phases(s).splitlines(True)),
     "wandb": "".join(
         json.dumps({"_step": s, "_timestamp": 1.7e9 + s, "_runtime": 1.0 * s, **VERL_VALUES, "training/global_step": s})
         + "\n"
@@ -72,7 +71,7 @@ LOGS = {
 RELEASES = {"verl": "0.4.1", "swift": "4.6.0", "trl": "1.16.0"}
 RELEASES |= {"nemo-rl": "0.5.0", "openrlhf": "0.9.9", "skyrl": "0.2.0", "slime": "0.3.1"}
 TRAINERS = {form: form.partition("-")[0] for form in LOGS} | {
-    "phases-csv": "verl",
+    "table": "verl",
     "wandb": "verl",
     "trainer-state": "trl",
     "nemo-rl-console": "nemo-rl",
@@ -145,7 +144,7 @@ def damaged(log, damage):
 
 def imported(folder, form, content):
     """The rows of a log of a format, through all that reads a source and makes its table."""
-    source = folder / ("log.csv" if form == "phases-csv" else "log")
+    source = folder / ("log.csv" if form == "table" else "log")
     if form == "wandb":
         cache = folder / "a" / "b" / "c"
         cache.mkdir(parents=True, exist_ok=True)
@@ -222,9 +221,9 @@ def test_a_hole_of_a_thousand_million_steps_takes_no_memory(tmp_path):
         ("swift-jsonl", '"13.5"', '"1e999"'),
         ("verl-console", "perf/total_num_tokens:283792.000", "perf/total_num_tokens:1e308"),
         ("wandb", '"response_length/mean": 17435.688', '"response_length/mean": Infinity'),
-        ("phases-csv", "408.19", "x" * 200_000),
-        ("phases-csv", "timing_s/gen", "timing_s/\0"),
-        ("phases-csv", "a,2,", "a," + "2" * 5000 + ","),
+        ("table", "408.19", "x" * 200_000),
+        ("table", "timing_s/gen", "timing_s/\0"),
+        ("table", "a,2,", "a," + "2" * 5000 + ","),
         ("trainer-state", '"reward"', '"\\ud800"'),
         ("verl-console", "step:2 ", "step:" + "2" * 5000 + " "),
     ],
@@ -254,7 +253,7 @@ def test_no_damage_crashes_the_importer(tmp_path_factory, form):
             raise
 
 
-SUFFIXES = {"trainer-state": ".json", "swift-jsonl": ".jsonl", "verl-jsonl": ".jsonl", "phases-csv": ".csv"}
+SUFFIXES = {"trainer-state": ".json", "swift-jsonl": ".jsonl", "verl-jsonl": ".jsonl", "table": ".csv"}
 
 
 @pytest.mark.parametrize("form", [form for form in LOGS if form != "wandb"])

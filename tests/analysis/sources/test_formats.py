@@ -41,7 +41,7 @@ def test_an_unknown_file_lists_what_is_known(tmp_path, text, looks):
     with pytest.raises(UserError) as caught:
         read(write(tmp_path, text))
     said = str(caught.value)
-    assert looks in said and "verl-console: " in said and "phases-csv: " in said
+    assert looks in said and "verl-console: " in said and "table: " in said
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
 
 @pytest.mark.parametrize(
     ("text", "form"),
-    [("step:0 - val-core/acc:0.500\n", None), ('{"log_history": []}', None), ("step,phase,seconds\n", None)],
+    [("step:0 - val-core/acc:0.500\n", None), ('{"log_history": []}', None)],
 )
 def test_no_step_at_all_is_an_error(tmp_path, text, form):
     with pytest.raises(UserError, match="has no training step as"):
@@ -69,7 +69,7 @@ def test_no_step_at_all_is_an_error(tmp_path, text, form):
 
 
 @pytest.mark.parametrize(
-    ("text", "form"), [(VERL, "trl-console"), (VERL, "phases-csv"), (TABLE, "verl-console"), (JSONL, "swift-jsonl")]
+    ("text", "form"), [(VERL, "trl-console"), (VERL, "table"), (TABLE, "verl-console"), (JSONL, "swift-jsonl")]
 )
 def test_a_file_that_is_certainly_of_another_format_is_not_read_as_the_one_given(tmp_path, text, form):
     with pytest.raises(UserError, match=f"x is .* by its content .*and import.format says {form}"):
@@ -111,6 +111,17 @@ def test_a_decimal_comma_is_read_where_it_can_be_nothing_else(tmp_path, delimite
     assert set(record.rounding.values()) == {0.0005}
     thousands = german.replace("10,5", "1,234,567")
     assert not set(read(write(tmp_path, thousands)).read.records[2].scalars.values()) - {12.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"Step": 1, "phase": "gen", "seconds": 1.5}\n{"Step": 1, "phase": "step", "seconds": "2.0"}\n', "x.jsonl"),
+        ("# a note\nstep|phase|seconds\n1.0|gen|1.5s\n1.0|step|0:00:02\n", "x.csv"),
+    ],
+)
+def test_a_table_of_phases_is_read_in_any_form_of_a_table(tmp_path, text, name):
+    assert read(write(tmp_path, text, name)).read.records[1].scalars == {"timing_s/gen": 1.5, "timing_s/step": 2.0}
 
 
 def test_a_row_with_more_values_than_columns_is_not_read_in_part(tmp_path):

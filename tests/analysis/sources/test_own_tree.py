@@ -39,7 +39,7 @@ def test_a_users_scalar_of_our_name_for_windows_is_left_out(tmp_path, value):
     found = imported(tmp_path, HEAD + rows)
     assert "steps_logged" not in set(found.table["name"]) and "missing-steps" in found.verdicts
     taken = found.verdicts["name-taken"]
-    assert taken["level"] == "warning" and "of 4 steps (step 1, 2, 5, 6)" in taken["text"]
+    assert taken["level"] == "warning" and "steps_logged is left out" in taken["text"]
 
 
 def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
@@ -58,7 +58,7 @@ def test_a_tables_phases_nest_as_its_column_parent_says(tmp_path):
     assert own["step/policy_training"] == pytest.approx(1.0)
     told = rows[rows["kind"] == "scalar"]
     assert told[["name", "value"]].to_numpy().tolist() == [["mean_gen_tokens", 812.25]], "it is in no sum"
-    assert found.end["versions"] == {} and found.end["sources"][0]["format"] == "phases-csv"
+    assert found.end["versions"] == {} and found.end["sources"][0]["format"] == "table"
 
 
 @pytest.mark.parametrize(
