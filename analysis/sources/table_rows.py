@@ -7,9 +7,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from trainers.logs.record import STEPS_LOGGED, as_number
 DELIMITERS = ",;\t|"
 # So many lines show what a file is, if most of them say so.
 HEAD_LINES = 20
-PHASE_COLUMNS = {"step", "phase", "seconds"}
 ENOUGH = 0.8
+PHASE_COLUMNS = {"step", "phase", "seconds"}
 _KINDS = {"split", "phase", "mode", "type", "event", "stage", "kind"}
-# Such commas separate thousands, unless a cell of the table has another one, or semicolons separate the columns.
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
-_DECIMAL_COMMA = re.compile(r'[\t|;"] *[-+]?(\d+,(\d{1,2}|\d{4,})|0,\d+) *([\t|;"]|$)')
+# Such commas or points may separate thousands; others are decimal ones.
+_COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark in (",", r"\."))
+_DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-+]?[\d,]+\.\d+")
 Row = tuple[Path, int, Mapping[str, Any] | None]
 """A row's file, its line and its values by column; None if it cannot be read."""
 
@@ -156,7 +157,7 @@ def rows_of(path: Path) -> Iterator[Row]:
         lines = chain(head, file)
         try:
             if is_named_table(path) or is_phase_header("".join(head[:1])) or is_delimited(head):
-                yield from _delimited(lines, path, _has_decimal_commas(path))
+                yield from _delimited(lines, path, partial(_has_decimal_commas, path))
             else:
                 yield from _objects(lines, path)
         except csv.Error as error:
@@ -191,12 +192,33 @@ def is_phase_header(line: str) -> bool:
     return any(names_phases(line.removeprefix("\ufeff").replace('"', "").split(delimiter)) for delimiter in DELIMITERS)
 
 
-def _has_decimal_commas(path: Path) -> bool:
+def _has_decimal_commas(path: Path, delimiter: str) -> bool:
+    """Whether the commas in a file's numbers are decimal ones; `UserError` if they may also separate thousands."""
+    if delimiter == ";":
+        return True
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        return any(_DECIMAL_COMMA.search(line.rstrip()) for line in file)
+        unclear, pointed = "", False
+        if not any(("," if delimiter != "," else '"') in line for line in file):
+            return False
+        file.seek(0)
+        for cell in chain.from_iterable(csv.reader(file, delimiter=delimiter, skipinitialspace=True)):
+            if _COMMAS.fullmatch(number := cell.strip()):
+                unclear, pointed = unclear or number, pointed or number.count(",") > 1
+            elif _DECIMAL_COMMA.fullmatch(number):
+                return True
+            else:
+                pointed |= bool(_DECIMAL_POINT.fullmatch(number) and not _POINTS.fullmatch(number))
+    if unclear and not pointed:
+        raise UserError(
+            f"{path}: the comma in {unclear} may be a decimal one or separate thousands, and no other number shows "
+            "which; save the table with decimal points, or with semicolons between its columns"
+        )
+    return False
 
 
-def _delimited(lines: Iterable[str], path: Path, decimal_commas: bool = False) -> Iterator[Row]:
+def _delimited(
+    lines: Iterable[str], path: Path, has_decimal_commas: Callable[[str], bool] = lambda delimiter: delimiter == ";"
+) -> Iterator[Row]:
     """The rows below the line that names the columns; comments, and Excel's `sep=;`, may be above it."""
     lines, above = iter(lines), 0
     first = ""
@@ -205,7 +227,7 @@ def _delimited(lines: Iterable[str], path: Path, decimal_commas: bool = False) -
             return
         above += 1
     delimiter = max(DELIMITERS, key=first.count)
-    decimal_commas |= delimiter == ";"
+    decimal_commas = has_decimal_commas(delimiter)
     names, *_ = csv.reader([first], delimiter=delimiter, skipinitialspace=True)
     names = [name.strip() for name in names]
     if all(number_of(name)[0] is not None for name in names if name):
@@ -226,9 +248,9 @@ def _delimited(lines: Iterable[str], path: Path, decimal_commas: bool = False) -
 def _plain(text: str | None, decimal_commas: bool) -> str | None:
     """A number's text with a decimal point, and without commas or points between thousands."""
     text = text and text.strip()
-    if not text or "," not in text:
+    if not text or "," not in text or not text.lstrip("+-")[:1].isdigit():
         return text
-    decimal = text.rfind(",") > text.rfind(".") and (decimal_commas or not _THOUSANDS.fullmatch(text))
+    decimal = decimal_commas and text.rfind(",") > text.rfind(".")
     return text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "")
 
 

@@ -173,6 +173,18 @@ def test_a_table_is_read_as_people_write_it(tmp_path, name):
     assert taken.lower().startswith("step counts the steps") and "wait_time_ratio" not in taken
 
 
+def test_commas_that_may_be_either_are_not_guessed(tmp_path):
+    rows = [f"{n}\t{s:.3f}\t".replace(".", ",") for n, s in TIMES.items()]
+    for more, right in (("", None), ("1,5", 1.0), ("0,125", 1.0), ("1.5", 1000.0), ("1,234.5", 1000.0)):
+        path = tmp_path / "x.tsv"
+        path.write_text("step\tstep_time\tx\n" + "".join(f"{row}{more}\n" for row in rows))
+        if right is None:
+            with pytest.raises(UserError, match=r"the comma in \d+,\d+ may be a decimal one or separate thousands"):
+                read(str(path))
+        else:
+            assert seconds_of(read(str(path))[0]) == pytest.approx({n: right * s for n, s in TIMES.items()}), more
+
+
 def test_an_export_of_several_runs_gives_the_named_one(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = {"vllm-a": 0.0, "sglang - b": 5.0, "c": 9.0}
