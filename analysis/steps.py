@@ -156,10 +156,12 @@ def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
 def read_steps(path: Path, columns: Sequence[str] = SCHEMA.names) -> tuple[pa.Table, dict[str, Any]]:
     """steps.parquet as (table with dictionary columns, metadata); `UserError` when it is another file."""
     try:
-        with pq.ParquetFile(path, read_dictionary=TEXTS) as file:
-            if missing := [name for name in SCHEMA.names if name not in file.schema_arrow.names]:
-                raise UserError(f"{path} lacks the columns {', '.join(missing)}; collect the run again")
-            packed = (file.schema_arrow.metadata or {}).get(METADATA_KEY)
+        # A thousand of these files are read four times for a report: no buffer beforehand, and one schema for each.
+        with pq.ParquetFile(path, read_dictionary=TEXTS, pre_buffer=False) as file:
+            schema = file.schema_arrow
+            if missing := set(SCHEMA.names) - set(schema.names):
+                raise UserError(f"{path} lacks the columns {', '.join(sorted(missing))}; collect the run again")
+            packed = (schema.metadata or {}).get(METADATA_KEY)
             return file.read(columns, use_threads=False), json.loads(packed) if packed else {}
     except (pa.ArrowInvalid, OSError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]

@@ -18,7 +18,7 @@ from analysis.planned import PlanRead
 from analysis.roofline.floors import category_s
 from analysis.roofline.work import FLOOR_S, GENERATION_S
 from analysis.runs import Lengths, Run
-from analysis.wide import PHASE
+from analysis.wide import PHASE, Columns
 from analysis.windows import mean_of, steps_per_row
 from trainers.logs.record import STEPS_LOGGED
 
@@ -140,14 +140,18 @@ def reduced(samples: Iterable[tuple[str, str, Lengths]]) -> ReducedLengths:
             counts.setdefault(arm, Counter()).update(dict(zip(number.tolist(), times.tolist(), strict=True)))
         good = np.isfinite(value) & (value >= 1)
         if good.any():
-            parts.append(_by_step(step[good], value[good]).assign(run_id=run_id)[BY_STEP])
+            of_run = _by_step(step[good], value[good])
+            parts.append({"run_id": np.full(len(of_run["step"]), run_id, dtype=object)} | of_run)
     none = pd.DataFrame(columns=BY_STEP).astype(dict.fromkeys(BY_STEP[2:], float))
-    by_step = pd.concat(parts, ignore_index=True) if parts else none
+    # One table at the end: a thousand small ones take most of a second.
+    by_step = (
+        pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in BY_STEP}) if parts else none
+    )
     rows = [(arm, value, count) for arm, of in counts.items() for value, count in of.items()]
     return ReducedLengths(by_step, pd.DataFrame(rows, columns=["arm", "value", "count"]))
 
 
-def _by_step(step: npt.NDArray[np.int32], value: npt.NDArray[np.float64]) -> pd.DataFrame:
+def _by_step(step: npt.NDArray[np.int32], value: npt.NDArray[np.float64]) -> Columns:
     order = np.lexsort((-value, step))
     step, value = step[order], value[order]
     steps, first, size = np.unique(step, return_index=True, return_counts=True)
@@ -155,6 +159,4 @@ def _by_step(step: npt.NDArray[np.int32], value: npt.NDArray[np.float64]) -> pd.
     still = (size * TAIL + 1e-9).astype(int)
     tail = np.where(still > 0, value[first] - value[first + np.minimum(still, size - 1)], np.nan)
     mean = np.add.reduceat(value, first) / size
-    return pd.DataFrame(
-        {"step": steps, "mean": mean, "longest": value[first], "iterations": value[first] - 1, "tail": tail}
-    )
+    return {"step": steps, "mean": mean, "longest": value[first], "iterations": value[first] - 1, "tail": tail}

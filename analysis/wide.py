@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
@@ -55,9 +57,12 @@ def wide_run(run: Run) -> Columns:
     its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that trainers
     name differently also have one common name (trainers/registry.py). In numpy: pandas takes three times as long.
     """
-    tidy = run.steps
+    tidy = run.tidy
     steps, first, row = np.unique(tidy["step"].to_numpy(), return_index=True, return_inverse=True)
-    phases, scalars = (_Grid(tidy[at], row[at], len(steps)) for at in map(tidy["kind"].eq, ("phase", "scalar")))
+    phases, scalars = (
+        _Grid(tidy.filter(here), row[here.to_numpy()], len(steps))
+        for here in (pc.equal(tidy["kind"], kind) for kind in ("phase", "scalar"))
+    )
     if run.tree.root not in phases.names:
         raise UserError(f"none of its steps has the root timer {run.tree.root!r}")
     other = scalars.columns("value")
@@ -96,17 +101,17 @@ class _Grid:
     `UserError` where a name comes twice in a step.
     """
 
-    def __init__(self, tidy: pd.DataFrame, row: npt.NDArray[np.intp], steps: int) -> None:
-        name = tidy["name"].cat
-        codes, column = np.unique(name.codes.to_numpy(), return_inverse=True)
+    def __init__(self, tidy: pa.Table, row: npt.NDArray[np.intp], steps: int) -> None:
+        name = tidy["name"].combine_chunks()
+        codes, column = np.unique(name.indices.to_numpy(), return_inverse=True)
         self.tidy, self.at, self.shape = tidy, (column, row), (len(codes), steps)
-        self.names = [str(one) for one in name.categories[codes]]
+        self.names: list[str] = name.dictionary.take(pa.array(codes)).to_pylist()
         if len(tidy) and np.bincount(column * steps + row).max() > 1:
             raise UserError("its steps.parquet holds a value twice; collect the run again")
 
     def values(self, column: str) -> npt.NDArray[np.float64]:
         found = np.full(self.shape, np.nan)
-        found[self.at] = self.tidy[column].to_numpy(dtype=float, na_value=np.nan)
+        found[self.at] = self.tidy[column].to_numpy()
         return found
 
     def columns(self, column: str, prefix: str = "") -> Columns:
@@ -114,14 +119,15 @@ class _Grid:
 
     @property
     def rounded(self) -> bool:
-        return bool(self.tidy["rounding"].notna().any())
+        return not bool(np.isnan(self.tidy["rounding"].to_numpy()).all())
 
     @property
     def parent(self) -> npt.NDArray[np.intp]:
         """The place in `names` of each row's parent; -1 without one."""
-        above, places = self.tidy["parent"].cat, {name: n for n, name in enumerate(self.names)}
-        of_category = np.array([*(places.get(str(one), -1) for one in above.categories), -1], dtype=np.intp)
-        return of_category[above.codes.to_numpy()]
+        above, places = self.tidy["parent"].combine_chunks(), {name: n for n, name in enumerate(self.names)}
+        of_category = np.array([*(places.get(one, -1) for one in above.dictionary.to_pylist()), -1], dtype=np.intp)
+        category: npt.NDArray[np.int32] = above.indices.fill_null(-1).to_numpy()
+        return of_category[category]
 
 
 def _left_out(run: Run, phases: _Grid, other: Columns) -> npt.NDArray[Any]:
