@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -97,13 +98,16 @@ def wide_of(results, *specs, warmup=0):
 
 
 def test_a_long_run_is_written_in_groups_of_rows(tmp_path, monkeypatch):
-    log = write(tmp_path, verl_lines([PLAIN] * 10))
-    whole, about, _ = imported(tmp_path / "one", spec_of("vllm", [log]))
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([PLAIN] * 9 + [PLAIN | {"adv": 0.25}]))])
+    whole, about, _ = imported(tmp_path / "one", spec)
     monkeypatch.setattr("analysis.steps.ROWS_AT_A_TIME", 9)
-    parts, metadata, _ = imported(tmp_path / "two", spec_of("vllm", [log]))
+    parts, metadata, _ = imported(tmp_path / "two", spec)
     assert parts.equals(whole) and metadata == about
     file = tmp_path / "two" / "runs" / "vllm-s0" / "steps.parquet"
-    assert [pq.ParquetFile(file).metadata.row_group(n).num_rows for n in range(4)] == [12, 12, 12, 4]
+    assert [pq.ParquetFile(file).metadata.row_group(n).num_rows for n in range(4)] == [12, 12, 12, 5]
+    one, two = (wide_of(tmp_path / name, spec)[1] for name in ("one", "two"))
+    pd.testing.assert_frame_equal(one, two)
+    assert one["timing_s/step/adv"].dropna().tolist() == [0.25]
 
 
 def test_a_missing_version_is_read_from_the_source_or_from_its_timers(tmp_path):
