@@ -56,6 +56,17 @@ def test_the_article(tmp_path):
     assert "25.0%" in told["sglang", "truncated share"].text
 
 
+@pytest.mark.parametrize(
+    ("efficiency", "says"),
+    [(0.59, "are above the floor"), (0.6, None), (0.79, None), (0.8, "no engine setting has much left to win")],
+)
+def test_generation_far_from_its_floor_or_near_it_is_told(tmp_path, efficiency, says):
+    stragglers, waterfall, wide = tables(*article(tmp_path))
+    stragglers["efficiency"] = efficiency
+    told = [one.text for one in suggestions(stragglers, waterfall, wide) if one.quantity == "efficiency"]
+    assert [says in text for text in told] == ([True] * 2 if says else []), told
+
+
 def test_phases_that_take_much_of_the_step_are_told(tmp_path):
     slow = {"timing_s/generate_sequences": 320.0, "timing_s/reshard": 60.0}
     slow |= {"timing_s/update_actor": 150.0, "timing_s/step": 600.0}
