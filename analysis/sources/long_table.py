@@ -26,7 +26,7 @@ SELECTING = ("run", "arm", "engine")
 # A number with more decimals than this is not rounded: a program printed it in full.
 FULL_DECIMALS = 9
 LATEST_STEP = 1e15
-# A column `phase` with these alone says what a row for a step is of.
+# A column `phase` with these alone, one of them a training's, says what a row for a step is of.
 STAGES = {"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"}
 _Texts = Mapping[str, str]
 """A row's texts, by column in lower case."""
@@ -48,9 +48,10 @@ class _Value:
         return TIMERS if self.name.startswith(TIMERS) else self.name
 
 
-def is_long(rows: Iterable[Row]) -> bool:
+def is_long(rows: Sequence[Row]) -> bool:
     """Whether rows are those of a table of phases."""
-    return any(row and names_phases(row) and _texts(row)["phase"].lower() not in STAGES for _, _, row in rows)
+    phases = {_texts(row)["phase"].lower() for _, _, row in rows if row and names_phases(row)}
+    return bool(phases) and (has_tree(rows) or not phases <= STAGES or phases.isdisjoint({"train", "training"}))
 
 
 def has_tree(rows: Iterable[Row]) -> bool:
