@@ -125,10 +125,10 @@ def _values(table: Sequence[tuple[int, _Texts]], path: Path) -> tuple[list[_Valu
     found, verdicts = [], []
     for line, row in table:
         step, phase, text = (row.get(column, "") for column in ("step", "phase", "seconds"))
-        number, seconds = number_of(step)[0] or 0.0, parse_number(text)
+        number, seconds = _step_of(step), parse_number(text)
         if seconds is None and (of_time := number_of(text)[0]) is not None:
             seconds = PrintedNumber(of_time, None)
-        if not 1 <= number < LATEST_STEP or not number.is_integer() or seconds is None or not phase:
+        if number is None or seconds is None or not phase:
             got = ", ".join(one[:80] or "nothing" for one in (step, phase, text))
             said = (
                 f"{path}:{line} cannot be read and was skipped: step must be a whole number from 1, phase a name and "
@@ -137,8 +137,14 @@ def _values(table: Sequence[tuple[int, _Texts]], path: Path) -> tuple[list[_Valu
             verdicts.append(Verdict("warning", "corrupt-line", said))
             continue
         prefix = "" if row.get(PARENT) == NOT_SUMMED else TIMERS
-        found.append(_Value(line, int(number), prefix + phase.removeprefix(TIMERS), seconds, row))
+        found.append(_Value(line, number, prefix + phase.removeprefix(TIMERS), seconds, row))
     return found, verdicts
+
+
+def _step_of(text: str) -> int | None:
+    number, is_time = number_of(text)
+    whole = number is not None and not is_time and 1 <= number < LATEST_STEP and number.is_integer()
+    return int(number) if number is not None and whole else None
 
 
 def _last_values(values: Sequence[_Value], path: Path) -> tuple[dict[int, dict[str, _Value]], list[int], list[Verdict]]:

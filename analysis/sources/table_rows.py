@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,7 +132,9 @@ def number_of(text: str) -> tuple[float | None, bool]:
     import pandas as pd
 
     try:
-        return pd.Timedelta(text).total_seconds(), True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # units such as `d` will have other names
+            return pd.Timedelta(text).total_seconds(), True
     except ValueError:
         pass
     try:
