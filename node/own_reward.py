@@ -38,7 +38,21 @@ MOST_FAILED = 32
 _MOST_LOGGED = 20
 
 
-Scored = tuple[float | None, UserError | None]
+class RewardProblem(UserError):
+    """Why a user's file or function gives no value, as its process answers (own_reward_process.py)."""
+
+    def __init__(self, answer: Mapping[str, Any], message: str = "") -> None:
+        self.problem: str = answer["problem"]
+        self.missing: str | None = answer.get("missing")
+        """The module that this Python lacks, if that is the reason."""
+        self.parameters: list[str] = answer.get("parameters") or []
+        """The parameters for which there is no value."""
+        self.late = bool(answer.get("late"))
+        """Whether the time limit is the reason; the function may be correct."""
+        super().__init__(message or self.problem)
+
+
+Scored = tuple[float | None, RewardProblem | None]
 """A response's value and its problem."""
 
 
@@ -97,7 +111,7 @@ class RewardProgram:
     """A user's function, called in a process of its own.
 
     `reward` has `source`, `code`, `function`, `options`, the data's `columns` for its parameters, `signature` and
-    `timeout_s`. `NotLoaded` if the file cannot be loaded.
+    `timeout_s`. `RewardProblem` if the file cannot be loaded, or the function cannot be called.
     """
 
     def __init__(self, reward: Mapping[str, Any], failures: Path | None = None, *, load_s: float = LOAD_S) -> None:
@@ -115,7 +129,7 @@ class RewardProgram:
         self._failed_in_a_row = self._late_in_a_row = self._logged = 0
         answer = self._process.start()
         if "problem" in answer:
-            raise NotLoaded(answer)
+            raise _not_loaded(answer)
         self.takes: tuple[str, ...] = tuple(answer["takes"])
         self.signature: str = answer["signature"]
         self.others: list[str] = answer["others"]
@@ -144,14 +158,13 @@ class RewardProgram:
                     self._count(response, problem)
         return values, failed
 
-    def call(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[int, str]]:
-        """One value for each response, and the problems by position, without a second attempt.
-
-        `UserError` if a call fails, `TimedOut` if it takes too long, `Lacks` if this Python has no module for it.
-        """
-        scored = [one for called in self._calls(responses) for one in self._call(called)]
-        problems = {at: str(problem) for at, (_, problem) in enumerate(scored) if problem}
-        return [value for value, _ in scored], problems
+    def call(self, responses: Sequence[Response]) -> tuple[list[float | None], RewardProblem | None]:
+        """One value for each response, and the first problem; no values if a call fails: there is no second attempt."""
+        try:
+            scored = [one for called in self._calls(responses) for one in self._call(called)]
+        except RewardProblem as problem:
+            return [], problem
+        return [value for value, _ in scored], next((problem for _, problem in scored if problem), None)
 
     def _calls(self, responses: Sequence[Response]) -> list[Sequence[Response]]:
         """The responses of each call."""
@@ -161,7 +174,7 @@ class RewardProgram:
         """The responses of one call; if it fails, each is scored separately, as long as the limit allows."""
         try:
             return self._call(responses)
-        except UserError as error:
+        except RewardProblem as error:
             if len(responses) == 1:
                 return [(None, error)]
             print(f"reward {self.name}: {error}; scoring each response separately", file=sys.stderr, flush=True)
@@ -171,8 +184,8 @@ class RewardProgram:
         for response in responses:
             if time.monotonic() > until:
                 limit = f"responses are scored separately for at most {limit_s:g} s (two times timeout_s, if longer)"
-                late = TimedOut(f"{self.where}: not called, because earlier responses took too long: {limit}")
-                scored.append((None, late))
+                late = f"{self.where}: not called, because earlier responses took too long: {limit}"
+                scored.append((None, RewardProblem({"problem": late, "late": True})))
             else:
                 scored += self._scored([response])
         return scored
@@ -181,21 +194,19 @@ class RewardProgram:
         answer = self._process.ask(_arguments(responses, self.takes), self.limit_s)
         if answer.get("late"):
             calls = f"a call of {len(responses)} completion{'s' * (len(responses) > 1)}, limited by timeout_s"
-            raise TimedOut(f"{answer['problem']}: {calls}")
-        if missing := answer.get("missing"):
-            raise Lacks(str(answer["problem"]), missing)
+            answer["problem"] += f": {calls}"
         if "problem" in answer:
-            raise UserError(str(answer["problem"]))
-        wrong = {int(at): UserError(str(what)) for at, what in answer["wrong"].items()}
+            raise RewardProblem(answer)
+        wrong = {int(at): RewardProblem({"problem": what}) for at, what in answer["wrong"].items()}
         return [(value, wrong.get(at)) for at, value in enumerate(answer["values"])]
 
-    def _count(self, response: Response, problem: UserError | None) -> None:
+    def _count(self, response: Response, problem: RewardProblem | None) -> None:
         """Count failures in a row, and write one down; `UserError` for the last one of too many."""
         if problem is None:
             self._failed_in_a_row = self._late_in_a_row = 0
             return
         self._failed_in_a_row += 1
-        self._late_in_a_row += isinstance(problem, TimedOut)
+        self._late_in_a_row += problem.late
         self._logged += 1
         if self._logged <= _MOST_LOGGED:
             more = " (further ones are not logged)" if self._logged == _MOST_LOGGED else ""
@@ -207,7 +218,7 @@ class RewardProgram:
         if self._failed_in_a_row >= MOST_FAILED:
             raise self._too_many(response, problem)
 
-    def _too_many(self, response: Response, problem: UserError) -> UserError:
+    def _too_many(self, response: Response, problem: RewardProblem) -> UserError:
         """What ends the run: a fault of the file, or a time limit that a correct function may need more of."""
         what, change = "failed on", "correct the file"
         if late := self._late_in_a_row:
@@ -225,34 +236,14 @@ class RewardProgram:
             self._process.kill()
 
 
-class TimedOut(UserError):
-    """A call that took longer than the reward's time limit; its function may be correct."""
-
-
-class Lacks(UserError):
-    """A call that needs a module that this Python lacks."""
-
-    def __init__(self, message: str, missing: str) -> None:
-        super().__init__(message)
-        self.missing = missing
-
-
-class NotLoaded(UserError):
-    """A user's file that cannot be loaded, or a function that cannot be called."""
-
-    def __init__(self, answer: Mapping[str, Any]) -> None:
-        self.problem: str = answer["problem"]
-        self.missing: str | None = answer.get("missing")
-        """The module that this Python lacks, if that is the reason."""
-        self.parameters: list[str] = answer.get("parameters") or []
-        """The parameters for which there is no value."""
-        self.late = bool(answer.get("late"))
-        change = "correct the file"
-        if self.missing:
-            change = f"use a stack that has {self.missing.partition('.')[0]}, or do without it"
-        elif self.late:
-            change = "load less when the file is imported"
-        super().__init__(f"workload.rewards: {self.problem}; {change}")
+def _not_loaded(answer: Mapping[str, Any]) -> RewardProblem:
+    """The problem of a file that cannot be loaded, or of a function that cannot be called."""
+    change = "correct the file"
+    if missing := answer.get("missing"):
+        change = f"use a stack that has {missing.partition('.')[0]}, or do without it"
+    elif answer.get("late"):
+        change = "load less when the file is imported"
+    return RewardProblem(answer, f"workload.rewards: {answer['problem']}; {change}")
 
 
 def _arguments(responses: Sequence[Response], takes: Sequence[str]) -> dict[str, list[Any]]:

@@ -131,37 +131,11 @@ def _shown(value: Any) -> str:
 
 
 class Worker:
-    """Loads a function, and calls it."""
+    """A user's function, loaded by the first request, and how it is called."""
 
-    def __init__(self) -> None:
-        self._source = self._where = ""
-        self._stand_in = signatures.StandIn()
-        self._function: Callable[..., Any] | None = None
-        self._signature = signatures.SIGNATURES[signatures.OWN]
-        self._takes: dict[str, signatures.Argument] = {}
-        self._loop: Any = None
-
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request."""
-        if "code" in request:
-            self._source, self._where = request["source"], f"{request['source']}: {request['function']}"
-        self._stand_in.missed.clear()
-        try:
-            return self._load(request) if "code" in request else self._score(request["given"])
-        except Problem as problem:
-            missing = self._missing(problem.__cause__)
-            return {"problem": str(problem), "missing": missing, "parameters": problem.parameters}
-
-    def _missing(self, cause: BaseException | None) -> str | None:
-        """The module whose absence is the cause; ms-swift's own rewards assert that they find theirs."""
-        if isinstance(cause, ModuleNotFoundError):
-            return cause.name
-        return next(reversed(self._stand_in.missed), None) if isinstance(cause, AssertionError) else None
-
-    def _load(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if self._stand_in not in sys.meta_path:
-            sys.meta_path.append(self._stand_in)  # last: it has what no other finder has
-        function = load_function(request["source"], request["code"], request["function"])
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._source, self._where = request["source"], f"{request['source']}: {request['function']}"
+        function = load_function(self._source, request["code"], request["function"])
         options, columns = dict(request["options"]), request["columns"]
         named, others = request.get("signature"), list[str]()
         if inspect.isclass(function):
@@ -175,8 +149,9 @@ class Worker:
             parameters = parameters.positional()
         self._takes = signatures.accepted_arguments(parameters, self._signature, options, columns, self._where)
         self._function = partial(function, **options)
+        self._loop: Any = None
         needs = {"completions", *(need for needed, _ in self._takes.values() for need in needed)}
-        return {
+        self.loaded: dict[str, Any] = {
             "takes": [name for name in signatures.ARGUMENTS if name in needs],
             "signature": named,
             "others": others,
@@ -184,9 +159,10 @@ class Worker:
             "one_by_one": self._signature.one_by_one,
             "answers": [name for name in parameters.names if self._takes.get(name) in signatures.TRUTHS.values()],
         }
+        """The answer to the first request."""
 
-    def _score(self, given: signatures.Given) -> dict[str, Any]:
-        assert self._function is not None
+    def score(self, given: signatures.Given) -> dict[str, Any]:
+        """The values of a call, and the problems by position."""
         count = len(given["completions"])
         named = {name: make(given) for name, (_, make) in self._takes.items()}
         first = [named.pop("completions")] if self._signature.positional else []
@@ -219,10 +195,31 @@ def main() -> None:
     # The user must not import from this file's folder.
     sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
     os.set_inheritable(int(sys.argv[1]), False)
-    pipe, worker = Connection(int(sys.argv[1])), Worker()
+    stand_in = signatures.StandIn()
+    sys.meta_path.append(stand_in)  # last: it has what no other finder has
+    pipe = Connection(int(sys.argv[1]))
+    worker: Worker | None = None
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            pipe.send_bytes(json.dumps(worker.answer(json.loads(pipe.recv_bytes()))).encode())
+            request = json.loads(pipe.recv_bytes())
+            stand_in.missed.clear()
+            try:
+                if worker is None:
+                    worker = Worker(request)
+                    answer = worker.loaded
+                else:
+                    answer = worker.score(request["given"])
+            except Problem as problem:
+                missing = _missing(problem.__cause__, stand_in)
+                answer = {"problem": str(problem), "missing": missing, "parameters": problem.parameters}
+            pipe.send_bytes(json.dumps(answer).encode())
+
+
+def _missing(cause: BaseException | None, stand_in: signatures.StandIn) -> str | None:
+    """The module whose absence is the cause; ms-swift's own rewards assert that they find theirs."""
+    if isinstance(cause, ModuleNotFoundError):
+        return cause.name
+    return next(reversed(stand_in.missed), None) if isinstance(cause, AssertionError) else None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from common.errors import UserError
 from node import own_reward
 from node.built_in_rewards import Response
-from node.own_reward import NotLoaded, RewardProgram
+from node.own_reward import RewardProblem, RewardProgram
 from node.rewards import reward_functions
 
 GOOD = """
@@ -86,7 +86,7 @@ NOT_LOADED = {
 @pytest.mark.parametrize("name", NOT_LOADED)
 def test_an_unusable_file_is_reported_in_one_line(name):
     code, words = NOT_LOADED[name]
-    with pytest.raises(NotLoaded) as caught:
+    with pytest.raises(RewardProblem) as caught:
         RewardProgram(own(code, options={"target": 2}))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -94,10 +94,12 @@ def test_an_unusable_file_is_reported_in_one_line(name):
 
 
 def test_a_column_is_passed_only_by_name():
-    with pytest.raises(NotLoaded, match=r"has a parameter 'level' that is no option.*workload\.data\.columns names"):
+    with pytest.raises(
+        RewardProblem, match=r"has a parameter 'level' that is no option.*workload\.data\.columns names"
+    ):
         RewardProgram(own(COLUMNS, "picked"))
     named = own(COLUMNS, "picked", {"level": 1}) | {"columns": ["level"]}
-    with pytest.raises(NotLoaded, match="option 'level' has the name of a column of the data; rename it"):
+    with pytest.raises(RewardProblem, match="option 'level' has the name of a column of the data; rename it"):
         RewardProgram(named)
 
 
@@ -135,8 +137,8 @@ def test_a_broken_row_has_no_value_and_other_rows_keep_theirs(name, tmp_path, ca
 
 def test_a_list_of_the_wrong_length_is_reported_and_scored_separately(capfd):
     reward = RewardProgram(own("def score(completions): return [1.0]\n"))
-    with pytest.raises(UserError, match=r"one value for each completion \(got 1 values for 2\)"):
-        reward.call([Response("a"), Response("b")])
+    values, problem = reward.call([Response("a"), Response("b")])
+    assert values == [] and "one value for each completion (got 1 values for 2)" in str(problem)
     assert reward.score([Response("a"), Response("b")]) == ([1.0, 1.0], 0)
     assert "got 1 values for 2); scoring each response separately" in capfd.readouterr().err
     reward.close()
@@ -161,8 +163,8 @@ def score(completions):
 
 def test_a_slow_function_has_the_time_that_its_setting_gives():
     reward = RewardProgram(own(SLOW) | {"timeout_s": 0.2})
-    with pytest.raises(own_reward.TimedOut, match=r"within 0\.2 s: a call of 1 completion, limited by"):
-        reward.call([Response("a")])
+    values, problem = reward.call([Response("a")])
+    assert (values, problem.late) == ([], True) and "within 0.2 s: a call of 1 completion, limited by" in str(problem)
     reward.close()
     reward = RewardProgram(own(SLOW) | {"timeout_s": 20})
     assert reward.score([Response("a")] * 2) == ([1.0, 1.0], 0)

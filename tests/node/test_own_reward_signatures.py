@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from node.built_in_rewards import Response
-from node.own_reward import FOREIGN_CALL_S, NotLoaded, RewardProgram
+from node.own_reward import FOREIGN_CALL_S, RewardProblem, RewardProgram
 from node.rewards import reward_functions
 from trainers.swift.driver.pipeline import as_reward
 from trainers.verl.driver.reward import compute_score
@@ -145,8 +145,8 @@ def test_a_function_is_recognised_by_its_parameters_and_scores(code, function, o
     assert program.limit_s == (30.0 if signature == "rolloutbench" else FOREIGN_CALL_S)
     prompt = [{"role": "user", "content": "3 + 4?"}]
     responses = [Response(text, prompt=prompt, row=row) for text, row in zip(TEXTS, ROWS, strict=True)]
-    assert program.call(responses) == (VALUES, {})
-    assert program.call(responses[:1]) == (VALUES[:1], {})  # as verl calls it, in the same process
+    assert program.call(responses) == (VALUES, None)
+    assert program.call(responses[:1]) == (VALUES[:1], None)  # as verl calls it, in the same process
     program.close()
 
 
@@ -219,7 +219,7 @@ NOT_LOADED = {
 @pytest.mark.parametrize("name", NOT_LOADED)
 def test_what_cannot_be_called_is_reported_in_one_line(name):
     code, options, words = NOT_LOADED[name]
-    with pytest.raises(NotLoaded) as caught:
+    with pytest.raises(RewardProblem) as caught:
         RewardProgram(own(code, "score", options))
     assert words in str(caught.value) and "\n" not in str(caught.value)
     lacks = {"more of ms-swift": "swift"}.get(name)
@@ -269,7 +269,7 @@ def test_the_named_signature_is_used():
     code = "def score(completions, **kwargs):\n    return [len(one) for one in completions]\n"
     for signature, length in (("trl", 1.0), ("swift", 2.0), (None, 2.0)):
         program = RewardProgram(own(code, "score", signature=signature))
-        assert program.call([Response("ab", row=ROWS[0])]) == ([length], {})
+        assert program.call([Response("ab", row=ROWS[0])]) == ([length], None)
         assert program.others == (["trl", "swift"] if signature is None else [])
         program.close()
     program = RewardProgram(reward)

@@ -14,7 +14,7 @@ from common.findings import Finding, Level
 from node.built_in_rewards import Response
 from node.dataset import arithmetic_rows, conversation, ground_truths, value_at
 from node.hub import source_kind
-from node.own_reward import Lacks, NotLoaded, RewardProgram, TimedOut
+from node.own_reward import RewardProblem, RewardProgram
 from node.own_reward_signatures import SIGNATURES
 from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
@@ -59,7 +59,7 @@ def _problems(request_text: str) -> tuple[_Problem, ...]:
     reward = json.loads(request_text)
     try:
         program = RewardProgram(reward, load_s=_LOAD_S)
-    except NotLoaded as error:
+    except RewardProblem as error:
         return (_load_problem(error, reward),)
     try:
         return tuple(_problems_of(program, reward))
@@ -67,7 +67,7 @@ def _problems(request_text: str) -> tuple[_Problem, ...]:
         program.close()
 
 
-def _load_problem(error: NotLoaded, reward: Mapping[str, Any]) -> _Problem:
+def _load_problem(error: RewardProblem, reward: Mapping[str, Any]) -> _Problem:
     source, where = reward["source"], f"{reward['source']}: {reward['function']}"
     if error.missing:
         return _untried(where, error.missing)
@@ -113,7 +113,7 @@ def _problems_of(program: RewardProgram, reward: Mapping[str, Any]) -> Iterator[
     others = [one for one in program.others if (problem.unfit if problem else program.takes_all)]
     tried = {other: values for other in others if (values := _values_as(other, reward, responses))}
     if problem is None:
-        values, _ = _values(program, responses)
+        values, _ = program.call(responses)
         yield from _unclear(program, [one for one in tried if tried[one] != values or len(set(values)) == 1])
         return
     for other in list(tried)[:1]:
@@ -126,10 +126,10 @@ def _values_as(signature: str, reward: Mapping[str, Any], responses: Sequence[Re
     """The values of a function with another signature; none if it fails."""
     try:
         program = RewardProgram({**reward, "signature": signature}, load_s=_LOAD_S)
-    except NotLoaded:
+    except RewardProblem:
         return []
     try:
-        values, problem = _values(program, responses)
+        values, problem = program.call(responses)
         return [] if problem else values
     finally:
         program.close()
@@ -154,37 +154,28 @@ def _unclear(program: RewardProgram, others: Sequence[str]) -> Iterator[_Problem
 
 
 def _call_problem(program: RewardProgram, responses: Sequence[Response], source: str) -> _Problem | None:
-    values, problem = _values(program, responses)
+    values, problem = program.call(responses)
     what, alone = str(problem or ""), []
     for at, response in enumerate(responses):
-        value, problem_alone = _values(program, [response])
+        value, problem_alone = program.call([response])
         if problem_alone:
             problem = problem_alone
             what = f"{problem}, for the completion {response.text!r} to row {at} of the data"
             break
         alone += value
-    if isinstance(problem, Lacks):
+    if problem and problem.missing:
         return _untried(program.where, problem.missing)
     if problem:
         why = f"such a completion would have no value in training; {len(responses)} were tested"
         change = f"correct {source}; return None where there is no value"
-        if late := isinstance(problem, TimedOut):
+        if problem.late:
             change = f"make {program.name} faster, or raise timeout_s of this reward ({program.limit_s:g} s)"
-        return _Problem("impossible", "reward-fails", what, why, change, unfit=not late)
+        return _Problem("impossible", "reward-fails", what, why, change, unfit=not problem.late)
     if values != alone:
         what = f"{program.where} gives {values} for {len(responses)} completions together, and {alone} for each alone"
         why = "trainers differ in how many they pass (verl: one): arms would learn from different rewards"
         return _Problem("odd", "reward-by-batch", what, why, "score each completion by itself, without randomness")
     return None
-
-
-def _values(program: RewardProgram, responses: Sequence[Response]) -> tuple[list[float | None], UserError | None]:
-    """The values of a call, and its first problem."""
-    try:
-        values, problems = program.call(responses)
-    except UserError as error:
-        return [], error
-    return values, next(map(UserError, problems.values()), None)
 
 
 def responses_to(rows: Sequence[Mapping[str, Any]]) -> list[Response]:
