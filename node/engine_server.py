@@ -39,8 +39,8 @@ def read_server_request(program: str) -> ServerRequest:
     arguments = parser.parse_args()
     job = begin(read_attempt([arguments.attempt]), "server")
     job.inputs.require_unchanged()
-    newest = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
-    seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * (newest.step if newest else 0)
+    resumed_from = newest_checkpoint(Path(job.attempt["checkpoint_dir"]))
+    seed = int(job.spec["trainer_args"]["seed"]) + _SEEDS_APART * resumed_from
     return ServerRequest(job, arguments.host, arguments.port, seed)
 
 

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,20 +131,22 @@ def train_to_end(
     import torch
 
     stop.install()
-    checkpoint = _common_checkpoint(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
+    folder = Path(job.attempt["checkpoint_dir"])
+    resumed_from = _common_step(folder, trainer.accelerator.num_processes)
+    checkpoint = folder / f"checkpoint-{resumed_from}"
     tracker = Tracker(trainer)
     for reward in rewards:
         reward.ready(trainer.args.device)
-    log = _step_log(job, stop, trainer, rewards, hook, checkpoint.step if checkpoint else 0, generating)
+    log = _step_log(job, stop, trainer, rewards, hook, resumed_from, generating)
     last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
-    if checkpoint and is_main:
-        print(f"resuming from step {checkpoint.step}", flush=True)
-    if checkpoint:
+    if resumed_from and is_main:
+        print(f"resuming from step {resumed_from}", flush=True)
+    if resumed_from:
         _continue_data_order(trainer, checkpoint)
-    if checkpoint is None or checkpoint.step < last:
+    if resumed_from < last:
         # transformers trains one step too many from a checkpoint of the last step.
         stop.training = True
-        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if resumed_from else None)
     tracker.finish()
     if (ranks := trainer.accelerator.num_processes) > 1:
         torch.distributed.destroy_process_group()  # only rank 0 has work left
@@ -164,14 +165,14 @@ def train_to_end(
     )
 
 
-def _continue_data_order(trainer: Any, checkpoint: Checkpoint) -> None:
+def _continue_data_order(trainer: Any, checkpoint: Path) -> None:
     """Give a resumed run the data order of its own pass over the data.
 
     TRL's RepeatSampler (trainer/utils.py), which ms-swift uses, shuffles each pass with a generator that no checkpoint
     has: transformers skips the steps of the current pass, but in the order of the first one. The generator starts from
     the same seed in each attempt: drawing the complete passes sets it as in the uninterrupted run.
     """
-    state = retry_io(lambda: read_json(checkpoint.path / "trainer_state.json"), "the run's checkpoints")
+    state = retry_io(lambda: read_json(checkpoint / "trainer_state.json"), "the run's checkpoints")
     original = trainer._get_train_sampler
 
     def sampler(*args: Any, **named: Any) -> Any:
@@ -185,16 +186,14 @@ def _continue_data_order(trainer: Any, checkpoint: Checkpoint) -> None:
     trainer._get_train_sampler = sampler
 
 
-def _common_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
-    """Rank 0's newest checkpoint for all processes; `UserError` if another process does not find it."""
+def _common_step(folder: Path, ranks: int) -> int:
+    """The step of rank 0's newest checkpoint for all processes; `UserError` if another process does not find it."""
     newest = newest_checkpoint(folder, ranks)
-    step = rank0_value(newest.step if newest else 0, ranks)
-    if not step or (newest and newest.step == step):
-        return newest if step else None
+    step = rank0_value(newest, ranks)
     path = folder / f"checkpoint-{step}"
-    if not retry_io(path.is_dir, "the run's checkpoints"):
+    if step not in (0, newest) and not retry_io(path.is_dir, "the run's checkpoints"):
         raise UserError(f"{path} is missing on this node, but rank 0 resumes from it; check the shared file system")
-    return Checkpoint(path, step)
+    return step
 
 
 def _step_log(
@@ -238,26 +237,15 @@ _OF_FSDP = ("pytorch_model_fsdp.bin", "optimizer.bin")
 """FSDP also saves the full model and its optimizer (accelerate 1.15 utils/fsdp_utils.py)."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint of transformers' Trainer: its folder and its step."""
-
-    path: Path
-    step: int
-
-
-def newest_checkpoint(folder: Path, processes: int = 1) -> Checkpoint | None:
-    """The newest complete checkpoint; None if there is none. One that cannot be read now is read again."""
+def newest_checkpoint(folder: Path, processes: int = 1) -> int:
+    """The step of the newest complete checkpoint; 0 if there is none. One that cannot be read now is read again."""
     return retry_io(lambda: _newest(folder, processes), "the run's checkpoints")
 
 
-def _newest(folder: Path, processes: int) -> Checkpoint | None:
-    found = []
-    for path in folder.iterdir() if exists(folder) else ():
-        match = _NAME.fullmatch(path.name)
-        if match and is_complete(path, int(match.group(1)), processes):
-            found.append(Checkpoint(path, int(match.group(1))))
-    return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+def _newest(folder: Path, processes: int) -> int:
+    named = ((_NAME.fullmatch(path.name), path) for path in (folder.iterdir() if exists(folder) else ()))
+    steps = ((int(match[1]), path) for match, path in named if match)
+    return max((step for step, path in steps if is_complete(path, step, processes)), default=0)
 
 
 def is_complete(path: Path, step: int, processes: int = 1) -> bool:

@@ -211,8 +211,7 @@ def test_a_stale_checkpoint_is_not_an_incomplete_one(tmp_path, stale):
     make_checkpoint(tmp_path, 4)
     make_checkpoint(tmp_path, 6)
     stale("checkpoint-6/", 1)
-    newest = newest_checkpoint(tmp_path)
-    assert newest is not None and newest.step == 6
+    assert newest_checkpoint(tmp_path) == 6
 
 
 def test_a_stale_checkpoint_of_verl_is_not_removed(tmp_path, stale):

@@ -125,7 +125,7 @@ def test_another_number_of_gpus_is_refused_and_nothing_is_touched(tmp_path):
 def test_what_was_not_saved_is_not_missed(tmp_path):
     for path in write_checkpoint(tmp_path, 5).glob("actor/optim_*"):
         path.unlink()
-    assert [one.complete for one in find_checkpoints(tmp_path)] == [False]
+    assert [*find_checkpoints(tmp_path).values()] == [None]
     assert prepare(tmp_path, 2, contents=["model", "extra_state"]) == 5
 
 

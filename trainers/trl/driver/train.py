@@ -102,8 +102,7 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
     with ExitStack() as closing:
         own_engine = None
         if trainer_args.get(options.SWITCH):
-            newest = newest_checkpoint(Path(attempt["checkpoint_dir"]))
-            resumed_from = newest.step if newest else 0
+            resumed_from = newest_checkpoint(Path(attempt["checkpoint_dir"]))
             log = job.folder / "server.log"
             own_engine = engines.sglang_rollout(args, sglang, job.inputs.model, dtype, resumed_from, log)
             closing.callback(own_engine.engine.close)

@@ -22,8 +22,7 @@ import re
 import shutil
 import zipfile
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,42 +37,31 @@ _STEP = re.compile(r"global_step_(\d+)")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
 
 
-@dataclass(frozen=True)
-class Found:
-    """One folder `global_step_<n>`: its step, whether it is complete, and the number of ranks that saved it."""
-
-    step: int
-    complete: bool
-    world_size: int | None
-
-
-def decide(found: Sequence[Found], world_size: int) -> tuple[int | None, tuple[int, ...]]:
+def decide(saved: Mapping[int, int | None], world_size: int) -> tuple[int | None, tuple[int, ...]]:
     """The step to resume from with `world_size` ranks (None: from the start), and the steps to remove.
 
-    `UserError` if another number of ranks saved the newest complete one: verl's shards fit only that number, and a
-    silent restart would discard the work.
+    `saved` has the ranks of each checkpoint, None of an incomplete one. `UserError` if another number of ranks saved
+    the newest complete one: verl's shards fit only that number, and a silent restart would discard the work.
     """
-    complete = sorted((one for one in found if one.complete), key=lambda one: one.step, reverse=True)
-    if complete and complete[0].world_size != world_size:
+    complete = sorted((step for step, ranks in saved.items() if ranks is not None), reverse=True)
+    if complete and saved[complete[0]] != world_size:
         raise UserError(
-            f"{complete[0].world_size} GPUs saved the newest checkpoint, of step {complete[0].step}, and verl can load "
+            f"{saved[complete[0]]} GPUs saved the newest checkpoint, of step {complete[0]}, and verl can load "
             f"it only with that number (now: {world_size}); set workload.nodes and workload.gpus_per_node "
             "back, or remove the run's checkpoints to start again"
         )
-    kept = [one.step for one in complete[:KEPT]]
-    return kept[0] if kept else None, tuple(sorted(one.step for one in found if one.step not in kept))
+    kept = complete[:KEPT]
+    return kept[0] if kept else None, tuple(sorted(saved.keys() - {*kept}))
 
 
-def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> list[Found]:
-    """All checkpoints in a run's folder, by step; each rank saves `contents`."""
-    found = []
-    for path in folder.iterdir() if exists(folder) else ():
-        match = _STEP.fullmatch(path.name)
-        if match and path.is_dir():
-            world_size = _world_size(path / "actor", contents)
-            complete = world_size is not None and _is_archive(path / "data.pt")
-            found.append(Found(int(match[1]), complete, world_size))
-    return sorted(found, key=lambda one: one.step)
+def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> dict[int, int | None]:
+    """The checkpoints in a run's folder: step -> the ranks that saved it, each its `contents`; None if incomplete."""
+    named = ((_STEP.fullmatch(path.name), path) for path in (folder.iterdir() if exists(folder) else ()))
+    return {
+        int(match[1]): _world_size(path / "actor", contents) if _is_archive(path / "data.pt") else None
+        for match, path in named
+        if match and path.is_dir()
+    }
 
 
 def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -> int | None:
