@@ -107,12 +107,6 @@ def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) 
     return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
 
-def refused_context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
-    """What happens to sequences beyond the model's context: whether they are refused, why, and the source."""
-    why = f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built"
-    return True, why, "the check of length"
-
-
 @dataclass(frozen=True)
 class Logs:
     """What a trainer logs: all that one whose runs are only imported fills in."""
@@ -167,7 +161,9 @@ class Rules:
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Release -> code of a behaviour -> what to change where engines differ."""
     checks: tuple[Check, ...] = ()
-    context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = refused_context
+    context: Callable[[Case, ModelFacts], tuple[str, str]] = lambda case, model: ("", "the check of length")
+    """What happens to sequences beyond the model's context, empty where engine or trainer refuse it when the engine is
+    built; and the source."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None
     """How a run generates; a release that is only imported has no limit of sequences that verl passes on."""
     release, mode = _release_of(tree) if tree else Release(""), tree.mode if tree else ""
     own = positive_int(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.max_sequences_option}"))
-    limit = own or (settings.get(release.sequence_limit) if release.trees else None)
+    limit = own or settings.get(release.sequence_limit)
     return Rollout(
         engine_gpus=_engine_gpus(mode, settings),
         sequence_limit=None if engine.name in release.engines_without_options else limit,

@@ -104,15 +104,15 @@ def context(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     longest = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
     if model is None or longest <= model.context:
         return
-    refused, why, source = case.trainer.rules.context(case, model)
+    happens, source = case.trainer.rules.context(case, model)
     if case.engine.in_trainer:
-        refused, why = False, "nothing rejects it: the model continues at positions that it was not trained on"
+        happens = "nothing rejects it: the model continues at positions that it was not trained on"
     yield finding_of(
         case,
-        "impossible" if refused else "odd",
+        "odd" if happens else "impossible",
         "context",
         f"prompt and response may have {longest} tokens, and the model's positions end at {model.context}",
-        why,
+        happens or f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built",
         f"{model.source}, max_position_embeddings; {source}",
         f"workload.max_prompt_length and max_response_length: together at most {model.context}",
     )

@@ -29,13 +29,15 @@ LOSSES: Mapping[str, str] = {
 (docs/preflight.md#different-trainers: where it differs from TRL's)."""
 
 
-def context_by_length(case: Case, model: ModelFacts, sources: Mapping[str, str] | None = None) -> tuple[bool, str, str]:
+def context_by_length(case: Case, model: ModelFacts, sources: Mapping[str, str] | None = None) -> tuple[str, str]:
     """`Rules.context` of a release that compares only `max_model_len` with the model's context (by engine: where)."""
     source = (sources or {}).get(case.engine.name, "the check of max_model_len")
-    if case.settings.int(f"{ROLLOUT}.max_model_len") <= model.context:
-        why = f"verl {case.version} does not warn, and {case.engine.label} truncates responses at the model's context"
-        return False, why, source
-    return True, f"{case.engine.label} or verl refuses it when the engine is built", source
+    if case.settings.int(f"{ROLLOUT}.max_model_len") > model.context:
+        return "", source
+    return (
+        f"verl {case.version} does not warn, and {case.engine.label} truncates responses at the model's context",
+        source,
+    )
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class Release:
     """Code of a behaviour -> what to change where engines differ."""
     engines_without_options: tuple[str, ...] = ()
     """Engines to which it passes no options."""
-    sequence_limit: str = f"{ROLLOUT}.max_num_seqs"
+    sequence_limit: str = ""
     """The setting that limits how many sequences an engine decodes at once; empty if it passes none on."""
-    context: Callable[[Case, ModelFacts], tuple[bool, str, str]] = context_by_length
+    context: Callable[[Case, ModelFacts], tuple[str, str]] = context_by_length
     """What happens to sequences beyond the model's context (`Rules.context`)."""
 
     # Ray

@@ -45,12 +45,12 @@ def _validation() -> Callable[[Any], object]:
     return validate
 
 
-def _context(case: Case, model: ModelFacts) -> tuple[bool, str, str]:
+def _context(case: Case, model: ModelFacts) -> tuple[str, str]:
     """It checks the model's context for any max_model_len, with vLLM not if the model has rope_scaling."""
     source = {"vllm": f"{_VLLM}:124", "sglang": f"{_SGLANG}:358"}.get(case.engine.name, "the check of max_model_len")
     if case.engine.name == "vllm" and model.rope_scaling:
-        return False, "verl 0.4.1 skips the check for a model with rope_scaling; the rest depends on the model", source
-    return True, f"{case.engine.label} or verl refuses it when the engine is built", source
+        return "verl 0.4.1 skips the check for a model with rope_scaling; the rest depends on the model", source
+    return "", source
 
 
 def _validation_in_step(case: Case) -> str | None:
@@ -315,7 +315,6 @@ V0_4_1 = Release(
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
     engines_without_options=("sglang",),
-    sequence_limit="",
     context=_context,
     cpus_with_gpu=1,
     trees=(
