@@ -16,8 +16,6 @@ from engines import Engine
 if TYPE_CHECKING:
     from trainers.protocol import Trainer
 
-"""Variable -> (value, who sets it), outside of the experiment."""
-
 
 @dataclass(frozen=True)
 class Settings:

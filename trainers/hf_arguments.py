@@ -43,17 +43,12 @@ RESHARD = "reshard_after_forward"
 HALF = ("bfloat16", "float16")
 # The job sets these itself on the node, or they follow from the batch or the engine. As an option one of them would
 # break the paths that the collector reads, or silently change the engine.
-_OWNED = _NAMES_AND_PLACES | {
+OWNED = _NAMES_AND_PLACES | {
     *("logging_steps", "logging_strategy", "logging_first_step", "logging_nan_inf_filter"),
     *("generation_batch_size", "steps_per_generation", "use_vllm", "use_cpu"),
     *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
     "save_only_model",  # such a checkpoint cannot be resumed from
 }
-
-
-def owned_by_job(name: str) -> bool:
-    """Whether the job, or the batch and the engine, sets an argument."""
-    return name in _OWNED
 
 
 def workload_arguments(workload: Workload, seed: int, processes: int) -> dict[str, Any]:
@@ -93,7 +88,7 @@ def completed(
     `UserError` for an option that is fixed or `owned`: it would make the arms unequal without notice.
     """
     for option, value in arm.options.items():
-        if option in _OWNED.union(fixed, owned):
+        if option in OWNED.union(fixed, owned):
             raise UserError(
                 f"options.{option} of an arm is not free: the workload, the engine or the run's folder sets it. "
                 f"Change the workload instead, which is the same for every arm (got {value!r})"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainers.hf_arguments import BOOKKEEPING, HALF, owned_by_job
+from trainers.hf_arguments import BOOKKEEPING, HALF, OWNED
 from trainers.launching import Argument, Launched, Left, Surroundings, as_count
 
 STEPS, PROMPT_TOKENS = 20, 1024
@@ -141,7 +141,7 @@ def launched(
             continue
         if one.unknown:
             found.left.append(Left(one.line, one.text, f"{', '.join(one.unknown)}: not set in the script", "add it"))
-        elif name not in BOOKKEEPING and name not in _NOT_IN_A_RUN and not owned_by_job(name):
+        elif name not in BOOKKEEPING | _NOT_IN_A_RUN | OWNED:
             of_engine = name in _OF_THE_ENGINE or name.startswith(f"{engine}_")
             target = found.engine_options.setdefault(engine, {}) if of_engine else found.options
             target[name] = one.value

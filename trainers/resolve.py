@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
 from common.files import read_json_object, write_json
 from node.exit_codes import run
 from node.own_reward import RewardProgram
@@ -43,9 +42,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     request = read_json_object(arguments.request, "the rule `settings`")
-    missing = [key for key in ("trainer", "trainer_args") if key not in request]
-    if missing:
-        raise UserError(f"{arguments.request} lacks {', '.join(missing)}")
     write_json(arguments.out, resolved(request, arguments.resolver))
 
 

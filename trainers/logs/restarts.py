@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,31 +29,21 @@ ELAPSED = "elapsed time"
 CLOCK_TOLERANCE_S = 2.0
 
 
-@dataclass(frozen=True)
-class CounterDrop:
-    """A counter that is lower in a record than in the one before."""
-
-    name: str
-    before: float
-    after: float
-
-    def __str__(self) -> str:
-        return f"{self.name} falls from {self.before:.12g} to {self.after:.12g}"
-
-
 def _shared_counters(before: StepRecord, after: StepRecord) -> list[str]:
     return [name for name in TRAINING_COUNTERS if name in before.scalars and name in after.scalars]
 
 
-def counter_drops(before: StepRecord, after: StepRecord) -> list[CounterDrop]:
-    """The counters that drop from one logged record to the next by more than their rounding."""
-    found = []
+def counter_drops(before: StepRecord, after: StepRecord) -> dict[str, str]:
+    """The counters that drop from one logged record to the next by more than their rounding, and from what to what."""
+    drops = {}
     for name in _shared_counters(before, after):
         high, low = before.scalars[name], after.scalars[name]
         if low < high - before.rounding.get(name, 0.0) - after.rounding.get(name, 0.0):
-            found.append(CounterDrop(name, high, low))
+            drops[name] = (high, low)
     a, b = before.elapsed_s, after.elapsed_s
-    return found if a is None or b is None or b >= a - CLOCK_TOLERANCE_S else [*found, CounterDrop(ELAPSED, a, b)]
+    if a is not None and b is not None and b < a - CLOCK_TOLERANCE_S:
+        drops[ELAPSED] = (a, b)
+    return {name: f"{name} falls from {high:.12g} to {low:.12g}" for name, (high, low) in drops.items()}
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,8 @@ class Restart:
 
     before: StepRecord
     after: StepRecord
-    drops: Sequence[CounterDrop]
+    drops: Mapping[str, str]
+    """Counter -> from what to what."""
 
     @property
     def is_contiguous(self) -> bool:
@@ -83,7 +74,7 @@ def restart_verdicts(found: Sequence[Restart], shown_as: str, remedy: Callable[[
         first = restarts[0]
         others = f" (and {count_of(len(restarts) - 1, 'more time')})" if len(restarts) > 1 else ""
         text = (
-            f"{shown_as}:{first.after.line}: {' and '.join(map(str, first.drops))} from step {first.before.step} to "
+            f"{shown_as}:{first.after.line}: {' and '.join(first.drops.values())} from step {first.before.step} to "
             f"{first.after.step}{others}: the trainer was started again; the first step after that does not count"
         )
         if not contiguous:
@@ -140,10 +131,10 @@ def require_one_run(found: Sequence[StepRecord], path: Path) -> None:
     for before, after in pairwise(found):
         drops, shared = counter_drops(before, after), _shared_counters(before, after)
         rises = any(after.scalars[name] >= before.scalars[name] and after.scalars[name] > 0.0 for name in shared)
-        if not rises and any(drop.name in shared for drop in drops):
+        if not rises and drops.keys() & {*shared}:
             raise UserError(
                 f"{path} holds several runs, or one that was started again: on line {after.line} "
-                f"{' and '.join(map(str, drops))}. Its rows have no step numbers (no progress bar follows them), so "
+                f"{' and '.join(drops.values())}. Its rows have no step numbers (no progress bar follows them), so "
                 f"the parts cannot be joined: {split_commands(path, before.line)}. Of one run, import its last "
                 "trainer_state.json instead"
             )

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from common.errors import UserError
 from node.hardware import free_port
 
 T = TypeVar("T")
@@ -32,13 +31,8 @@ class ReplayRank:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], tensor_parallel: int) -> ReplayRank:
-        """By torchrun's variables; `UserError` if the processes do not divide into engines."""
-        rank, ranks = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
-        if ranks % tensor_parallel:
-            raise UserError(
-                f"{ranks} processes do not divide into engines of {tensor_parallel} (options.tensor_parallel)"
-            )
-        return cls(rank, ranks, tensor_parallel)
+        """By torchrun's variables."""
+        return cls(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")), tensor_parallel)
 
     @property
     def replica(self) -> int:
