@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import yaml
@@ -61,6 +62,14 @@ class Defaults(NamedTuple):
     values: Mapping[str, Any]
     unlike_ours: Mapping[str, Any]
     """Settings with another default than an experiment's; they become options."""
+
+
+def options_begin(words: Sequence[str], command: tuple[str, str], own_programs: tuple[str, ...]) -> int | None:
+    """Where the options of a command of two words begin, or of its own program; None in another command."""
+    for place, (word, following) in enumerate(pairwise(words)):
+        if (word.rpartition("/")[2], following) == command:
+            return place + 2
+    return next((place + 1 for place, word in enumerate(words) if word.endswith(own_programs)), None)
 
 
 def given_arguments(words: Sequence[Argument], around: Surroundings) -> tuple[dict[str, Given], list[Left]]:
@@ -124,7 +133,7 @@ def launched(
     engine: str,
     owned: frozenset[str],
     adapter: bool,
-    server_gpus: int = 0,
+    server_gpus: int,
 ) -> Launched:
     """The experiment of a command's settings, without its rewards, model and data."""
     values = {**defaults.values, **{name: one.value for name, one in given.items()}}
@@ -184,18 +193,15 @@ def _workload(values: Mapping[str, Any], processes: int) -> dict[str, Any]:
 def _not_kept(
     given: Mapping[str, Given], values: Mapping[str, Any], found: Launched, processes: int, adapter: bool
 ) -> Iterator[Left]:
-    def line(name: str) -> int:
-        return given[name].line if name in given else 0
-
     steps = found.workload["steps"]
     if as_count(values.get("max_steps")) <= 0:
         epochs = values.get("num_train_epochs")
         text = f"num_train_epochs {epochs}: a comparison trains {steps} steps" if epochs else f"{steps} steps"
-        yield Left(line("num_train_epochs"), "num_train_epochs", text, "change workload.steps")
+        yield Left(line_of(given, "num_train_epochs"), "num_train_epochs", text, "change workload.steps")
     scheduler = str(values.get("lr_scheduler_type") or "linear")
     if not scheduler.startswith("constant"):
         why = f"{scheduler}: the learning rate of an experiment is constant after its warm-up; no step takes longer"
-        yield Left(line("lr_scheduler_type"), "lr_scheduler_type", why)
+        yield Left(line_of(given, "lr_scheduler_type"), "lr_scheduler_type", why)
     if "max_prompt_length" not in given:
         why = f"the script has none: {PROMPT_TOKENS} tokens"
         yield Left(0, "max_prompt_length", why, "change workload.max_prompt_length")
@@ -206,12 +212,12 @@ def _not_kept(
         why = (
             "one process needs no sharding" if processes == 1 else "with an adapter each GPU has the whole model (DDP)"
         )
-        yield Left(line(sharded), given[sharded].text, why)
+        yield Left(line_of(given, sharded), given[sharded].text, why)
     elif sharded:
         yield from _sharded(given[sharded], given, found)
     for name in ("steps_per_generation", "generation_batch_size"):
         if name in given:
-            yield Left(line(name), given[name].text, "an experiment generates once for each update")
+            yield Left(line_of(given, name), given[name].text, "an experiment generates once for each update")
 
 
 def context(given: Mapping[str, Given], name: str, engine: str) -> Iterator[Left]:
@@ -229,15 +235,15 @@ def _sharded(switch: Given, given: Mapping[str, Given], found: Launched) -> Iter
     for options in (found.options, *found.engine_options.values()):
         for name in ("offload_model", "offload_optimizer"):
             if options.pop(name, False):
-                line = given[name].line if name in given else 0
-                yield Left(line, name, "not tried with FSDP2", "add it to the options to try it without fsdp")
+                do = "add it to the options to try it without fsdp"
+                yield Left(line_of(given, name), name, "not tried with FSDP2", do)
         for name in ("torch_dtype", "dtype"):
             if options.pop(name, None) in HALF:
-                line = given[name].line if name in given else 0
-                yield Left(line, name, "FSDP2 keeps float32 weights and computes in bfloat16, as DeepSpeed does")
+                why = "FSDP2 keeps float32 weights and computes in bfloat16, as DeepSpeed does"
+                yield Left(line_of(given, name), name, why)
 
 
-def by_words(name: str) -> bool:
+def compared_by_words(name: str) -> bool:
     """Whether a setting is compared by the workload's words: the batch has other factors, a length another name."""
     return name in _OTHERWISE_NAMED or name in _NOT_IN_A_RUN
 
@@ -245,6 +251,11 @@ def by_words(name: str) -> bool:
 def hub_or_path(source: str) -> str:
     """A source without ms-swift's prefix and number of rows (`hf::team/name#1000`)."""
     return re.sub(r"#\d+$", "", source).removeprefix("hf::").removeprefix("ms::")
+
+
+def line_of(given: Mapping[str, Given], name: str) -> int:
+    """The line of a setting; 0 without it."""
+    return given[name].line if name in given else 0
 
 
 def value_in(given: Mapping[str, Given], name: str, default: Any = None) -> Any:

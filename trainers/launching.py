@@ -75,12 +75,10 @@ class Launch:
     """The experiment; a `UserError` for a command that trains no GRPO."""
     settings: Callable[[Sequence[Argument], Surroundings, str], Mapping[str, Any]]
     """The settings of the command's arguments under a release, as the trainer has them: to compare with a run's."""
-    places: Callable[[str], bool] = lambda key: False
-    """Whether a setting is a name or a place, which each run's own job sets."""
+    not_compared: Callable[[str], bool] = lambda key: False
+    """Whether a setting is a name or a place, which each run's own job sets, or only the workload has it otherwise."""
     server: str = ""
     """The word of its command for a server of its engine, beside the trainer."""
-    by_words: Callable[[str], bool] = lambda key: False
-    """Whether only the workload has a setting, under another name."""
 
 
 def as_count(value: Any, default: int = 0) -> int:

@@ -9,11 +9,13 @@ from common.errors import UserError
 from trainers.hf_launch import (
     Defaults,
     Given,
-    by_words,
+    compared_by_words,
     context,
     given_arguments,
     hub_or_path,
     launched,
+    line_of,
+    options_begin,
     rewards,
     server_settings,
     value_in,
@@ -70,13 +72,7 @@ _REWARDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 def arguments(words: Sequence[str]) -> int | None:
     """Where the options of `swift rlhf` begin."""
-    for place, word in enumerate(words[:-1]):
-        if word.rpartition("/")[2] == "swift" and words[place + 1] == "rlhf":
-            return place + 2
-    for place, word in enumerate(words):
-        if word.endswith(("swift/cli/rlhf.py", "swift.cli.rlhf")):
-            return place + 1
-    return None
+    return options_begin(words, ("swift", "rlhf"), ("swift/cli/rlhf.py", "swift.cli.rlhf"))
 
 
 def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
@@ -102,10 +98,9 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
     micro = as_count(value_in(given, "per_device_train_batch_size", 1), 1)
     processes = max(1, around.processes)
     passes = max(1, -(-16 // micro // processes))
-    defaults = Defaults(
-        {**_DEFAULTS.values, "gradient_accumulation_steps": passes, "learning_rate": 1e-5 if full else 1e-4},
-        _DEFAULTS.unlike_ours,
-    )
+    rate = 1e-5 if full else 1e-4
+    values = {**_DEFAULTS.values, "gradient_accumulation_steps": passes, "learning_rate": rate}
+    defaults = _DEFAULTS._replace(values=values)
     workers = as_count(value_in(raw, "num_infer_workers"))
     apart = engine == "vllm" and 0 < workers < processes
     served = value_in(given, "vllm_mode") == "server" or "vllm_server_host" in given or apart
@@ -161,8 +156,8 @@ def _lengths(given: Mapping[str, Given], found: Launched) -> None:
 
 
 def _data(given: Mapping[str, Given], around: Surroundings, found: Launched) -> None:
-    raw, sources = given.get("dataset"), values_of(given, "dataset")
-    first, line = str(sources[0]) if sources else "", raw.line if raw else 0
+    sources, line = values_of(given, "dataset"), line_of(given, "dataset")
+    first = str(sources[0]) if sources else ""
     data: dict[str, Any] = {"source": hub_or_path(first)}
     if "#" in first and first.rpartition("#")[2].isdigit():
         data["rows"] = int(first.rpartition("#")[2])
@@ -176,7 +171,7 @@ def _data(given: Mapping[str, Given], around: Surroundings, found: Launched) -> 
             data["system_prompt"] = text.strip()
     if len(sources) > 1:
         found.left.append(Left(line, " ".join(map(str, sources[1:])), "only the first dataset is used", "join them"))
-    if raw is not None:
+    if "dataset" in given:
         why = "prompts use the tokenizer's own chat template, without swift's dataset and template preprocessing"
         found.left.append(
             Left(line, "template, template_backend, dataset", why, "check data.prompt_column and answer_column")
@@ -193,4 +188,4 @@ def _reward(name: str, given: Mapping[str, Given]) -> dict[str, Any] | None:
     return {"name": ours, **({"options": options} if options else {})}
 
 
-LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, server=_SERVER, by_words=by_words)
+LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, server=_SERVER, not_compared=compared_by_words)

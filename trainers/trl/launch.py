@@ -8,11 +8,12 @@ from typing import Any
 from trainers.hf_launch import (
     Defaults,
     Given,
-    by_words,
+    compared_by_words,
     context,
     given_arguments,
     hub_or_path,
     launched,
+    options_begin,
     rewards,
     server_settings,
     value_in,
@@ -55,15 +56,7 @@ _REWARDS: Mapping[str, dict[str, Any]] = {
 
 def arguments(words: Sequence[str]) -> int | None:
     """Where the options of `trl grpo` begin."""
-    names = [word.rpartition("/")[2] for word in words]
-    for place, name in enumerate(names[:-1]):
-        if name == "trl" and words[place + 1] == "grpo":
-            return place + 2
-    for place, word in enumerate(words):
-        # The command's own program: trl/scripts/grpo.py, or -m trl.scripts.grpo.
-        if word == "trl.scripts.grpo" or word.endswith("trl/scripts/grpo.py"):
-            return place + 1
-    return None
+    return options_begin(words, ("trl", "grpo"), ("trl.scripts.grpo", "trl/scripts/grpo.py"))
 
 
 def settings(words: Sequence[Argument], around: Surroundings, version: str) -> Mapping[str, Any]:
@@ -131,4 +124,4 @@ def _reward(name: str) -> dict[str, Any] | None:
     return {"source": f"{module.replace('.', '/')}.py", "function": function, "signature": "trl"}
 
 
-LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, server=_SERVER, by_words=by_words)
+LAUNCH = Launch(arguments=arguments, read=launch, settings=settings, server=_SERVER, not_compared=compared_by_words)

@@ -11,7 +11,7 @@ from node.dataset import BUILTIN_DATA
 from node.tiny import BUILTIN_MODELS
 from trainers.launching import Argument, Launch, Launched, Left, Surroundings, as_count
 from trainers.verl import packaged
-from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, sections_above
+from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT, listed_part
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.releases.release import LOSSES
 from trainers.verl.settings import settings as derived
@@ -89,7 +89,7 @@ def launch(words: Sequence[Argument], around: Surroundings) -> Launched:
             found.left.append(Left(word.line, word.text, "not a setting of verl's (key=value)", "give it by hand"))
         elif bare in owned or bare.startswith(_REWARD_SECTIONS):
             continue
-        elif any(at in {*release.job_keys, *BOOKKEEPING} for at in (bare, *sections_above(bare))):
+        elif listed_part(bare, (*release.job_keys, *BOOKKEEPING)):
             places.append((word.line, bare))
         else:
             _option(found, release, word, key, packaged.value_of(text))
@@ -213,12 +213,10 @@ def _owners(found: Launched, release: Release) -> dict[str, str]:
 
 def _option(found: Launched, release: Release, word: Argument, key: str, value: Any) -> None:
     bare = key.lstrip("+")
-    owner = next(
-        (release.reserved_keys[at] for at in (bare, *sections_above(bare)) if at in release.reserved_keys), None
-    )
-    if owner is not None:
+    if (reserved := listed_part(bare, release.reserved_keys)) is not None:
         # The default, written out: nothing is lost.
         if packaged.defaults(release.version).get(bare, value) != value:
+            owner = release.reserved_keys[reserved]
             given = f"workload.{owner}" if owner else "rolloutbench"
             found.left.append(Left(word.line, word.text, f"{given} decides this, for all arms alike"))
         return
@@ -256,13 +254,12 @@ def _line(words: Sequence[Argument], key: str) -> int:
 
 
 def _is_place(key: str) -> bool:
-    own = key in _PLACES or key.startswith(_REWARD_SECTIONS)
-    return own or any(at in BOOKKEEPING for at in (key, *sections_above(key)))
+    return key in _PLACES or key.startswith(_REWARD_SECTIONS) or listed_part(key, BOOKKEEPING) is not None
 
 
 LAUNCH = Launch(
     arguments=arguments,
     read=launch,
     settings=settings,
-    places=_is_place,
+    not_compared=_is_place,
 )

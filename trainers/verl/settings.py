@@ -10,7 +10,7 @@ from common.errors import UserError
 from common.messages import short_repr
 from trainers.protocol import StackFacts
 from trainers.verl import packaged
-from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, override, sections_above
+from trainers.verl.driver.overrides import ACTOR, REF, ROLLOUT, listed_part, override, sections_above
 from trainers.verl.releases import Release, release_named, releases
 from trainers.verl.releases.release import LOSSES, DerivedSettings
 from trainers.workload import TrainedArm, Workload
@@ -191,7 +191,8 @@ def _owner(bare: str, owned: DerivedSettings, sections: Mapping[str, str]) -> st
     """The workload key, or `job`, that sets a key; None where an arm may set it."""
     if found := owned.get(bare) or owned.get(f"+{bare}"):
         return found[0]
-    return next((sections[at] for at in (bare, *sections_above(bare)) if at in sections), None)
+    at = listed_part(bare, sections)
+    return sections[at] if at else None
 
 
 def _owner_text(owner: str) -> str:

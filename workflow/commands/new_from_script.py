@@ -301,7 +301,7 @@ def differences(read: LaunchScript, plan: Plan) -> list[Left]:
     for key in dict.fromkeys((*theirs, *read.launched.owners)):
         value = theirs.get(key)
         last = key.rpartition(".")[2]
-        if launch.places(key) or named & {key, last} or key in trainer.rules.bookkeeping or launch.by_words(key):
+        if launch.not_compared(key) or named & {key, last} or key in trainer.rules.bookkeeping:
             continue
         if _plain(ours.get(key)) != _plain(value):
             line = next((word.line for word in read.words if key in word.text), 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 ACTOR = "actor_rollout_ref.actor"
@@ -76,3 +76,8 @@ def sections_above(key: str) -> list[str]:
     """The sections of a dotted key, the innermost first."""
     parts = key.split(".")
     return [".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
+
+
+def listed_part(key: str, listed: Collection[str]) -> str | None:
+    """The key, or the innermost section above it, that is listed; None if none is."""
+    return next((at for at in (key, *sections_above(key)) if at in listed), None)
