@@ -88,11 +88,6 @@ class Numbers(Mapping[str, float]):
         return repr(self.as_dict())
 
 
-def packed(numbers: Mapping[str, float]) -> Numbers:
-    """The same numbers, packed."""
-    return numbers if isinstance(numbers, Numbers) else Numbers(numbers)
-
-
 # The prefix of timer names.
 TIMERS = "timing_s/"
 # The scalar with the number of steps, up to its own, that a record averages; missing for a single step.
@@ -130,7 +125,8 @@ class StepRecord:
 
     def __post_init__(self) -> None:
         for name in ("phases", "scalars", "rounding"):
-            object.__setattr__(self, name, packed(getattr(self, name)))
+            numbers = getattr(self, name)
+            object.__setattr__(self, name, numbers if isinstance(numbers, Numbers) else Numbers(numbers))
         for name in ("samples", "origins"):
             object.__setattr__(self, name, getattr(self, name) or NOTHING)
 

@@ -13,7 +13,7 @@ from common.findings import Finding
 from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread, hf_server
-from trainers.cases import Case
+from trainers.cases import Case, Rule
 from trainers.hf_arguments import (
     BOOKKEEPING,
     KEYS,
@@ -63,20 +63,16 @@ def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None
     return replace(hf_server.rollout(settings, engine, asynchronous), iterations_hidden_by=hidden)
 
 
-def _overlapping(case: Case) -> Iterator[Finding]:
-    """A loop that generates the next step's responses during training."""
-    if case.settings.true("async_generate"):
-        yield Finding(
-            "odd",
-            "trainer-mode",
-            (case.arm,),
-            "async_generate: True",
-            "responses are generated during the step before, by weights that are one update older. The phases of a "
-            "step do not add up to its time: the report has only its time and throughput. A resumed run repeats some "
-            "prompts",
-            "ms-swift 4.6.0, rlhf_trainers/rollout_mixin.py (_fast_infer, _prefetch)",
-            "async_generate: false, to compare engines",
-        )
+_OVERLAPPING = Rule(
+    "trainer-mode",
+    "odd",
+    lambda case: case.settings.true("async_generate"),
+    "async_generate: True",
+    "responses are generated during the step before, by weights that are one update older. The phases of a "
+    "step do not add up to its time: the report has only its time and throughput. A resumed run repeats some prompts",
+    "ms-swift 4.6.0, rlhf_trainers/rollout_mixin.py (_fast_infer, _prefetch)",
+    "async_generate: false, to compare engines",
+)
 
 
 def _weights_in_half(case: Case) -> Iterator[Finding]:
@@ -258,7 +254,7 @@ SWIFT = Trainer(
         bookkeeping=BOOKKEEPING,
         engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
         engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
-        checks=(_overlapping, _weights_in_half),
+        checks=(_OVERLAPPING, _weights_in_half),
     ),
     rollout=_rollout,
 )

@@ -37,12 +37,6 @@ _OWNED = (
     *("sglang_model_path", "sglang_dtype", "sglang_random_seed"),
 )
 
-_ON_A_GPU = {
-    "vllm": ("vllm_gpu_memory_utilization", "vllm_enable_sleep_mode"),
-    "sglang": ("sglang_mem_fraction_static", "sglang_enable_memory_saver"),
-}
-"""An engine's settings for its share of a GPU's memory, and for releasing that between generations."""
-
 
 def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFacts) -> dict[str, Any]:
     """GRPOConfig's keyword arguments for one run, from the workload and the arm's options."""
@@ -64,7 +58,7 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
             engine["vllm_enable_sleep_mode"] = True
     if arm.engine == "sglang" and stack.accelerator == "cuda":
         # As for vLLM: GRPOConfig's share of the GPU, released for the update.
-        engine = {"use_sglang": True, **dict(zip(_ON_A_GPU["sglang"], (0.3, True), strict=True))}
+        engine = {"use_sglang": True, "sglang_mem_fraction_static": 0.3, "sglang_enable_memory_saver": True}
     elif arm.engine == "sglang":
         # Room for twice the sequences of a step, so that none waits.
         engine = {"use_sglang": True, "sglang_max_total_tokens": 2 * workload.batch_size * longest}
