@@ -51,18 +51,14 @@ def prepare_inputs(request: dict[str, Any], out: Path) -> dict[str, Any]:
 
 def _prepare(request: dict[str, Any], work: Path) -> dict[str, Any]:
     data, model = request["data"], request["model"]
-    limit, max_response_length = int(request["max_prompt_length"]), int(request["max_response_length"])
     _progress(f"data: {data['source']}")
     examples = read_examples(data)
-    conversations = [example["prompt"] for example in examples]
     _progress(f"model: {model['source']}")
-    model_folder = prepare_model(model, conversations, work / "model")
+    model_folder = prepare_model(model, [example["prompt"] for example in examples], work / "model")
     _progress(f"prompts: {len(examples)}")
-    lengths = prompt_lengths(model_folder, conversations, limit, max_response_length)
-    kept = _drop_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
-    fitting = [length for length in lengths if length <= limit]
+    kept, lengths = _fitting(examples, model_folder, request)
     _write_parquet(kept, work / "data.parquet")
-    test = _test_examples(data, model_folder, limit, max_response_length)
+    test = _test_examples(model_folder, request)
     if test is not None:
         _write_parquet(test, work / "test.parquet")
     models = {model_key(reward): _reward_model(reward) for reward in request.get("reward_models") or ()}
@@ -81,7 +77,7 @@ def _prepare(request: dict[str, Any], work: Path) -> dict[str, Any]:
             "revision": model.get("revision"),
             "parameters": parameter_count(model_folder),
         },
-        "prompt_tokens": {"min": min(fitting), "mean": sum(fitting) / len(fitting), "max": max(fitting)},
+        "prompt_tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
     }
 
@@ -106,37 +102,37 @@ def _file_entry(file: Path, examples: list[dict[str, Any]], source: str) -> dict
     return {"path": file.name, "sha256": file_sha256(file), "rows": len(examples), "source": source}
 
 
-def _test_examples(
-    data: dict[str, Any], model_folder: Path, limit: int, max_response_length: int
-) -> list[dict[str, Any]] | None:
+def _test_examples(model_folder: Path, request: dict[str, Any]) -> list[dict[str, Any]] | None:
     """The validation examples, if they are not the training rows."""
+    data = request["data"]
     if not data.get("test_source"):
         return None
     _progress(f"test data: {data['test_source']}")
     try:
         examples = read_examples(data | {"source": data["test_source"], "rows": None, "split": "test"})
-        lengths = prompt_lengths(model_folder, [example["prompt"] for example in examples], limit, max_response_length)
-        return _drop_too_long(examples, lengths, limit, str(data.get("too_long", "error")))
+        return _fitting(examples, model_folder, request)[0]
     except UserError as error:
         raise UserError(str(error).replace("workload.data.source", "workload.data.test_source")) from None
 
 
-def _drop_too_long(
-    examples: list[dict[str, Any]], lengths: list[int], limit: int, too_long: str
-) -> list[dict[str, Any]]:
+def _fitting(
+    examples: list[dict[str, Any]], model_folder: Path, request: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """The examples whose prompts are short enough, and their lengths; `UserError` if `too_long` refuses the others."""
+    limit, conversations = int(request["max_prompt_length"]), [example["prompt"] for example in examples]
+    lengths = prompt_lengths(model_folder, conversations, limit, int(request["max_response_length"]))
     kept = [example for example, length in zip(examples, lengths, strict=True) if length <= limit]
-    if len(kept) == len(examples):
-        return examples
-    what = (
-        f"{len(examples) - len(kept)} of {len(examples)} prompts are longer than workload.max_prompt_length = {limit} "
-        f"tokens (the longest has {max(lengths)})"
-    )
-    if too_long == "error":
-        raise UserError(f"{what}; raise it, or set workload.data.too_long to drop")
-    if not kept:
-        raise UserError(f"{what}; dropping them would leave none; raise it")
-    _progress(f"dropped: {what}")
-    return kept
+    if len(kept) < len(examples):
+        what = (
+            f"{len(examples) - len(kept)} of {len(examples)} prompts are longer than workload.max_prompt_length = "
+            f"{limit} tokens (the longest has {max(lengths)})"
+        )
+        if request["data"].get("too_long", "error") == "error":
+            raise UserError(f"{what}; raise it, or set workload.data.too_long to drop")
+        if not kept:
+            raise UserError(f"{what}; dropping them would leave none; raise it")
+        _progress(f"dropped: {what}")
+    return kept, [length for length in lengths if length <= limit]
 
 
 def _write_parquet(examples: list[dict[str, Any]], path: Path) -> None:
