@@ -44,8 +44,6 @@ def pin_cpus(cpus: int, part: int = 0, parts: int = 1, width: int = 1) -> list[i
     if cpus < parts:
         raise UserError(f"the attempt has {cpus} CPUs of this node for {parts} processes; raise cpus in the profile")
     share = cpus // parts
-    if not hasattr(os, "sched_setaffinity"):  # only Linux has it
-        return list(range(share * width))
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < cpus:
         raise UserError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -67,10 +67,6 @@ def options_of(arm: TrainedArm) -> CommandOptions:
     return found
 
 
-def _own_work(arm: TrainedArm) -> dict[str, Any]:
-    return options_of(arm).model_dump(mode="json")
-
-
 COMMAND = Trainer(
     name="command",
     label="a script",
@@ -80,6 +76,6 @@ COMMAND = Trainer(
         resolver="",
         trainer_args=lambda arm, workload, seed, stack: {},
         spread=Spread.OWN,
-        own_work=_own_work,
+        own_work=lambda arm: options_of(arm).model_dump(mode="json"),
     ),
 )

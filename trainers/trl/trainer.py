@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from common.errors import UserError
-from common.findings import Finding
 from trainers import Spread, hf_server
-from trainers.cases import Case
 from trainers.engine_checks import sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
@@ -91,10 +88,6 @@ def _require_lora(arm: TrainedArm) -> None:
         )
 
 
-def _weights_in_half(case: Case) -> Iterator[Finding]:
-    return weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA))
-
-
 def _require_server_options(arm: TrainedArm) -> None:
     """`UserError` for a server's options without a server, or a colocated engine's with one."""
     if not hf_server.is_server_arm(arm):
@@ -166,7 +159,10 @@ TRL = Trainer(
         },
         engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
         changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
-        checks=(sglang_speed_on_cpu, _weights_in_half),
+        checks=(
+            sglang_speed_on_cpu,
+            lambda case: weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA)),
+        ),
     ),
     rollout=hf_server.rollout,
 )
