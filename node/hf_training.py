@@ -131,9 +131,8 @@ def train_to_end(
     import torch
 
     stop.install()
-    folder = Path(job.attempt["checkpoint_dir"])
-    resumed_from = _common_step(folder, trainer.accelerator.num_processes)
-    checkpoint = folder / f"checkpoint-{resumed_from}"
+    resumed_from = _common_step(Path(job.attempt["checkpoint_dir"]), trainer.accelerator.num_processes)
+    checkpoint = Path(job.attempt["checkpoint_dir"]) / f"checkpoint-{resumed_from}"
     tracker = Tracker(trainer)
     for reward in rewards:
         reward.ready(trainer.args.device)
@@ -152,17 +151,16 @@ def train_to_end(
         torch.distributed.destroy_process_group()  # only rank 0 has work left
     if log.last_step < last:
         raise RequeueError(f"after step {log.last_step} of {last}, with a checkpoint")
-    if not is_main:
-        return
-    write_done(
-        job,
-        first_step=log.first_step,
-        last_step=log.last_step,
-        packages=packages,
-        hardware=job.hardware(torch.get_num_threads()) | ({"processes": ranks} if ranks > 1 else {}),
-        trainer={**trainer.args.to_dict(), **(further or {})},
-        engine=engine,
-    )
+    if is_main:
+        write_done(
+            job,
+            first_step=log.first_step,
+            last_step=log.last_step,
+            packages=packages,
+            hardware=job.hardware(torch.get_num_threads()) | ({"processes": ranks} if ranks > 1 else {}),
+            trainer={**trainer.args.to_dict(), **(further or {})},
+            engine=engine,
+        )
 
 
 def _continue_data_order(trainer: Any, checkpoint: Path) -> None:
