@@ -6,6 +6,7 @@ docs/estimates.md sums up; the seed is fixed.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +23,16 @@ SEED = 2
 RESAMPLES = 300
 RUN_SD = 0.02
 RUNS, STEPS = (3, 5), (20, 60)
+MORE_RUNS = (2, *RUNS, 10)
+# Two-sided, 95%, of a normal distribution.
+NORMAL = 1.96
 MOST_WRONG, LEAST_COVERED, LEAST_CLAIMED = 0.025, 0.95, 0.80
 # So few experiments may exceed a bound by chance: it is broken beyond what a rate at the bound gives in 95% of benches.
 CHANCE = 0.95
+
+
+Place = tuple[int, int]
+"""Numbers of runs and of their steps."""
 
 
 @dataclass
@@ -57,6 +65,13 @@ class Found:
     def claimed(self, verdicts: str) -> float:
         """The share of experiments in which the verdict is one of these."""
         return float(np.mean([case.verdict in verdicts for case in self.cases]))
+
+    @property
+    def width(self) -> float:
+        """The median width of the verdict's interval, in widths of one that knows the spread of the ratio."""
+        ratios = np.log([case.row["value"] for case in self.cases])
+        low, high = np.log([case.interval for case in self.cases]).T
+        return float(np.nanmedian(high - low) / (2 * NORMAL * np.nanstd(ratios)))
 
     @property
     def warnings(self) -> float:
@@ -125,6 +140,33 @@ def claims_table(equal: Sequence[Found], faster: Sequence[dict[str, Found]]) -> 
     return rows
 
 
+def runs_table(equal: Sequence[dict[Place, Found]], faster: Sequence[dict[Place, Found]]) -> list[list[str]]:
+    """By the number of runs, over all regimes: the verdict's coverage and width, and its claims.
+
+    Beside it the median width that Student's t alone has, where both arms' runs spread equally.
+    """
+    rows = [["runs", "coverage", "lowest of a regime", "width", "largest", "Student's t", "different at 1.0", "1.1"]]
+    for runs in MORE_RUNS:
+        at = [[found for (r, _), found in by_place.items() if r == runs] for by_place in equal]
+        held = [float(np.mean([found.coverage() for found in cells])) for cells in at]
+        widths = [float(np.mean([found.width for found in cells])) for cells in at]
+        fast = [found for by_place in faster for (r, _), found in by_place.items() if r == runs]
+        different = float(np.mean([found.claimed("+-") for cells in at for found in cells]))
+        claimed = float(np.mean([found.claimed("+") for found in fast]))
+        shares = [percent(float(np.mean(held))), percent(min(held))]
+        ratios = [f"{one:.2f}" for one in (float(np.mean(widths)), max(widths), students_width(runs))]
+        rows.append([str(runs), *shares, *ratios, percent(different), percent(claimed)])
+    return rows
+
+
+def students_width(runs: int) -> float:
+    """The median width of Student's interval for the difference of two means of so many runs, of a known spread's."""
+    from scipy.stats import chi2, t
+
+    freedom = 2 * (runs - 1)
+    return float(t.ppf(0.975, freedom) * (chi2.ppf(0.5, freedom) / freedom) ** 0.5 / NORMAL)
+
+
 VETOES: dict[str, Callable[[list[bool]], bool]] = {"no other": lambda _: False, "any other": any}
 """Rules for a veto that are not the verdict's, of whether each other estimate points the other way."""
 
@@ -190,14 +232,19 @@ def coverage_lines(count: int = 200) -> list[Line]:
     """
     places = [(runs, steps) for runs in RUNS for steps in STEPS]
     fewer = max(1, count // 4)
-    equal, faster = [], []
+    equal, faster, equal_at, faster_at = [], [], [], []
     for regime in REGIMES:
-        at = [experiments(regime, r, count, steps=s, run_sd=RUN_SD) for r, s in places]
-        equal.append(pooled(at))
-        faster.append(
-            {f"{r} × {s}": experiments(regime, r, fewer, steps=s, run_sd=RUN_SD, speed=1.1) for r, s in places}
-        )
+        of: dict[float, dict[Place, Found]] = {1.0: {}, 1.1: {}}
+        for speed, at in of.items():
+            for r, s in itertools.product(MORE_RUNS, STEPS):
+                many = count if speed == 1.0 and r in RUNS else fewer
+                at[r, s] = experiments(regime, r, many, steps=s, run_sd=RUN_SD, speed=speed)
+        equal_at.append(of[1.0])
+        faster_at.append(of[1.1])
+        equal.append(pooled([of[1.0][place] for place in places]))
+        faster.append({f"{r} × {s}": of[1.1][r, s] for r, s in places})
     show(f"Bias, {len(places)} × {count} experiments each (3 and 5 runs of 20 and 60 steps):", bias_table(equal))
+    show("By the number of runs, which differ by 2% (SD):", runs_table(equal_at, faster_at))
     title = f"Claims, runs differ by 2% (SD), {len(places)} × {count} experiments at 1.0 and {fewer} a cell at 1.1:"
     show(title, claims_table(equal, faster))
     show("Which other estimates may veto a direction, the same experiments:", veto_table(equal, faster))

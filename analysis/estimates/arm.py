@@ -109,11 +109,8 @@ def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], co
     one_step = "one step has no interval"
     no_interval = one_step if steps.rows == 1 else "no interval: too few steps, or a fit that is not stable"
     why = "" if found else no_interval
-    bias = fit_bias(steps, sums.whole) if name == "standardised" else 0.0
-    if found:
-        found = replace(found, low=found.low - bias, high=found.high + bias)
     verdict = verdict_of(value, found)
-    off = max(rounding) + bias
+    off = max(rounding)
     more_runs = 0.0 if verdict in "+-" else found.more_runs(max(0.0, abs(value) - off)) if found else math.nan
     if found and any(rounding):
         found = replace(found, low=found.low - rounding[0], high=found.high + rounding[1])
@@ -150,7 +147,8 @@ def _interval(name: str, steps: Paired, sums: Sums, confidence: float) -> Interv
     of = (name, steps.fitted)
     sides = (lambda drawn: log_side(*of, drawn, "a"), lambda drawn: -log_side(*of, drawn, "b"))
     apart = sides if name in EQUAL_WORK else ()
-    return interval_of(lambda drawn: log_estimate(*of, drawn), sums, spent_blocks(name, steps), apart, confidence)
+    bias = fit_bias(steps, sums.whole) if name == "standardised" else 0.0
+    return interval_of(lambda drawn: log_estimate(*of, drawn), sums, spent_blocks(name, steps), apart, confidence, bias)
 
 
 def _of_one_pair(row: Row) -> Row:

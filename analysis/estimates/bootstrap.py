@@ -8,6 +8,7 @@ function of sums over steps, so a resample is one row of a matrix of weighted su
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,9 +23,9 @@ Floats = npt.NDArray[np.float64]
 RESAMPLES = 2000
 SEED = 7919
 CONFIDENCE = 0.95
-# Arms whose runs spread unequally, and pairs that agree by chance, cost up to 1% of coverage (`bench coverage`): an
-# interval of 95% takes the t of 96%.
-SPARED = 0.8
+# Arms whose runs spread unequally (one up to twice as much), and pairs that agree by chance, cost up to 1% of coverage
+# (docs/estimates.md): an interval of 95% takes the t of 95.5%.
+SPARED = 0.9
 POWER = 0.80
 # The block length comes from autocorrelations, which need this many steps.
 LEAST_STEPS_FOR_A_LENGTH = 10
@@ -36,6 +37,8 @@ ROWS_AT_ONCE = 20
 LEAST_FREE_BLOCKS = 2
 # With a larger share of resamples without a value (a singular fit), their spread is not the estimate's.
 MOST_WITHOUT_VALUE = 0.02
+# The width is then exact to twelve digits.
+HALVINGS = 40
 # Where the standardised mean's probability is computed.
 _GRID = np.linspace(-8.0, 8.0, 401)
 
@@ -70,28 +73,33 @@ class Interval:
     runs: int
     sides: int = 1
     """Terms whose spread between runs is measured separately: 2 for the two arms, 1 for their difference."""
+    bias: float = 0.0
+    """How far the estimate may be off at either side, whatever the runs."""
 
     def half(self, confidence: float = CONFIDENCE) -> float:
         """Half the width of its interval of this confidence."""
-        return self.standard_error * students_t(self.freedom, _upper(confidence))
+        return half_width(self.standard_error, self.freedom, self.bias, confidence)
 
     @property
     def detectable(self) -> float:
         """The smallest true effect that so many runs detect with a power of 80% (5%, two-sided)."""
-        return self.standard_error * _reach(self.freedom)
+        return self.half() + self.standard_error * students_t(self.freedom, POWER)
 
     def more_runs(self, effect: float) -> float:
         """How many more runs would resolve an effect of this size with a power of 80%.
 
         NaN above 1,000, and where there is no effect or nothing varies.
         """
-        one_run = self.standard_error * self.runs**0.5
         if not (effect and self.standard_error > 0):
             return float("nan")
-        for runs in range(self.runs + 1, MOST_RUNS + 1):
-            if one_run / runs**0.5 * _reach(self.sides * (runs - 1)) <= abs(effect):
-                return float(runs - self.runs)
-        return float("nan")
+
+        def detected(runs: int) -> bool:
+            error = self.standard_error * (self.runs / runs) ** 0.5
+            return replace(self, standard_error=error, freedom=self.sides * (runs - 1)).detectable <= abs(effect)
+
+        more = range(self.runs + 1, MOST_RUNS + 1)
+        found = bisect_left(more, True, key=detected)
+        return float(found + 1) if found < len(more) else float("nan")
 
 
 def block_length(series: Sequence[Floats], spent: int = 1) -> int:
@@ -182,16 +190,18 @@ def interval_of(
     spent: int = 1,
     sides: Sequence[Callable[[Floats], Floats]] = (),
     confidence: float = CONFIDENCE,
+    bias: float = 0.0,
 ) -> Interval | None:
     """The interval of an estimate on an additive scale (a logarithm, a difference), or None.
 
     `sides` are the arms' terms, whose sum is the estimate: their spreads between runs are measured separately and
-    added. Without `sides` the runs of both arms are left out in pairs. `spent` blocks are used by the estimate's fits.
+    added. Without `sides` the runs of both arms are left out in pairs. `spent` blocks are used by the estimate's fits,
+    which may be off by `bias`.
     """
     terms = sides or (estimate,)
     left_out = [term(sums.without) for term in terms] if len(sums.without) else []
     value, within = float(estimate(sums.whole)), estimate(sums.within)
-    return interval_from(value, within, left_out, sums.blocks, spent, confidence, arms=bool(sides))
+    return interval_from(value, within, left_out, sums.blocks, spent, confidence, bool(sides), bias)
 
 
 def interval_from(
@@ -202,12 +212,13 @@ def interval_from(
     spent: int,
     confidence: float = CONFIDENCE,
     arms: bool = False,
+    bias: float = 0.0,
 ) -> Interval | None:
     """`interval_of` from an estimate's value, its resamples, and its terms' values with each run left out.
 
-    The half width is Student's t times the larger of two standard errors: of the runs (jackknife), and of the steps
-    within them (blocks, without the `spent` ones), below which runs agree by chance. `left_out` is empty for one run:
-    the interval then covers only other steps. `arms` are two terms with the same pairs of runs.
+    The half width is that of the larger of two standard errors: of the runs (jackknife), and of the steps within them
+    (blocks, without the `spent` ones), below which runs agree by chance. `left_out` is empty for one run: the interval
+    then covers only other steps. `arms` are two terms with the same pairs of runs.
     """
     drawn, free_blocks = _finite(within), blocks - spent
     if drawn is None or free_blocks < LEAST_FREE_BLOCKS or not all(np.isfinite(terms).all() for terms in left_out):
@@ -218,6 +229,7 @@ def interval_from(
         runs = _between_runs(value, left_out, arms, confidence)
         wider = runs.half(confidence) >= found.half(confidence)
         found = runs if wider else replace(found, runs=runs.runs, sides=runs.sides)
+    found = replace(found, bias=bias)
     half = found.half(confidence)
     return replace(found, low=value - half, high=value + half)
 
@@ -262,9 +274,25 @@ def students_t(freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> flo
     return float(stdtrit(freedom, probability))
 
 
-def _reach(freedom: float) -> float:
-    """How many standard errors a detectable effect has."""
-    return students_t(freedom, _upper(CONFIDENCE)) + students_t(freedom, POWER)
+def half_width(error: float, freedom: float, bias: float = 0.0, confidence: float = CONFIDENCE) -> float:
+    """Half the width of the interval of an estimate that chance moves by `error`, and a bias by up to `bias`.
+
+    Student's t times the error where there is no bias. Otherwise the estimate misses mostly at the side that the bias
+    takes it to, so adding the bias would cover more than was asked: the least width that holds the truth at the worst
+    bias (Armstrong and Kolesár 2018, "Optimal inference in a class of regression models").
+    """
+    from scipy.special import stdtr
+
+    upper = _upper(confidence)
+    least = error * students_t(freedom, upper)
+    if not (bias and error):
+        return least + bias
+    low, high = max(bias, least), bias + least
+    for _ in range(HALVINGS):
+        half = (low + high) / 2
+        held = stdtr(freedom, (half - bias) / error) - stdtr(freedom, -(half + bias) / error)
+        low, high = (low, half) if held >= 2 * upper - 1 else (half, high)
+    return high
 
 
 def confidence_at(pairs: int, most: int) -> float:

@@ -57,6 +57,8 @@ COLUMNS = [
     *("factors", "baseline", "arm", "part", "label", "value", "low", "high", "verdict", "share", "phase_ratio"),
     *("scope", "run_pairs", "paired_steps", "replay_pairs", "replay_steps", "estimator", "why"),
 ]
+# The parts that the estimator of the lengths makes wrong, the rest in the opposite direction.
+BY_THE_LENGTHS = (LENGTHS, REST, IN_TRAINING)
 # Each interval comes from two kinds of runs, which are drawn independently.
 REPLAY_SEED = SEED + 1
 # From this rounding error of the step on, its parts have no interval.
@@ -202,14 +204,16 @@ def _rows(data: Decomposition, pairs: pd.DataFrame, resamples: int) -> list[dict
         if part not in drawn.whole:
             rows.append(_without(part, ""))
             continue
-        found, scope, counts = _interval(part, data.trained.spent, drawn)
-        found = None if rounded or found is None else _widened(part, found, data, weight, drawn)
+        found, scope, counts = _interval(part, data, weight, drawn)
+        found = None if rounded or found is None else _settled(part, found, data, drawn)
         row = _part_row(part, float(drawn.whole[part]), found, scope) | counts
         rows.append(row | {"phase_ratio": ratios.get(part, math.nan), "estimator": estimator(part, data)})
     return rows
 
 
-def _interval(part: str, spent: int, drawn: _Resampled) -> tuple[Interval | None, str, dict[str, int]]:
+def _interval(
+    part: str, data: Decomposition, weight: float, drawn: _Resampled
+) -> tuple[Interval | None, str, dict[str, int]]:
     """A part's interval, its scope, and the number of its pairs and steps."""
     trained = drawn.trained
     replay = None if part in (LENGTHS, SYNC, OTHER_PHASES) else drawn.replay
@@ -219,7 +223,10 @@ def _interval(part: str, spent: int, drawn: _Resampled) -> tuple[Interval | None
         drawn.within[part],
         [logs[part] for logs in drawn.left_out[: 2 if replay else 1]] if across else [],
         min(sums.blocks for sums in (trained, replay) if sums),
-        spent,
+        data.trained.spent,
+        bias=weight * fit_bias(data.steps, trained.whole)
+        if part in BY_THE_LENGTHS and data.by == "standardised"
+        else 0.0,
     )
     counts = {"run_pairs": trained.runs, "paired_steps": trained.steps, "replay_pairs": 0, "replay_steps": 0}
     if replay:
@@ -228,19 +235,15 @@ def _interval(part: str, spent: int, drawn: _Resampled) -> tuple[Interval | None
     return found, ONE_STEP if one_step else ACROSS if across else WITHIN, counts
 
 
-def _widened(part: str, found: Interval, data: Decomposition, weight: float, drawn: _Resampled) -> Interval:
-    """The interval with the bias of the lengths' estimator, which affects the rest in the opposite direction."""
-    if part not in (LENGTHS, REST, IN_TRAINING):
+def _settled(part: str, found: Interval, data: Decomposition, drawn: _Resampled) -> Interval:
+    """The interval, which includes both ends where no fit says how much of generation grows with its floor.
+
+    All of it, or none (`settled_roofline`).
+    """
+    if part not in BY_THE_LENGTHS or data.by != "roofline":
         return found
-    low, high = found.low, found.high
-    if data.by == "standardised":
-        off = weight * fit_bias(data.steps, drawn.trained.whole)
-        low, high = low - off, high + off
-    elif data.by == "roofline":
-        # How much of generation grows with its floor is unknown: all of it, or none (`settled_roofline`).
-        off = float(drawn.whole[LENGTHS]) * (-1 if part == LENGTHS else 1)
-        low, high = min(low, low + off), max(high, high + off)
-    return replace(found, low=low, high=high)
+    off = float(drawn.whole[LENGTHS]) * (-1 if part == LENGTHS else 1)
+    return replace(found, low=min(found.low, found.low + off), high=max(found.high, found.high + off))
 
 
 def _part_row(part: str, value: float, found: Interval | None, scope: str) -> dict[str, Any]:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from analysis.estimates.bootstrap import Interval, block_length, interval_of, optimal_length, resampled_sums, students_t
+from analysis.estimates.bootstrap import (
+    SPARED,
+    Interval,
+    block_length,
+    half_width,
+    interval_of,
+    optimal_length,
+    resampled_sums,
+    students_t,
+)
 
 
 def mean(sums):
@@ -71,7 +80,7 @@ def test_few_runs_give_students_t_of_their_means():
     """Steps that do not differ within a run: three means are all there is to know."""
     means = np.array([1.0, 2.0, 6.0])
     found = interval_of(mean, resampled_sums(of(np.repeat(means, 10)), [10] * 3, 2))
-    half = t.ppf(0.98, 2) * means.std(ddof=1) / 3**0.5
+    half = t.ppf(0.9775, 2) * means.std(ddof=1) / 3**0.5
     assert found.freedom == 2 and (found.high - found.low) / 2 == pytest.approx(half, rel=1e-6)
     assert found.low < 3 < found.high
 
@@ -118,18 +127,38 @@ def test_runs_whose_pairs_share_their_noise_are_compared_in_pairs_at_a_stricter_
     sums = resampled_sums(of_two(np.repeat(a, 10), np.repeat(b, 10)), [10] * 4, 2)
     found = interval_of(lambda s: side_a(s) + side_b(s), sums, 1, (side_a, side_b))
     assert found.sides == 1 and found.freedom == 3
-    assert (found.high - found.low) / 2 == pytest.approx(t.ppf(1 - 0.008 / 2, 3) * (a - b).std(ddof=1) / 2)
+    assert (found.high - found.low) / 2 == pytest.approx(t.ppf(1 - 0.009 / 2, 3) * (a - b).std(ddof=1) / 2)
+
+
+# Table 1 of Armstrong and Kolesár 2020, "Simple and honest confidence intervals in nonparametric regression".
+@pytest.mark.parametrize(("bias", "published"), [(0.0, 1.960), (0.1, 1.970), (0.5, 2.181), (1.0, 2.646), (2.0, 3.645)])
+def test_a_bias_widens_an_interval_to_the_published_critical_values(bias, published):
+    normal, nominal = 1e9, 1 - 0.05 / SPARED
+    assert half_width(3.0, normal, 3 * bias, nominal) == pytest.approx(3 * published, abs=2e-3)
+
+
+@pytest.mark.parametrize("freedom", [2, 4, 18])
+@pytest.mark.parametrize("bias", [0.01, 0.3, 1.0, 30.0])
+def test_an_interval_holds_the_truth_at_the_worst_bias_and_no_more_often(freedom, bias):
+    half = half_width(1.0, freedom, bias)
+    assert t.cdf(half - bias, freedom) - t.cdf(-half - bias, freedom) == pytest.approx(1 - SPARED * 0.05)
+    # Adding the bias to the interval without one covers more than that.
+    assert max(bias, half_width(1.0, freedom)) < half < half_width(1.0, freedom) + bias
+
+
+def test_without_chance_an_interval_is_its_bias():
+    assert half_width(0.0, 4, 0.2) == 0.2 and half_width(1e-300, 4, 0.2) == pytest.approx(0.2)
 
 
 def test_what_more_runs_would_do():
     draw = np.random.default_rng(7)
     values = (draw.normal(0.1, 0.1, 4)[:, None] + draw.normal(0, 0.01, (4, 20))).ravel()
     found = interval_of(mean, resampled_sums(of(values), [20] * 4, 2))
-    assert found.detectable == pytest.approx(found.standard_error * (t.ppf(0.98, 3) + 0.9785), rel=1e-3)
+    assert found.detectable == pytest.approx(found.standard_error * (t.ppf(0.9775, 3) + 0.9785), rel=1e-3)
     for effect in (0.2, 0.1, 0.05):
         runs = 4 + found.more_runs(effect)
         needed = [
-            found.standard_error * 2 / n**0.5 * (t.ppf(0.98, n - 1) + students_t(n - 1, 0.8)) for n in (runs - 1, runs)
+            found.standard_error * 2 / n**0.5 * (t.ppf(0.9775, n - 1) + students_t(n - 1, 0.8)) for n in (runs - 1, runs)
         ]
         assert needed[0] > effect >= needed[1] or runs == 5
     assert found.more_runs(0.05) > found.more_runs(0.1)
