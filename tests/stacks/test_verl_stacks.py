@@ -77,7 +77,7 @@ def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path):
     flash_attn = [pin for pin in check_lock(name) if pin.name == "flash-attn"]
     python, own = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "lib" / "python3.12" / "site-packages"
     own.mkdir(parents=True)
-    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), {}, ()), work, ())
+    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), {}, ()), work)
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
     assert f'"CPATH" = "{own}/nvidia/cu13/include"' in seen
     assert SITE_PACKAGES not in seen

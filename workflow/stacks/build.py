@@ -17,9 +17,9 @@ from common.errors import UserError
 from workflow.stacks import staging
 from workflow.stacks.conda import PROGRAMS, CondaPackage, activated, check_conda_lock, create_prefix, find_conda
 from workflow.stacks.definition import ENVS, SITE_PACKAGES, Stack, load_stack, lock_id
-from workflow.stacks.lockfile import Pin, check_lock
+from workflow.stacks.lockfile import Pin, check_lock, torch_index
 from workflow.stacks.needs import require_needs
-from workflow.stacks.uv import Uv, configured_uv, end_of_output, torch_arguments, uv_error
+from workflow.stacks.uv import Uv, configured_uv, end_of_output, uv_error
 from workflow.stacks.verification import BuiltEnvironment, built_by, is_ready, origin_of, verify, was_chosen
 
 BACKENDS = ("auto", "conda", "uv")
@@ -34,22 +34,7 @@ class PipLayer:
     stack: Stack
     pins: Sequence[Pin]
     uv: Uv
-    fds: tuple[int, ...]
-    """Locks that every started program holds too."""
-    torch_index: tuple[str, ...] = ()
-
-    @property
-    def compiled(self) -> tuple[str, ...]:
-        """The packages that are built from source, in the stack's order."""
-        names = {pin.name for pin in self.pins}
-        return tuple(name for name in self.stack.source_builds if name in names)
-
-    def with_torch_index(self) -> PipLayer:
-        """The layer with PyTorch's own index, if no other source has its torch."""
-        torch = next((f"torch=={pin.version}" for pin in self.pins if pin.name == "torch"), None)
-        return replace(
-            self, torch_index=tuple(torch_arguments(self.uv, torch, self.stack.torch_backend, self.stack.python))
-        )
+    torch_index: Sequence[str]
 
 
 def build(
@@ -118,15 +103,15 @@ def _verify_again(stack: Stack, final: Path, wanted: str, fds: tuple[int, ...]) 
 def _build(stack: Stack, pins: list[Pin], final: Path, wanted: str, fds: tuple[int, ...]) -> None:
     started = time.monotonic()
     packages = check_conda_lock(stack) if _takes_conda(stack, wanted) else None
-    layer = PipLayer(stack, pins, configured_uv(), fds)
-    for line in require_needs(replace(stack, source_builds=layer.compiled), pins, packages):
+    uv = replace(configured_uv(), fds=fds)
+    for line in require_needs(stack, pins, packages):
         stack.log(f"compute nodes need to run it, and this machine lacks: {line}")
     staging.require_space(final.parent, stack.disk_gib, stack.name)
-    layer = layer.with_torch_index()
-    stack.log(f"{len(pins)} packages from {layer.uv.sources}{' and PyTorch' if layer.torch_index else ''}")
+    layer = PipLayer(stack, pins, uv, torch_index(stack, pins, uv))
+    stack.log(f"{len(pins)} packages from {uv.sources}{' and PyTorch' if layer.torch_index else ''}")
     if packages is None:
         with staging.building_folder(final.parent, final.name) as temporary:
-            _make_venv(stack, temporary / "env", layer.uv, fds)
+            _make_venv(stack, temporary / "env", uv)
             _install(layer, temporary / "env", temporary)
             _verify_and_move(layer, temporary, final)
     else:
@@ -155,7 +140,7 @@ def _verify_and_move(layer: PipLayer, temporary: Path, final: Path) -> None:
             "is renamed; their packages cannot be part of a stack"
         )
     stack.log("verifying")
-    verify(BuiltEnvironment(stack, temporary / "env", final.name, (), {}, layer.fds), temporary)
+    verify(BuiltEnvironment(stack, temporary / "env", final.name, (), {}, layer.uv.fds), temporary)
     staging.move_into_place(temporary, final)
 
 
@@ -163,20 +148,20 @@ def _build_in_place(layer: PipLayer, packages: list[CondaPackage], final: Path) 
     stack, uv = layer.stack, layer.uv
     with staging.growing_prefix(final) as prefix, staging.building_folder(final.parent, final.name) as work:
         prefix = prefix.absolute()  # the environment's files contain it
-        create_prefix(stack, packages, prefix, final.parent.parent, uv, layer.fds)
+        create_prefix(stack, packages, prefix, final.parent.parent, uv)
         _install(replace(layer, uv=replace(uv, environ=activated(prefix, uv.environ))), prefix, work)
         stack.log("verifying")
-        verify(BuiltEnvironment(stack, prefix, final.name, packages, {}, layer.fds), work)
+        verify(BuiltEnvironment(stack, prefix, final.name, packages, {}, uv.fds), work)
         (final / "verify.json").unlink(missing_ok=True)
         staging.link_into_place(prefix, final)
         (work / "verify.json").replace(final / "verify.json")
 
 
-def _make_venv(stack: Stack, env: Path, uv: Uv, fds: tuple[int, ...]) -> None:
+def _make_venv(stack: Stack, env: Path, uv: Uv) -> None:
     """Creates an empty, relocatable environment of the stack's Python."""
     python = stack.python
     command = ["venv", str(env), "--python", python, "--relocatable", "--no-python-downloads", "--no-project"]
-    status, output = uv.run(command, fds=fds)
+    status, output = uv.run(command)
     if status != 0:
         if "No interpreter found" in output:
             raise UserError(
@@ -206,16 +191,15 @@ def _install(layer: PipLayer, env: Path, folder: Path) -> None:
         command += ["--reinstall-package", name]  # the lock's file replaces conda's
     if wanted:
         command += [*uv.arguments, *layer.torch_index, "-r", str(listed)]
-        status, output = uv.run(command, fds=layer.fds, show=True)
+        status, output = uv.run(command, show=True)
         if status != 0:
             raise uv_error(output, f"{stack.name}: installing {stack.lock}", uv)
-    if layer.compiled:
-        pins = {pin.name: pin for pin in layer.pins}
-        build_from_source(stack, [pins[name] for name in layer.compiled], env / "bin" / "python", uv, work, layer.fds)
+    pins = {pin.name: pin for pin in layer.pins}
+    build_from_source(stack, [pins[name] for name in stack.source_builds], env / "bin" / "python", uv, work)
     shutil.rmtree(work)
 
 
-def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work: Path, fds: tuple[int, ...]) -> None:
+def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work: Path) -> None:
     """Builds and installs those pins from source, one after another, with the environment's packages.
 
     `work`, on the environment's file system, has uv's cache for this build alone: a permanent cache could return a
@@ -235,7 +219,7 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         command += ["--python", str(python), "--break-system-packages", *uv.arguments]
         command += ["--cache-dir", str(work / "cache"), "-r", wanted.name]
         environ = {key: value for key, value in uv.environ.items() if key not in {"UV_CONFIG_FILE", "UV_NO_CONFIG"}}
-        status, output = replace(uv, environ=environ).run(command, cwd=work, fds=fds)
+        status, output = replace(uv, environ=environ).run(command, cwd=work)
         if status != 0:
             if "Failed to build" in output or "build backend" in output:
                 end = end_of_output(output, 30)

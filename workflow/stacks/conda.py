@@ -151,9 +151,7 @@ def installer_library(folder: Path, uv: Uv) -> Path:
     return library
 
 
-def create_prefix(
-    stack: Stack, packages: list[CondaPackage], prefix: Path, stacks_dir: Path, uv: Uv, fds: tuple[int, ...]
-) -> None:
+def create_prefix(stack: Stack, packages: list[CondaPackage], prefix: Path, stacks_dir: Path, uv: Uv) -> None:
     """Downloads the packages, compares each file's sha256 with the lock's, and installs them into the new prefix.
 
     Unpacked packages stay in `.conda-packages` for the next build. UserError reports what failed. A conda prefix cannot
@@ -174,7 +172,7 @@ def create_prefix(
         ],
     }
     command = [sys.executable, "-I", conda_install.__file__]
-    status, output = run(command, uv.environ, stdin=json.dumps(given), fds=fds)
+    status, output = run(command, uv.environ, stdin=json.dumps(given), fds=uv.fds)
     if status != 0:
         raise _not_installed(stack, packages, output)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from common.errors import UserError
 from common.messages import unknown_name
 from workflow.stacks.definition import ENVS, Stack, found_names, load_stack
-from workflow.stacks.uv import configured_uv, torch_arguments, uv_error
+from workflow.stacks.uv import Uv, configured_uv, torch_arguments, uv_error
 
 CONTROLLER_PYTHON = "3.11"
 """The oldest Python that the controller supports; its locks are valid for later ones too."""
@@ -139,6 +140,12 @@ def check_lock(name: str, envs: Path = ENVS, lock: Path | None = None) -> list[P
         elif found and item in overrides:
             raise UserError(f"{lock}:{found.line} pins {found.name}, which {item.source} excludes; run `{_make(lock)}`")
     return pins
+
+
+def torch_index(stack: Stack, pins: Iterable[Pin], uv: Uv) -> list[str]:
+    """The arguments that make uv use PyTorch's own index, if no other source has the pinned torch."""
+    torch = next((f"torch=={pin.version}" for pin in pins if pin.name == "torch"), None)
+    return torch_arguments(uv, torch, stack.torch_backend, stack.python)
 
 
 def _check_declared(stack: Stack, pins: list[Pin], lock: Path) -> None:

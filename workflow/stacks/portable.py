@@ -17,8 +17,8 @@ from packaging.version import Version
 from common.errors import UserError
 from workflow.stacks import staging
 from workflow.stacks.definition import ENVS, load_stack, lock_id, verify_id
-from workflow.stacks.lockfile import Pin, check_lock, parse_lock
-from workflow.stacks.uv import HOW_TO_SET_SOURCES, configured_uv, end_of_output, redacted, torch_arguments
+from workflow.stacks.lockfile import Pin, check_lock, parse_lock, torch_index
+from workflow.stacks.uv import HOW_TO_SET_SOURCES, configured_uv, end_of_output, redacted
 from workflow.stacks.verification import BuiltEnvironment, origin_of, verify
 
 BUILDER = (
@@ -141,10 +141,8 @@ def collect(name: str, out: Path, platform: str, envs: Path = ENVS) -> Path:
     every = check_lock(name, envs)
     pins = [pin for pin in every if pin.name not in stack.source_builds]
     uv = configured_uv()
-    torch = next((f"torch=={pin.version}" for pin in pins if pin.name == "torch"), None)
-    index = []
-    if torch_arguments(uv, torch, stack.torch_backend, stack.python):
-        index = ["--extra-index-url", f"{_TORCH_INDEX}{stack.torch_backend}"]
+    elsewhere = bool(torch_index(stack, pins, uv))
+    index = ["--extra-index-url", f"{_TORCH_INDEX}{stack.torch_backend}"] if elsewhere else []
     stack.log(f"downloading {len(pins)} packages from {uv.sources}")
     download(pins, wheels, stack.python, platform, index)
     megabytes = sum(path.stat().st_size for path in wheels.iterdir()) / 1e6

@@ -136,6 +136,8 @@ class Uv:
     binary: str
     environ: dict[str, str]
     arguments: tuple[str, ...]
+    fds: tuple[int, ...] = ()
+    """Our file locks, which the programs hold too."""
 
     @property
     def sources(self) -> str:
@@ -156,7 +158,7 @@ class Uv:
 
     def run(self, command: list[str], **options: Any) -> tuple[int, str]:
         """Runs `uv <command>`; exit status and stderr. The options are those of `run`."""
-        return run([self.binary, *command], self.environ, **options)
+        return run([self.binary, *command], self.environ, fds=self.fds, **options)
 
 
 def run(
