@@ -179,7 +179,7 @@ def test_a_words_place_is_its_bytes_in_the_script():
 def test_exports(text, exports):
     script = read_script(text)
     assert {name: word.text for name, word in script.exports.items()} == exports
-    assert [note[1:] for note in script.notes] == [("[ -d /data ]", "cannot be decided here: G as if it held")] * (
+    assert [note[1:3] for note in script.notes] == [("[ -d /data ]", "cannot be decided here: G as if it held")] * (
         "if" in text
     )
 

@@ -95,16 +95,13 @@ class Variables:
         words, unknown, at = [""], list[str](), node.start_byte
         for child in node.children:
             words[-1] += _between(node, at, child.start_byte).decode(errors="replace")
-            (first, *others), missing = self._or_empty(self.expand(child))
+            expanded, missing = self.expand(child)
+            first, *others = expanded or [""]
             words[-1] += first
             words += others
             unknown += missing
             at = child.end_byte
         return words, unknown
-
-    @staticmethod
-    def _or_empty(expanded: Expanded) -> Expanded:
-        return expanded[0] or [""], expanded[1]
 
     def quoted(self, node: Node, start: int, end: int) -> tuple[str, list[str]]:
         """The text between two places of a quoted string or a here-document."""

@@ -81,8 +81,6 @@ class LaunchScript:
     env: dict[str, str] = field(default_factory=dict)
     setup: list[str] = field(default_factory=list)
     """Lines of the setup script."""
-    python: str = ""
-    """The environment that the script activates: a folder, or a conda environment's name."""
     left: list[Left] = field(default_factory=list)
 
 
@@ -120,8 +118,10 @@ def read_launch_script(path: Path, nodes: int = 0, gpus: int = 0) -> LaunchScrip
     _environment(result, command)
     _preparation(result, command)
     result.left += [*_in_front(command.words[:at], around), *launched.left]
-    result.left += [Left(note.line, note.text, note.why, "check it by hand") for note in script.notes]
-    result.left += _unsure(command)
+    result.left += script.notes
+    if command.context and command.context[-1] in ("if", "case", "while"):
+        why = f"inside `{command.context[-1]}`: read as if it runs"
+        result.left.append(Left(command.line, _shown(command), why, "check it by hand"))
     result.left.sort(key=lambda one: one.line)
     return result
 
@@ -245,12 +245,12 @@ def _preparation(result: LaunchScript, training: ShellCommand) -> None:
         if not texts or command is training or name in _SILENT or (name == "conda" and texts[1:2] != ["activate"]):
             continue
         if name == "conda" or (name in ("source", ".") and texts[-1].endswith("bin/activate")):
-            result.python = texts[-1].removesuffix("/bin/activate") if len(texts) > 1 and name != "conda" else texts[-1]
-            why = f"the stack replaces the environment {result.python}"
-            python = f"{result.python.rstrip('/')}/bin/python"
             # A conda environment has a name, or a folder.
-            by_name = f'"$(conda run -n {result.python} which python)"'
-            do = f"to use it as it is: --stack-python {python if '/' in result.python else by_name}"
+            place = texts[-1].removesuffix("/bin/activate") if len(texts) > 1 and name != "conda" else texts[-1]
+            why = f"the stack replaces the environment {place}"
+            by_name = f'"$(conda run -n {place} which python)"'
+            python = f"{place.rstrip('/')}/bin/python" if "/" in place else by_name
+            do = f"to use it as it is: --stack-python {python}"
             result.left.append(Left(command.line, _shown(command), why, do))
         elif any(_is_secret(text.lstrip("-").partition("=")[0], text) for text in texts):
             result.left.append(Left(command.line, name, *_SECRET))
@@ -276,17 +276,6 @@ def _quoted(word: Word) -> str:
     return f'"{word.text}"' if word.unknown else shlex.quote(word.text)
 
 
-def _raw(command: ShellCommand) -> str:
-    return " ".join(word.raw for word in command.words)
-
-
 def _shown(command: ShellCommand) -> str:
-    text = _raw(command)
+    text = " ".join(word.raw for word in command.words)
     return text if len(text) <= 50 else text[:47] + "..."
-
-
-def _unsure(training: ShellCommand) -> Iterator[Left]:
-    """Where the training's own words depend on a condition of the script."""
-    if training.context and training.context[-1] in ("if", "case", "while"):
-        why = f"inside `{training.context[-1]}`: read as if it runs"
-        yield Left(training.line, _shown(training), why, "check it by hand")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trainers.launching import Left
 from trainers.protocol import Trainer
 from trainers.registry import trainers
 
@@ -55,14 +56,6 @@ class ShellCommand:
     """Where its last word ends, in bytes: the place for further arguments."""
 
 
-class Note(NamedTuple):
-    """A place that was not understood."""
-
-    line: int
-    text: str
-    why: str
-
-
 @dataclass(slots=True)
 class Script:
     """What a script does, in order."""
@@ -73,7 +66,8 @@ class Script:
     """Exported variables, with their last value."""
     files: dict[str, str] = field(default_factory=dict)
     """Files that it writes from here-documents, by the path as written."""
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Left] = field(default_factory=list)
+    """Places that were not understood."""
 
 
 def trainings(command: ShellCommand) -> Iterator[tuple[Trainer, int]]:

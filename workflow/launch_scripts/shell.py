@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from tree_sitter import Node
 
 from common.messages import join_first
+from trainers.launching import Left
 from workflow.launch_scripts.expansion import Value, Variables, parsed, text_of, unescaped
-from workflow.launch_scripts.script import Note, Script, ShellCommand, Word
+from workflow.launch_scripts.script import Script, ShellCommand, Word
 
 _MOST_TURNS, _DEEPEST = 20, 10
 NOWHERE = -(10**9)
@@ -53,7 +54,7 @@ class _Reader:
                 self._walk_children(node)
             case "command" | "unset_command":
                 self._command(node, feeds)
-            case "variable_assignment" | "variable_assignments":
+            case "variable_assignment":
                 self._assign(node)
             case "declaration_command":
                 self._declare(node)
@@ -279,15 +280,13 @@ class _Reader:
 
     # Variables
 
-    def _assign(self, node: Node) -> None:
-        if node.type == "variable_assignments":
-            return self._walk_children(node)
-        if (found := self._variables.assignment(node)) is not None:
-            self._set(found[0], found[1], node)
-        return None
-
-    def _set(self, name: str, value: Value, node: Node) -> None:
+    def _assign(self, node: Node, exports: bool = False) -> None:
+        if (found := self._variables.assignment(node)) is None:
+            return
+        name, value = found
         self._variables.values[name] = value
+        if exports:
+            self._exported.add(name)
         if name in self._exported:
             self._script.exports[name] = self._word(node, value)
 
@@ -296,11 +295,7 @@ class _Reader:
         exports = keyword == "export" or any(re.match(r"-\w*x", text_of(child)) for child in node.named_children)
         for child in node.named_children:
             if child.type == "variable_assignment":
-                if (found := self._variables.assignment(child)) is None:
-                    continue
-                if exports:
-                    self._exported.add(found[0])
-                self._set(found[0], found[1], child)
+                self._assign(child, exports)
             elif child.type == "variable_name" and exports:
                 name = text_of(child)
                 self._exported.add(name)
@@ -314,9 +309,7 @@ class _Reader:
             node = node.named_children[0] if node.named_children else node
         fields, unknown = self._variables.expand(node)
         for text in fields:
-            missing = tuple(name for name in dict.fromkeys(unknown) if name in text)
-            yield Word(text, text_of(node), self._base + node.start_byte, self._base + node.end_byte,
-                       self._line(node), missing)  # fmt: skip
+            yield self._word(node, Value((text,), tuple(name for name in dict.fromkeys(unknown) if name in text)))
 
     def _joined(self, word: Word, node: Node) -> Word:
         """One word of two: the grammar ends it behind the dollar of `$A/b-$C/d`."""
@@ -338,7 +331,8 @@ class _Reader:
     def _note(self, node: Node, why: str) -> None:
         # A backslash at the end of a file is an error without text.
         if text := " ".join(text_of(node).split()):
-            self._script.notes.append(Note(self._line(node), text if len(text) <= 60 else text[:57] + "...", why))
+            shown = text if len(text) <= 60 else text[:57] + "..."
+            self._script.notes.append(Left(self._line(node), shown, why, "check it by hand"))
 
     @contextmanager
     def _inside(self, what: str) -> Iterator[None]:
