@@ -31,7 +31,8 @@ def test_every_pinned_thing_comes_from_a_lock(name):
     assert text == container_definition(name)
     parts = sections(text)
     assert list(parts) == ["", "files", "post", "environment", "runscript", "labels", "help"]
-    stack, present = load_stack(name), lock_id(name)
+    stack = load_stack(name)
+    present = lock_id(stack)
     build = f"-m workflow.stacks build {name} --backend uv --stacks-dir /opt/stacks --expect {present}\n"
     assert build in parts["post"]
     labels = dict(line.split() for line in parts["labels"].strip().splitlines())

@@ -27,19 +27,19 @@ def test_a_faulty_stack_yaml_is_refused(tmp_path, old, new, message):
 
 def test_the_lock_id_follows_the_lock_and_the_python_release_only(tmp_path):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
-    first = lock_id("s", tmp_path)
+    first = lock_id(load_stack("s", tmp_path))
     stack = tmp_path / "s" / "stack.yaml"
     stack.write_text(stack.read_text().replace("description: ", "description: Another. "))
     (tmp_path / "s" / "verify.py").write_text("")
-    assert lock_id("s", tmp_path) == first
+    assert lock_id(load_stack("s", tmp_path)) == first
     stack.write_text(stack.read_text().replace('"3.11"', '"3.12"'))
-    second = lock_id("s", tmp_path)
+    second = lock_id(load_stack("s", tmp_path))
     lock = tmp_path / "s" / "requirements.lock"
     lock.write_text(lock.read_text() + "\n")
-    assert len({first, second, lock_id("s", tmp_path)}) == 3
+    assert len({first, second, lock_id(load_stack("s", tmp_path))}) == 3
     lock.unlink()
     with pytest.raises(UserError, match="make locks STACK=s"):
-        lock_id("s", tmp_path)
+        lock_id(load_stack("s", tmp_path))
 
 
 def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tmp_path):
@@ -50,9 +50,9 @@ def test_run_time_settings_ask_for_another_check_and_for_no_other_environment(tm
     found = []
     for added in ("", "run_caches: {A: a}\n", 'run_paths: {A: ["/b"]}\n'):
         path.write_text(text + added)
-        found.append((lock_id("s", tmp_path), verify_id(load_stack("s", tmp_path))))
+        found.append((lock_id(load_stack("s", tmp_path)), verify_id(load_stack("s", tmp_path))))
     (tmp_path / "_needs.py").write_text("")
-    found.append((lock_id("s", tmp_path), verify_id(load_stack("s", tmp_path))))
+    found.append((lock_id(load_stack("s", tmp_path)), verify_id(load_stack("s", tmp_path))))
     assert len({lock for lock, _ in found}) == 1, "a finished run would be trained again"
     assert len({verified for _, verified in found}) == 4
 
@@ -78,16 +78,16 @@ def test_code_that_a_stacks_check_runs_asks_for_another_check(tmp_path, monkeypa
 def test_the_conda_layer_and_the_source_builds_are_in_the_lock_id(tmp_path):
     shutil.copytree(ENVS / "trl-vllm-cpu", tmp_path / "s")
     stack = tmp_path / "s" / "stack.yaml"
-    ids = [lock_id("s", tmp_path)]
+    ids = [lock_id(load_stack("s", tmp_path))]
     assert load_stack("s", tmp_path).conda_lock is None
     (tmp_path / "s" / "conda-lock.yml").write_text("version: 1\n")
     assert load_stack("s", tmp_path).conda_lock == tmp_path / "s" / "conda-lock.yml"
-    ids.append(lock_id("s", tmp_path))
+    ids.append(lock_id(load_stack("s", tmp_path)))
     stack.write_text(
         stack.read_text() + "source_builds: [Flash_Attn]\nsource_environment: {TORCH_CUDA_ARCH_LIST: '9.0'}\n"
     )
     assert load_stack("s", tmp_path).source_builds == ("flash-attn",)
-    ids.append(lock_id("s", tmp_path))
+    ids.append(lock_id(load_stack("s", tmp_path)))
     stack.write_text(stack.read_text().replace("9.0", "8.0"))
-    ids.append(lock_id("s", tmp_path))
+    ids.append(lock_id(load_stack("s", tmp_path)))
     assert len(set(ids)) == 4

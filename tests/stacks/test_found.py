@@ -76,7 +76,7 @@ def test_trainer_engine_and_accelerator_are_recognised(tmp_path):
     assert [line.partition(" ")[0] for line in doubts(stack)] == ["wandb", "math-verify"]
     # The folder is as good as its interpreter, and what is recorded counts, not where it is.
     moved = shutil.copytree(tmp_path / "my env", tmp_path / "moved", symlinks=True)
-    assert lock_id("grpo") == stack.folder.name == record("copy", moved).folder.name
+    assert lock_id(stack) == stack.folder.name == record("copy", moved).folder.name
 
 
 @pytest.mark.parametrize(

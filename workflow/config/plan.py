@@ -227,7 +227,7 @@ def _local_sources(plan: Plan) -> Iterator[tuple[str, str, str]]:
 def stack_facts(name: str) -> StackFacts:
     """The plan's facts about a stack in `envs/`."""
     stack = stacks.load_stack(name)
-    return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(name))
+    return StackFacts(stack.trainer, stack.engine, stack.accelerator, stack.trainer_version, stacks.lock_id(stack))
 
 
 def _check_length(what: str, content: Mapping[str, Any]) -> None:

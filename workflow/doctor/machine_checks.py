@@ -50,9 +50,7 @@ def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Outc
     """Whether there is space for the stacks that are not built yet."""
     there = _existing(folder)
     free_gib = shutil.disk_usage(there).free / 2**30
-    missing = [
-        stack for stack in stacks if not (built_dir(stack.name, folder, stack.folder.parent) / "verify.json").is_file()
-    ]
+    missing = [stack for stack in stacks if not (built_dir(stack, folder) / "verify.json").is_file()]
     need_gib = sum(stack.disk_gib for stack in missing)
     found = f"{free_gib:.0f} GiB free in {there}"
     if missing:

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from common.errors import UserError
 from workflow.stacks import staging
 from workflow.stacks.conda import PROGRAMS, CondaPackage, activated, check_conda_lock, create_prefix, find_conda
-from workflow.stacks.definition import ENVS, SITE_PACKAGES, Stack, load_stack, lock_id
+from workflow.stacks.definition import ENVS, SITE_PACKAGES, Stack, built_dir, load_stack
 from workflow.stacks.lockfile import Pin, check_lock, torch_index
 from workflow.stacks.needs import require_needs
 from workflow.stacks.uv import Uv, configured_uv, end_of_output, uv_error
@@ -60,13 +60,12 @@ def build(
 
         return make_ready(stack, expected)
     pins = check_lock(name, envs)
-    present = lock_id(name, envs)
-    if expected not in {None, present}:
+    final = built_dir(stack, stacks_dir)
+    if expected not in {None, final.name}:
         raise UserError(
-            f"{stack.lock} changed after the plan was made: {expected} was planned, the lock is now {present}; "
+            f"{stack.lock} changed after the plan was made: {expected} was planned, the lock is now {final.name}; "
             "run again to make a new plan"
         )
-    final = stacks_dir / name / present
     wanted = "auto" if was_chosen(origin_of(final)) else backend if stack.conda_lock else "uv"
     if is_ready(stack, final, wanted):
         return final

@@ -173,17 +173,12 @@ def _problem(error: ValidationError) -> str:
     return f"{key}: {found['msg']}{got}".removeprefix(": ").replace("Value error, ", "")
 
 
-def lock_id(name: str, envs: Path = ENVS) -> str:
+def lock_id(stack: Stack) -> str:
     """12 hex digits of a sha256 over everything that defines the environment.
 
     These are Python's release, the pip lock, the conda lock if there is one (whichever backend builds the stack), and
     the source builds with their settings. Of an environment recorded as found: what was recorded, not its path.
     """
-    return lock_id_of(load_stack(name, envs))
-
-
-def lock_id_of(stack: Stack) -> str:
-    """As `lock_id`, of a stack that is read already."""
     try:
         lock = stack.lock.read_bytes()
     except FileNotFoundError:
@@ -217,11 +212,11 @@ def verify_id(stack: Stack) -> str:
     return digest.hexdigest()[:12]
 
 
-def built_dir(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
+def built_dir(stack: Stack, stacks_dir: Path) -> Path:
     """The folder of the environment for the stack's current lock, whether it exists or not."""
-    return stacks_dir / name / lock_id(name, envs)
+    return stacks_dir / stack.name / lock_id(stack)
 
 
 def stack_python(name: str, stacks_dir: Path, envs: Path = ENVS) -> Path:
     """The absolute path of the environment's interpreter; it exists once the stack is built."""
-    return (built_dir(name, stacks_dir, envs) / "env" / "bin" / "python").absolute()
+    return (built_dir(load_stack(name, envs), stacks_dir) / "env" / "bin" / "python").absolute()

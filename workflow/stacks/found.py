@@ -31,7 +31,7 @@ from trainers.registry import trainer_named, trainers
 from trainers.replay import RELEASE
 from workflow.stacks import staging
 from workflow.stacks.conda import check_conda_lock
-from workflow.stacks.definition import CURRENT, ENVS, STACKS, Stack, load_stack, lock_id_of, read_stack, stack_names
+from workflow.stacks.definition import CURRENT, ENVS, STACKS, Stack, load_stack, lock_id, read_stack, stack_names
 from workflow.stacks.verification import FOUND, BuiltEnvironment, is_ready, verify
 
 OLDEST_PYTHON = "3.10"
@@ -96,7 +96,7 @@ def record(name: str, python: Path, *, trainer: str | None = None, engine: str |
         write_text(folder / "requirements.lock", "".join(f"{line}\n" for line in _lock_lines(found)))
         if found["conda"]:
             write_text(folder / "conda-explicit.txt", "\n".join(["@EXPLICIT", *found["conda"], ""]))
-        final = own / lock_id_of(read_stack(name, folder / "stack.yaml"))
+        final = own / lock_id(read_stack(name, folder / "stack.yaml"))
         final.mkdir(exist_ok=True)
         for file in sorted(folder.iterdir()):
             file.replace(final / file.name)
@@ -118,7 +118,7 @@ def make_ready(stack: Stack, expected: str | None = None) -> Path:
 
     `expected` is the plan's lock_id.
     """
-    recorded, final = lock_id_of(stack), stack.folder
+    recorded, final = lock_id(stack), stack.folder
     if expected not in {None, recorded}:
         raise UserError(
             f"stack {stack.name} was recorded again after the plan was made: {expected} was planned, it is now "

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from common.errors import UserError
 from workflow.stacks import staging
-from workflow.stacks.definition import ENVS, load_stack, lock_id, verify_id
+from workflow.stacks.definition import ENVS, built_dir, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import Pin, check_lock, parse_lock, torch_index
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, configured_uv, end_of_output, redacted
 from workflow.stacks.verification import BuiltEnvironment, origin_of, verify
@@ -67,7 +67,7 @@ def container_definition(name: str, envs: Path = ENVS, base: str | None = None) 
     if missing := [package for package in BUILDER if package not in pins]:
         raise UserError(f"{lock} pins no {', '.join(missing)} for the build; run `make locks STACK=controller`")
     builder_python = max(stack.python, _OLDEST_BUILDER, key=Version)
-    present = lock_id(name, envs)
+    present = lock_id(stack)
     return _TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
         lock_id=present,
@@ -98,7 +98,7 @@ def adopt(name: str, image: Path, stacks_dir: Path, envs: Path = ENVS) -> Path:
     program = next((found for known in _PROGRAMS if (found := shutil.which(known))), None)
     if program is None:
         raise UserError("neither apptainer nor singularity is on PATH; install it, or load its module, and try again")
-    final = stacks_dir / name / lock_id(name, envs)
+    final = built_dir(stack, stacks_dir)
     present = origin_of(final).get("state", "built")
     if os.path.lexists(final / "env") and present != ADOPTED:
         raise UserError(f"{name} already exists, {present}; to adopt {image}, remove that folder first: {final}")

@@ -15,7 +15,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import write_json
 from workflow.stacks.conda import CondaPackage, activation, check_conda_lock
-from workflow.stacks.definition import ENVS, Stack, load_stack, lock_id, verify_id
+from workflow.stacks.definition import ENVS, Stack, built_dir, load_stack, verify_id
 from workflow.stacks.environment import environment_in, run_time
 from workflow.stacks.uv import end_of_output
 
@@ -89,7 +89,7 @@ def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: 
     for name in dict.fromkeys(names):
         try:
             stack = load_stack(name, envs)
-            origin = origin_of(stacks_dir / name / lock_id(name, envs))
+            origin = origin_of(built_dir(stack, stacks_dir))
         except UserError:  # an old experiment may name a stack that no longer exists
             continue
         if stack.found_python:  # also before it is verified
@@ -132,7 +132,7 @@ def verify_again(name: str, out: Path, stacks_dir: Path, envs: Path = ENVS, *, g
     UserError lists the failed checks. The stack's own verify.json does not change.
     """
     stack = load_stack(name, envs)
-    final = stacks_dir / name / lock_id(name, envs)
+    final = built_dir(stack, stacks_dir)
     if not is_ready(stack, final, "auto"):
         raise UserError(f"{name} is not built for its current lock; run `python -m workflow.stacks build {name}`")
     out.parent.mkdir(parents=True, exist_ok=True)
