@@ -52,13 +52,17 @@ def unknown_name(kind: str, got: str, allowed: Iterable[str]) -> str:
     return f"unknown {kind} {got!r}{did_you_mean(got, allowed)}; known: {', '.join(allowed) or 'none'}"
 
 
+def shortened(text: str, most: int) -> str:
+    """A text, cut to so many characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def short_repr(value: Any) -> str:
     """`repr` of a value, cut to 80 characters."""
     try:
-        text = repr(value)
+        return shortened(repr(value), 80)
     except ValueError:  # Python does not print integers of more than 4300 digits
-        text = "a number of thousands of digits"
-    return text if len(text) <= 80 else text[:77] + "..."
+        return "a number of thousands of digits"
 
 
 def yaml_repr(value: Any) -> str:

@@ -60,7 +60,10 @@ def status(args: argparse.Namespace) -> None:
     if args.every is not None and not 0 < args.every < float("inf"):
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
     find = find_experiment(args.config, args.experiment)
-    (watch if args.watch else show_status)(find, args.every)
+    if args.watch and can_redraw(sys.stdout):
+        watch(find, args.every or EVERY_S)
+    else:
+        show_status(find, args.every or (EVERY_PRINTED_S if args.watch else None))
 
 
 def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
@@ -76,16 +79,19 @@ def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
         print()
 
 
-def watch(find: Callable[[], Experiment], every_s: float | None) -> None:
-    """Show an experiment's state until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm.
-
-    Without a terminal the table is printed again and again.
-    """
-    if not can_redraw(sys.stdout):
-        return show_status(find, every_s or EVERY_PRINTED_S)
-    every_s = every_s or EVERY_S
+def watch(find: Callable[[], Experiment], every_s: float) -> None:
+    """Show a live table until every run is finished or Ctrl-C; the watch causes no extra queries to Slurm."""
     try:
-        _show_live(_snapshots(find, every_s), every_s)
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        console = Console()
+        # Drawn only after each snapshot: no refresh thread is needed.
+        with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+            for snapshot in _snapshots(find, every_s):
+                lines = _live_lines(snapshot, every_s, console.height)
+                live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
     except KeyboardInterrupt:
         print()
 
@@ -220,19 +226,6 @@ def summary(states: Sequence[RunState]) -> str:
     counts = Counter(state.state for state in states)
     present = sorted(counts, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
     return ", ".join(f"{counts[name]} {name}" for name in present)
-
-
-def _show_live(snapshots: Iterator[Snapshot], every_s: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console()
-    # Drawn only after each snapshot: no refresh thread is needed.
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-        for snapshot in snapshots:
-            lines = _live_lines(snapshot, every_s, console.height)
-            live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 def _live_lines(snapshot: Snapshot, every_s: float, height: int) -> list[str]:

@@ -171,7 +171,7 @@ def run_point(factors: Mapping[str, Any]) -> str:
 def normalize_import(given: Any) -> Any:
     """An `import:` of any allowed form as a section."""
     if isinstance(given, str):
-        return {"runs": [{"source": [given]}]}
+        return {"runs": [given]}
     if isinstance(given, list | tuple):
         for source in given:
             if not isinstance(source, str):
@@ -179,7 +179,7 @@ def normalize_import(given: Any) -> Any:
                     f"a list must have one source for each run (got {yaml_repr(source)}); for more settings write "
                     "import: {runs: [{source: [...], seed: 0}]}"
                 )
-        return {"runs": [{"source": [source]} for source in given]}
+        return {"runs": given}
     if given is not None and not isinstance(given, Mapping | Import):
         raise ValueError(
             f"must be a file, a folder or wandb:entity/project/id, a list of those, or a section "

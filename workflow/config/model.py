@@ -186,13 +186,7 @@ class Config(Section):
         needy = [name for name in self.trained if not brings_work(self.arms[name].trainer)]
         if needy and self.workload is None:
             raise ValueError(f"workload is missing; trained arms need it: {', '.join(needy)}")
-        return self
-
-    @model_validator(mode="after")
-    def _runs_can_be_added(self) -> Config:
-        if self.until is None:
-            return self
-        if len(self.arms) < 2:
+        if self.until is not None and len(self.arms) < 2:
             raise ValueError("seeds: until needs a second arm to compare (got one arm); list the seeds (seeds: [0, 1])")
         return self
 

@@ -141,14 +141,11 @@ class Plan:
 
     def local_files(self, inputs_id: str) -> list[str]:
         """The local files of an inputs request: the data files, and the models' files except hidden ones."""
-        request = self.inputs[inputs_id]
-        data, model = (request[part]["source"] for part in ("data", "model"))
-        test = request["data"]["test_source"]
-        files = [str(local_path(source)) for source in (data, test) if source and source_kind(source) == "local"]
-        folders = [model] if source_kind(model) == "local" else []
-        for folder in [*folders, *_local_reward_models(request)]:
+        files = []
+        for key, source in _local_inputs(self.inputs[inputs_id]):
+            path = local_path(source)
             # Like tree_sha256: hidden files (.git, .cache) are not part of the model.
-            files += _files_in(local_path(folder))
+            files += [str(path)] if key.startswith("workload.data") else _files_in(path)
         return files
 
     def import_files(self, run_id: str) -> list[str]:
@@ -212,12 +209,11 @@ def load_plan(raw: Mapping[str, Any]) -> Plan:
 def _local_sources(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Each local source of the configuration: its key, its path, and the allowed alternatives."""
     for request in plan.inputs.values():
-        for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
-            if (source := request[part][key]) and source_kind(source) == "local":
-                instead = "a path that exists, a hub id with its revision, or a builtin: source"
-                yield f"workload.{part}.{key}", source, instead
-        for source in _local_reward_models(request):
-            yield "workload.rewards", source, "the folder of a reward model, or a hub id with its revision"
+        for key, source in _local_inputs(request):
+            if key == "workload.rewards":
+                yield key, source, "the folder of a reward model, or a hub id with its revision"
+            else:
+                yield key, source, "a path that exists, a hub id with its revision, or a builtin: source"
     for run in plan.imports.values():
         for source in run.spec["import"]["sources"]:
             if not is_remote(source):
@@ -302,5 +298,11 @@ def _add(runs: dict[str, PlannedRun], run: PlannedRun, others: Mapping[str, Plan
     runs[run.run_id] = run
 
 
-def _local_reward_models(request: Mapping[str, Any]) -> list[str]:
-    return [reward["model"] for reward in request.get("reward_models", ()) if not reward["revision"]]
+def _local_inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each local source of an inputs request: its key in the configuration, and its path."""
+    for part, key in (("data", "source"), ("data", "test_source"), ("model", "source")):
+        if (source := request[part][key]) and source_kind(source) == "local":
+            yield f"workload.{part}.{key}", source
+    for reward in request.get("reward_models", ()):
+        if not reward["revision"]:
+            yield "workload.rewards", reward["model"]

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from common.errors import UserError
+from common.messages import shortened
 from common.published import check_option_name, check_text, check_variable
 from trainers.launching import Launched, Left, Surroundings, as_count
 from trainers.protocol import Trainer
@@ -277,5 +278,4 @@ def _quoted(word: Word) -> str:
 
 
 def _shown(command: ShellCommand) -> str:
-    text = " ".join(word.raw for word in command.words)
-    return text if len(text) <= 50 else text[:47] + "..."
+    return shortened(" ".join(word.raw for word in command.words), 50)

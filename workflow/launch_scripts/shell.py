@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from tree_sitter import Node
 
-from common.messages import join_first
+from common.messages import join_first, shortened
 from trainers.launching import Left
 from workflow.launch_scripts.expansion import Value, Variables, parsed, text_of, unescaped
 from workflow.launch_scripts.script import Script, ShellCommand, Word
@@ -331,8 +331,7 @@ class _Reader:
     def _note(self, node: Node, why: str) -> None:
         # A backslash at the end of a file is an error without text.
         if text := " ".join(text_of(node).split()):
-            shown = text if len(text) <= 60 else text[:57] + "..."
-            self._script.notes.append(Left(self._line(node), shown, why, "check it by hand"))
+            self._script.notes.append(Left(self._line(node), shortened(text, 60), why, "check it by hand"))
 
     @contextmanager
     def _inside(self, what: str) -> Iterator[None]:
