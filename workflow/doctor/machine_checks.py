@@ -21,9 +21,9 @@ from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, on_node, pa
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.runs.locks import try_lock
 from workflow.stacks import Stack, built_dir
+from workflow.stacks.definition import STACKS
 from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
 
-STACKS = Path(".stacks")
 _INDEX_TIMEOUT_S = 8
 
 

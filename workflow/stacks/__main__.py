@@ -14,7 +14,7 @@ from common.errors import UserError
 from workflow.stacks import portable
 from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
-from workflow.stacks.definition import ENVS, load_stack, stack_python
+from workflow.stacks.definition import ENVS, STACKS, load_stack, stack_python
 from workflow.stacks.lockfile import check_lock, env_names, refresh_lock
 from workflow.stacks.needs import missing_needs
 from workflow.stacks.verification import verify_again
@@ -135,9 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--envs", type=Path, default=ENVS, help="folder of the definitions (default: the repository's)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     stacks = argparse.ArgumentParser(add_help=False)
-    stacks.add_argument(
-        "--stacks-dir", type=Path, default=Path(".stacks"), help="folder of the stacks (default: .stacks)"
-    )
+    stacks.add_argument("--stacks-dir", type=Path, default=STACKS, help="folder of the stacks (default: .stacks)")
 
     def command(run: Any, text: str, *shared: argparse.ArgumentParser, names: str | None = None) -> Any:
         sub = commands.add_parser(run.__name__.removeprefix("_"), help=text, parents=shared)

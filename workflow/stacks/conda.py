@@ -234,8 +234,7 @@ def activation(prefix: Path) -> dict[str, str]:
     return {key: value for key, value in sorted(found.items()) if base.get(key) != value}
 
 
-def activated(prefix: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`environ` with the prefix activated; unchanged if it is not a conda prefix."""
-    if not (found := activation(prefix)):
-        return dict(environ)
-    return {**environ, **found, "PATH": f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"}
+def activated(prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with the conda prefix activated."""
+    path = f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    return {**environ, **activation(prefix), "PATH": path}

@@ -196,14 +196,10 @@ def _read(python: Path) -> dict[str, Any]:
 
 def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
     driven = {one.name: one for one in trainers() if one.driver is not None and one.driver.own_work is None}
-    if given is not None and given not in driven:
-        raise UserError(f"--trainer: {unknown_name('trainer', given, driven)}")
-    if given is not None and not driven[given].trains:
-        return driven[given]  # no package of its own
     names = {name: [one.distribution] for name, one in driven.items() if one.trains}
     if given is not None:
-        if given not in _installed(found, names, every=True):
-            raise UserError(f"--trainer: {found['prefix']} has no {driven[given].distribution}")
+        # A replay has no package of its own.
+        _require_given(found, "trainer", given, {**dict.fromkeys(driven, ()), **names})
         return driven[given]
     there = _installed(found, names)
     if len(there) > 1:
@@ -220,19 +216,26 @@ def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
 
 def _engine(found: Mapping[str, Any], trainer: Trainer, given: str | None) -> Engine:
     names = {one: list(engine_named(one).packages) for one in trainer.engines}
-    if given is not None and given not in names:
-        raise UserError(f"--engine: {unknown_name(f'engine of {trainer.name}', given, names)}")
-    every = _installed(found, names, every=True)
     if given is not None:
-        if given not in every:
-            raise UserError(f"--engine: {found['prefix']} has no {' or '.join(names[given])}")
+        _require_given(found, "engine", given, names, of=f" of {trainer.name}")
         return engine_named(given)
+    every = _installed(found, names, every=True)
     own = _installed(found, {name: names[name] for name in names if not engine_named(name).in_trainer})
     there = own or every
     if len(there) != 1:
         has = f"several engines: {_versions(every)}" if there else f"no engine of {trainer.name} ({', '.join(names)})"
         raise UserError(f"{found['prefix']} has {has}; {'name one with --engine' if there else 'install one there'}")
     return engine_named(next(iter(there)))
+
+
+def _require_given(
+    found: Mapping[str, Any], what: str, given: str, names: Mapping[str, Sequence[str]], of: str = ""
+) -> None:
+    """UserError if the given trainer or engine is unknown, or none of its packages is there."""
+    if given not in names:
+        raise UserError(f"--{what}: {unknown_name(what + of, given, names)}")
+    if names[given] and given not in _installed(found, names, every=True):
+        raise UserError(f"--{what}: {found['prefix']} has no {' or '.join(names[given])}")
 
 
 def _installed(found: Mapping[str, Any], names: Mapping[str, Sequence[str]], every: bool = False) -> dict[str, str]:

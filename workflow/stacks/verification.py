@@ -15,7 +15,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import write_json
 from workflow.stacks.conda import CondaPackage, activation, check_conda_lock
-from workflow.stacks.definition import ENVS, Stack, built_dir, load_stack, verify_id
+from workflow.stacks.definition import ENVS, STACKS, Stack, built_dir, load_stack, verify_id
 from workflow.stacks.environment import environment_in, run_time
 from workflow.stacks.uv import end_of_output
 
@@ -83,13 +83,13 @@ def was_chosen(origin: Mapping[str, Any]) -> bool:
     return bool(origin.get("state", "built") != "built")
 
 
-def stack_notes(names: Iterable[str], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> list[str]:
+def stack_notes(names: Iterable[str]) -> list[str]:
     """One line for each of those stacks that is adopted or as found."""
     lines = []
     for name in dict.fromkeys(names):
         try:
-            stack = load_stack(name, envs)
-            origin = origin_of(built_dir(stack, stacks_dir))
+            stack = load_stack(name)
+            origin = origin_of(built_dir(stack, STACKS))
         except UserError:  # an old experiment may name a stack that no longer exists
             continue
         if stack.found_python:  # also before it is verified
@@ -111,14 +111,14 @@ def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
     )
 
 
-def require_verified(stacks: Iterable[tuple[str, str]], stacks_dir: Path = Path(".stacks"), envs: Path = ENVS) -> None:
+def require_verified(stacks: Iterable[tuple[str, str]]) -> None:
     """UserError if one of those stacks (name, lock_id) was verified with other than the current checks or settings.
 
     Snakemake only checks that verify.json exists.
     """
     for name, lock in dict.fromkeys(stacks):
-        final = stacks_dir / name / lock
-        if (final / "verify.json").exists() and not is_ready(load_stack(name, envs), final, "auto"):
+        final = STACKS / name / lock
+        if (final / "verify.json").exists() and not is_ready(load_stack(name), final, "auto"):
             raise UserError(
                 f"the checks or run-time settings of stack {name} changed after its verification; run "
                 f"`python -m workflow.stacks build {name}`, which verifies it again (and builds it only if that "
