@@ -36,15 +36,23 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     **{"-gt": operator.gt, "-ge": operator.ge},
 }
 _IN_ARITHMETIC = {"==": "-eq", "!=": "-ne", "<": "-lt", "<=": "-le", ">": "-gt", ">=": "-ge"}
-Expanded = tuple[list[str], list[str]]
-"""Words, and what in them has no known value."""
 
 
 class Value(NamedTuple):
-    """A variable's words (several for an array), and what in them has no known value."""
+    """The words that a node or a variable becomes, and what in them has no known value."""
 
-    fields: tuple[str, ...]
-    unknown: tuple[str, ...] = ()
+    words: Sequence[str]
+    unknown: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """All words in one."""
+        return " ".join(self.words)
+
+
+def _kept(raw: str) -> Value:
+    """What has no known value stays as it is written."""
+    return Value((raw,), (raw,))
 
 
 class Variables:
@@ -56,42 +64,43 @@ class Variables:
         self.passes_arguments = False
         """Whether a word since this was last set to False has all arguments (`"$@"`)."""
 
-    def expand(self, node: Node) -> Expanded:
+    def expand(self, node: Node) -> Value:
         """The words that a node becomes, and what in them has no known value."""
         match node.type:
             case "string":
                 if len(node.named_children) == 1 and (spread := self._spread(node.named_children[0])) is not None:
                     return spread
-                text, unknown = self.quoted(node, node.start_byte + 1, node.end_byte - 1)
-                return [text], unknown
+                return self.quoted(node, node.start_byte + 1, node.end_byte - 1)
             case "raw_string":
-                return [text_of(node)[1:-1]], []
+                return Value([text_of(node)[1:-1]])
             case "ansi_c_string":
                 escaped = text_of(node)[2:-1].encode("latin-1", "backslashreplace")
-                return [escaped.decode("unicode_escape")], []
+                return Value([escaped.decode("unicode_escape")])
             case "translated_string":
                 return self.expand(node.named_children[0])
             case "simple_expansion" | "expansion":
                 if (spread := self._spread(node)) is not None:
                     return spread
-                text, unknown = self._variable(node)
+                (text,), unknown = self._variable(node)
                 # Without quotes the shell splits a value into words; what is not known stays whole.
                 whole = "|".join([*map(re.escape, unknown), r"\S"])
-                return re.findall(f"(?:{whole})+", text), unknown
+                return Value(re.findall(f"(?:{whole})+", text), unknown)
             case "concatenation":
                 return self._joined(node)
             case "array":
                 parts = [self.expand(child) for child in node.named_children if child.type != "comment"]
-                return [word for words, _ in parts for word in words], [name for _, some in parts for name in some]
+                return Value(
+                    [word for one in parts for word in one.words], [name for one in parts for name in one.unknown]
+                )
             case "arithmetic_expansion":
                 return self._arithmetic(node)
             case "command_substitution" | "process_substitution":
                 without = _WITHOUT_NPU.search(text_of(node))
-                return ([without[1]], []) if without else ([text_of(node)], [text_of(node)])
+                return Value([without[1]]) if without else _kept(text_of(node))
             case _:
-                return [re.sub(r"\\(\n)?(?(1)|(.))", lambda found: found[2] or "", text_of(node))], []
+                return Value([re.sub(r"\\(\n)?(?(1)|(.))", lambda found: found[2] or "", text_of(node))])
 
-    def _joined(self, node: Node) -> Expanded:
+    def _joined(self, node: Node) -> Value:
         words, unknown, at = [""], list[str](), node.start_byte
         for child in node.children:
             words[-1] += _between(node, at, child.start_byte).decode(errors="replace")
@@ -101,9 +110,9 @@ class Variables:
             words += others
             unknown += missing
             at = child.end_byte
-        return words, unknown
+        return Value(words, unknown)
 
-    def quoted(self, node: Node, start: int, end: int) -> tuple[str, list[str]]:
+    def quoted(self, node: Node, start: int, end: int) -> Value:
         """The text between two places of a quoted string or a here-document."""
         text, unknown, at = "", list[str](), start
         for child in node.named_children:
@@ -112,55 +121,55 @@ class Variables:
             text += unescaped(_between(node, at, child.start_byte))
             # Inside quotes a value is not split into words.
             variable = child.type in ("simple_expansion", "expansion")
-            words, missing = self._variable(child) if variable else self.expand(child)
-            text += words if isinstance(words, str) else " ".join(words)
-            unknown += missing
+            value = self._variable(child) if variable else self.expand(child)
+            text += value.text
+            unknown += value.unknown
             at = child.end_byte
-        return text + unescaped(_between(node, at, end)), unknown
+        return Value([text + unescaped(_between(node, at, end))], unknown)
 
-    def _spread(self, node: Node) -> Expanded | None:
+    def _spread(self, node: Node) -> Value | None:
         """The words of `"$@"` and `"${NAME[@]}"`; None for anything else."""
         if node.type not in ("simple_expansion", "expansion"):
             return None
         raw = text_of(node)
         if (all_of := re.fullmatch(r"\$[@*]|\$\{[@*](?::(\d+))?\}", raw)) is not None:
             self.passes_arguments = True
-            return list(self.positional[max(0, int(all_of[1] or 1) - 1) :]), []
+            return Value(self.positional[max(0, int(all_of[1] or 1) - 1) :])
         if (found := re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", raw)) is not None:
-            value = self.values.get(found[1])
-            return (list(value.fields), list(value.unknown)) if value else ([raw], [raw])
+            return self.values.get(found[1], _kept(raw))
         return None
 
-    def _variable(self, node: Node) -> tuple[str, list[str]]:
+    def _variable(self, node: Node) -> Value:
+        """A variable's value as one word."""
         raw = text_of(node)
         if raw.endswith(("$@", "$*")):
             self.passes_arguments = True
-            return " ".join(self.positional), []
+            return Value([" ".join(self.positional)])
         name = next((c for c in node.named_children if c.type in _NAMES), None)
         known = self._value_of(text_of(name)) if name is not None else None
         if raw.startswith("${#") and raw.endswith(("[@]}", "[*]}")) and known is not None and not known.unknown:
-            return str(len(known.fields)), []
+            return Value([str(len(known.words))])
         if name is None or raw.startswith(("${#", "${!")):
-            return raw, [raw]
+            return _kept(raw)
         rest = [child for child in node.children if child.start_byte >= name.end_byte and child.type != "}"]
         if not rest:
-            return (raw, [raw]) if known is None else (" ".join(known.fields), list(known.unknown))
+            return _kept(raw) if known is None else Value([known.text], known.unknown)
         mark = text_of(rest[0])
         parts = [self.expand(child) for child in rest[1:]]
         if "$((" in (written := _between(node, rest[0].end_byte, node.end_byte - 1).decode(errors="replace")):
             # The grammar takes the sum in `${N:-$((A / 2))}` for a command.
             value = parsed(f"X={written}").named_children[0].child_by_field_name("value")
-            parts = [self.expand(value)] if value is not None else [([written], [written])]
-        argument = "".join(word for words, _ in parts for word in words)
-        missing = [one for _, some in parts for one in some]
-        empty = known is None or (mark.startswith(":") and not "".join(known.fields))
+            parts = [self.expand(value) if value is not None else _kept(written)]
+        argument = "".join(word for one in parts for word in one.words)
+        missing = [name for one in parts for name in one.unknown]
+        empty = known is None or (mark.startswith(":") and not "".join(known.words))
         if mark in (":-", "-", ":=", "="):
-            return (argument, missing) if empty else (" ".join(known.fields), list(known.unknown))  # type: ignore[union-attr]
+            return Value([argument], missing) if known is None or empty else Value([known.text], known.unknown)
         if mark in (":+", "+"):
-            return ("", []) if empty else (argument, missing)
+            return Value([""]) if empty else Value([argument], missing)
         if mark in ("#", "##", "%", "%%") and known is not None and not known.unknown:
-            return _stripped(" ".join(known.fields), mark, argument), missing
-        return raw, [raw]
+            return Value([_stripped(known.text, mark, argument)], missing)
+        return _kept(raw)
 
     def _value_of(self, name: str) -> Value | None:
         if name.isdigit() and name != "0":
@@ -170,38 +179,36 @@ class Variables:
         value = self.values.get(array)
         if value is None or not bracket or index in ("@", "*"):
             return value
-        known = index.isdigit() and not value.unknown and int(index) < len(value.fields)
-        return Value((value.fields[int(index)],)) if known else None
+        known = index.isdigit() and not value.unknown and int(index) < len(value.words)
+        return Value((value.words[int(index)],)) if known else None
 
-    def _arithmetic(self, node: Node) -> Expanded:
+    def _arithmetic(self, node: Node) -> Value:
         raw = text_of(node)
 
         def number(found: re.Match[str]) -> str:
             value = self._value_of(found[1])
-            return " ".join(value.fields) if value else "?"
+            return value.text if value else "?"
 
         inner = raw.removeprefix("$((").removesuffix("))").replace("$((", "((")
         expression = re.sub(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)\}?", number, inner)
         try:
-            return [str(_evaluated(ast.parse(expression.strip(), mode="eval").body))], []
+            return Value([str(_evaluated(ast.parse(expression.strip(), mode="eval").body))])
         except (SyntaxError, ValueError, ArithmeticError):
-            return [raw], [raw]
+            return _kept(raw)
 
     def assignment(self, node: Node) -> tuple[str, Value] | None:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None or name.type != "variable_name":
             return None
-        fields, unknown = self.expand(value) if value is not None else ([""], [])
-        if value is not None and value.type != "array" and len(fields) != 1:
-            # An assignment's value is not split into words.
-            fields = [" ".join(fields)]
+        given = self.expand(value) if value is not None else Value([""])
+        is_array = value is not None and value.type == "array"
+        # An assignment's value is not split into words.
+        words, unknown = given.words if is_array else [given.text], given.unknown
         if any(child.type == "+=" for child in node.children):
-            before = self.values.get(text_of(name), Value(("",) if value and value.type != "array" else ()))
-            joined = (
-                [*before.fields, *fields] if value and value.type == "array" else ["".join([*before.fields, *fields])]
-            )
-            fields, unknown = joined, [*before.unknown, *unknown]
-        return text_of(name), Value(tuple(fields), tuple(dict.fromkeys(unknown)))
+            before = self.values.get(text_of(name), Value(()))
+            words, unknown = [*before.words, *words], [*before.unknown, *unknown]
+            words = words if is_array else ["".join(words)]
+        return text_of(name), Value(tuple(words), tuple(dict.fromkeys(unknown)))
 
     def truth(self, test: Node) -> bool | None:
         """The result of a test about known words; None if it cannot be known here, or is no test."""
@@ -231,8 +238,8 @@ class Variables:
         return None
 
     @staticmethod
-    def _compared(mark: str, sides: Sequence[Expanded]) -> bool | None:
-        (left, right), unknown = ("".join(words) for words, _ in sides), any(missing for _, missing in sides)
+    def _compared(mark: str, sides: Sequence[Value]) -> bool | None:
+        (left, right), unknown = ("".join(side.words) for side in sides), any(side.unknown for side in sides)
         if unknown:
             return None
         if mark in ("==", "=", "!="):

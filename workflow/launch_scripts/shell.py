@@ -139,7 +139,9 @@ class _Reader:
             last = texts[-1]
             values = [self._variables.expand(c)[0] for c in last.named_children if c.type.endswith("expansion")]
             if any(len(words) > 1 for words in values):
-                self._inner_of_variables(self._variables.quoted(last, last.start_byte + 1, last.end_byte - 1)[0], last)
+                self._inner_of_variables(
+                    self._variables.quoted(last, last.start_byte + 1, last.end_byte - 1).text, last
+                )
             else:
                 self._inner(last.start_byte + 1, last.end_byte - 1, last)
 
@@ -177,7 +179,7 @@ class _Reader:
             for file in files:
                 if (target := file.child_by_field_name("destination")) is not None:
                     content = (
-                        text_of(here) if quoted else self._variables.quoted(here, here.start_byte, here.end_byte)[0]
+                        text_of(here) if quoted else self._variables.quoted(here, here.start_byte, here.end_byte).text
                     )
                     name = "".join(self._variables.expand(target)[0])
                     self._script.files[name] = content
@@ -315,13 +317,13 @@ class _Reader:
         """One word of two: the grammar ends it behind the dollar of `$A/b-$C/d`."""
         name, rest = re.match(r"\w*", text_of(node))[0], text_of(node)  # type: ignore[index]
         value = self._variables.values.get(name, Value((f"${name}",), (f"${name}",)))
-        text = word.text[:-1] + " ".join(value.fields) + rest.removeprefix(name)
+        text = word.text[:-1] + value.text + rest.removeprefix(name)
         return Word(text, word.raw + rest, word.start, self._base + node.end_byte, word.line,
                     (*word.unknown, *value.unknown))  # fmt: skip
 
     def _word(self, node: Node, value: Value) -> Word:
         start, end = self._base + node.start_byte, self._base + node.end_byte
-        return Word(" ".join(value.fields), text_of(node), start, end, self._line(node), value.unknown)
+        return Word(value.text, text_of(node), start, end, self._line(node), tuple(value.unknown))
 
     # Places
 
