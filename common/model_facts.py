@@ -20,7 +20,6 @@ class ModelFacts:
     heads: int
     kv_heads: int
     head_dim: int
-    vocabulary: int
     context: int
     rope_scaling: bool
     parameters: int | None
@@ -150,7 +149,6 @@ def facts_of(config: Mapping[str, Any], source: str) -> ModelFacts | None:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        vocabulary=vocabulary,
         context=context,
         rope_scaling=bool(config.get("rope_scaling")),
         parameters=read + (0 if config.get("tie_word_embeddings") else embedding) if counted else None,

@@ -48,8 +48,6 @@ class ShellCommand:
     context: tuple[str, ...] = ()
     """The functions, loops and conditions around it, the outermost first, such as `if` or `for engine=vllm`."""
     redirects: tuple[str, ...] = ()
-    feeds: bool = False
-    """Whether its output goes into another command (`| tee log`)."""
     passes_arguments: bool = False
     """Whether it has `"$@"` or `$*`: arguments of the script."""
     end: int = 0

@@ -47,24 +47,19 @@ class _Reader:
 
     # What runs
 
-    def _walk(self, node: Node, feeds: bool = False) -> None:
+    def _walk(self, node: Node) -> None:
         match node.type:
             case "ERROR":
                 self._note(node, "not understood")
                 self._walk_children(node)
             case "command" | "unset_command":
-                self._command(node, feeds)
+                self._command(node)
             case "variable_assignment":
                 self._assign(node)
             case "declaration_command":
                 self._declare(node)
             case "redirected_statement":
-                self._redirected(node, feeds)
-            case "pipeline":
-                *first, last = node.named_children
-                for child in first:
-                    self._walk(child, feeds=True)
-                self._walk(last, feeds)
+                self._redirected(node)
             case "function_definition":
                 name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
                 if name is not None and body is not None:
@@ -89,7 +84,7 @@ class _Reader:
         for child in node.named_children:
             self._walk(child)
 
-    def _command(self, node: Node, feeds: bool, redirects: Sequence[str] = (), here: Node | None = None) -> None:
+    def _command(self, node: Node, redirects: Sequence[str] = (), here: Node | None = None) -> None:
         self._variables.passes_arguments = False
         assignments: dict[str, Word] = {}
         words: list[Word] = []
@@ -120,7 +115,7 @@ class _Reader:
             return
         end = words[-1].end if words else self._base + node.end_byte
         command = ShellCommand(
-            tuple(words), self._line(node), assignments, self._context, tuple(redirects), feeds, passes, end
+            tuple(words), self._line(node), assignments, self._context, tuple(redirects), passes, end
         )
         self._script.commands.append(command)
         self._inner_scripts(command, node, here)
@@ -165,7 +160,7 @@ class _Reader:
             self._walk(parsed(text))
         self._source, self._base, self._base_line, self._line_of_text = before
 
-    def _redirected(self, node: Node, feeds: bool) -> None:
+    def _redirected(self, node: Node) -> None:
         body = node.child_by_field_name("body")
         heres = [child for child in node.named_children if child.type == "heredoc_redirect"]
         files = [c for one in (node, *heres) for c in one.named_children if c.type == "file_redirect"]
@@ -187,9 +182,9 @@ class _Reader:
                         self._inner(here.start_byte, here.end_byte, here)
         redirects = [text_of(file) for file in files]
         if body.type == "command":
-            self._command(body, feeds or any(child.type == "pipeline" for child in heres), redirects, here)
+            self._command(body, redirects, here)
         else:
-            self._walk(body, feeds)
+            self._walk(body)
         # `cmd <<EOF | tee log`: the pipe belongs to the here-document's node.
         for one in heres:
             for child in one.named_children:
