@@ -99,15 +99,15 @@ def _ledger(kinds: Sequence[Sequence[Case]]) -> Iterator[LedgerRow]:
 def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
     """The findings of one case: its trainer's checks and the general ones.
 
-    An imported run did not use this shell or this site, and has already shown its pace.
+    An imported run has already shown its pace and its rewards.
     """
-    general = [*one_case.CHECKS, reward_models, environment.arch_list]
-    if case.imported:
-        if not is_complete(case):
-            return []
-        general, launch = [*one_case.CHECKS_OF_IMPORTED, environment.arch_list], LaunchContext()
-    found = [finding for check in case.trainer.rules.checks for finding in check(case)]
-    return [*found, *(finding for check in general for finding in check(case, launch))]
+    if case.imported and not is_complete(case):
+        return []
+    general = one_case.CHECKS_OF_IMPORTED if case.imported else one_case.CHECKS
+    found = [finding for check in (*case.trainer.rules.checks, *general) for finding in check(case)]
+    if not case.imported:
+        found += [*one_case.walltime(case, launch), *reward_models(case)]
+    return [*found, *environment.arch_list(case, launch)]
 
 
 def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:

@@ -19,7 +19,7 @@ def _model(case: Case) -> ModelFacts | None:
     return model_facts(str(case.workload["model"]["source"]))
 
 
-def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+def learning_rate_warmup(case: Case) -> Iterator[Finding]:
     """A learning rate warm-up that outlasts the run."""
     warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
     if warmup and warmup >= steps:
@@ -34,7 +34,7 @@ def learning_rate_warmup(case: Case, launch: LaunchContext) -> Iterator[Finding]
         )
 
 
-def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+def declared_release(case: Case) -> Iterator[Finding]:
     """A release whose timers are not declared."""
     name = case.trainer.name
     if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in driven_trees(name)):
@@ -52,7 +52,7 @@ def declared_release(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     )
 
 
-def reward_packages(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+def reward_packages(case: Case) -> Iterator[Finding]:
     """A built-in reward whose package the stack lacks: an environment as found may."""
     if case.imported or not case.trainer.trains or not case.pins.as_found:
         return
@@ -70,7 +70,7 @@ def reward_packages(case: Case, launch: LaunchContext) -> Iterator[Finding]:
             )
 
 
-def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+def heads(case: Case) -> Iterator[Finding]:
     """Tensor parallelism that does not divide the model's heads."""
     model, tp = _model(case), case.tensor_parallel
     if model is None or tp == 1:
@@ -98,7 +98,7 @@ def heads(case: Case, launch: LaunchContext) -> Iterator[Finding]:
         )
 
 
-def context(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+def context(case: Case) -> Iterator[Finding]:
     """Sequences beyond the model's positions."""
     model = _model(case)
     longest = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
@@ -182,7 +182,7 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
 
 
 CHECKS_OF_IMPORTED = (heads, context)
-CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED, walltime)
+CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED)
 
 
 def experiment_findings(plan: Plan) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
-from workflow.preflight.cases import LaunchContext, finding_of
+from workflow.preflight.cases import finding_of
 
 _SOURCE = "docs/rewards.md"
 _MODELS = f"{_SOURCE}#a-reward-model"
@@ -245,7 +245,7 @@ def _first_of_file(path: Path) -> list[dict[str, Any]] | None:
         return None
 
 
-def reward_models(case: Case, launch: LaunchContext) -> Iterator[Finding]:
+def reward_models(case: Case) -> Iterator[Finding]:
     """Local reward models that are no one-label sequence classifiers, or read fewer tokens than a text may have."""
     for reward in case.workload.get("rewards") or ():
         if "model" not in reward:

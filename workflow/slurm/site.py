@@ -51,10 +51,6 @@ class Site:
         return None if request.gpus is None or request.nodes is None else request.gpus * request.nodes
 
     @property
-    def light_partition(self) -> str:
-        return self.light.get("slurm_partition", "")
-
-    @property
     def runtime_min(self) -> int:
         """The walltime of one job; 0: unknown."""
         return self.request().runtime_min or 0

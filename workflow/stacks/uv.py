@@ -151,11 +151,6 @@ class Uv:
         parts += [f"folder or page {link}" for link in self.environ.get("UV_FIND_LINKS", "").split(",") if link]
         return redacted(", ".join(parts))
 
-    @property
-    def may_ask_elsewhere(self) -> bool:
-        """False where the user's settings disable all indexes or choose PyTorch's index."""
-        return not ("--no-index" in self.arguments or {"UV_OFFLINE", "UV_TORCH_BACKEND"} & set(self.environ))
-
     def run(self, command: list[str], **options: Any) -> tuple[int, str]:
         """Runs `uv <command>`; exit status and stderr. The options are those of `run`."""
         return run([self.binary, *command], self.environ, fds=self.fds, **options)
@@ -240,7 +235,9 @@ def torch_arguments(uv: Uv, requirement: str | None, backend: str | None, python
 
     `requirement` is the exact pin, such as `torch==2.13.0+cpu`; None for an environment without torch.
     """
-    if requirement is None or backend is None or not uv.may_ask_elsewhere:
+    # The user's settings may disable all indexes, or choose PyTorch's index.
+    chosen = "--no-index" in uv.arguments or {"UV_OFFLINE", "UV_TORCH_BACKEND"} & set(uv.environ)
+    if requirement is None or backend is None or chosen:
         return []
     probe = ["pip", "compile", "-", "--no-deps", "--no-build", "--no-header", "--python-version", python]
     status, output = uv.run([*probe, *uv.arguments], stdin=requirement + "\n")
