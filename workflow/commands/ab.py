@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from workflow.commands.new import name_of
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
-from workflow.launch_scripts.words import Changes, changes_of, read_text
+from workflow.launch_scripts.words import changes_of, read_text
 from workflow.slurm.sbatch import gpus_of_gres, keys_of, options_of_script, train_keys
 from workflow.slurm.site import filled_profile
 
@@ -54,8 +54,9 @@ class AbArm:
 
     engine: str
     words: list[str]
-    options: dict[str, Any] = field(default_factory=dict)
-    changes: Changes = field(default_factory=Changes)
+    options: dict[str, Any]
+    changes: Sequence[str]
+    """A sentence for each word that the script's copy has instead."""
 
 
 def ab(args: argparse.Namespace) -> None:
@@ -121,7 +122,7 @@ def _changes_of(arms: Mapping[str, AbArm]) -> list[str]:
     """What is changed in the script, with the arms of each change."""
     sentences: dict[str, list[str]] = {}
     for name, arm in arms.items():
-        for sentence in arm.changes.sentences:
+        for sentence in arm.changes:
             sentences.setdefault(sentence, []).append(name)
     return [f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()]
 
@@ -147,17 +148,14 @@ def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
     arms = {}
     for name, row in zip(_names(args.names, rows), rows, strict=True):
         words = [f"{flag.removeprefix(_VARY)}={value}" for flag, value in row.items() if flag.startswith(_VARY)]
+        words += args.set or []
         engine = next(filter(None, map(engine_of_name, row.values())), UNKNOWN)
-        arm = AbArm(engine, words + (args.set or []))
-        if "--python" in row:
-            arm.options |= _environment(row["--python"])
-        if "--image" in row:
-            arm.options["image"] = row["--image"]
+        options = _environment(row["--python"]) if "--python" in row else {}
+        options |= {"image": row["--image"]} if "--image" in row else {}
         try:
-            arm.changes = changes_of(text, arm.words, args.arguments)
+            arms[name] = AbArm(engine, words, options, changes_of(text, words, args.arguments).sentences)
         except UserError as error:
             raise UserError(f"{name}: {error} (nothing was written)") from None
-        arms[name] = arm
     return arms
 
 

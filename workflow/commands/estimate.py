@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import statistics
@@ -85,7 +84,7 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
     return estimates, report
 
 
-def default_profile(plan: Plan | None = None) -> Path | None:
+def default_profile(plan: Plan | None) -> Path | None:
     """The folder of the Slurm profile, if it exists; None for an experiment without GPUs."""
     on_gpus = plan is None or any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
     return next((folder for folder in (Path("slurm"), Path("profiles/slurm")) if on_gpus and folder.is_dir()), None)
@@ -97,7 +96,7 @@ def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s:
     for run, state in zip(runs, states, strict=True):
         if state.step_s is not None:
             measured[run.spec["arm"]].append(state)
-            measured[_point(run)].append(state)
+            measured[run.case].append(state)
     given = Pace(given_step_s, "given" if given_step_s is not None else "unknown")
     medians = {}
     for key, found in measured.items():
@@ -106,13 +105,9 @@ def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s:
     return [
         Pace(state.step_s, "own")
         if state.step_s is not None
-        else medians.get(_point(run)) or medians.get(run.spec["arm"], given)
+        else medians.get(run.case) or medians.get(run.spec["arm"], given)
         for run, state in zip(runs, states, strict=True)
     ]
-
-
-def _point(run: PlannedRun) -> str:
-    return json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True)
 
 
 def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Site) -> Estimate:

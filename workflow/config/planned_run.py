@@ -48,6 +48,11 @@ class PlannedRun:
     fingerprint: str
     spec: dict[str, Any]
 
+    @property
+    def case(self) -> str:
+        """The text that runs of one arm and one combination of factors share."""
+        return json.dumps([self.spec["arm"], self.spec["factors"]], sort_keys=True)
+
 
 def planned_run(config: Config, fields: Mapping[str, Any], labels: Mapping[str, str]) -> PlannedRun:
     """Completes a run's specification with the keys that all runs have."""

@@ -49,15 +49,13 @@ def doctor(args: argparse.Namespace) -> None:
 
 def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = False) -> list[DoctorCheck]:
     """The checks of this machine, for an experiment or for none."""
-    names, runs = [*stack_names(), *found_names()], []
+    names, runs, plan = [*stack_names(), *found_names()], [], None
     if config is not None:
         # The data may be elsewhere: only the machine is checked.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))
         names = list(dict.fromkeys(run.stack for run in plan.runs.values() if run.stack))
         runs = [run.spec for run in plan.runs.values()]
-        profile = profile or default_profile(plan)
-    else:
-        profile = profile or default_profile()
+    profile = profile or default_profile(plan)
     stacks = [load_stack(name) for name in names]
     request = read_site(profile) if profile else Site()
     site = SlurmSite(request if request.on_slurm else None, runs)
@@ -97,25 +95,25 @@ def as_dict(results: Sequence[CheckResult]) -> dict[str, object]:
     return {"checks": [asdict(result) for result in results], **counts}
 
 
-def lines_of(results: Sequence[CheckResult], colour: bool = False, width: int = _WIDTH) -> Iterator[str]:
+def lines_of(results: Sequence[CheckResult], colour: bool = False) -> Iterator[str]:
     """A line for each check with its remedy below, then the count of each level."""
     group = ""
     for result in results:
         if result.group != group:
             group = result.group
             yield group
-        body = _wrapped(f"{result.level:8} {result.name}: {textwrap.shorten(result.found, _MOST)}", "  ", width)
+        body = _wrapped(f"{result.level:8} {result.name}: {textwrap.shorten(result.found, _MOST)}", "  ")
         mark = f"  {result.level}"
         yield f"{_COLOURS[result.level]}{mark}{_PLAIN}{body[len(mark) :]}" if colour else body
         if result.remedy:
-            yield _wrapped(f"-> {result.remedy}", " " * 11, width)
+            yield _wrapped(f"-> {result.remedy}", " " * 11)
     counts = as_dict(results)
     passed, warnings, failed = (counts[level] for level in _COLOURS)
     yield f"{passed} passed, {warnings} {'warning' if warnings == 1 else 'warnings'}, {failed} failed"
 
 
-def _wrapped(text: str, indent: str, width: int) -> str:
+def _wrapped(text: str, indent: str) -> str:
     later = " " * (14 if text.startswith("->") else 11)
     return textwrap.fill(
-        text, width, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+        text, _WIDTH, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
     )

@@ -38,19 +38,19 @@ def machine_checks(stacks: Sequence[Stack], required: bool, site: SlurmSite) -> 
     ]
 
 
-def installation(required: bool, checkout: bool | None = None) -> Outcome:
+def installation(required: bool) -> Outcome:
     """Whether this program runs from a checkout: training needs one; `compare`, `new` and `plan` do not."""
-    if is_checkout() if checkout is None else checkout:
+    if is_checkout():
         return passed(f"a checkout, {ROOT}")
     remedy = "to train, clone the repository, run `make venv` there, and use the programs of its .venv"
     return failed_if(required, "without a checkout: it compares, plans and checks, but cannot train", remedy)
 
 
-def disk(stacks: Sequence[Stack], required: bool, folder: Path = STACKS) -> Outcome:
+def disk(stacks: Sequence[Stack], required: bool) -> Outcome:
     """Whether there is space for the stacks that are not built yet."""
-    there = _existing(folder)
+    there = _existing(STACKS)
     free_gib = shutil.disk_usage(there).free / 2**30
-    missing = [stack for stack in stacks if not (built_dir(stack, folder) / "verify.json").is_file()]
+    missing = [stack for stack in stacks if not (built_dir(stack, STACKS) / "verify.json").is_file()]
     need_gib = sum(stack.disk_gib for stack in missing)
     found = f"{free_gib:.0f} GiB free in {there}"
     if missing:

@@ -107,7 +107,7 @@ def first_of_each_case(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """The first run of each arm and combination of factors."""
     found: dict[str, PlannedRun] = {}
     for run in runs:
-        found.setdefault(json.dumps([run.spec["arm"], run.spec["factors"]], sort_keys=True), run)
+        found.setdefault(run.case, run)
     return list(found.values())
 
 

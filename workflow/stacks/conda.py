@@ -128,11 +128,11 @@ def _package(item: dict[str, Any], line: int) -> CondaPackage:
     return CondaPackage(name, version, build, url, hashes["sha256"], line, needs)
 
 
-def find_conda(environ: Mapping[str, str] = os.environ) -> str | None:
+def find_conda() -> str | None:
     """The first of micromamba, mamba and conda on PATH or in MAMBA_EXE or CONDA_EXE; None without any."""
-    named = [environ[key] for key in ("MAMBA_EXE", "CONDA_EXE") if environ.get(key)]
+    named = [os.environ.get(key) for key in ("MAMBA_EXE", "CONDA_EXE")]
     for name in PROGRAMS:
-        for candidate in (shutil.which(name, path=environ.get("PATH", "")), *named):
+        for candidate in (shutil.which(name), *named):
             if candidate and Path(candidate).name == name and os.access(candidate, os.X_OK):
                 return candidate
     return None
@@ -195,11 +195,11 @@ def _not_installed(stack: Stack, packages: list[CondaPackage], output: str) -> U
     )
 
 
-def channel_alias(environ: Mapping[str, str] = os.environ) -> str | None:
+def channel_alias() -> str | None:
     """The mirror in conda's settings that replaces the public server, with a final `/`; None without one."""
-    found: Any = environ.get("CONDA_CHANNEL_ALIAS")
-    home = Path(environ.get("HOME", "~")).expanduser()
-    for path in (environ.get("CONDARC"), home / ".condarc", home / ".mambarc", "/etc/conda/.condarc"):
+    found: Any = os.environ.get("CONDA_CHANNEL_ALIAS")
+    home = Path.home()
+    for path in (os.environ.get("CONDARC"), home / ".condarc", home / ".mambarc", "/etc/conda/.condarc"):
         with suppress(OSError, yaml.YAMLError):  # conda reports errors in its own files
             given = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if path and not found else None
             found = given.get("channel_alias") if isinstance(given, dict) else found

@@ -64,10 +64,10 @@ def redacted(text: str) -> str:
     return _CREDENTIALS.sub("***@", text)
 
 
-def pip_settings(python: str = sys.executable) -> dict[str, Any]:
+def pip_settings() -> dict[str, Any]:
     """The settings that this Python's pip uses; empty without pip. UserError quotes pip if it rejects its settings."""
     # -I ignores a folder named `pip` in the working directory; pip still reads PIP_* and its files.
-    done = subprocess.run([python, "-I", "-c", _ASK_PIP], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-c", _ASK_PIP], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         settings: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return settings
@@ -75,7 +75,9 @@ def pip_settings(python: str = sys.executable) -> dict[str, Any]:
     if "No module named 'pip'" in output:
         return {}
     last = output.splitlines()[-1] if output else "no message"
-    raise UserError(f"pip's settings cannot be read: {last}\nTo correct them, see `{python} -m pip config debug`.")
+    raise UserError(
+        f"pip's settings cannot be read: {last}\nTo correct them, see `{sys.executable} -m pip config debug`."
+    )
 
 
 def uv_environment(
