@@ -143,7 +143,7 @@ def rename(folder: Path) -> Outcome:
 def from_a_node(folder: Path, site: SlurmSite) -> Outcome:
     """Whether locks, renames, folders and interfaces work on a node of the profile's partition."""
     request = site.request
-    partition = (request.light.get("slurm_partition") if request else "") or site.partition
+    partition = (request.light.get("slurm_partition") if request else "") or site.requested("partition")
     mark = secrets.token_hex(8)
     with _own_folder(folder) as own, _held(own / "lock"):
         write_text(own / "renamed", "old")

@@ -40,15 +40,14 @@ class SlurmSite:
         workloads = [run["workload"] for run in self.runs] or [None]
         return [self.request.request(workload) for workload in workloads] if self.request else []
 
-    @property
-    def partition(self) -> str:
-        """The partition to train in; empty if there is none."""
-        return str(self.requests[0].site["partition"]) if self.requests else ""
+    def requested(self, key: str) -> str:
+        """A text of the profile's request for training, such as `partition`; empty if there is none."""
+        return str(self.requests[0].site[key]) if self.requests else ""
 
     @cached_property
     def exports(self) -> dict[str, str]:
         """The variables that the profile's setup script exports literally."""
-        script = Path(self.requests[0].site["setup"] or ".") if self.requests else Path()
+        script = Path(self.requested("setup"))
         return exported(script.read_text(encoding="utf-8", errors="replace")) if script.is_file() else {}
 
     @cached_property
@@ -130,7 +129,7 @@ def limits(site: SlurmSite) -> Outcome:
     """Whether the limits of this user, account and QOS allow the profile's jobs."""
     try:
         rows = _accounts(site)
-        names = {(site.requests[0].site["qos"] if site.requests else "") or row.get("DefaultQOS", "") for row in rows}
+        names = {site.requested("qos") or row.get("DefaultQOS", "") for row in rows}
         rows += [row for row in _sacctmgr("qos", *_QOS) if row["Name"] in names]
     except SlurmError as error:
         return warning(f"unknown: {error}", "ask the administrator how many jobs you may submit")
@@ -156,8 +155,7 @@ def _accounts(site: SlurmSite) -> list[dict[str, str]]:
     """The limits of this user's accounts that the profile may use, and of the accounts as a whole."""
     keys = ("Account", "User", *_LIMITS[:-1], "DefaultQOS")
     own = _sacctmgr("associations", *keys, where=(f"user={user_name()}",))
-    account = site.requests[0].site["account"] if site.requests else ""
-    own = [row for row in own if account in ("", row["Account"])]
+    own = [row for row in own if site.requested("account") in ("", row["Account"])]
     names = ",".join(dict.fromkeys(row["Account"] for row in own))
     every = _sacctmgr("associations", *keys, where=(f"accounts={names}",)) if names else []
     return own + [row for row in every if not row.get("User")]

@@ -69,10 +69,6 @@ class Request:
         return None if self.site["nodes"] is None else int(self.site["nodes"])
 
     @property
-    def stop_grace_s(self) -> float | None:
-        return self.limits["stop_grace_s"]
-
-    @property
     def runtime_min(self) -> int | None:
         return None if self.site["runtime"] is None else int(self.site["runtime"])
 

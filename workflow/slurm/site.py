@@ -58,7 +58,7 @@ class Site:
     @property
     def stop_grace_s(self) -> float:
         """A job is asked to stop this long before its walltime ends."""
-        return self.request().stop_grace_s or float(RESOURCES["stop_grace_s"])
+        return self.request().limits["stop_grace_s"] or float(RESOURCES["stop_grace_s"])
 
     @property
     def life_s(self) -> float:
