@@ -1,6 +1,6 @@
 """Lists the distinct runs of a plan: one case per arm and combination of factors, for all its seeds.
 
-Also what every check of a case takes and makes: the launch context, a finding.
+Also what some checks of a case take: the launch context.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from common.findings import Finding, Level
+from common.findings import Finding
 from engines import engine_named
 from trainers.cases import Case, StackPins, label_and_point
 from trainers.registry import trainer_named
@@ -38,11 +38,6 @@ class LaunchContext:
     """What is wrong with the jobs that the profile requests."""
     unasked: tuple[str, ...] = ()
     """What Slurm was not asked, and why."""
-
-
-def finding_of(case: Case, level: Level, code: str, what: str, why: str, source: str, change: str) -> Finding:
-    """A finding of one case's arm."""
-    return Finding(level, code, (case.arm,), what, why, source, change)
 
 
 def load_stack_pins(name: str) -> StackPins:

@@ -10,7 +10,7 @@ from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
 from trainers.registry import driven_releases, driven_trees, nearest_tree
 from workflow.config.plan import Plan
-from workflow.preflight.cases import LaunchContext, finding_of
+from workflow.preflight.cases import LaunchContext
 from workflow.runs.progress import readable_duration
 from workflow.slurm.site import Site
 
@@ -23,10 +23,10 @@ def learning_rate_warmup(case: Case) -> Iterator[Finding]:
     """A learning rate warm-up that outlasts the run."""
     warmup, steps = int(case.workload.get("lr_warmup_steps") or 0), int(case.workload["steps"])
     if warmup and warmup >= steps:
-        yield finding_of(
-            case,
+        yield Finding(
             "odd",
             "lr-warmup",
+            (case.arm,),
             f"the learning rate warms up over {warmup} steps, and the run has {steps}",
             "it never reaches the configured rate",
             "docs/preflight.md#odd",
@@ -40,10 +40,10 @@ def declared_release(case: Case) -> Iterator[Finding]:
     if case.imported or not case.trainer.trains or any(tree.matches(case.version) for tree in driven_trees(name)):
         return
     known = ", ".join(driven_releases(name))
-    yield finding_of(
-        case,
+    yield Finding(
         "odd",
         "undeclared-release",
+        (case.arm,),
         f"{case.trainer.label or name} {case.version} is not among the releases whose timers are declared ({known})",
         f"the report reads its timers as those of {nearest_tree(name, case.version, '').name}; timers that it does not "
         "have stand beside the sums, and its defaults are not in the ledger",
@@ -59,10 +59,10 @@ def reward_packages(case: Case) -> Iterator[Finding]:
     for name in dict.fromkeys(reward.get("name") for reward in case.workload["rewards"]):
         needed = BUILT_IN[name].packages if name in BUILT_IN else ()
         for package in (one for one in needed if one not in case.pins.packages):
-            yield finding_of(
-                case,
+            yield Finding(
                 "impossible",
                 "reward-package",
+                (case.arm,),
                 f"the reward {name} needs {package}, and the stack {case.stack} does not have it",
                 "the first comparison would end the run",
                 "node/built_in_rewards.py",
@@ -84,10 +84,10 @@ def heads(case: Case) -> Iterator[Finding]:
         fits = [n for n in (1, 2, 4, 5, 8, 10, 16) if model.heads_fit(n)]
         allowed = " or ".join(str(n) for n in fits if case.allows_tensor_parallel(n))
         key = case.trainer.key("tensor_parallel")
-        yield finding_of(
-            case,
+        yield Finding(
             "impossible",
             "tensor-parallel-heads",
+            (case.arm,),
             f"{' and '.join(wrong)} cannot be split over {tp} GPUs",
             f"{case.engine.label} ends with an assertion when it builds the model",
             f"{model.source}; sglang 0.4.6.post5, srt/models/llama.py:121 to 131 (vLLM's is the same)",
@@ -107,10 +107,10 @@ def context(case: Case) -> Iterator[Finding]:
     happens, source = case.trainer.rules.context(case, model)
     if case.engine.in_trainer:
         happens = "nothing rejects it: the model continues at positions that it was not trained on"
-    yield finding_of(
-        case,
+    yield Finding(
         "odd" if happens else "impossible",
         "context",
+        (case.arm,),
         f"prompt and response may have {longest} tokens, and the model's positions end at {model.context}",
         happens or f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built",
         f"{model.source}, max_position_embeddings; {source}",
@@ -128,10 +128,10 @@ def walltime(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     if pace is not None:
         yield from _paced(case, launch.site, source, pace, steps, save)
     elif not save:
-        yield finding_of(
-            case,
+        yield Finding(
             "odd",
             "no-checkpoints",
+            (case.arm,),
             f"no checkpoints (save_steps: 0), and a job is stopped after {readable_duration(life)} of training",
             "a longer run would restart from nothing each time and never end; its step time is not known yet "
             "(give --seconds-per-step X)",
@@ -147,10 +147,10 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
         return
     trains, comes = readable_duration(life), readable_duration(between)
     if not 0 < between <= life:
-        yield finding_of(
-            case,
+        yield Finding(
             "impossible",
             "never-ends",
+            (case.arm,),
             f"{steps} steps of about {readable_duration(pace)} take {readable_duration(whole)}, a job trains {trains}, "
             f"and {f'a checkpoint comes every {comes}' if save else 'there are no checkpoints'}",
             "every life of the job would start at the same step as the one before",
@@ -158,10 +158,10 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
             f"workload.save_steps: {max(1, int(life / 4 // pace))} or fewer; or a longer runtime in the profile",
         )
     elif between > life / 4:
-        yield finding_of(
-            case,
+        yield Finding(
             "odd",
             "rare-checkpoints",
+            (case.arm,),
             f"a checkpoint every {save} steps, about {comes}",
             f"a job trains {trains} and loses its last steps unless it can write a checkpoint at its time limit; "
             "a failed node loses as many",
@@ -169,10 +169,10 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
             f"workload.save_steps: {max(1, int(life / 10 // pace))}",
         )
     if pace > site.stop_grace_s:
-        yield finding_of(
-            case,
+        yield Finding(
             "odd",
             "stop-grace",
+            (case.arm,),
             f"a step takes about {readable_duration(pace)}, and the stop signal comes "
             f"{readable_duration(site.stop_grace_s)} before the job's limit",
             "the running step cannot finish: every life of the job loses it",

@@ -20,7 +20,6 @@ from node.reward_model import context_length, reward_model_problem
 from trainers.cases import Case
 from workflow.config.imports import local_path
 from workflow.config.plan import Plan
-from workflow.preflight.cases import finding_of
 
 _SOURCE = "docs/rewards.md"
 _MODELS = f"{_SOURCE}#a-reward-model"
@@ -253,10 +252,10 @@ def reward_models(case: Case) -> Iterator[Finding]:
         if source_kind(reward["model"]) != "local" or not (folder := local_path(reward["model"])).exists():
             continue  # preparing the inputs reports a missing model
         if problem := reward_model_problem(folder):
-            yield finding_of(
-                case,
+            yield Finding(
                 "impossible",
                 "reward-model",
+                (case.arm,),
                 problem,
                 "no completion can be scored with it",
                 _MODELS,
@@ -265,10 +264,10 @@ def reward_models(case: Case) -> Iterator[Finding]:
             continue
         limits = [one for one in (reward["max_length"], context_length(folder)) if one is not None]
         if limits and case.longest > min(limits):
-            yield finding_of(
-                case,
+            yield Finding(
                 "odd",
                 "reward-model-length",
+                (case.arm,),
                 f"{reward['name']} reads at most {min(limits)} tokens, and prompt and response may have {case.longest}",
                 "longer texts lose their beginning, and so the prompt; the log counts them "
                 f"(rewards/{reward['name']}/truncated). Its tokenizer is not the policy's: the numbers are approximate",

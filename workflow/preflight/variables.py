@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.findings import Finding
 from trainers.cases import Case
-from workflow.preflight.cases import LaunchContext, finding_of
+from workflow.preflight.cases import LaunchContext
 
 _EXPORT = re.compile(
     r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE
@@ -76,14 +76,9 @@ VARIABLES: tuple[Variable, ...] = (
         f"{_TORCH}/notes/cuda.html",
         launches=True,
     ),
-    Variable(
-        "TORCH_COMPILE_DISABLE",
-        _on,
-        "torch.compile does nothing: kernels are not fused",
-        f"{_TORCH}/torch.compiler.html",
-    ),
-    Variable(
-        "TORCHDYNAMO_DISABLE", _on, "torch.compile does nothing: kernels are not fused", f"{_TORCH}/torch.compiler.html"
+    *(
+        Variable(name, _on, "torch.compile does nothing: kernels are not fused", f"{_TORCH}/torch.compiler.html")
+        for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
     ),
     Variable("VLLM_TRACE_FUNCTION", _on, "vLLM writes a line for every Python call", _VLLM),
     Variable("VLLM_LOGGING_LEVEL", _is("DEBUG"), "vLLM writes lines in every step of its scheduler", _VLLM),
@@ -147,10 +142,10 @@ def arch_list(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     wrong = [part for part in re.split(r"[; ]+", value) if part.isdigit()]
     if wrong:
         dotted = f"{wrong[0][:-1]}.{wrong[0][-1]}" if len(wrong[0]) > 1 else f"{wrong[0]}.0"
-        yield finding_of(
-            case,
+        yield Finding(
             level="impossible",
             code="arch-list",
+            arms=(case.arm,),
             what=f"TORCH_CUDA_ARCH_LIST={value} ({setter})",
             why="torch knows no GPU of that name: every kernel compilation fails, in FlashInfer 0.2.5 on import",
             source="torch 2.6.0, utils/cpp_extension.py, _get_cuda_arch_flags",

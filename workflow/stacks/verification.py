@@ -57,12 +57,8 @@ def built_by(final: Path) -> str:
     return "conda" if (final / "env" / "conda-meta").is_dir() else "uv"
 
 
-def verdict_of(final: Path) -> dict[str, Any]:
-    """The content of verify.json in a stack's folder; empty if it is missing or damaged."""
-    return _object_in(final / "verify.json")
-
-
 def _object_in(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if it is missing or damaged."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -101,7 +97,7 @@ def stack_notes(names: Iterable[str]) -> list[str]:
 
 def is_ready(stack: Stack, final: Path, wanted: str) -> bool:
     """True if the environment is built with the wanted backend and its verification is up to date."""
-    verdict = verdict_of(final)
+    verdict = _object_in(final / "verify.json")
     return (
         verdict.get("ok") is True
         and verdict.get("lock_id") == final.name
