@@ -32,7 +32,7 @@ def codes_in(file):
     """The codes of the findings that a module makes: the first word that may be one, of what they are made with."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         made = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if made in ("Finding", "finding_of", "_finding", "Rule", "Problem", "Behaviour"):
+        if made in ("Finding", "_finding", "Rule", "Problem", "Behaviour"):
             given = [*node.args, *(one.value for one in node.keywords)]
             words = [str(one.value) for one in given if isinstance(one, ast.Constant)]
             codes = [one for one in words if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one) and one not in LEVELS]
