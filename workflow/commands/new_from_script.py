@@ -104,20 +104,18 @@ def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
     of_engine: dict[str, Stack] = {}
     for one in known:
         of_engine.setdefault(one.engine, one)
-    wanted = args.engines.split(",") if args.engines else [*read.engines, *trainer.engines]
-    for engine in dict.fromkeys([launched.engine, *(wanted if args.engines else [])]):
+    given = args.engines.split(",") if args.engines else []
+    for engine in (launched.engine, *given):
         if engine not in of_engine:
-            whose = "--engines" if engine in (args.engines or "").split(",") else "the script's engine"
+            whose = "--engines" if engine in given else "the script's engine"
             error = unknown_name("engine", engine, of_engine)
             here = f"stacks of {trainer.label or trainer.name} here"
             raise UserError(f"{whose}: {error} ({here}); `rolloutbench ab` runs a script as it is")
+    # Without --engines the arms with another engine have the same release of the trainer.
     release = of_engine[launched.engine].trainer_version
-    # Arms with another engine have the same release of the trainer.
-    return {
-        engine: of_engine[engine]
-        for engine in dict.fromkeys([launched.engine, *wanted])
-        if engine in of_engine and (args.engines or of_engine[engine].trainer_version == release)
-    }
+    alike = [one for one, stack in of_engine.items() if stack.trainer_version == release]
+    others = given or [one for one in (*read.engines, *trainer.engines) if one in alike]
+    return {engine: of_engine[engine] for engine in dict.fromkeys([launched.engine, *others])}
 
 
 def _found_stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
