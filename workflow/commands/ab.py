@@ -41,8 +41,6 @@ _ACTIVATES = re.compile(
 _KEPT_FILES = re.compile(
     r"[+-]*([\w.]*\.)?(default_local_dir|output_dir|save_path|ckpt_path|checkpoint_dir|save_dir|save)"
 )
-
-
 _FILE = re.compile(r"(?!/|~|-)[\w./-]+\.(py|sh|ya?ml|jsonl?|parquet)")
 # Of #SBATCH lines: without an effect on a run.
 _NAMES_ONLY = ("job-name", "output", "error", "open-mode", "requeue", "no-requeue", "ntasks", "ntasks-per-node")
