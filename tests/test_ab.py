@@ -124,6 +124,7 @@ def test_doubts_name_the_line_and_the_remedy(ab):
         (("--vary", "api_key=1,2"), SCRIPT, "looks like a secret"),
         (("--python", "/nowhere,/nothing"), SCRIPT, "--python /nowhere is no environment"),
         (("--vary", "a=1,2", "--image", "x,y"), SCRIPT, "it needs Slurm: give --partition"),
+        (("--vary", "a=1,2", "--partition", "p", "--nodes", "0"), SCRIPT, "--nodes: must be a whole number, 1 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(ab, arguments, script, told):

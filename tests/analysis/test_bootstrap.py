@@ -158,7 +158,8 @@ def test_what_more_runs_would_do():
     for effect in (0.2, 0.1, 0.05):
         runs = 4 + found.more_runs(effect)
         needed = [
-            found.standard_error * 2 / n**0.5 * (t.ppf(0.9775, n - 1) + students_t(n - 1, 0.8)) for n in (runs - 1, runs)
+            found.standard_error * 2 / n**0.5 * (t.ppf(0.9775, n - 1) + students_t(n - 1, 0.8))
+            for n in (runs - 1, runs)
         ]
         assert needed[0] > effect >= needed[1] or runs == 5
     assert found.more_runs(0.05) > found.more_runs(0.1)

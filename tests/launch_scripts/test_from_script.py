@@ -408,6 +408,13 @@ def test_a_script_without_such_a_training_is_told_in_its_own_terms(text, says):
     assert "`rolloutbench ab` runs a script as it is" in str(caught.value)
 
 
+@pytest.mark.parametrize("flag", ["gpus", "nodes", "steps"])
+def test_a_number_is_refused_as_without_a_script(flag, capsys):
+    Path("run.sh").write_text(article_script(), encoding="utf-8")
+    assert main(["new", "--from", "run.sh", f"--{flag}", "abc"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: --{flag}: must be ")
+
+
 def test_nothing_of_a_script_is_run():
     Path("run.sh").write_text("touch was-run; x=$(touch was-run)\n" + article_script(), encoding="utf-8")
     planned(Path("run.sh"))

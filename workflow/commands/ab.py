@@ -25,7 +25,7 @@ from engines import UNKNOWN, engine_of_name
 from trainers.command.driver import environment_of
 from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
-from workflow.commands.new import name_of
+from workflow.commands.new import given_flags, name_of
 from workflow.config.plan import load_plan
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
@@ -206,7 +206,8 @@ def _shared(args: argparse.Namespace, script: Script) -> dict[str, Any]:
 
 def _places(args: argparse.Namespace, request: Mapping[str, str], options: Mapping[str, str]) -> dict[str, int]:
     """Nodes, GPUs and tasks of a run, from the flags, else from the script."""
-    nodes = _number("--nodes", args.nodes, _number("--nodes", request.get("nodes"), 1))
+    given_flags(args, ("nodes", "gpus"))
+    nodes = max(1, _number("--nodes", args.nodes, _number("--nodes", request.get("nodes"), 1)))
     each = _number("--ntasks", options.get("ntasks"), nodes) // nodes
     found = {
         "nodes": nodes,

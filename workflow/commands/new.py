@@ -64,7 +64,7 @@ def new_experiment(args: argparse.Namespace) -> None:
     name = name_of(file)
     profile = Path("profiles") / name / "config.yaml"
     require_free(file)
-    found = answers({flag: value for flag in FLAGS if (value := getattr(args, flag)) is not None})
+    found = answers(given_flags(args, FLAGS))
     raw = configuration(found, name)
     writes = {file: commented(raw, f"rolloutbench new {file}")}
     if found["partition"]:
@@ -124,13 +124,21 @@ def require_free(*paths: Path) -> None:
             raise UserError(f"{path} exists; give another name: rolloutbench new FILE (nothing was written)")
 
 
-def answers(given: Answers) -> dict[str, str]:
-    """Each flag's value: given, or its default; `UserError` names the flag of a wrong one."""
-    found: dict[str, str] = {}
-    for flag, (default, pattern, wanted) in FLAGS.items():
-        found[flag] = value = given[flag] if flag in given else default(found)
+def given_flags(args: argparse.Namespace, flags: Iterable[str]) -> dict[str, str]:
+    """Those of the flags that are given, with their values; `UserError` for a value of another form."""
+    found = {flag: value for flag in flags if (value := getattr(args, flag)) is not None}
+    for flag, value in found.items():
+        _, pattern, wanted = FLAGS[flag]
         if not re.fullmatch(pattern, value):
             raise UserError(f"--{flag}: must be {wanted} (got {value!r})")
+    return found
+
+
+def answers(given: Answers) -> dict[str, str]:
+    """Each flag's value: given, or its default; `UserError` names the flag of an unknown one."""
+    found: dict[str, str] = {}
+    for flag, (default, *_) in FLAGS.items():
+        found[flag] = value = given[flag] if flag in given else default(found)
         known = _trainers(found) if flag == "trainer" else _engines(found) if flag == "engines" else value.split(",")
         for unknown in (one for one in value.split(",") if one not in known):
             which = f" --trainer {found['trainer']}" * (flag == "engines")

@@ -30,6 +30,7 @@ from trainers.workload import Workload
 from workflow.commands.new import (
     columns_in,
     commented,
+    given_flags,
     name_of,
     new_experiment,
     print_next,
@@ -63,7 +64,8 @@ def new_from_script(args: argparse.Namespace) -> None:
     file: Path = args.file or Path(f"{script.stem}.yaml")
     name = name_of(file)
     folder = Path("profiles") / name
-    read = read_launch_script(script, int(args.nodes or 0), int(args.gpus or 0))
+    given = given_flags(args, ("nodes", "gpus", "steps", "partition"))
+    read = read_launch_script(script, int(given.get("nodes", 0)), int(given.get("gpus", 0)))
     if args.partition:
         read.request["slurm_partition"] = args.partition
     stacks = _stacks(read, args)
