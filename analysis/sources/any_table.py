@@ -13,10 +13,10 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from analysis.imports.tree_by_data import trainers_by_data
-from analysis.sources.column_names import counter_rank, is_counter
+from analysis.sources.column_names import counter_rank, is_counter, words_of
 from analysis.sources.long_table import has_tree, is_long, read_long
 from analysis.sources.table_rows import HEAD_LINES, Row, TableColumns, columns_of, rows_of
-from analysis.sources.table_times import Columns, in_seconds, taken, times_of, windows_of
+from analysis.sources.table_times import TOLERANCE_SHARE, Columns, in_seconds, take_rates, taken, times_of, windows_of
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from common.errors import UserError
 from common.messages import join_first
@@ -48,6 +48,7 @@ def read_table(
         return read_long(rows, path, FORMAT, names)
     table = columns_of(rows, path)
     run = _select_run(table, path, names)
+    _continue_epochs(table.values)
     counter = _counter(table.values)
     if counter:
         _order_rows(table, counter, path)
@@ -118,6 +119,7 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
     columns = {name: some for name, some in table.values.items() if sum(map(math.isfinite, some)) >= len(places) / 2}
     steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
     seconds = {name: in_seconds(name, some, table) for name, some in columns.items() if name != counter}
+    take_rates(seconds, table, step_seconds)
     times = times_of(path, seconds, table, steps, step_seconds, clock)
     root, parts = times.root, times.parts
     timed = {name: times.spans.get(name, seconds[name]) for name in (root, *parts)}
@@ -127,10 +129,18 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
         windows = windows_of(steps)
     elif _counts_from_0(steps, timed[root]):
         steps = [step + 1 for step in steps]
+    last = None
+    if root not in times.spans:
+        timed[root] = [value if value > 0 else math.nan for value in timed[root]]
+        last = _sum_below(timed[root])
+    if last is not None:
+        file, line = places[last]
+        text = f"{path}: line {line} is the sum of those above; it is no step and was skipped"
+        table.verdicts.append(Verdict("note", "no-step-line", text))
     records = []
     for at, ((file, line), step, window) in enumerate(zip(places, steps, windows, strict=True)):
         # The first time on a clock is not the length of a step.
-        if step < 1 or (root in times.spans and at == 0):
+        if step < 1 or at == last or (root in times.spans and at == 0):
             continue
         scalars = {name: values[at] for name, values in columns.items() if name not in (*timed, counter)}
         scalars |= {TIMERS + name: values[at] for name, values in timed.items()}
@@ -144,7 +154,7 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
             "are the difference of two"
         )
     read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
-    text = f"{path}: {taken(counter, times, table)}"
+    text = f"{path}: {taken(counter, times, table, step_seconds)}"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, text), *table.verdicts, *read.verdicts]
     tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in parts}
     return Imported(read, FORMAT, tree=tree)
@@ -193,6 +203,25 @@ def _counter(columns: Columns) -> str:
     return min(fitting, key=counter_rank, default="")
 
 
+def _continue_epochs(columns: dict[str, list[float]]) -> None:
+    """Let a counter that begins anew in each epoch go on."""
+    epochs = next((some for name, some in columns.items() if words_of(name)[-1:] == ["epoch"]), [])
+    for name in filter(is_counter, columns):
+        values, before = columns[name], 0.0
+        falls = [at for at, (a, b) in enumerate(pairwise(values), start=1) if b < a]
+        if falls and epochs and all(epochs[at] > epochs[at - 1] and values[at] <= values[0] for at in falls):
+            ends = {at: values[at - 1] - values[at] + 1 for at in falls}
+            columns[name] = [value + (before := before + ends.get(at, 0.0)) for at, value in enumerate(values)]
+
+
+def _sum_below(seconds: Sequence[float]) -> int | None:
+    """The last row, if its seconds are the sum of those above."""
+    known = [(at, value) for at, value in enumerate(seconds) if math.isfinite(value)]
+    *above, (last, total) = known or [(0, 0.0)]
+    summed = math.fsum(value for _, value in above)
+    return last if len(above) > 2 and math.isclose(total, summed, rel_tol=TOLERANCE_SHARE) else None
+
+
 def _rises(values: Sequence[float]) -> bool:
     """Whether values never fall, but for one restart or few."""
     return sum(b < a for a, b in pairwise(values)) <= max(1.0, FALLS * len(values))
@@ -203,7 +232,8 @@ def _order_rows(table: TableColumns, counter: str, path: Path) -> None:
     steps = table.values[counter]
     if without := [row for row, step in enumerate(steps) if math.isnan(step)]:
         table.keep([row for row, step in enumerate(steps) if not math.isnan(step)])
-        text = f"{path}: {count_of(len(without), 'row')} without a number in {counter} are no steps and were skipped"
+        text = f"{path}: {count_of(len(without), 'row')} without a number in {counter} "
+        text += f"{'is no step and was' if len(without) == 1 else 'are no steps and were'} skipped"
         table.verdicts.append(Verdict("note", "no-step-line", text))
     table.join_rows(counter)
     if (kind := table.only_kind(counter)) is not None:

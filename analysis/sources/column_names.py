@@ -44,6 +44,9 @@ _OTHER_STEPS = {"env", "agent", "total", "num", "max"}
 _SPREADS = {"min", "max", "std", "median"}
 _MEANS = {"mean", "avg"}
 _PART = re.compile(r"[/.]")
+_STEP_RATE = re.compile(
+    r"(?:^|[^a-z])(?:it|its|iters?|iterations?|steps?|updates?)(?: */ *|[ _]per[ _])([a-z]+)[^a-z]*$", re.IGNORECASE
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
 
@@ -79,6 +82,12 @@ def _is_rate(name: str) -> bool:
     last = words_of(_PART.split(name)[-1])
     per_unit = "/" in name and len(last) == 1 and last[0] in UNITS and not _has_time(name)
     return per_unit or bool(per and per[0] not in _STEPS)
+
+
+def unit_of_step_rate(name: str) -> str:
+    """The unit of time for which a name counts steps: `s` of `it/s` and `train_speed(iter/s)`; empty for others."""
+    found = _STEP_RATE.search(name)
+    return found[1].lower() if found and found[1].lower() in UNITS else ""
 
 
 def is_time(name: str) -> bool:

@@ -16,12 +16,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.column_names import is_counter, is_time
+from analysis.sources.column_names import UNITS, is_counter, is_time
 from common.dotted import flatten
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.record import STEPS_LOGGED, as_number
+from trainers.logs.restarts import split_commands
 
 DELIMITERS = ",;\t|"
 # So many lines show what a file is, if most of them say so.
@@ -32,6 +33,11 @@ _KINDS = {"split", "phase", "mode", "type", "event", "stage", "kind"}
 # Such commas or points may separate thousands; others are decimal ones.
 _COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark in (",", r"\."))
 _DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-+]?[\d,]+\.\d+")
+# A thin space or an apostrophe may separate thousands, too.
+_SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
+# `Step 3`, `3/20`: the number of a step, as a text.
+_STEP_TEXT = re.compile(r"(?:[^\W\d_]+[ _#:-]*)?(\d+)(?: *(?:/|of) *\d+)?")
+_WORDS_OF_TIME = {*UNITS, "m", "d", "day", "days"}
 Row = tuple[Path, int, Mapping[str, Any] | None]
 """A row's file, its line and its values by column; None if it cannot be read."""
 
@@ -55,7 +61,7 @@ class TableColumns:
         self.kinds = {name: [column[row] for row in rows] for name, column in self.kinds.items()}
 
     def join_rows(self, counter: str) -> None:
-        """Join neighbours of one step that have no other column in common: a program that logs a step in parts."""
+        """Join neighbours of one step with no other column in common (logged in parts) or all (printed twice)."""
         steps, first, heads = self.values[counter], 0, [0]
         others = [column for name, column in self.values.items() if name != counter]
         for row in range(1, len(steps)):
@@ -63,7 +69,7 @@ class TableColumns:
             if parts and all(math.isnan(column[first]) for column in parts):
                 for column in parts:
                     column[first] = column[row]
-            else:
+            elif not parts or any(column[row] != column[first] for column in parts):
                 first = row
                 heads.append(row)
         if len(heads) < len(steps):
@@ -94,6 +100,8 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
             continue
         for name, raw in row.items():
             value, is_text_of_time = _value_of(raw)
+            if value is None and isinstance(raw, str) and (label := _STEP_TEXT.fullmatch(raw)) and is_counter(name):
+                value = float(label[1])
             if is_text_of_time:
                 found.seconds.add(name)
             if name and value is not None:
@@ -126,17 +134,21 @@ def number_of(text: str) -> tuple[float | None, bool]:
     try:
         return float(text), False
     except ValueError:
+        if _SPACED.fullmatch(text):
+            return float(re.sub(r"[^\d.+-]", "", text)), False
         if not text[:1].isdigit():
             return None, False
     # Not at the top: whatever checks a configuration's sources loads this module.
     import pandas as pd
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # units such as `d` will have other names
-            return pd.Timedelta(text).total_seconds(), True
-    except ValueError:
-        pass
+    # `1-2` would be nanoseconds, and `300 W` weeks.
+    if ":" in text or ((words := set(re.findall(r"[^\W\d_]+", text))) and words <= _WORDS_OF_TIME):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # units such as `d` will have other names
+                return pd.Timedelta(text).total_seconds(), True
+        except ValueError:
+            pass
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -233,12 +245,21 @@ def _delimited(
     decimal_commas = has_decimal_commas(delimiter)
     names, *_ = csv.reader([first], delimiter=delimiter, skipinitialspace=True)
     names = [name.strip() for name in names]
+    second = next(lines, "")
+    below = next(csv.reader([second], delimiter=delimiter, skipinitialspace=True), [])
+    if (merged := _with_second_row(names, [cell.strip() for cell in below])) is not None:
+        names, above = merged, above + 1
+    else:
+        lines = chain([second] if second else [], lines)
     if all(number_of(name)[0] is not None for name in names if name):
         raise UserError(
             f"{path} does not name its columns in its first line ({first.strip()[:80]!r}); add a line of names"
         )
     reader = csv.DictReader(lines, names, delimiter=delimiter, skipinitialspace=True)
     for row in reader:
+        if [*row.values()] == names and not any(map(is_counter, names)):
+            at = above + reader.line_num
+            raise UserError(f"{path} names its columns again on line {at}: {split_commands(path, at - 1)}")
         # More cells than names: probably decimal commas where commas separate the columns.
         more = any(row.pop(None, ()))
         yield (
@@ -246,6 +267,24 @@ def _delimited(
             above + reader.line_num,
             None if more else {n: _plain(text, decimal_commas) for n, text in row.items()},
         )
+
+
+def _with_second_row(names: list[str], below: list[str]) -> list[str] | None:
+    """The names of columns whose first row has a title or groups, or whose second row has units; None for others."""
+    units = [cell.strip("[]() ") for cell in below]
+    if len(below) != len(names) or any(number_of(cell)[0] is not None for cell in below):
+        return None
+    if not UNITS.keys().isdisjoint(units):
+        return [f"{name} ({unit})" if unit in UNITS else name for name, unit in zip(names, units, strict=True)]
+    if not any(is_counter(cell) or is_time(cell) for cell in below):
+        return None
+    if names[0] and not any(names[1:]):
+        return below
+    # A spreadsheet leaves the cells empty over which it merged one.
+    groups: list[str] = []
+    for name in names:
+        groups.append(name or "".join(groups[-1:]))
+    return [f"{group}/{name}" if group and name else name or group for group, name in zip(groups, below, strict=True)]
 
 
 def _plain(text: str | None, decimal_commas: bool) -> str | None:

@@ -13,7 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from analysis.sources.column_names import UNITS, is_bare, is_since, is_time, unit_of, whole_rank, without_spreads
+from analysis.sources.column_names import (
+    UNITS,
+    is_bare,
+    is_since,
+    is_time,
+    unit_of,
+    unit_of_step_rate,
+    whole_rank,
+    without_spreads,
+)
 from analysis.sources.table_rows import TableColumns
 from common.errors import UserError
 from common.messages import did_you_mean, join_first
@@ -44,6 +53,15 @@ def in_seconds(name: str, values: Sequence[float], table: TableColumns) -> Seque
     while scale * median(filter(math.isfinite, values)) > LATEST_S:
         scale /= 1000.0
     return values if scale == 1.0 else [scale * value for value in values]
+
+
+def take_rates(columns: dict[str, Sequence[float]], table: TableColumns, given: str | None) -> None:
+    """Make a step's seconds of the steps in a second, where no column is of a time, or such a rate is given."""
+    rates = {name: UNITS[unit] for name in columns if (unit := unit_of_step_rate(name))}
+    if given in rates or not any(is_time(name) or name in table.seconds for name in columns):
+        table.seconds.update(rates)
+        for name, unit_s in rates.items():
+            columns[name] = [unit_s / rate if rate > 0 else math.nan for rate in columns[name]]
 
 
 def _unit_of(name: str, table: TableColumns) -> str:
@@ -147,7 +165,9 @@ def _is_clock(name: str, values: Sequence[float], steps: Sequence[int], is_text:
 
 def _is_duration(values: Sequence[float]) -> bool:
     known = [value for value in values if not math.isnan(value)]
-    return _holds(value > 0 for value in known) and median(known) <= LONGEST_S
+    return (
+        bool(known) and sum(value > 0 for value in known) >= LEAST_COVERED * len(known) and median(known) <= LONGEST_S
+    )
 
 
 def _holds(tests: Iterator[bool]) -> bool:
@@ -187,7 +207,7 @@ def _undecided(path: Path, named: Sequence[str], durations: Sequence[str], colum
     )
 
 
-def taken(counter: str, times: Times, table: TableColumns) -> str:
+def taken(counter: str, times: Times, table: TableColumns, given: str | None) -> str:
     """Which column was taken for what, in words."""
     counts = f"{counter} counts the steps" if counter else "no column counts the steps, so rows count as steps from 1"
     parts, units = list(times.parts), list(times.milliseconds)
@@ -197,4 +217,7 @@ def taken(counter: str, times: Times, table: TableColumns) -> str:
     said += f"; {join_first(units, 6)} in milliseconds: only so they add up" if units else ""
     if times.root in times.spans:
         return f"{counts}; {times.root} is a clock, and the step's seconds are its differences{phases}{said}"
-    return f"{counts}; {times.root} is the step's seconds{phases}{said}"
+    inverse = "one over " if times.root in table.seconds and unit_of_step_rate(times.root) else ""
+    if given is None and not (parts or inverse or whole_rank(times.root)):
+        return f"{counts}; {times.root} is the only time: if it is a phase, its ratio is no step's{said}"
+    return f"{counts}; {inverse}{times.root} is the step's seconds{phases}{said}"

@@ -162,6 +162,22 @@ FORMS = {
     "others.csv": "step,step_time,wait_time_ratio,uptime\n"
     + "".join(f"{n},{s},0.{n},{90_000 + 30 * n}\n" for n, s in TIMES.items()),
     "constant.csv": "step,step_time,max_time\n" + "".join(f"{n},{s},3600\n" for n, s in TIMES.items()),
+    "labels.csv": "step,step_time\n" + "".join(f"Step {n},{s}\n" for n, s in TIMES.items()) + "Total,580\n",
+    "of.csv": "step,step_time\n" + "".join(f"{n}/20,{s}\n" for n, s in TIMES.items()) + "Total,580\n",
+    "sum.csv": CSV + f"21,{sum(TIMES.values())},440\n",
+    "twice.csv": "step,step_time\n" + "".join(f"{n},{s}\n" * 2 for n, s in TIMES.items()),
+    "unit-row.csv": "step,step_time,gen\n#,(ms),[ms]\n"
+    + "".join(f"{n},{1e3 * s},{1e3 * s - 7e3}\n" for n, s in TIMES.items()),
+    "merged.csv": ",Timing (ms),,,\nstep,gen,train,total,reward\n"
+    + "".join(f"{n},{1e3 * s - 7e3},5e3,{1e3 * s},0.5\n" for n, s in TIMES.items()),
+    "title.csv": "Run A: 8 GPUs,,\n" + CSV,
+    "thin-spaces.csv": "step,step_us\n" + "".join(f"{n},{s:.0f}\u202f000 000\n" for n, s in TIMES.items()),
+    "apostrophes.csv": "step,step_us\n" + "".join(f"{n},{s:.0f}'000'000\n" for n, s in TIMES.items()),
+    "rate.csv": "step,it/s,tok/s\n" + "".join(f"{n},{1 / s},{9 / s}\n" for n, s in TIMES.items()),
+    "sentinel.csv": "step,step_time\n" + "".join(f"{n},{s}\n" for n, s in TIMES.items()) + "21,-1\n22,-1\n",
+    "epochs.jsonl": "".join(
+        json.dumps({"epoch": (n - 1) // 7, "step": (n - 1) % 7 + 1, "time": s}) + "\n" for n, s in TIMES.items()
+    ),
 }
 
 
@@ -361,6 +377,29 @@ def test_what_is_no_number_leaves_out_its_step_alone(tmp_path):
     found, taken = read(source)
     assert "step_time is the step's seconds" in taken and "timing_s/step_time" not in found.read.records[5].scalars
     assert "1 lines cannot be read" in next(v.text for v in found.read.verdicts if v.code == "corrupt-line")
+
+
+def test_a_rate_of_steps_is_the_inverse_of_their_seconds(tmp_path):
+    table = [{"step": n, "time": 3.0 + n % 2, "steps_per_minute": 60.0 / s} for n, s in TIMES.items()]
+    found, taken = read(write(tmp_path / "a.csv", table), step_seconds="steps_per_minute")
+    assert seconds_of(found) == pytest.approx(TIMES) and "one over steps_per_minute" in taken
+
+
+def test_the_only_time_that_is_named_like_a_phase_is_not_called_the_step(tmp_path):
+    _, taken = read(write(tmp_path / "a.csv", [{"step": n, "generation_time": s} for n, s in TIMES.items()]))
+    assert taken.endswith("generation_time is the only time: if it is a phase, its ratio is no step's")
+
+
+def test_a_sum_below_its_rows_is_no_step_and_the_names_come_once(tmp_path):
+    lines = [f"{s},0.5\n" for s in TIMES.values()]
+    for name, last in (("a.csv", "580,\n"), ("b.csv", "580.0,0.5\n")):
+        (tmp_path / name).write_text("".join(["step_time,reward\n", *lines, last]))
+        found, _ = read(str(tmp_path / name))
+        assert seconds_of(found) == TIMES
+        assert "line 22 is the sum" in next(v.text for v in found.read.verdicts if v.code == "no-step-line")
+    (tmp_path / "c.csv").write_text("".join(["step_time,reward\n", *lines] * 2))
+    with pytest.raises(UserError, match=r"names its columns again on line 22: .* head -n 21"):
+        read(str(tmp_path / "c.csv"))
 
 
 def test_rows_without_a_counter_are_counted_and_a_restart_is_one(tmp_path):
