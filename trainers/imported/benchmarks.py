@@ -8,19 +8,20 @@ The benchmarks of one batch are a trainer of their own, whose step is that batch
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from common.dotted import as_mapping, lookup
 from common.errors import UserError
 from common.verdicts import Level, Verdict, count_of
+from trainers.logs.log_files import json_objects
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, as_number
 from trainers.protocol import LogFormat, Logs, Rules, Trainer
 from trainers.timers.tree import Phase, TimerTree
@@ -156,7 +157,7 @@ _BY_REQUEST: Mapping[str, tuple[str, ...]] = {
 
 def _read(path: Path, form: Form, of_batches: bool) -> Imported:
     read, texts, doubts = SourceRead(), dict[str, dict[str, None]](), dict[str, list[Verdict]]()
-    for number, result in enumerate(_results(path, form), start=1):
+    for number, result in _numbered(_results(path, form)):
         values, requests = _flat(result), _by_request(result, path)
         found = {name: math.fsum(some) / len(some) for name, some in requests.items()}
         found |= {name: one for name, names in _NUMBERS.items() if (one := _first(values, names)) is not None}
@@ -192,26 +193,8 @@ def _read(path: Path, form: Form, of_batches: bool) -> Imported:
     return Imported(read, form.name, config=config, versions={(BATCH if of_batches else REQUEST).name: "1"})
 
 
-def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSON document, or of JSON lines."""
-    with path.open("rb") as file:
-        text = file.read().decode("utf-8-sig", errors="replace")
-    try:
-        whole = json.loads(text)
-        rows: list[Any] = whole if isinstance(whole, list) else [whole]
-    except ValueError as error:
-        rows = []
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                rows += [json.loads(line)] if line.strip() else []
-            except ValueError as of_line:
-                where, why = (f"{path}:{number}", of_line) if rows else (path, error)
-                raise UserError(f"{where} is no complete JSON ({why}); copy the file again") from None
-    yield from (row for row in rows if isinstance(row, Mapping))
-
-
 def _results(path: Path, form: Form) -> list[Mapping[str, Any]]:
-    found = list(_objects(path))
+    found = list(json_objects(path))
     if form.results:
         return [result for one in found for result in one.get(form.results) or [] if isinstance(result, Mapping)]
     if not form.of_requests:
@@ -224,12 +207,21 @@ def _results(path: Path, form: Form) -> list[Mapping[str, Any]]:
     return [{"completed": len(answered), "failed": failed, "duration": span_s, "requests": {"successful": answered}}]
 
 
+def _numbered(results: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """The results of several loads by their loads, so that those of one load are compared; others by their place."""
+    for names in (_NUMBERS["at_once"], ("batch_size",), _NUMBERS["rate"]):
+        loads = [int(load) for one in results if (load := _first(_flat(one), names)) and load.is_integer()]
+        if 1 < len(results) == len({*loads}) == len(loads):
+            return sorted(zip(loads, results, strict=True), key=itemgetter(0))
+    return enumerate(results, start=1)
+
+
 def _by_request(result: Mapping[str, Any], path: Path) -> dict[str, list[float]]:
     """The numbers of each answered request, if the file has them, or AIPerf's other file beside it."""
     requests = as_mapping(result.get("requests")).get("successful")
     export = path.with_name("profile_export.jsonl")
     if requests is None and "input_config" in result and export.is_file():
-        requests = [one for one in _objects(export) if not one.get("error")]
+        requests = [one for one in json_objects(export) if not one.get("error")]
     elif requests is None and isinstance(result.get("ttfts"), list):
         requests = list(_joined(result))
     columns = {

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -151,6 +151,24 @@ def json_lines(
                 continue
             if found is not None:
                 yield found
+
+
+def json_objects(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSON document, or of JSON lines."""
+    with path.open("rb") as file:
+        text = file.read().decode("utf-8-sig", errors="replace")
+    try:
+        whole = json.loads(text)
+        rows: list[Any] = whole if isinstance(whole, list) else [whole]
+    except ValueError as error:
+        rows = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except ValueError as of_line:
+                where, why = (f"{path}:{number}", of_line) if rows else (path, error)
+                raise UserError(f"{where} is no complete JSON ({why}); copy the file again") from None
+    yield from (row for row in rows if isinstance(row, Mapping))
 
 
 # numpy 2 and torch print a number with its type around it: np.float64(0.5), tensor(0.5, device='cuda:0').

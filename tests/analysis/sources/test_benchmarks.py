@@ -108,6 +108,14 @@ def test_other_loads_are_unequal_terms_and_a_rate_that_the_client_sets_is_said(f
     assert "guidellm-0.8.json: result 1: 1 request of 26 without an answer; only answers count (2 more" in said
 
 
+def test_results_of_one_load_are_compared_where_files_have_several(files, capsys):
+    for name, speed, loads in (("a.jsonl", 1.0, (1, 8, 64)), ("b.jsonl", 2.0, (64, 8))):
+        rows = [VLLM | {"max_concurrency": n, "duration": 1e3 / n / speed} for n in loads]
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = told(capsys, "a.jsonl", "b.jsonl")
+    assert "Per response token 2.00× (no confidence interval)" in said and "2 paired results" in said
+
+
 def test_a_batch_is_compared_with_a_batch_and_never_with_a_request(files, capsys):
     said = told(capsys, "one-batch.jsonl", "latency.json")
     assert "sglang: sglang-bench-one-batch, sglang; 1 run, 1 result 2 s per batch, 64 output tokens/s" in said
