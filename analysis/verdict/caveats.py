@@ -24,6 +24,8 @@ from common.messages import join_first
 MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
+# No engine is so much faster than another: from here on a unit is the likelier cause.
+OTHER_UNIT_FROM = 50.0
 MOST_NAMES = 4
 BY_TOKENS = tuple(name for name, needs in NEEDS.items() if TOKENS in needs)
 # A longer difference is named by its code; the page has the rest.
@@ -44,13 +46,15 @@ def caveats_of(
     known, rows = [claim for claim in claims if claim.verdict != "x"], list(rows_of(comparison))
     failed, not_judged = _gate(arm, gate)
     told = {claim.at for claim in known if not claim.too_wide}
+    # The results of one benchmark are of different loads by intent.
+    of_steps = rows if all(claim.record == "step" for claim in known) else []
     texts: tuple[tuple[Any, str, Iterable[str]], ...] = (
+        ("estimates", "steps", _other_unit(of_steps)),
         ("terms", "ledger", _terms(preflight, unequal)),
         ("gate", "gate", failed),
         ("spread", "answer", _spread(claims, known, rows)),
         ("estimates", "answer", _contradictions(known)),
-        # The results of one benchmark are of different loads by intent.
-        ("estimates", "steps", _outliers(rows if all(claim.record == "step" for claim in known) else [], told)),
+        ("estimates", "steps", _outliers(of_steps, told)),
         ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
         ("data", "answer", _assumed(known, rows)),
         ("data", "gate", not_judged),
@@ -151,6 +155,12 @@ def _contradictions(known: Sequence[Claim]) -> Iterator[str]:
     if by_token and not apart:
         where, unit = _at([claim.at for claim in by_token], known), by_token[0].step_of
         yield f"Per {unit} and per response token disagree on which arm is faster{where}: {_work_of(by_token)}."
+
+
+def _other_unit(rows: list[Any]) -> Iterator[str]:
+    """Steps so far apart that one log's seconds may be of another unit."""
+    if any(max(row.raw_speedup, 1 / row.raw_speedup) >= OTHER_UNIT_FROM for row in rows if row.raw_speedup > 0):
+        yield "The steps are so far apart that one log may have another unit; name the unit in its column (step_ms)."
 
 
 def _work_of(claims: Sequence[Claim]) -> str:
