@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -78,7 +78,12 @@ def imported_rows(
     waiting: dict[int, dict[str, PrintedNumber]] = {}
     records: list[StepRecord] = []
     verdicts: list[Verdict] = []
+    latest = PrintedRow(0, {}, True, 0)
     for row in rows:
+        if replace(row, line=latest.line) == latest:
+            # Printed twice: by several processes, or into two streams of one file.
+            continue
+        latest = row
         numbers = waiting.pop(row.step, {}) | {prefix + name: number for name, number in row.numbers.items()}
         logged = names.logged_step({name: number.value for name, number in numbers.items()}, float(row.step))
         if not row.complete:

@@ -94,7 +94,8 @@ def _read(parts: Iterator[Printout], path: Path, blocks: _Blocks) -> Iterator[St
             if number is None or not part.ended:
                 continue
             name = _ENTRIES.get(entry[1])
-            if name is not None and _TOTAL in blocks.numbers:
+            twice = name == _TOTAL and blocks.numbers.get(name) == number and part.line == blocks.line + 1
+            if name is not None and _TOTAL in blocks.numbers and not twice:
                 yield _record(blocks, path)
             if _STEP in text:
                 blocks.line = part.line

@@ -97,7 +97,7 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
     for record in found:
         resumed = record.step in resumed_at
         if last is not None:
-            if record.step == last.step and _equal(record, last):
+            if record.step == last.step and same_numbers(record, last):
                 continue
             if record.step <= last.step:
                 if record.step <= found[0].step:
@@ -140,7 +140,8 @@ def require_one_run(found: Sequence[StepRecord], path: Path) -> None:
             )
 
 
-def _equal(a: StepRecord, b: StepRecord) -> bool:
+def same_numbers(a: StepRecord, b: StepRecord) -> bool:
+    """Whether two records have the same names and numbers."""
     return a.scalars.keys() == b.scalars.keys() and all(
         x == b.scalars[name] or (math.isnan(x) and math.isnan(b.scalars[name])) for name, x in a.scalars.items()
     )

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from common.verdicts import Verdict
-from trainers.logs.hf_rows import TRAIN, imported_rows, is_training_row, row_record
+from trainers.logs.hf_rows import STEP_TIME, TRAIN, imported_rows, is_training_row, row_record
 from trainers.logs.log_files import Printout, half_digit, parse_number, printouts
 from trainers.logs.record import WALL, Imported, StepRecord
+from trainers.logs.restarts import same_numbers
 from trainers.trl.totals import Totals, clock_s
 
 TRL, SWIFT = "trl-console", "swift-console"
@@ -84,6 +85,9 @@ def read_trl_console(path: Path) -> Imported:
             totals.read_summary(row)
             if is_training_row(row):
                 record = row_record(swift_step(row) or 0, row, path, part.line)
+                if rows and STEP_TIME in record.scalars and same_numbers(record, rows[-1].record):
+                    # Printed twice: by several processes, or into two streams of one file.
+                    continue
                 certain, on_its_line = any(n in row for n in _TRAINERS_OWN), text.endswith("]") and "|" in text
                 rows.append(_ConsoleRow(record, certain, is_swift(row), latest, on_its_line))
                 latest = None

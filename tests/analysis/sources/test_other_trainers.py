@@ -62,6 +62,15 @@ def test_nemo_rls_blocks_are_steps(tmp_path):
     assert not any("Throughputs" in name or "Total Tokens" in name for name in record.scalars)
 
 
+@pytest.mark.parametrize("print_step", [nemo_block, lambda step: slime_lines(step - 1)])
+def test_lines_that_several_processes_print_are_one_step(tmp_path, print_step):
+    once = [print_step(step).replace("35.70s", f"{30 + step}.00s") for step in (1, 2, 3)]
+    twice = "".join(f"{line}\n{line}\n" for step in once for line in step.splitlines())
+    found, right = (read(tmp_path, text).read.records for text in (twice, "".join(once)))
+    assert [(one.step, one.scalars) for one in found.values()] == [(one.step, one.scalars) for one in right.values()]
+    assert not any(one.resumed for one in found.values())
+
+
 def test_the_steps_of_nemo_rls_epochs_go_on(tmp_path):
     def epoch(number, *steps):
         return f"{'=' * 25} Epoch {number}/9 {'=' * 25}\n" + "".join(nemo_block(s, 50) for s in steps)

@@ -67,6 +67,11 @@ def test_the_steps_of_the_whole_training_tell_those_of_its_rows(tmp_path, text, 
     assert codes == ["step-by-total"] + ["logging-window"] * (steps[1] - steps[0] > 1)
 
 
+def test_a_row_that_several_processes_print_is_one(tmp_path):
+    text = "".join(f"{rank}: {row}\n" for row in rows(range(1, 9)).splitlines() for rank in range(4))
+    assert list(read(tmp_path, text).records) == list(range(1, 9))
+
+
 def test_bars_before_all_rows_have_the_seconds_of_their_steps(tmp_path):
     drawn = "".join(f" {n // 2}%|█▌  | {n}/200 [{n // 6:02d}:{n % 6 * 10:02d}<33:20, 10.00s/it]" for n in range(201))
     late = drawn + "\n" + rows(EVERY_5).replace("'step_time': 10.0, ", "") + SUMMARY
