@@ -187,7 +187,7 @@ def is_named_table(path: Path) -> bool:
 def is_delimited(head: Sequence[str]) -> bool:
     """Whether a file's first lines are the names of columns, with a step or a time among them, and rows of numbers."""
     try:
-        rows = [row for _, _, row in _delimited(head, Path())]
+        rows = [row for _, _, row in _delimited(head, Path("head"))]
     except (UserError, csv.Error):
         return False
     names = [name for name in rows[0] or () if is_counter(name) or is_time(name)] if rows else []
