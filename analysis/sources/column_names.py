@@ -12,6 +12,7 @@ _UNITS = {
     "s sec secs second seconds": 1.0,
     "min mins minute minutes": 60.0,
     "h hr hrs hour hours": 3600.0,
+    "day days": 86400.0,
 }
 UNITS: Mapping[str, float] = {unit: seconds for units, seconds in _UNITS.items() for unit in units.split()}
 """A unit's seconds."""
@@ -41,13 +42,15 @@ _WHOLES = {"total", "step", "iteration", "iter", "it", "whole"}
 # Steps of something else, or a limit.
 _OTHER_STEPS = {"env", "agent", "total", "num", "max"}
 # Such a column beside its mean is no time of its own.
-_SPREADS = {"min", "max", "std", "median"}
+_MIDDLES = {"median", "p50"}
+_SPREADS = {"min", "max", "std", "p90", "p95", "p99"} | _MIDDLES
 _MEANS = {"mean", "avg"}
 _PART = re.compile(r"[/.]")
 _STEP_RATE = re.compile(
     r"(?:^|[^a-z])(?:it|its|iters?|iterations?|steps?|updates?)(?: */ *|[ _]per[ _])([a-z]+)[^a-z]*$", re.IGNORECASE
 )
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+_GPU_TIME = re.compile(r"gpu[ _-]?(?:h|s|hours?|secs?|seconds?|min|minutes?)(?![a-z])", re.IGNORECASE)
+_WORD = re.compile(r"(?<![^\W_])[pP]\d\d(?![^\W_])|[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
 
 def words_of(name: str) -> list[str]:
@@ -92,7 +95,8 @@ def unit_of_step_rate(name: str) -> str:
 
 def is_time(name: str) -> bool:
     """Whether a name is one of a time, as far as a name can say."""
-    return not (_NO_TIMES & {*words_of(name)} or _is_rate(name)) and (_has_time(name) or unit_of(name) != "")
+    other = _NO_TIMES & {*words_of(name)} or _is_rate(name) or _GPU_TIME.search(name)
+    return not other and (_has_time(name) or unit_of(name) != "")
 
 
 def is_counter(name: str) -> bool:
@@ -119,7 +123,7 @@ def is_bare(name: str) -> bool:
 def whole_rank(name: str) -> int:
     """How surely a time is of a whole step: 2 for `step_time` and `time/total_s`, 1 for `duration_ms`, 0 for others."""
     words = words_of(name)
-    while words and (words[-1] in UNITS or words[-1] in _MEANS or words[-1].endswith(_ENDS_OF_TIME)):
+    while words and (words[-1] in UNITS or words[-1] in _MEANS | _SPREADS or words[-1].endswith(_ENDS_OF_TIME)):
         words.pop()
     if not words:
         return 1
@@ -127,7 +131,9 @@ def whole_rank(name: str) -> int:
 
 
 def without_spreads(names: Collection[str]) -> list[str]:
-    """The names without those of a minimum, maximum or deviation whose mean, or plain value, is there too."""
+    """The names without those of a minimum, maximum or deviation whose mean, median or plain value is there too."""
     spreads = {name for name in names if not _SPREADS.isdisjoint(words_of(name)[-1:])}
     stems = {stem_of(name) for name in names if name not in spreads}
-    return [name for name in names if name not in spreads or stem_of(name) not in stems]
+    middles = {name for name in spreads if words_of(name)[-1] in _MIDDLES and stem_of(name) not in stems}
+    stems |= {stem_of(name) for name in middles}
+    return [name for name in names if name not in spreads - middles or stem_of(name) not in stems]

@@ -18,6 +18,7 @@ from analysis.sources.column_names import (
     is_bare,
     is_since,
     is_time,
+    stem_of,
     unit_of,
     unit_of_step_rate,
     whole_rank,
@@ -67,7 +68,8 @@ def take_rates(columns: dict[str, Sequence[float]], table: TableColumns, given: 
 def _unit_of(name: str, table: TableColumns) -> str:
     """A column's unit, by its name; `step_time_min` beside `step_time_max` is a minimum in seconds."""
     unit = "s" if name in table.seconds else unit_of(name) or "s"
-    return unit if unit != "min" or name in without_spreads(list(table.values)) else "s"
+    beside = unit == "min" and sum(stem_of(other) == stem_of(name) for other in table.values) > 1
+    return "s" if beside else unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def _fits(root: str, durations: Sequence[str], columns: Columns, table: TableCol
 
     One of two units that no name says is milliseconds if the columns add up only so.
     """
-    others = tuple(name for name in durations if name != root)
+    others = tuple(name for name in durations if name != root and stem_of(name) != stem_of(root))
     rows = zip(columns[root], *(columns[name] for name in others), strict=True)
     sums = [(total, math.fsum(filter(math.isfinite, parts))) for total, *parts in rows if total > 0]
     found = []

@@ -99,6 +99,10 @@ def read_trl_console(path: Path) -> Imported:
         rows = [one for one in rows if one.certain]
     if any(one.swift for one in rows):
         return imported_rows([one.record for one in rows if one.record.step], path, SWIFT, verdicts)
+    steps = [int(one.record.scalars.get(f"{TRAIN}step", 0.0)) for one in rows]
+    if rows and all(steps):
+        own = [replace(one.record, step=step) for one, step in zip(rows, steps, strict=True)]
+        return imported_rows(own, path, TRL, verdicts)
     numbered, more = _numbered(rows, totals, path)
     return imported_rows(numbered, path, TRL, verdicts + more, unnumbered=bool(more))
 

@@ -174,6 +174,8 @@ FORMS = {
     "thin-spaces.csv": "step,step_us\n" + "".join(f"{n},{s:.0f}\u202f000 000\n" for n, s in TIMES.items()),
     "apostrophes.csv": "step,step_us\n" + "".join(f"{n},{s:.0f}'000'000\n" for n, s in TIMES.items()),
     "rate.csv": "step,it/s,tok/s\n" + "".join(f"{n},{1 / s},{9 / s}\n" for n, s in TIMES.items()),
+    "middle.csv": "step,step_time_p50,step_time_p99\n" + "".join(f"{n},{s},{s + 4}\n" for n, s in TIMES.items()),
+    "days.csv": "step,step_time (days)\n" + "".join(f"{n},{s / 86400}\n" for n, s in TIMES.items()),
     "sentinel.csv": "step,step_time\n" + "".join(f"{n},{s}\n" for n, s in TIMES.items()) + "21,-1\n22,-1\n",
     "epochs.jsonl": "".join(
         json.dumps({"epoch": (n - 1) // 7, "step": (n - 1) % 7 + 1, "time": s}) + "\n" for n, s in TIMES.items()
@@ -377,6 +379,14 @@ def test_what_is_no_number_leaves_out_its_step_alone(tmp_path):
     found, taken = read(source)
     assert "step_time is the step's seconds" in taken and "timing_s/step_time" not in found.read.records[5].scalars
     assert "1 lines cannot be read" in next(v.text for v in found.read.verdicts if v.code == "corrupt-line")
+
+
+def test_a_minimum_beside_a_maximum_is_in_no_minutes_and_no_phase_and_gpu_hours_are_no_time(tmp_path):
+    table = [{"step": n, "step_time_min": s - 2, "step_time_max": s + 2} for n, s in TIMES.items()]
+    with pytest.raises(UserError, match=r"certain: step_time_min \(mean 27 s\), step_time_max \(mean 31 s\)"):
+        read(write(tmp_path / "a.csv", table))
+    with pytest.raises(UserError, match="no column is named like seconds; its numbers are in gpu_hours"):
+        read(write(tmp_path / "b.csv", [{"step": n, "gpu_hours": s} for n, s in TIMES.items()]))
 
 
 def test_a_rate_of_steps_is_the_inverse_of_their_seconds(tmp_path):

@@ -67,6 +67,12 @@ def test_the_steps_of_the_whole_training_tell_those_of_its_rows(tmp_path, text, 
     assert codes == ["step-by-total"] + ["logging-window"] * (steps[1] - steps[0] > 1)
 
 
+def test_rows_that_name_their_steps_have_them(tmp_path):
+    text = "".join(f"{ {'step': n, 'reward': 0.25, 'step_time': 9.5 + n} }\n" for n in range(10, 101, 10))
+    found = read(tmp_path, text)
+    assert list(found.records) == list(range(10, 101, 10)) and "step-by-place" not in {v.code for v in found.verdicts}
+
+
 def test_a_row_that_several_processes_print_is_one(tmp_path):
     text = "".join(f"{rank}: {row}\n" for row in rows(range(1, 9)).splitlines() for rank in range(4))
     assert list(read(tmp_path, text).records) == list(range(1, 9))
