@@ -36,7 +36,9 @@ _DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-
 # A thin space or an apostrophe may separate thousands, too.
 _SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
 # `Step 3`, `3/20`: the number of a step, as a text.
-_STEP_TEXT = re.compile(r"(?:[^\W\d_]+[ _#:-]*)?(\d+)(?: *(?:/|of) *\d+)?")
+_STEP_TEXT = re.compile(
+    r"(?:(?:global[ _])?(?:step|iter|iteration|update)[ _#:-]*)?(\d+)(?: *(?:/|of) *\d+)?", re.IGNORECASE
+)
 _WORDS_OF_TIME = {*UNITS, "m", "d", "day", "days"}
 Row = tuple[Path, int, Mapping[str, Any] | None]
 """A row's file, its line and its values by column; None if it cannot be read."""

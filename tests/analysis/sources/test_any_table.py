@@ -162,7 +162,7 @@ FORMS = {
     "others.csv": "step,step_time,wait_time_ratio,uptime\n"
     + "".join(f"{n},{s},0.{n},{90_000 + 30 * n}\n" for n, s in TIMES.items()),
     "constant.csv": "step,step_time,max_time\n" + "".join(f"{n},{s},3600\n" for n, s in TIMES.items()),
-    "labels.csv": "step,step_time\n" + "".join(f"Step {n},{s}\n" for n, s in TIMES.items()) + "Total,580\n",
+    "labels.csv": "step,step_time\n" + "".join(f"Step {n},{s}\n" for n, s in TIMES.items()) + "Eval 20,99\nTotal,580\n",
     "of.csv": "step,step_time\n" + "".join(f"{n}/20,{s}\n" for n, s in TIMES.items()) + "Total,580\n",
     "sum.csv": CSV + f"21,{sum(TIMES.values())},440\n",
     "twice.csv": "step,step_time\n" + "".join(f"{n},{s}\n" * 2 for n, s in TIMES.items()),
