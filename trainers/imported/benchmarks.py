@@ -21,6 +21,7 @@ from typing import Any
 from common.dotted import as_mapping, lookup
 from common.errors import UserError
 from common.verdicts import Level, Verdict, count_of
+from trainers.imported.benchmark_console import DURATION, printed_results
 from trainers.logs.log_files import json_objects
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, as_number
 from trainers.protocol import LogFormat, Logs, Rules, Trainer
@@ -49,6 +50,8 @@ class Form:
     """The key with the list of results, where the file has one."""
     of_requests: bool = False
     """Whether each object is one request, and all of them are one result."""
+    printed: str = ""
+    """A part of the lines that the tool prints of a result, where they are read, too."""
     file_name: str = ""
     """The name that the tool gives it, among its other files of the same run."""
 
@@ -75,9 +78,10 @@ _REQUESTS = (
     ),
     Form(
         "bench-serving",
-        "the result of `vllm bench serve` or SGLang's bench_serving",
+        "the result of `vllm bench serve` or SGLang's bench_serving, or what they printed",
         ("duration", "completed", "request_throughput"),
         b'"request_throughput"',
+        printed=DURATION,
     ),
     Form(
         "sglang-bench-offline",
@@ -194,7 +198,7 @@ def _read(path: Path, form: Form, of_batches: bool) -> Imported:
 
 
 def _results(path: Path, form: Form) -> list[Mapping[str, Any]]:
-    found = list(json_objects(path))
+    found = (printed_results(path) if form.printed else []) or list(json_objects(path))
     if form.results:
         return [result for one in found for result in one.get(form.results) or [] if isinstance(result, Mapping)]
     if not form.of_requests:
@@ -298,6 +302,7 @@ def _log_format(form: Form, of_batches: bool) -> LogFormat:
         form.name,
         form.what,
         read,
+        is_step=(lambda part: form.printed in part.text) if form.printed else None,
         is_row=lambda row: all(lookup(row, name) is not None for name in form.has),
         mark=form.mark,
         preview=lambda path, parts, versioned: read(path),

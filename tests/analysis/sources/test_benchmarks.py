@@ -108,6 +108,28 @@ def test_other_loads_are_unequal_terms_and_a_rate_that_the_client_sets_is_said(f
     assert "guidellm-0.8.json: result 1: 1 request of 26 without an answer; only answers count (2 more" in said
 
 
+# By hand, of the same form as vLLM's and SGLang's.
+PRINTED = """============ Serving Benchmark Result ============
+Successful requests:                     1000
+Benchmark duration (s):                  {duration}
+Total input tokens:                      215000
+Total generated tokens:                  198000
+Request throughput (req/s):              23.50
+---------------Time to First Token----------------
+Mean TTFT (ms):                          4000.10
+==================================================
+"""
+
+
+def test_what_a_benchmark_printed_is_a_result(files, capsys):
+    Path("a.log").write_text("Starting initial single prompt test run...\n" + PRINTED.format(duration="42.50"))
+    Path("b.log").write_text("".join(PRINTED.format(duration=s) for s in ("21.00", "21.50")))
+    said = told(capsys, "vllm=a.log", "sglang=b.log")
+    assert "vllm: bench-serving, vllm; 1 run, 1 result 1,000 requests, 23.5 requests/s" in said
+    assert "sglang: bench-serving, sglang; 1 run, 2 results 1,000 requests" in said
+    assert "4,000 ms to the first token" in said and "Per response token 2.02×" in said
+
+
 def test_results_of_one_load_are_compared_where_files_have_several(files, capsys):
     for name, speed, loads in (("a.jsonl", 1.0, (1, 8, 64)), ("b.jsonl", 2.0, (64, 8))):
         rows = [VLLM | {"max_concurrency": n, "duration": 1e3 / n / speed} for n in loads]
