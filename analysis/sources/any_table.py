@@ -14,8 +14,8 @@ from pathlib import Path
 
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources.column_names import counter_rank, is_counter, words_of
-from analysis.sources.long_table import has_tree, is_long, read_long
-from analysis.sources.table_rows import HEAD_LINES, Row, TableColumns, columns_of, rows_of
+from analysis.sources.long_table import has_tree, is_long, read_long, runs_in_column
+from analysis.sources.table_rows import HEAD_LINES, SELECTING, Row, TableColumns, columns_of, rows_of
 from analysis.sources.table_times import TOLERANCE_SHARE, Columns, in_seconds, take_rates, taken, times_of, windows_of
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from common.errors import UserError
@@ -48,6 +48,7 @@ def read_table(
         return read_long(rows, path, FORMAT, names)
     table = columns_of(rows, path)
     run = _select_run(table, path, names)
+    selected = ({"run": run} if run else {}) | _select_rows(table, path, names)
     _continue_epochs(table.values)
     counter = _counter(table.values)
     if counter:
@@ -55,9 +56,8 @@ def read_table(
     read = _of_known_trainer(table, counter, path) if counter and step_seconds is None else None
     if read is not None and trainer in (None, read.written_by):
         read.verdicts += table.verdicts
-        return Imported(read, FORMAT)
-    found = _of_columns(table, path, step_seconds, counter)
-    return replace(found, selected={"run": run}) if run else found
+        return Imported(read, FORMAT, selected=selected)
+    return replace(_of_columns(table, path, step_seconds, counter), selected=selected)
 
 
 def preview(path: Path) -> Imported:
@@ -188,6 +188,21 @@ def _select_run(table: TableColumns, path: Path, names: Collection[str]) -> str:
         for name in of_runs[other]:
             del table.values[name]
     return run
+
+
+def _select_rows(table: TableColumns, path: Path, names: Collection[str]) -> dict[str, str]:
+    """Leave out the rows of other runs, where a column names several; returns the chosen one by column."""
+    selected = {}
+    for column in filter(lambda name: name.lower() in SELECTING, list(table.kinds)):
+        texts = table.kinds[column]
+        found = list(dict.fromkeys(filter(None, texts)))
+        if len(found) > 1:
+            chosen = [one for one in found if one in names]
+            if len(chosen) != 1:
+                raise runs_in_column(path, column, found, names)
+            table.keep([row for row, text in enumerate(texts) if text == chosen[0]])
+            selected[column.lower()] = chosen[0]
+    return selected
 
 
 def _counter(columns: Columns) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.table_rows import Row, name_taken, names_phases, number_of
+from analysis.sources.table_rows import SELECTING, Row, name_taken, names_phases, number_of
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
@@ -21,8 +21,6 @@ from trainers.timers.own import NOT_SUMMED, add_phase, category_of, require_name
 
 # A table with the first of these has its own timer tree (trainers/timers/own.py).
 PARENT, CATEGORY = "parent", "category"
-# Columns that may distinguish several runs in one table, the most specific first.
-SELECTING = ("run", "arm", "engine")
 # A number with more decimals than this is not rounded: a program printed it in full.
 FULL_DECIMALS = 9
 LATEST_STEP = 1e15
@@ -112,12 +110,17 @@ def _of_one_run(
     for column in selecting:
         found = list(dict.fromkeys(row.get(column, "") for _, row in table))
         if len(found) > 1:
-            known = f", and this run is known as {', '.join(dict.fromkeys(names))}" if any(names) else ""
-            raise UserError(
-                f"{path} holds several runs: column {column} has {join_first(found, 6)}{known}. Name the arm as the "
-                f"table does (compare {found[0]}={path}), or split the table: one file for each value of {column}"
-            )
+            raise runs_in_column(path, column, found, names)
     return table
+
+
+def runs_in_column(path: Path, column: str, found: Sequence[str], names: Collection[str]) -> UserError:
+    """The error for a table whose column has several runs, none of them named."""
+    known = f", and this run is known as {', '.join(dict.fromkeys(names))}" if any(names) else ""
+    return UserError(
+        f"{path} holds several runs: column {column} has {join_first(found, 6)}{known}. Name the arm as the "
+        f"table does (compare {found[0]}={path}), or split the table: one file for each value of {column}"
+    )
 
 
 def _values(table: Sequence[tuple[int, _Texts]], path: Path) -> tuple[list[_Value], list[Verdict]]:

@@ -29,6 +29,8 @@ DELIMITERS = ",;\t|"
 HEAD_LINES = 20
 ENOUGH = 0.8
 PHASE_COLUMNS = {"step", "phase", "seconds"}
+# Columns that may distinguish several runs in one table, the most specific first.
+SELECTING = ("run", "arm", "engine")
 _KINDS = {"split", "phase", "mode", "type", "event", "stage", "kind"}
 # Such commas or points may separate thousands; others are decimal ones.
 _COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark in (",", r"\."))
@@ -83,10 +85,10 @@ class TableColumns:
         Returns the column and its value; None where none tells the rows apart.
         """
         steps = self.values[counter]
-        for name, kinds in self.kinds.items():
+        for name, kinds in self.kinds.items() if len({*steps}) < len(steps) else ():
             (kind, count), *others = Counter(kinds).most_common(2)
             rows = [row for row, one in enumerate(kinds) if one == kind]
-            if len({*steps}) < len(steps) and others and others[0][1] < count == len({steps[row] for row in rows}):
+            if name.lower() in _KINDS and others and others[0][1] < count == len({steps[row] for row in rows}):
                 self.keep(rows)
                 return name, kind
         return None
@@ -110,7 +112,7 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
                 if name not in found.values:
                     found.values[name] = [math.nan] * len(found.places)
                 found.values[name].append(value)
-            elif name and name.lower() in _KINDS and isinstance(raw, str):
+            elif name and name.lower() in _KINDS.union(SELECTING) and isinstance(raw, str):
                 found.kinds.setdefault(name, [""] * len(found.places)).append(raw)
         found.places.append((file, line))
         for texts in found.kinds.values():
@@ -283,9 +285,7 @@ def _with_second_row(names: list[str], below: list[str]) -> list[str] | None:
     if names[0] and not any(names[1:]):
         return below
     # A spreadsheet leaves the cells empty over which it merged one.
-    groups: list[str] = []
-    for name in names:
-        groups.append(name or "".join(groups[-1:]))
+    groups = [next(filter(None, reversed(names[: at + 1])), "") for at in range(len(names))]
     return [f"{group}/{name}" if group and name else name or group for group, name in zip(groups, below, strict=True)]
 
 

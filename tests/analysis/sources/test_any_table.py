@@ -389,6 +389,16 @@ def test_a_minimum_beside_a_maximum_is_in_no_minutes_and_no_phase_and_gpu_hours_
         read(write(tmp_path / "b.csv", [{"step": n, "gpu_hours": s} for n, s in TIMES.items()]))
 
 
+@pytest.mark.parametrize("by", ["run", "Engine"])
+def test_rows_of_several_runs_are_those_of_the_named_one(tmp_path, by):
+    rows = [{by: run, "step": n, "time": s * more} for n, s in TIMES.items() for run, more in (("a", 1), ("b", 2))]
+    source = write(tmp_path / "a.csv", rows)
+    found = read_source(source, None, ("b-s0", "b"), None)
+    assert seconds_of(found) == {n: 2 * s for n, s in TIMES.items()} and found.selected == {by.lower(): "b"}
+    with pytest.raises(UserError, match=f"holds several runs: column {by} has a, b. Name the arm as the table does"):
+        read(source)
+
+
 def test_a_rate_of_steps_is_the_inverse_of_their_seconds(tmp_path):
     table = [{"step": n, "time": 3.0 + n % 2, "steps_per_minute": 60.0 / s} for n, s in TIMES.items()]
     found, taken = read(write(tmp_path / "a.csv", table), step_seconds="steps_per_minute")
