@@ -26,6 +26,8 @@ CONFIDENCE = 0.95
 # Arms whose runs spread unequally (one up to twice as much), and pairs that agree by chance, cost up to 1% of coverage
 # (docs/estimates.md): an interval of 95% takes the t of 95.5%.
 SPARED = 0.9
+# The looks after two or three pairs cost more: with this share of the 5% all looks together are wrong in at most 5%.
+SPARED_FOR_LOOKS = 0.9
 POWER = 0.80
 # The block length comes from autocorrelations, which need this many steps.
 LEAST_STEPS_FOR_A_LENGTH = 10
@@ -318,7 +320,7 @@ def _confidences(most: int) -> tuple[float, ...]:
         if pairs > FIRST_LOOK:
             moved = _GRID[:, None] * pairs**0.5 - _GRID[None, :] * (pairs - 1) ** 0.5
             open_at = np.exp(-(moved**2) / 2) @ open_at * (pairs / (2 * np.pi)) ** 0.5 * width
-        spent = (1 - CONFIDENCE) * (FIRST_LOOK if pairs == FIRST_LOOK else 1) / most
+        spent = SPARED_FOR_LOOKS * (1 - CONFIDENCE) * (FIRST_LOOK if pairs == FIRST_LOOK else 1) / most
         above = np.cumsum(open_at[::-1])[::-1]
         positive = _GRID >= 0
         # A point's probability lies around it, so half of it is above it.
