@@ -25,6 +25,8 @@ from common.verdicts import FIRST_LOOK
 
 SEED, STEPS, RUN_SD, RESAMPLES = 3, 20, 0.02, 300
 UNTIL, MOST, FIXED = 1.05, 8, 5
+# So many fixed pairs answer about as often as pairs until the verdict is resolved.
+SAME_POWER = 6
 RATIOS = (1.0, 1.05, 1.1, 1.5)
 NODES, SLOW = 4, 1.1
 MOST_WRONG = 0.05
@@ -88,12 +90,13 @@ def saving_lines(count: int = 60) -> list[Line]:
         found = [until_resolved(pairs) for pairs in made]
         right = "+" if ratio > 1 else "="
         allowed = "+=~" if ratio == UNTIL else right + "~"
-        fixed = [fixed_verdict(pairs[pairs["seed"] < FIXED]) for pairs in made]
+        fixed = {n: [fixed_verdict(pairs[pairs["seed"] < n]) for pairs in made] for n in (FIXED, SAME_POWER)}
+        shares = {n: np.mean([verdict == right for verdict in verdicts]) for n, verdicts in fixed.items()}
         before = [until_resolved(pairs, verdict_before) for pairs in made]
         print(
-            f"true {ratio}: until {UNTIL}: {_pairs_and_right(found, right)}; {FIXED} fixed: right "
-            f"{np.mean([verdict == right for verdict in fixed]):.0%}; intervals before: "
-            f"{_pairs_and_right(before, right)}",
+            f"true {ratio}: until {UNTIL}: {_pairs_and_right(found, right)}; "
+            + "".join(f"{n} fixed: right {share:.0%}; " for n, share in shares.items())
+            + f"intervals before: {_pairs_and_right(before, right)}",
             flush=True,
         )
         wrong = np.mean([verdict not in allowed for verdict, _ in found])
