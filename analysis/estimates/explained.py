@@ -236,11 +236,8 @@ def _interval(
 
 
 def _settled(part: str, found: Interval, data: Decomposition, drawn: _Resampled) -> Interval:
-    """The interval, which includes both ends where no fit says how much of generation grows with its floor.
-
-    All of it, or none (`settled_roofline`).
-    """
-    if part not in BY_THE_LENGTHS or data.by != "roofline":
+    """The interval, to both ends where no fit says how much of generation grows with its floor: all of it, or none."""
+    if part not in BY_THE_LENGTHS or data.by != "roofline":  # as `settled_roofline`
         return found
     off = float(drawn.whole[LENGTHS]) * (-1 if part == LENGTHS else 1)
     return replace(found, low=min(found.low, found.low + off), high=max(found.high, found.high + off))

@@ -157,10 +157,17 @@ def test_a_script_and_slurm_extra_are_read_alike():
     assert "slurm_extra has --time=2:00:00, and runtime is '20h'; keep one" in told(slurm_extra="--time=2:00:00")
 
 
+@pytest.mark.parametrize("gpus", ["--gres=gpu:h100:8", "--gpus=16", "--gpus-per-task=1 --ntasks-per-node=8"])
+def test_cpus_and_memory_for_a_gpu_are_those_of_its_node(gpus):
+    text = f"#SBATCH -N 2 {gpus} --cpus-per-gpu=8 --mem-per-gpu=100M\n"
+    read, left = keys_of(options_of_script(text))
+    assert (read["cpus_per_task"], read["mem_mb"], left) == ("64", "832", [])
+
+
 REFUSED = """
 output=x error=x array=0-3 wrap=true requeue no-requeue job-name=x dependency=singleton signal=USR1 ntasks=2 chdir=/
 ntasks-per-node=8 export=NONE clusters=a mem=0 time=soon gpus-per-socket=1 parsable test-only no-kill
-open-mode=truncate depend=1 out=x no-req get-user-env
+open-mode=truncate depend=1 out=x no-req get-user-env cpus-per-gpu=8 mem-per-gpu=1G
 """
 
 

@@ -40,11 +40,12 @@ _OURS = {
     "clusters cluster-constraint": "rolloutbench asks one cluster about its jobs",
     "no-kill": "a lost node ends the job, which resumes elsewhere",
     "time-min": "runtime sets the time",
-    "cpus-per-gpu": "cpus_per_task sets the CPUs",
-    "gpus-per-socket mem-per-gpu": "gres and mem_mb set them for a node",
+    "gpus-per-socket": "gres sets the GPUs of a node",
+    "cpus-per-gpu mem-per-gpu": "cpus_per_task and mem_mb set them for a node, and no option beside it says its GPUs",
 }
 _REASONS = {name: reason for names, reason in _OURS.items() for name in names.split()}
-_READ = (*_KEYS, "nodes", "cpus-per-task", "time", "mem", "gpus", "gpus-per-node", "gpus-per-task")
+_OF_GPUS = ("gres", "gpus-per-node", "gpus", "gpus-per-task")
+_READ = (*_KEYS, "nodes", "cpus-per-task", "time", "mem", *_OF_GPUS[1:])
 _UNITS = {"s sec secs second seconds": 1 / 60, "m min mins minute minutes": 1.0, "h hr hrs hour hours": 60.0}
 _UNITS |= {"d day days": 1440.0, "w week weeks": 10080.0}
 _MINUTES = {word: minutes for words, minutes in _UNITS.items() for word in words.split()}
@@ -132,6 +133,13 @@ def meanings_of(options: Sequence[Option]) -> Iterator[Meaning]:
 
     nodes = number("nodes")
     tasks = number("ntasks-per-node") if "ntasks-per-node" in given else max(1, number("ntasks") // nodes)
+
+    def of_gpus(each: str) -> str:
+        texts = [readers[name][1](given[name].value) for name in _OF_GPUS if name in given]
+        if not (gpus := max(map(gpus_of_gres, texts), default=0)):
+            raise ValueError
+        return str(int(each) * gpus)
+
     readers: dict[str, tuple[str, Callable[[str], str]]] = {
         **{option: (key, str) for option, key in _KEYS.items()},
         "nodes": ("nodes", lambda value: str(int(value.partition("-")[0]))),
@@ -141,6 +149,8 @@ def meanings_of(options: Sequence[Option]) -> Iterator[Meaning]:
         "gpus-per-node": ("gres", _gres),
         "gpus": ("gres", lambda value: _gres(value, nodes=nodes)),
         "gpus-per-task": ("gres", lambda value: _gres(value, tasks)),
+        "cpus-per-gpu": ("cpus_per_task", of_gpus),
+        "mem-per-gpu": ("mem_mb", lambda value: of_gpus(_megabytes(value))),
     }
     for name, option in given.items():
         if name not in readers:
@@ -152,7 +162,7 @@ def meanings_of(options: Sequence[Option]) -> Iterator[Meaning]:
             try:
                 yield Meaning(option, key, read(option.value)) if option.value else Meaning(option, reason="no value")
             except (RequestError, ValueError):
-                yield Meaning(option, reason="this value cannot be read")
+                yield Meaning(option, reason=_REASONS.get(name, "this value cannot be read"))
 
 
 def _minutes(value: str) -> str:
