@@ -90,7 +90,7 @@ def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_q
     one.wait_for_words(head, "waits: BeginTime")
     one.go()
     one.finish(head)
-    assert one.jobs() == []
+    one.wait(lambda: not one.jobs())
 
 
 def test_a_life_that_cannot_be_ended_is_told_and_seen_and_can_be_cancelled(run, faults, tmp_path):
