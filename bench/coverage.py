@@ -232,7 +232,7 @@ def coverage_lines(count: int = 200) -> list[Line]:
     """
     places = [(runs, steps) for runs in RUNS for steps in STEPS]
     fewer = max(1, count // 4)
-    equal, faster, equal_at, faster_at = [], [], [], []
+    equal_at, faster_at = [], []
     for regime in REGIMES:
         of: dict[float, dict[Place, Found]] = {1.0: {}, 1.1: {}}
         for speed, at in of.items():
@@ -241,8 +241,8 @@ def coverage_lines(count: int = 200) -> list[Line]:
                 at[r, s] = experiments(regime, r, many, steps=s, run_sd=RUN_SD, speed=speed)
         equal_at.append(of[1.0])
         faster_at.append(of[1.1])
-        equal.append(pooled([of[1.0][place] for place in places]))
-        faster.append({f"{r} × {s}": of[1.1][r, s] for r, s in places})
+    equal = [pooled([at[place] for place in places]) for at in equal_at]
+    faster = [{f"{r} × {s}": at[r, s] for r, s in places} for at in faster_at]
     show(f"Bias, {len(places)} × {count} experiments each (3 and 5 runs of 20 and 60 steps):", bias_table(equal))
     show("By the number of runs, which differ by 2% (SD):", runs_table(equal_at, faster_at))
     title = f"Claims, runs differ by 2% (SD), {len(places)} × {count} experiments at 1.0 and {fewer} a cell at 1.1:"

@@ -41,7 +41,7 @@ _SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
 _STEP_TEXT = re.compile(
     r"(?:(?:global[ _])?(?:step|iter|iteration|update)[ _#:-]*)?(\d+)(?: *(?:/|of) *\d+)?", re.IGNORECASE
 )
-_WORDS_OF_TIME = {*UNITS, "m", "d", "day", "days"}
+_WORDS_OF_TIME = {*UNITS, "m", "d"}
 Row = tuple[Path, int, Mapping[str, Any] | None]
 """A row's file, its line and its values by column; None if it cannot be read."""
 

@@ -206,12 +206,12 @@ def _shared(args: argparse.Namespace, script: Script) -> dict[str, Any]:
 
 def _places(args: argparse.Namespace, request: Mapping[str, str], options: Mapping[str, str]) -> dict[str, int]:
     """Nodes, GPUs and tasks of a run, from the flags, else from the script."""
-    given_flags(args, ("nodes", "gpus"))
-    nodes = max(1, _number("--nodes", args.nodes, _number("--nodes", request.get("nodes"), 1)))
+    given = given_flags(args, ("nodes", "gpus"))
+    nodes = max(1, _number("--nodes", given.get("nodes", request.get("nodes")), 1))
     each = _number("--ntasks", options.get("ntasks"), nodes) // nodes
     found = {
         "nodes": nodes,
-        "gpus_per_node": _number("--gpus", args.gpus, gpus_of_gres(request.get("gres", ""))),
+        "gpus_per_node": _number("--gpus", given.get("gpus"), gpus_of_gres(request.get("gres", ""))),
         "tasks_per_node": _number("--ntasks-per-node", options.get("ntasks-per-node"), each),
     }
     return {key: value for key, value in found.items() if value > (key != "gpus_per_node")}
