@@ -1,6 +1,7 @@
 """Why an attempt ended, where Slurm's signal reaches the trainer before the process that watches it."""
 
 import signal
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -65,3 +66,13 @@ def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(state, ag
     head = SimpleNamespace(culprit=lambda code: ("rank 1 of 2 on n2 was killed by SIGTERM", -signal.SIGTERM))
     found = end(tmp_path, 1, "7", head)
     assert (found["kind"], found["again"]) == ("stopped", again)
+
+
+def test_a_trainer_that_is_asked_to_stop_at_any_moment_is_not_called_killed(tmp_path, monkeypatch):
+    stops = StopRequests(JobPaths(tmp_path / "job"), {"SLURM_JOB_NODELIST": "n1"})
+    training = Training({"limits": LIMITS}, RunPaths(tmp_path).attempt(1), stops, False, lambda: False, lambda: False)
+    read = iter([None])  # the request comes between two looks
+    monkeypatch.setattr(stops, "asked", lambda: next(read, "now"))
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        end = training._watch(process, None)
+    assert (end["kind"], end["cause"]) == ("stopped", "asked")

@@ -123,7 +123,8 @@ class Training:
                     self._stop, self._kill_at = {"kind": "superseded"}, min(self._kill_at, now)
             if self._stop is None:
                 self._stop = self._why_stop(process, head, now, now - ticked)
-            if self._stops.asked() == "now":
+            # Not before the stop is recorded: the request may have come since it was looked for above.
+            if self._stop is not None and self._stops.asked() == "now":
                 self._kill_at = min(self._kill_at, now)
             if now >= self._kill_at:
                 with suppress(ProcessLookupError):
