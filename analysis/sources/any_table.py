@@ -1,6 +1,6 @@
 """Reads a table with any columns: JSON lines or a document, or a CSV or parquet file with a row for each step.
 
-Which column counts the steps is found by name (column_names.py) and then tested: a counter rises. So are those with
+Which column counts the steps is found by name (table_texts.py) and then tested: a counter rises. So are those with
 their seconds (table_times.py). What was taken for what is said. A table with a row for each phase is long_table.py's.
 """
 
@@ -13,9 +13,9 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from analysis.imports.tree_by_data import trainers_by_data
-from analysis.sources.column_names import counter_rank, is_counter, words_of
 from analysis.sources.long_table import has_tree, is_long, read_long, runs_in_column
 from analysis.sources.table_rows import HEAD_LINES, SELECTING, Row, TableColumns, columns_of, rows_of
+from analysis.sources.table_texts import counter_rank, is_counter, words_of
 from analysis.sources.table_times import TOLERANCE_SHARE, Columns, in_seconds, take_rates, taken, times_of, windows_of
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from common.errors import UserError

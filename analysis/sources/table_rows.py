@@ -5,18 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.column_names import UNITS, is_counter, is_time
+from analysis.sources.table_texts import UNITS, is_counter, is_time, number_of, plain_number
 from common.dotted import flatten
 from common.errors import UserError
 from common.messages import join_first
@@ -28,6 +27,8 @@ DELIMITERS = ",;\t|"
 # So many lines show what a file is, if most of them say so.
 HEAD_LINES = 20
 ENOUGH = 0.8
+# So many show with how many decimals a program writes its numbers.
+LEAST_LINES = 5
 PHASE_COLUMNS = {"step", "phase", "seconds"}
 # Columns that may distinguish several runs in one table, the most specific first.
 SELECTING = ("run", "arm", "engine")
@@ -35,13 +36,11 @@ _KINDS = {"split", "phase", "mode", "type", "event", "stage", "kind"}
 # Such commas or points may separate thousands; others are decimal ones.
 _COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark in (",", r"\."))
 _DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-+]?[\d,]+\.\d+")
-# A thin space or an apostrophe may separate thousands, too.
-_SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
+_PRINTED = re.compile(r"[-+]?(\d+)\.?(\d*)")
 # `Step 3`, `3/20`: the number of a step, as a text.
 _STEP_TEXT = re.compile(
     r"(?:(?:global[ _])?(?:step|iter|iteration|update)[ _#:-]*)?(\d+)(?: *(?:/|of) *\d+)?", re.IGNORECASE
 )
-_WORDS_OF_TIME = {*UNITS, "m", "d"}
 Row = tuple[Path, int, Mapping[str, Any] | None]
 """A row's file, its line and its values by column; None if it cannot be read."""
 
@@ -133,33 +132,6 @@ def name_taken(path: Path) -> Verdict:
     return Verdict("warning", "name-taken", text)
 
 
-def number_of(text: str) -> tuple[float | None, bool]:
-    """The number that a text is, and whether it is a time (`27.3s`, `0:01:27`, `2025-11-11T10:00:00Z`), in seconds."""
-    try:
-        return float(text), False
-    except ValueError:
-        if _SPACED.fullmatch(text):
-            return float(re.sub(r"[^\d.+-]", "", text)), False
-        if not text[:1].isdigit():
-            return None, False
-    # Not at the top: whatever checks a configuration's sources loads this module.
-    import pandas as pd
-
-    # `1-2` would be nanoseconds, and `300 W` weeks.
-    if ":" in text or ((words := set(re.findall(r"[^\W\d_]+", text))) and words <= _WORDS_OF_TIME):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # units such as `d` will have other names
-                return pd.Timedelta(text).total_seconds(), True
-        except ValueError:
-            pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None, False
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), True
-
-
 def rows_of(path: Path) -> Iterator[Row]:
     """The rows of a file."""
     if path.suffix.lower() == ".parquet":
@@ -176,11 +148,35 @@ def rows_of(path: Path) -> Iterator[Row]:
         lines = chain(head, file)
         try:
             if is_named_table(path) or is_phase_header("".join(head[:1])) or is_delimited(head):
-                yield from _delimited(lines, path, partial(_has_decimal_commas, path))
+                rows = _delimited(lines, path, partial(_has_decimal_commas, path))
+                yield from rows if _is_ended(path) else _without_cut_number(rows)
             else:
                 yield from _objects(lines, path)
         except csv.Error as error:
             raise UserError(f"{path} cannot be read as CSV ({error}); correct it, or save it as CSV UTF-8") from None
+
+
+def _is_ended(path: Path) -> bool:
+    """Whether a file's last line has an end: none is written before the whole line is."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() in b"\r\n"
+
+
+def _without_cut_number(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows of a file whose last line has no end: that row cannot be read if it may end within its last number.
+
+    Spreadsheets end no last line. A number that is cut off has fewer decimals, or digits, than all others.
+    """
+    shortest, seen = (math.inf, math.inf), 0
+    for (file, line, row), after in pairwise(chain(rows, [None])):  # type: ignore[misc]
+        found = _PRINTED.fullmatch([*row.values()][-1] or "") if row else None
+        if found is not None:
+            length = (len(found[2]), 0 if found[2] else len(found[1]))
+            if after is None and seen >= LEAST_LINES and length < shortest:
+                row = None
+            shortest, seen = min(shortest, length), seen + 1
+        yield file, line, row
 
 
 def is_named_table(path: Path) -> bool:
@@ -269,7 +265,7 @@ def _delimited(
         yield (
             path,
             above + reader.line_num,
-            None if more else {n: _plain(text, decimal_commas) for n, text in row.items()},
+            None if more else {n: plain_number(text, decimal_commas) for n, text in row.items()},
         )
 
 
@@ -287,15 +283,6 @@ def _with_second_row(names: list[str], below: list[str]) -> list[str] | None:
     # A spreadsheet leaves the cells empty over which it merged one.
     groups = [next(filter(None, reversed(names[: at + 1])), "") for at in range(len(names))]
     return [f"{group}/{name}" if group and name else name or group for group, name in zip(groups, below, strict=True)]
-
-
-def _plain(text: str | None, decimal_commas: bool) -> str | None:
-    """A number's text with a decimal point, and without commas or points between thousands."""
-    text = text and text.strip()
-    if not text or "," not in text or not text.lstrip("+-")[:1].isdigit():
-        return text
-    decimal = decimal_commas and text.rfind(",") > text.rfind(".")
-    return text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "")
 
 
 def _objects(lines: Iterable[str], path: Path) -> Iterator[Row]:

@@ -13,8 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from analysis.sources.column_names import (
+from analysis.sources.table_rows import TableColumns
+from analysis.sources.table_texts import (
     UNITS,
+    is_averaged,
     is_bare,
     is_since,
     is_time,
@@ -24,7 +26,6 @@ from analysis.sources.column_names import (
     whole_rank,
     without_spreads,
 )
-from analysis.sources.table_rows import TableColumns
 from common.errors import UserError
 from common.messages import did_you_mean, join_first
 
@@ -219,6 +220,8 @@ def taken(counter: str, times: Times, table: TableColumns, given: str | None) ->
     said += f"; {join_first(units, 6)} in milliseconds: only so they add up" if units else ""
     if times.root in times.spans:
         return f"{counts}; {times.root} is a clock, and the step's seconds are its differences{phases}{said}"
+    if is_averaged(times.root, table.values):
+        said += f"; if {times.root} is an average over the steps before, its values are not those of single steps"
     inverse = "one over " if times.root in table.seconds and unit_of_step_rate(times.root) else ""
     if given is None and not (parts or inverse or whole_rank(times.root)):
         return f"{counts}; {times.root} is the only time: if it is a phase, its ratio is no step's{said}"

@@ -268,6 +268,29 @@ def test_a_line_with_more_cells_than_names_is_left_out(tmp_path):
         read(str(tmp_path / "b.csv"))
 
 
+@pytest.mark.parametrize(
+    ("last", "cut"), [("1", True), ("27.", True), ("27.3", True), ("27.35", False), ("270.35", False), ("", False)]
+)
+@pytest.mark.parametrize("names", ["step,step_time", "step,phase,seconds"])
+def test_a_last_number_that_is_cut_off_does_not_count(tmp_path, names, last, cut):
+    between = ",step" if "phase" in names else ""
+    lines = [names, *(f"{n}{between},{s + 0.25:.2f}" for n, s in TIMES.items())]
+    (tmp_path / "a.csv").write_text("\n".join([*lines, f"21{between},{last}" if last else ""]))
+    read_one = read_source(str(tmp_path / "a.csv"), None, (), None)
+    assert (21 in read_one.read.records) == (bool(last) and not cut)
+    assert [v.code for v in read_one.read.verdicts if v.code == "corrupt-line"] == ["corrupt-line"] * cut
+
+
+def test_a_last_line_without_an_end_counts_in_a_table_of_a_few_rows_or_of_whole_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("step,step_time\n1,27.5\n2,28.25\n3,30")
+    assert seconds_of(read(str(tmp_path / "a.csv"))[0])[3] == 30.0
+    lines = [f"{n},{200 + n}" for n in range(1, 21)]
+    (tmp_path / "b.csv").write_text("\n".join(["step,step_time", *lines]))
+    assert len(seconds_of(read(str(tmp_path / "b.csv"))[0])) == 20
+    (tmp_path / "b.csv").write_text("\n".join(["step,step_time", *lines, "21,22"]))
+    assert 21 not in seconds_of(read(str(tmp_path / "b.csv"))[0])
+
+
 def test_one_phase_beside_a_clock_is_not_the_step(tmp_path):
     table = [{"step": n, "elapsed_s": 40.0 * n, "generate_time": s} for n, s in TIMES.items()]
     found, taken = read(write(tmp_path / "a.csv", table))
@@ -408,6 +431,17 @@ def test_a_rate_of_steps_is_the_inverse_of_their_seconds(tmp_path):
 def test_the_only_time_that_is_named_like_a_phase_is_not_called_the_step(tmp_path):
     _, taken = read(write(tmp_path / "a.csv", [{"step": n, "generation_time": s} for n, s in TIMES.items()]))
     assert taken.endswith("generation_time is the only time: if it is a phase, its ratio is no step's")
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "averaged"),
+    [("avg_step_time", "", True), ("step_time_running", "", True), ("step_time", "", False)]
+    + [("step_time_mean", "", True), ("step_time_mean", "step_time_max", False)],
+)
+def test_an_average_over_steps_is_doubted_unless_it_is_one_of_ranks(tmp_path, name, beside, averaged):
+    table = [{"step": n, name: s} | ({beside: s + 1} if beside else {}) for n, s in TIMES.items()]
+    found, taken = read(write(tmp_path / "a.csv", table))
+    assert seconds_of(found) == TIMES and ("an average over the steps before" in taken) == averaged
 
 
 def test_a_sum_below_its_rows_is_no_step_and_the_names_come_once(tmp_path):

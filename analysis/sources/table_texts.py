@@ -1,9 +1,11 @@
-"""What the name of a table's column says: that it counts the steps, or holds times, and in which unit."""
+"""What the texts of a table say: a column's name (it counts the steps, or holds times, in which unit), and a number."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 
 _UNITS = {
     "ns nanos nanosecond nanoseconds": 1e-9,
@@ -44,12 +46,16 @@ _OTHER_STEPS = {"env", "agent", "total", "num", "max"}
 # Such a column beside its mean is no time of its own.
 _MIDDLES = {"median", "p50"}
 _SPREADS = {"min", "max", "std", "p90", "p95", "p99"} | _MIDDLES
-_MEANS = {"mean", "avg"}
+_MEANS = {"mean", "avg", "average"}
+_OVER_STEPS = {"running", "rolling", "moving", "smoothed", "ema", "cumulative"} | _MEANS
 _PART = re.compile(r"[/.]")
 _STEP_RATE = re.compile(
     r"(?:^|[^a-z])(?:it|its|iters?|iterations?|steps?|updates?)(?: */ *|[ _]per[ _])([a-z]+)[^a-z]*$", re.IGNORECASE
 )
 _GPU_TIME = re.compile(r"gpu[ _-]?(?:h|s|hours?|secs?|seconds?|min|minutes?)(?![a-z])", re.IGNORECASE)
+# A thin space or an apostrophe may separate thousands.
+_SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
+_WORDS_OF_TIME = {*UNITS, "m", "d"}
 _WORD = re.compile(r"(?<![^\W_])[pP]\d\d(?![^\W_])|[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
 
@@ -130,6 +136,12 @@ def whole_rank(name: str) -> int:
     return 2 if words[-1] in _WHOLES or words[-3:] == ["end", "to", "end"] else 0
 
 
+def is_averaged(name: str, names: Collection[str]) -> bool:
+    """Whether a name may be one of an average over several steps: no least or largest value of one step is beside."""
+    beside = any(stem_of(other) == stem_of(name) for other in names if other != name)
+    return not beside and not _OVER_STEPS.isdisjoint(words_of(name))
+
+
 def without_spreads(names: Collection[str]) -> list[str]:
     """The names without those of a minimum, maximum or deviation whose mean, median or plain value is there too."""
     spreads = {name for name in names if not _SPREADS.isdisjoint(words_of(name)[-1:])}
@@ -137,3 +149,39 @@ def without_spreads(names: Collection[str]) -> list[str]:
     middles = {name for name in spreads if words_of(name)[-1] in _MIDDLES and stem_of(name) not in stems}
     stems |= {stem_of(name) for name in middles}
     return [name for name in names if name not in spreads - middles or stem_of(name) not in stems]
+
+
+def number_of(text: str) -> tuple[float | None, bool]:
+    """The number that a text is, and whether it is a time (`27.3s`, `0:01:27`, `2025-11-11T10:00:00Z`), in seconds."""
+    try:
+        return float(text), False
+    except ValueError:
+        if _SPACED.fullmatch(text):
+            return float(re.sub(r"[^\d.+-]", "", text)), False
+        if not text[:1].isdigit():
+            return None, False
+    # Not at the top: whatever checks a configuration's sources loads this module.
+    import pandas as pd
+
+    # `1-2` would be nanoseconds, and `300 W` weeks.
+    if ":" in text or ((words := set(re.findall(r"[^\W\d_]+", text))) and words <= _WORDS_OF_TIME):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # units such as `d` will have other names
+                return pd.Timedelta(text).total_seconds(), True
+        except ValueError:
+            pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None, False
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), True
+
+
+def plain_number(text: str | None, decimal_commas: bool) -> str | None:
+    """A number's text with a decimal point, and without commas or points between thousands."""
+    text = text and text.strip()
+    if not text or "," not in text or not text.lstrip("+-")[:1].isdigit():
+        return text
+    decimal = decimal_commas and text.rfind(",") > text.rfind(".")
+    return text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "")
