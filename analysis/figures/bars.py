@@ -12,8 +12,19 @@ import numpy as np
 import pandas as pd
 
 from analysis.factors import factors_label
-from analysis.figures.drawing import CATEGORY_COLOURS, GREY, HATCHED, WIDTH, Figure, draw
-from analysis.figures.panels import left_out, listed, panel_name, panels, seconds_text
+from analysis.figures.drawing import (
+    CATEGORY_COLOURS,
+    GREY,
+    HATCHED,
+    WIDTH,
+    Figure,
+    draw,
+    left_out,
+    listed,
+    panel_name,
+    panels,
+    seconds_text,
+)
 from analysis.phases import RESIDUAL
 from analysis.report.cells import MINUS, decimals
 from analysis.runs import rows_of

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.bootstrap import students_t
-from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, once
-from analysis.figures.panels import log_ticks, panels
+from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, log_ticks, once, panels
 from analysis.planned import PlanRead
 from analysis.reward_change import first_of
 from analysis.wide import REWARD, SINGLE_REWARD
@@ -49,10 +48,10 @@ def _colours(plan: PlanRead, arms: Sequence[str]) -> dict[str, Any]:
         symbolType="stroke", symbolSize=300, columns=3, labelLimit=150, labelExpr=_ENDS, values=list(arms)
     )
     if len(arms) > MANY_ARMS:
-        return {"color": alt.Color("arm", type="nominal", scale=arm_scale(plan), legend=None)}
+        return {"color": alt.Color("arm", type="nominal", scale=arm_scale(plan.arms), legend=None)}
     return {
-        "color": alt.Color("arm", type="nominal", scale=arm_scale(plan), legend=legend),
-        "strokeDash": alt.StrokeDash("arm", type="nominal", scale=dash_scale(plan), legend=legend),
+        "color": alt.Color("arm", type="nominal", scale=arm_scale(plan.arms), legend=legend),
+        "strokeDash": alt.StrokeDash("arm", type="nominal", scale=dash_scale(plan.arms), legend=legend),
     }
 
 

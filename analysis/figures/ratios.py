@@ -13,17 +13,22 @@ import pandas as pd
 
 from analysis.estimates.arm import ONE_PAIR, WITHIN
 from analysis.estimates.speedup_table import legible
-from analysis.figures.drawing import GREY, WIDTH, Figure, arm_scale, draw, once
-from analysis.figures.over_steps import over_steps
-from analysis.figures.panels import (
+from analysis.figures.drawing import (
+    GREY,
+    WIDTH,
+    Figure,
+    arm_scale,
+    draw,
     interval_text,
     left_out,
     listed,
+    once,
     panel_name,
     panels,
     ratio_axis,
     ratio_domain,
 )
+from analysis.figures.over_steps import over_steps
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
 from analysis.wide import PHASE
@@ -146,7 +151,7 @@ def forest(frame: pd.DataFrame, plan: PlanRead, title: str, names: float = 0) ->
     x = partial(ratio_axis, alt.X, domain=ratio_domain(frame[_RATIOS].to_numpy(float).ravel()), title=title)
     axis = alt.Axis(ticks=False, domain=False, labelLimit=max(170, 0.87 * names), minExtent=names)
     rows = alt.Chart().encode(y=alt.Y("label:N", sort=labels, title=None, axis=axis))
-    base = rows.encode(color=alt.Color("arm:N", scale=arm_scale(plan), legend=None))
+    base = rows.encode(color=alt.Color("arm:N", scale=arm_scale(plan.arms), legend=None))
     first = alt.Chart().transform_filter(alt.datum.first)
     band = first.transform_filter("isValid(datum.band_low)").mark_rect(color=GREY, opacity=0.28)
     ranges = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5)

@@ -15,11 +15,17 @@ from analysis.estimates.equal_work import EQUAL_WORK
 from analysis.estimates.ranking import FIRST, UNKNOWN
 from analysis.estimates.ranking import UNRESOLVED as NOT_RESOLVED
 from analysis.factors import factors_label, short_names
-from analysis.figures.drawing import ARM_COLOURS, ARM_DASHES, WIDTH, Figure, arm_scale, draw, once
-from analysis.figures.panels import (
+from analysis.figures.drawing import (
+    ARM_COLOURS,
+    ARM_DASHES,
+    WIDTH,
+    Figure,
+    arm_scale,
+    draw,
     interval_text,
     left_out,
     listed,
+    once,
     panel_name,
     panels,
     ratio_axis,
@@ -156,7 +162,7 @@ def _lines(
     axis = alt.Axis(labelAngle=_angle(order, width), labelLimit=110, titleLimit=0.8 * width, grid=False)
     x = alt.X("x:N", sort=order, title=name, scale=alt.Scale(domain=order), axis=axis)
     y = partial(ratio_axis, alt.Y, domain=domain, title="times as fast as the baseline", at_most=6)
-    apart: dict[str, Any] = {"color": alt.Color("arm:N", scale=arm_scale(plan), legend=None)}
+    apart: dict[str, Any] = {"color": alt.Color("arm:N", scale=arm_scale(plan.arms), legend=None)}
     dash: dict[str, Any] = {}
     if len(lines) > 1:
         scale = alt.Scale(domain=lines, range=list(ARM_COLOURS[: len(lines)]))

@@ -12,8 +12,7 @@ import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.figures.drawing import ARM_COLOURS, GREY, PAGE, WIDTH, Figure, draw_rows
-from analysis.figures.panels import panels
+from analysis.figures.drawing import GREY, PAGE, WIDTH, Figure, arm_scale, draw_rows, panels
 from analysis.history.series import QUANTITIES, Series, number_text, percent_text, sentence
 from common.verdicts import count_of
 
@@ -68,8 +67,7 @@ def _figure(quantity: str, series: Sequence[Series], of: int, arms: Sequence[str
     axis = alt.Axis(format=days, tickCount=6, labelOverlap=True)
     x = alt.X("time", type="temporal", title=None, scale=alt.Scale(type="utc", padding=8), axis=axis)
     y = alt.Y("value", type="quantitative", title=known.unit, scale=alt.Scale(zero=False, nice=True))
-    scale = alt.Scale(domain=list(arms), range=[ARM_COLOURS[i % len(ARM_COLOURS)] for i in range(len(arms))])
-    colour = alt.Color("arm", type="nominal", legend=None, scale=scale)
+    colour = alt.Color("arm", type="nominal", legend=None, scale=arm_scale(arms))
     base = alt.Chart()
     layers = [
         _of(base, "changes").mark_rule(color=PAGE, strokeDash=[4, 3], opacity=0.7).encode(x=x),
@@ -83,7 +81,7 @@ def _figure(quantity: str, series: Sequence[Series], of: int, arms: Sequence[str
         .encode(x=x, y=alt.value(PANEL_HEIGHT - 4)),
     ]
     names = [f"{one.arm} ({one.side})" for one in series]
-    svg = draw_rows(rows, layers, WIDTH, PANEL_HEIGHT, panels(names, 1, WIDTH, shared_x=False, own_y=True))
+    svg = draw_rows(rows, layers, WIDTH, PANEL_HEIGHT, panels(names, 1, WIDTH, own_y=True))
     more = f" The first {MOST_PANELS} of {of} series are drawn." if of > len(series) else ""
     interval = "" if many else ", with its 95% interval over runs, cut at the edge"
     return Figure(

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from analysis.figures.bars import cascade, waterfall_figure
+from analysis.figures.drawing import seconds_text
 from analysis.figures.over_steps import over_runs, reward_figures
-from analysis.figures.panels import seconds_text
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.sweeps import sweep_figures
 from analysis.run_checks import failed_reward_verdicts, reward_verdicts
