@@ -29,20 +29,22 @@ from analysis.fairness import (
     reported_settings,
     settings_table,
 )
-from analysis.nodes import node_terms, nodes_of, slow_node_verdicts, with_nodes
+from analysis.machines import (
+    busy_machine_verdicts,
+    busy_terms,
+    node_terms,
+    nodes_of,
+    shared_machine_verdicts,
+    slow_node_verdicts,
+    with_nodes,
+)
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
-from analysis.reward_change import rewards_table
+from analysis.rewards import reward_verdicts, rewards_table
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
-from analysis.run_checks import (
-    busy_machine_verdicts,
-    busy_terms,
-    reward_verdicts,
-    shared_machine_verdicts,
-)
 from analysis.runs import Run, read_runs
 from analysis.sample_table import read_samples
 from analysis.speedup import comparison_table, phase_speedups

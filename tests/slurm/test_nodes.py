@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from analysis.nodes import RunNodes, slow_nodes
+from analysis.machines import RunNodes, slow_nodes
 
 from ..job.run_bench import ROOT
 from ..programs import executable

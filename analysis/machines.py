@@ -1,7 +1,8 @@
-"""Compares the nodes of the runs: whether pairs trained on the same nodes, and whether a node is slower than others."""
+"""Checks the machines of the runs: different or slow nodes, other work on them, and runs at the same time."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.planned import PlanRead
 from analysis.runs import Run
+from analysis.wide import PHASE
 from common.contracts import AttemptFile, NodeSpeed, read_file
 from common.errors import UserError
 from common.findings import Equality, Finding, LedgerRow, Preflight
@@ -26,6 +29,9 @@ LEAST_SLOWER = 0.05
 _SPREAD = (0.1, 0.9)
 _SOURCE = "attempts/*/attempt.json"
 _SHOWN = 4
+OTHER_CPU = "other_cpu_s"
+# wandb's own process and the system's daemons take a percent or two; a larger share is other work.
+BUSY_SHARE = 0.10
 
 
 @dataclass(frozen=True)
@@ -182,3 +188,74 @@ def _nodes_text(nodes: Nodes, arm: str) -> str:
     if len(set(by_seed.values())) == 1:
         return str(next(iter(by_seed.values())))
     return "; ".join(f"seed {seed}: {names}" for seed, names in by_seed.items())
+
+
+def busy_shares(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, float]:
+    """The runs on busy machines: other processes' share of the CPU time in the counted steps."""
+    if OTHER_CPU not in wide:
+        return {}
+    by_run = wide.loc[wide["counted"].astype(bool), ["run_id", OTHER_CPU, PHASE + "step"]].groupby("run_id")
+    other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
+    shares = {}
+    for run in runs:
+        cpu_s = step.get(run.run_id, 0.0) * _watched_cpus(run)
+        if cpu_s > 0 and (share := other[run.run_id] / cpu_s) > BUSY_SHARE:
+            shares[run.run_id] = share
+    return shares
+
+
+def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
+    """A warning that names every run of `busy_shares`."""
+    if busy := busy_shares(runs, wide):
+        shares = ", ".join(f"{run_id}: {100 * share:.0f} %" for run_id, share in busy.items())
+        text = (
+            f"other processes used the training's processors ({shares} of their time in the counted steps), so the "
+            "timings are not the engines' own. Train again on a quiet machine before you rely on a ratio"
+        )
+        yield Verdict("warning", "busy-machine", text)
+
+
+def busy_terms(runs: Sequence[Run], wide: pd.DataFrame) -> list[Finding]:
+    """The same as a finding, for the verdicts of these runs' arms."""
+    busy = busy_shares(runs, wide)
+    arms = tuple(dict.fromkeys(run.arm for run in runs if run.run_id in busy))
+    if not arms:
+        return []
+    what = f"Other processes used up to {100 * max(busy.values()):.0f} % of the processors' time in the counted steps"
+    why, scope, settle = "the timings are not the engines' own", "on a busy machine", "runs on a quiet machine"
+    return [Finding("unequal", "busy-machine", arms, what, why, "the job", settle, scope, settle)]
+
+
+def _watched_cpus(run: Run) -> int:
+    """The CPUs whose other work is measured: those of each process, on all nodes, where there are several."""
+    cpus, own, processes = (run.hardware.get(name) for name in ("cpus", "affinity", "processes"))
+    if isinstance(own, list) and isinstance(processes, int):
+        return len(own) * processes
+    return cpus if isinstance(cpus, int) else 0
+
+
+def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
+    """Runs that trained at the same time on the same processors and slowed one another.
+
+    Two runs share a machine if their last attempts overlap in time on one host, and their processor affinities overlap
+    or are unknown.
+    """
+    timed = [(run.time_span, str(run.hardware.get("host")), run) for run in runs if run.time_span and run.hardware]
+    timed.sort(key=lambda one: one[0])
+    crowded: dict[str, list[str]] = defaultdict(list)
+    for ((_, end), host, run), ((start, _), other_host, other) in itertools.combinations(timed, 2):
+        if start < end and host == other_host and _share_processors(run, other):
+            crowded[host] += [run.run_id, other.run_id]
+    for host, ids in crowded.items():
+        unique = list(dict.fromkeys(ids))
+        text = (
+            f"{len(unique)} runs trained at the same time on the same processors of {host} ({join_first(unique, 6)}): "
+            "they slowed one another, and not equally. Train one run at a time before you rely on a ratio"
+        )
+        yield Verdict("warning", "shared-machine", text)
+
+
+def _share_processors(a: Run, b: Run) -> bool:
+    affinities = [run.hardware.get("affinity") for run in (a, b)]
+    known = [set(cpus) for cpus in affinities if isinstance(cpus, list) and cpus]
+    return len(known) < 2 or bool(known[0] & known[1])

@@ -1,9 +1,9 @@
-"""Tabulates each reward of a score: its weight, and how it changed from a run's first steps to its last."""
+"""Tabulates each reward of a score, its weight and its change over a run, and reports the missing values of rewards."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from analysis.runs import Run
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row
 from common.dotted import as_mapping
+from common.verdicts import Verdict, count_of
 from node.built_in_rewards import reward_name
 from trainers.logs.record import STEPS_LOGGED
-from trainers.registry import single_rewards
+from trainers.registry import logged_as, scalars_of, single_rewards
 
 COLUMNS = ["factors", "arm", "reward", "weight", "first", "last", "change", "low", "high", "runs", "steps"]
 PARTS = 4
@@ -90,3 +91,36 @@ def _change(ends: Sequence[tuple[float, float, int]]) -> dict[str, float | int]:
         "runs": count,
         "steps": int(steps.min()),
     }
+
+
+def failed_reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:
+    """Runs in which a user's reward function failed on completions, which then have no value."""
+    for reward, columns in single_rewards(map(str, wide.columns), "failed").items():
+        failed = first_of(wide, columns)
+        for run_id, steps in wide.loc[failed > 0, ["run_id", "step"]].groupby("run_id", sort=False)["step"]:
+            text = (
+                f"run {run_id}: reward {reward} failed on {count_of(int(failed[steps.index].sum()), 'completion')} in "
+                f"{count_of(len(steps), 'step')} (first: step {int(steps.min())}), which have no value of it. "
+                "attempts/*/reward_failures.jsonl has each with its reason"
+            )
+            yield Verdict("warning", "reward-failed", text)
+
+
+def reward_verdicts(wide: pd.DataFrame, runs: Sequence[Run]) -> Iterator[Verdict]:
+    """Runs that log no reward, and those whose reward is not a finite number at some steps."""
+    if not len(wide):
+        return
+    yield from failed_reward_verdicts(wide)
+    if REWARD not in wide:
+        yield Verdict("warning", "no-reward", f"no run logs {' or '.join(scalars_of(REWARD))}: no reward curve")
+        return
+    of_run, bad = {run.run_id: run for run in runs}, ~np.isfinite(wide[REWARD].astype(float))
+    size = wide.groupby("run_id").size()
+    for key, steps in wide.loc[bad, ["run_id", "step"]].groupby("run_id", sort=False)["step"]:
+        run_id = str(key)
+        if len(steps) == size[run_id] and logged_as(REWARD, of_run[run_id].steps["name"].unique()) is None:
+            yield Verdict("note", "run-without-reward", f"run {run_id} logs no reward: it has no reward curve")
+        else:
+            first = int(steps.min())
+            text = f"run {run_id}: the reward is no number at {count_of(len(steps), 'step')} (first: step {first})"
+            yield Verdict("warning", "bad-reward", f"{text}; the curve has a gap there")
