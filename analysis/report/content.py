@@ -41,12 +41,12 @@ from analysis.machines import (
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
+from analysis.report.samples import read_samples
 from analysis.rewards import reward_verdicts, rewards_table
 from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_work, work_verdicts
 from analysis.runs import Run, read_runs
-from analysis.sample_table import read_samples
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import ReducedLengths, counted_lengths, straggler_table
 from analysis.suggestions import Suggestion, suggestions

@@ -18,7 +18,7 @@ from analysis.report.cells import Table, significant
 from analysis.report.comparison_tables import comparison_block, estimates_block
 from analysis.report.content import Content
 from analysis.report.provenance import analysed_by, inputs_lines, runs_block
-from analysis.report.samples_block import STAGES, samples_block
+from analysis.report.samples import STAGES, shown_samples
 from analysis.report.sections import sections
 from analysis.report.timing_tables import phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of
@@ -56,6 +56,7 @@ def html_page(content: Content) -> str:
     """The page: no network, figures inline, all data escaped; the only script is its own."""
     css, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     figures = content.figures
+    sample_prompts, samples_note = shown_samples(content.tables["samples"], content.plan.arms)
     return _rendered(
         "report.html.j2",
         content,
@@ -64,7 +65,8 @@ def html_page(content: Content) -> str:
         script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         number=itertools.count(1).__next__,
         parts=[],
-        samples=samples_block(content),
+        sample_prompts=sample_prompts,
+        samples_note=samples_note,
         comparison=comparison_block(content),
         next_things=[
             (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))

@@ -11,7 +11,7 @@ from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page
-from analysis.report.samples_block import samples_block
+from analysis.report.samples import shown_samples
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -69,9 +69,9 @@ def test_a_stage_is_the_last_attempts_that_took_it(tmp_path):
         [2, 4, 1, "last"],
     ]
     assert told(found) == []
-    block = samples_block(found)
-    assert block is not None and [prompt.start for prompt in block.prompts] == ["What is 0 + 1?", "What is 1 + 1?"]
-    texts = [one and (one.text, one.facts) for one in block.prompts[0].arms["a"]]
+    prompts, _ = shown_samples(frame, ["a"])
+    assert [prompt.start for prompt in prompts] == ["What is 0 + 1?", "What is 1 + 1?"]
+    texts = [one and (one.text, one.facts) for one in prompts[0].arms["a"]]
     assert texts[2] == ("last", "step 4 · 4 tokens · accuracy 1 · mine none")
     assert [text and text[0] for text in texts] == ["new", "half", "last"]
 
@@ -84,8 +84,8 @@ def test_what_is_missing_is_a_note(tmp_path):
         "run a-s0: sample completions after 4 steps: no attempt has any",
         *(f"run b-s0: sample completions after {n} steps: no attempt has any" for n in (0, 2, 4)),
     ]
-    block = samples_block(found)
-    assert block is not None and block.prompts[0].arms["a"][1:] == (None, None) and "No samples: b." in block.note
+    prompts, note = shown_samples(found.tables["samples"], ["a", "b"])
+    assert prompts[0].arms["a"][1:] == (None, None) and "No samples: b." in note
     assert "not taken" in html_page(found)
 
 

@@ -1,24 +1,27 @@
-"""Tabulates the sample completions that runs took before, halfway through and after training."""
+"""Tabulates the sample completions that runs took before, halfway through and after training, and arranges a few."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.runs import Run
+from analysis.runs import Run, rows_of
 from common.verdicts import Verdict, count_of
-from node.samples import SAMPLES, sample_steps
+from node.samples import SAMPLES, sample_steps, shorten
 from trainers.logs.log_files import json_lines
 
 COLUMNS = [
     *("run_id", "arm", "factors", "seed", "attempt", "step", "steps", "how", "row", "prompt", "completion"),
     *("characters", "tokens", "cut_off", "rewards"),
 ]
+STAGES = ("before training", "halfway", "after training")
+MOST_PROMPTS, MOST_ARMS, MOST_CHARACTERS = 6, 8, 900
 # Control characters end the text in some readers; tabs and line ends are text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -105,3 +108,62 @@ def printable(text: str) -> str:
         return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
 
     return _CONTROL.sub(picture, text.replace("\r\n", "\n"))
+
+
+@dataclass(frozen=True)
+class ShownSample:
+    """A completion as shown; `facts` are its step, its length, its rewards, and whether its middle is left out."""
+
+    text: str
+    facts: str
+
+
+@dataclass(frozen=True)
+class SamplePrompt:
+    """A prompt, and each arm's completion at each of `STAGES`; None where there is none."""
+
+    prompt: str
+    arms: dict[str, tuple[ShownSample | None, ...]]
+
+    @property
+    def start(self) -> str:
+        line = " ".join(self.prompt.split())
+        return line if len(line) <= 80 else f"{line[:79]}…"
+
+
+def shown_samples(frame: pd.DataFrame, arms: Collection[str]) -> tuple[list[SamplePrompt], str]:
+    """The first prompts with the completions by the first run of each arm, and a note on their origin."""
+    if frame.empty:
+        return [], ""
+    first = frame.drop_duplicates("arm").set_index("arm")["run_id"].to_dict()
+    shown = {arm: first[arm] for arm in [arm for arm in arms if arm in first][:MOST_ARMS]}
+    samples = frame[frame["run_id"].isin(shown.values())]
+    groups = [rows for _, rows in samples.groupby(["row", "prompt"])]
+    methods = samples[["arm", "how"]].drop_duplicates().groupby("how", sort=False)["arm"]
+    sources = "; ".join(f"{', '.join(names)}: {how}" for how, names in methods)
+    note = (
+        "The first prompts, which are the same in every run. Each arm shows its first run: "
+        f"{', '.join(shown.values())}. {sources}."
+    )
+    if len(groups) > MOST_PROMPTS or frame["run_id"].nunique() > len(shown):
+        note += " tables/samples has all."
+    if missing := [arm for arm in arms if arm not in first]:
+        note += f" No samples: {', '.join(missing)}."
+    return [_prompt(rows, list(shown)) for rows in groups[:MOST_PROMPTS]], note
+
+
+def _prompt(rows: pd.DataFrame, arms: list[str]) -> SamplePrompt:
+    by_stage: dict[str, list[ShownSample | None]] = {arm: [None] * len(STAGES) for arm in arms}
+    for row in rows_of(rows):
+        by_stage[row.arm][0 if row.step == 0 else 2 if row.step == row.steps else 1] = _shown(row)
+    prompt = str(rows["prompt"].iloc[0])
+    return SamplePrompt(shorten(prompt, MOST_CHARACTERS), {arm: tuple(made) for arm, made in by_stage.items()})
+
+
+def _shown(row: Any) -> ShownSample:
+    facts = [f"step {row.step}", count_of(row.tokens, "token") + (", cut off" if row.cut_off else "")]
+    for name, value in json.loads(row.rewards).items():
+        facts.append(f"{name} {'none' if value is None else f'{value:.3g}'}")
+    if row.characters > MOST_CHARACTERS:
+        facts.append(f"{row.characters:,} characters, without the middle")
+    return ShownSample(shorten(row.completion, MOST_CHARACTERS), " · ".join(facts))
