@@ -1,12 +1,23 @@
-"""Defines the report's tables and their cells: a number as shown, in full, and its place in the files."""
+"""Defines the report's tables and cells (a number as shown, in full, and its place), and shows a file's rows so."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from analysis.factors import short_names
 from analysis.verdict.arm_verdict import ratio_text
+from common.dotted import as_text
+
+# Not at run time: a history's page has figures and needs no pandas.
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.report.content import Content
+    from analysis.runs import Run
 
 DASH = "—"
 MINUS = "\N{MINUS SIGN}"
@@ -130,3 +141,74 @@ def significant(value: float | None) -> Cell:
     if value and math.isfinite(value) and 1e-3 <= abs(value) < 1e7:
         return number(value, max(0, 3 - math.floor(math.log10(abs(value)))))
     return _cell(value, lambda known: f"{known:.4g}".replace("-", MINUS))
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: the file's column, its head, and how a value is shown."""
+
+    name: str
+    head: str
+    show: Callable[[Any], Cell]
+    is_text: bool = False
+
+
+def text_column(name: str, head: str, labels: dict[str, str] | None = None) -> Column:
+    """A column of texts, each shown by its label; a value that is no text is blank."""
+    return Column(name, head, lambda text: Cell((labels or {}).get(text, text) if isinstance(text, str) else ""), True)
+
+
+def interval_columns(show: Callable[[Any], Cell]) -> tuple[Column, Column]:
+    """The ends of a 95% interval."""
+    return Column("low", "95% from", show), Column("high", "to", show)
+
+
+def frame_table(
+    content: Content,
+    name: str,
+    columns: Sequence[Column],
+    caption: str,
+    corner: str = "arm",
+    note: str = "",
+    shown: pd.DataFrame | None = None,
+) -> Table:
+    """A table with a row for each row of tables/<name>.parquet; a column that is empty in all rows is left out.
+
+    Under the corner `arms` a row's label names the baseline too. `shown` has these rows as they are shown.
+    """
+    frame, factors = content.tables[name] if shown is None else shown, factor_names(content.runs)
+    cells = [
+        [column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns]
+        for r in frame.itertuples()
+    ]
+    filled = [i for i in range(len(columns)) if any(row[i].value or row[i].text.strip("—") for row in cells)]
+    rows = []
+    for r, made in zip(frame.itertuples(), cells, strict=True):
+        label = f"{r.arm} vs {content.plan.baseline}" if corner == "arms" else str(r.arm)
+        rows.append(TableRow(label, str(r.arm), (*_factor_cells(r.factors, factors), *(made[i] for i in filled))))
+    texts = [len(factors) + place for place, i in enumerate(filled) if columns[i].is_text]
+    return Table(
+        name=name,
+        caption=caption,
+        corner=corner,
+        heads=(*factors.values(), *(columns[i].head for i in filled)),
+        rows=tuple(rows),
+        text_columns=frozenset((*range(len(factors)), *texts)),
+        sorts=True,
+        note=note,
+    )
+
+
+def factor_names(runs: Sequence[Run]) -> dict[str, str]:
+    """The swept options: dotted path -> the shortest name that is unique."""
+    return short_names(list(dict.fromkeys(path for run in runs for path in run.factors)))
+
+
+def _factor_cells(key: str, names: dict[str, str]) -> tuple[Cell, ...]:
+    """A factor combination's values, one cell for each swept option, so that a table sorts by each."""
+    values: dict[str, Any] = json.loads(key) if key else {}
+    cells = []
+    for value in (values.get(path, "") for path in names):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        cells.append(Cell(str(value), in_full(value)) if is_number else Cell(as_text(value)))
+    return tuple(cells)

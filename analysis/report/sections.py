@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
-
-import numpy as np
-import pandas as pd
 
 from analysis.estimates.gate import LABELS
 from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
@@ -16,33 +12,23 @@ from analysis.factors import at
 from analysis.report.cells import (
     MINUS,
     Cell,
+    Column,
     Table,
     count,
+    frame_table,
     in_full,
+    interval_columns,
     number,
     percent,
     significant,
     step_seconds,
+    text_column,
     times,
 )
-from analysis.report.comparison_tables import VERDICT_LABELS, Column, frame_table, interval_columns, text_column
 from analysis.report.content import Content
-from analysis.roofline.floors import completions_of
-from analysis.roofline.setup import DecodeSetup, setup_of
-from analysis.roofline.work import FLOOR_BASIS, FLOOR_S, LONGEST, SCALARS
-from analysis.roofline.work import LENGTHS as ALL_LENGTHS
+from analysis.report.timing_tables import VERDICT_LABELS
+from analysis.roofline.work import floor_lines
 from analysis.wide import SINGLE_REWARD
-from common.gpus import gpu_of
-from common.messages import join_first
-from common.verdicts import count_of
-
-# The tables have the numbers of more arms and factor combinations.
-MOST_LINES = 8
-BASIS_TEXTS = {
-    ALL_LENGTHS: "from the length of each response",
-    SCALARS: "from the logged mean and longest length alone",
-    LONGEST: "from the longest response alone, since their number or mean is unknown",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +51,7 @@ def sections(content: Content) -> list[ReportSection]:
     rewards = rewards_block(content)
     under_gate, under_rewards = ((), reward_figures) if rewards.rows else (reward_figures, ())
     ranked = tuple(ranking_lines(content.tables["ranking"]))
-    floors = tuple(floor_lines(content))
+    floors = tuple(floor_lines(content.tables["steps"], content.runs))
     every = [
         ReportSection("ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranked),
         ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
@@ -241,53 +227,3 @@ def _positive_count(value: float) -> Cell:
 
 def _weight(value: float) -> Cell:
     return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
-
-
-def floor_lines(content: Content) -> list[str]:
-    """What the decode floors assume, once for all arms that share it."""
-    wide = content.tables["steps"]
-    floored = wide["counted"].astype(bool) & wide[FLOOR_S].notna() if FLOOR_S in wide else pd.Series(dtype=bool)
-    if not floored.any():
-        return []
-    setups = {run.run_id: setup_of(run) for run in content.runs}
-    responses = pd.Series(completions_of(wide, setups)[0], index=wide.index)
-    assumptions: dict[str, list[str]] = defaultdict(list)
-    for (factors, arm), rows in wide.loc[floored, ["run_id", "factors", "arm", FLOOR_BASIS]].groupby(
-        ["factors", "arm"], sort=False
-    ):
-        setup = setups[str(rows["run_id"].iloc[0])]
-        parts = [*_setup_texts(setup), _responses_text(rows, responses[rows.index]), *setup.assumed]
-        assumptions["; ".join(parts)].append(f"{arm}{at(str(factors))}")
-    return [
-        f"The decode floor of {join_first(names, MOST_LINES)} assumes: {text}; dense attention to the whole sequence "
-        "in every layer; no speculative decoding, so each iteration generates one token of every running sequence."
-        for text, names in list(assumptions.items())[:MOST_LINES]
-    ]
-
-
-def _setup_texts(setup: DecodeSetup) -> list[str]:
-    gpu, facts = gpu_of(setup.gpu), setup.facts
-    if gpu is None or facts is None or not setup.number_bytes or not facts.decode_parameters:
-        return []
-    by_sheet = (
-        f"{setup.gpus} × {setup.gpu}, by the data sheet {gpu.bandwidth_tb_s:g} TB/s and "
-        f"{gpu.bf16_tflops:g} TFLOP/s (bf16, dense) each"
-    )
-    return [
-        by_sheet if math.isfinite(gpu.bf16_tflops) else f"a {setup.gpu}, no bound by arithmetic",
-        f"tensor parallel size {setup.tensor_parallel}, so {count_of(setup.replicas or 0, 'replica')}",
-        f"{setup.model} at {count_of(setup.number_bytes, 'byte')} a weight: each iteration of a replica reads the "
-        f"{facts.decode_parameters / 1e9:.2f} billion weights of a token "
-        f"({facts.decode_parameters * setup.number_bytes / 1e9:.2f} GB) once, and "
-        f"{facts.kv_numbers * setup.number_bytes:,} bytes of keys and values for every position before each token",
-    ]
-
-
-def _responses_text(rows: pd.DataFrame, responses: pd.Series) -> str:
-    """The number of responses, and the source of their lengths."""
-    bases = [BASIS_TEXTS[str(basis)] for basis in rows[FLOOR_BASIS].unique()]
-    known = responses[np.isfinite(responses)]
-    count = f"{known.mean():,.6g} responses a step" if len(known) else "the responses of a step"
-    if known.nunique() > 1:
-        count = f"on average {count}"
-    return f"{count}, {', in other steps '.join(bases)}"

@@ -1,23 +1,116 @@
-"""Builds the report's tables of where the step goes: phases, how their sums close, and phase speed-ups."""
+"""Builds the report's tables of speed: each arm's, and where its step goes (phases, their sums, their speed-ups)."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from analysis.estimates.speedup_table import legible
 from analysis.factors import factors_label
 from analysis.phases import RESIDUAL, shown_phase
-from analysis.report.cells import DASH, Cell, Table, TableRow, decimals, fixed, percent, seconds, times
+from analysis.report.cells import (
+    DASH,
+    Cell,
+    Column,
+    Table,
+    TableRow,
+    count,
+    decimals,
+    factor_names,
+    fixed,
+    frame_table,
+    interval_columns,
+    number,
+    percent,
+    seconds,
+    text_column,
+    times,
+)
 from analysis.report.content import Content
 from analysis.runs import rows_of
+from common.messages import join_first
 from common.verdicts import count_of
 from trainers.timers.tree import in_order
 
+MOST_REASONS = 6
+ESTIMATE_LABELS = {
+    "raw": "raw step time",
+    "per_token": "per response token",
+    "roofline": "against the roofline",
+    "standardised": "standardised to equal work",
+}
+VERDICT_LABELS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x": "× no value"}
 MOST_TIMERS = 5
 _NONE = ("", "")
+
+
+def comparison_block(content: Content) -> Table:
+    """One row per factor combination and arm, over the steps that both arms have."""
+    frame = content.tables["comparison"]
+    digits = decimals(frame[["baseline_step_s", "arm_step_s"]].min().min())
+    columns = (
+        Column("baseline_step_s", "baseline, s/step", lambda step_s: seconds(step_s, digits)),
+        Column("arm_step_s", "arm, s/step", lambda step_s: seconds(step_s, digits)),
+        Column("baseline_tokens_per_s", "baseline, tokens/s", lambda rate: number(rate, 1)),
+        Column("arm_tokens_per_s", "arm, tokens/s", lambda rate: number(rate, 1)),
+        Column("run_pairs", "runs paired", count),
+        Column("paired_steps", "steps paired", count),
+    )
+    caption = "Seconds and tokens over the paired steps"
+    if factor_names(content.runs):
+        caption += ", one row per factor combination"
+    return frame_table(content, "comparison", columns, caption, corner="arms")
+
+
+def estimates_block(content: Content) -> Table:
+    """One row per factor combination, arm and estimate, with its interval and its basis."""
+    frame = legible(content.tables["estimates"])
+    # One scope for all rows moves to the caption: the table is wide enough.
+    scopes = list(frame["scope"].unique())
+    one_scope = scopes[0] if len(scopes) == 1 and len(frame) > 1 and isinstance(scopes[0], str) else ""
+    columns = (
+        text_column("estimate", "estimate", ESTIMATE_LABELS),
+        Column("value", "speed-up", times),
+        *interval_columns(times),
+        text_column("verdict", "verdict", VERDICT_LABELS),
+        *(() if one_scope else (text_column("scope", "scope"),)),
+        Column("run_pairs", "runs paired", count),
+        Column("paired_steps", "steps paired", count),
+        Column("minimum_detectable_ratio", "least detectable", times),
+        Column("runs_to_resolve", "more runs to resolve", count),
+    )
+    caption = "Four estimates of speed against the baseline"
+    if frame["low"].notna().any():
+        caption += ", with 95% intervals"
+    if one_scope:
+        caption += f" ({one_scope})"
+    return frame_table(content, "estimates", columns, caption, corner="arms", note=_reasons(frame), shown=frame)
+
+
+def _reasons(estimates: pd.DataFrame) -> str:
+    """Why some rows have no value or verdict: each reason once, with its factor combinations."""
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for r in rows_of(estimates):
+        if isinstance(r.why, str) and r.why:
+            places[ESTIMATE_LABELS.get(r.estimate, str(r.estimate)), r.why].append(r.factors)
+    reasons = []
+    for (name, why), keys in places.items():
+        where = [factors_label(key) for key in dict.fromkeys(keys)]
+        at = f" at {join_first(where, MOST_REASONS)}" if len(where) < estimates["factors"].nunique() else ""
+        reasons.append(f"{name}{at}: {why}")
+    more = f"; and {len(reasons) - MOST_REASONS} more, in tables/estimates.csv" if len(reasons) > MOST_REASONS else ""
+    note = f"Why: {'; '.join(reasons[:MOST_REASONS])}{more}." if reasons else ""
+    known = estimates["runs_to_resolve"].notna()
+    if known.any() and (estimates["value"].notna() & ~known).any():
+        note += (
+            ' "More runs to resolve" is computed from the interval. It is blank without an interval, without any'
+            " variation, and above 1,000."
+        )
+    return note.strip()
 
 
 def phase_blocks(content: Content) -> list[Table]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
@@ -9,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.factors import at
-from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of
-from analysis.roofline.setup import DecodeSetup
+from analysis.roofline.floors import Floors, Rows, completions_of, equal_floor_s, floors_of
+from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
+from common.gpus import gpu_of
 from common.messages import join_first
-from common.verdicts import Verdict
+from common.verdicts import Verdict, count_of
 
 GENERATION_S = "generation_s"
 FLOOR_S = "floor_s"
@@ -21,6 +24,13 @@ EQUAL_FLOOR_S = "equal_floor_s"
 FLOOR_BASIS = "floor_basis"
 WEIGHT_S, KV_S, COMPUTE_S = "weight_floor_s", "kv_floor_s", "compute_floor_s"
 LENGTHS, SCALARS, LONGEST = "lengths", "scalars", "longest"
+# The tables have the numbers of more arms and factor combinations.
+MOST_LINES = 8
+BASIS_TEXTS = {
+    LENGTHS: "from the length of each response",
+    SCALARS: "from the logged mean and longest length alone",
+    LONGEST: "from the longest response alone, since their number or mean is unknown",
+}
 
 
 def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None, baseline: str = "") -> pd.DataFrame:
@@ -128,3 +138,52 @@ def _setup_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> I
         yield Verdict("note", "no-floor", text)
     for text, arms in assumed.items():
         yield Verdict("note", "floor-assumes", f"the decode floor of {', '.join(dict.fromkeys(arms))} assumes {text}")
+
+
+def floor_lines(wide: pd.DataFrame, runs: Sequence[Run]) -> list[str]:
+    """What the decode floors assume, once for all arms that share it."""
+    floored = wide["counted"].astype(bool) & wide[FLOOR_S].notna() if FLOOR_S in wide else pd.Series(dtype=bool)
+    if not floored.any():
+        return []
+    setups = {run.run_id: setup_of(run) for run in runs}
+    responses = pd.Series(completions_of(wide, setups)[0], index=wide.index)
+    assumptions: dict[str, list[str]] = defaultdict(list)
+    for (factors, arm), rows in wide.loc[floored, ["run_id", "factors", "arm", FLOOR_BASIS]].groupby(
+        ["factors", "arm"], sort=False
+    ):
+        setup = setups[str(rows["run_id"].iloc[0])]
+        parts = [*_setup_texts(setup), _responses_text(rows, responses[rows.index]), *setup.assumed]
+        assumptions["; ".join(parts)].append(f"{arm}{at(str(factors))}")
+    return [
+        f"The decode floor of {join_first(names, MOST_LINES)} assumes: {text}; dense attention to the whole sequence "
+        "in every layer; no speculative decoding, so each iteration generates one token of every running sequence."
+        for text, names in list(assumptions.items())[:MOST_LINES]
+    ]
+
+
+def _setup_texts(setup: DecodeSetup) -> list[str]:
+    gpu, facts = gpu_of(setup.gpu), setup.facts
+    if gpu is None or facts is None or not setup.number_bytes or not facts.decode_parameters:
+        return []
+    by_sheet = (
+        f"{setup.gpus} × {setup.gpu}, by the data sheet {gpu.bandwidth_tb_s:g} TB/s and "
+        f"{gpu.bf16_tflops:g} TFLOP/s (bf16, dense) each"
+    )
+    return [
+        by_sheet if math.isfinite(gpu.bf16_tflops) else f"a {setup.gpu}, no bound by arithmetic",
+        f"tensor parallel size {setup.tensor_parallel}, so {count_of(setup.replicas or 0, 'replica')}",
+        f"{setup.model} at {count_of(setup.number_bytes, 'byte')} a weight: each iteration of a replica reads the "
+        f"{facts.decode_parameters / 1e9:.2f} billion weights of a token "
+        f"({facts.decode_parameters * setup.number_bytes / 1e9:.2f} GB) once, and "
+        f"{facts.kv_numbers * setup.number_bytes:,} bytes of keys and values for every position before each token",
+    ]
+
+
+def _responses_text(rows: pd.DataFrame, responses: pd.Series) -> str:
+    """The number of responses, and the source of their lengths."""
+    bases = [BASIS_TEXTS[str(basis)] for basis in rows[FLOOR_BASIS].unique()]
+    known = responses[np.isfinite(responses)]
+    count = f"{known.mean():,.6g} responses a step" if len(known) else "the responses of a step"
+    if known.nunique() > 1:
+        count = f"on average {count}"
+    return f"{count}, {', in other steps '.join(bases)}"
