@@ -35,7 +35,7 @@ _USED = [*_KEY, STEPS_LOGGED, "mean_response_length", "max_response_length", PHA
 
 
 def straggler_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, lengths: pd.DataFrame) -> pd.DataFrame:
-    """One row per factor combination and arm, over its counted steps (`wide` from `with_work`); ratios are of sums.
+    """One row per factor combination and arm, over its counted steps (`wide` from `with_floors`); ratios are of sums.
 
     `mean_length` and `max_length`: mean over `length_steps` steps of their mean and longest response, in tokens.
     `straggler_ratio` R = Σ longest / Σ mean; `length_bubble` 1 - 1/R. `tail_share`: the share of decode iterations in

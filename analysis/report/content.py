@@ -43,9 +43,8 @@ from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.samples import read_samples
 from analysis.rewards import reward_verdicts, rewards_table
-from analysis.roofline.floors import floors_of
 from analysis.roofline.waterfall import waterfall_table
-from analysis.roofline.work import with_work, work_verdicts
+from analysis.roofline.work import with_floors
 from analysis.runs import Run, read_runs
 from analysis.speedup import comparison_table, phase_speedups
 from analysis.stragglers import ReducedLengths, counted_lengths, straggler_table
@@ -175,9 +174,7 @@ def read_content(
     wide, more = wide_steps(runs, plan.warmup_steps)
     readable = set(wide["run_id"])
     runs = [run for run in runs if run.run_id in readable]
-    floors = floors_of(wide, runs)
-    wide, of_floors = with_work(wide, runs, floors, plan.baseline), list(work_verdicts(wide, runs, floors))
-    del floors  # thirty arrays over all steps
+    wide, of_floors = with_floors(wide, runs, plan.baseline)
     nodes = nodes_of(runs, results)
     before = with_nodes(before, nodes, plan)
     trees = list(dict.fromkeys(r.tree for r in runs))

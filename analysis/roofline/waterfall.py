@@ -37,7 +37,7 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFrame:
     """The parts of each arm's mean counted step, in seconds, in the order in which they are shown (`COLUMNS`).
 
-    `categories` comes from `category_table`, `wide` from `with_work`. The `math.fsum` of an arm's parts is the mean of
+    `categories` comes from `category_table`, `wide` from `with_floors`. The `math.fsum` of an arm's parts is the mean of
     its `timing_s/step` to the last bit. The steps with a decode floor (`floor_steps` of `steps`) divide generation into
     weights and keys read, or arithmetic where that is more, and the time above the floor. Without such steps it is one
     part. The residual is what is left, and keeps its sign. An arm without timers inside the step has no parts.

@@ -33,18 +33,17 @@ BASIS_TEXTS = {
 }
 
 
-def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None, baseline: str = "") -> pd.DataFrame:
-    """`wide` (analysis/wide.py) with the seconds of generation and their lower bound.
+def with_floors(wide: pd.DataFrame, runs: Sequence[Run], baseline: str = "") -> tuple[pd.DataFrame, list[Verdict]]:
+    """`wide` (analysis/wide.py) with the seconds of generation and their lower bound, and the findings about it.
 
     `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `floor_s`: the decode
     floor (analysis/roofline/decode.py), with the bound that applies: `weight_floor_s` + `kv_floor_s`, or
-    `compute_floor_s` where that is more. It is NaN where a fact is unknown (`work_verdicts` reports it), and in all
-    steps of an arm with a floor above the time: one of its facts is wrong then. `floor_basis` is the data of the floor:
-    `lengths` of all responses, `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: for
-    the same responses on the hardware of the arm `baseline` at the same factors, where the step has its own floor.
-    `found` is `floors_of(wide, runs)`, if it is already computed.
+    `compute_floor_s` where that is more. It is NaN where a fact is unknown, and in all steps of an arm with a floor
+    above the time: one of its facts is wrong then. `floor_basis` is the data of the floor: `lengths` of all responses,
+    `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: for the same responses on the
+    hardware of the arm `baseline` at the same factors, where the step has its own floor.
     """
-    found = found or floors_of(wide, runs)
+    found = floors_of(wide, runs)
     known = found.known & ~found.refused
     floor = found.floor
     parts = {FLOOR_S: floor.floor_s, WEIGHT_S: floor.weight_s, KV_S: floor.kv_s, COMPUTE_S: floor.compute_s}
@@ -53,17 +52,13 @@ def with_work(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = No
     columns[EQUAL_FLOOR_S] = np.where(known & np.isfinite(equal), equal, np.nan)
     by_scalars = np.where(np.isfinite(found.work.total), SCALARS, LONGEST)
     basis = np.where(known, np.where(found.from_lengths, LENGTHS, by_scalars), "")
-    return wide.drop(columns=[c for c in (*columns, FLOOR_BASIS) if c in wide]).assign(
-        **columns, **{FLOOR_BASIS: basis}
-    )
+    # A trainer may log scalars with these names.
+    kept = wide.drop(columns=[c for c in (*columns, FLOOR_BASIS) if c in wide])
+    return kept.assign(**columns, **{FLOOR_BASIS: basis}), list(_verdicts(wide, runs, found))
 
 
-def work_verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors | None = None) -> Iterator[Verdict]:
-    """Reports arms and steps without a decode floor, the floors' assumptions, and contradictory facts.
-
-    `found` is `floors_of(wide, runs)`, if it is already computed.
-    """
-    found = found or floors_of(wide, runs)
+def _verdicts(wide: pd.DataFrame, runs: Sequence[Run], found: Floors) -> Iterator[Verdict]:
+    """Reports arms and steps without a decode floor, the floors' assumptions, and contradictory facts."""
     yield from _setup_verdicts(found.setups, runs)
     counted = wide["counted"].to_numpy(bool)
     for key, rows in wide.groupby(["factors", "arm"], sort=False).indices.items():

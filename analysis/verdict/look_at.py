@@ -14,8 +14,7 @@ from analysis.estimates.bootstrap import confidence_at, students_t
 from analysis.estimates.comparable import comparable
 from analysis.estimates.noise import repetition_of
 from analysis.planned import read_plan
-from analysis.roofline.floors import floors_of
-from analysis.roofline.work import with_work
+from analysis.roofline.work import with_floors
 from analysis.runs import read_runs
 from analysis.speedup import compared
 from analysis.verdict.arm_verdict import NO_SPAN, Span
@@ -32,7 +31,7 @@ def look_at(plan_file: Path, results: Path, run_ids: list[str]) -> LookFile:
     if left_out := [one.text for one in first_of_each_code(verdicts) if one.level == "error"]:
         raise UserError("\n".join(left_out))
     wide, _ = wide_steps(runs, plan.warmup_steps)
-    wide = with_work(wide, runs, floors_of(wide, runs), plan.baseline)
+    wide, _ = with_floors(wide, runs, plan.baseline)
     divisible, _ = comparable(runs, plan, wide)
     found: list[ResolutionInFile] = []
     for factors, arm, pairs in compared(wide, plan, needed()):

@@ -7,7 +7,7 @@ from test_estimates import plan
 from analysis.counted import wide_steps
 from analysis.estimates.equal_work import NO_ONE_ROOF
 from analysis.estimates.speedup_table import estimate_table
-from analysis.roofline.work import with_work
+from analysis.roofline.work import with_floors
 
 LENGTHS = [5001] * 32
 MANY = [2001] * 512
@@ -15,7 +15,7 @@ MANY = [2001] * 512
 
 def estimated(*runs, baseline="a", **columns):
     """The estimates by name, and the counted steps with their floors."""
-    wide = with_work(wide_steps(runs, 2)[0].assign(**columns), runs, baseline=baseline)
+    wide, _ = with_floors(wide_steps(runs, 2)[0].assign(**columns), runs, baseline)
     arms = sorted({run.arm for run in runs}, key=lambda arm: arm != baseline)
     return estimate_table(wide, plan(*arms), resamples=200)[0].set_index("estimate"), wide[wide["counted"]]
 

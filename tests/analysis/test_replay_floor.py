@@ -9,7 +9,7 @@ from roofline_results import PHI, SXM
 from analysis.collect import collect_run
 from analysis.counted import wide_steps
 from analysis.roofline.setup import setup_of
-from analysis.roofline.work import with_work, work_verdicts
+from analysis.roofline.work import with_floors
 from analysis.runs import read_run
 from analysis.steps import write_steps
 
@@ -39,7 +39,7 @@ def replayed(folder, gpus, **held):
 
 
 def floor_s(run):
-    wide = with_work(wide_steps([run], 0)[0], [run])
+    wide = with_floors(wide_steps([run], 0)[0], [run])[0]
     assert set(wide["floor_basis"]) == {"lengths"}, setup_of(run).unknown
     return float(wide["floor_s"].iloc[0])
 
@@ -52,10 +52,10 @@ def test_on_a_gpu_it_is_of_each_completions_length(held, iterations, tmp_path):
 
 def test_on_a_cpu_there_is_none_unless_its_memory_was_measured(tmp_path):
     run = replayed(tmp_path, [])
-    (verdict,) = work_verdicts(wide_steps([run], 0)[0], [run])
+    (verdict,) = with_floors(wide_steps([run], 0)[0], [run])[1]
     assert (verdict.code, "a GPU: it trained on the CPU" in verdict.text) == ("no-floor", True)
     expected = (20 * WEIGHTS + POSITIONS * POSITION) / 25e9
     assert floor_s(replace(run, memory_gb_s=25.0)) == pytest.approx(expected, rel=1e-12)
     # A bandwidth that cannot be: the floor is above the time, and says so.
     slow = replace(run, memory_gb_s=1.0)
-    assert "floor-exceeds-time" in {v.code for v in work_verdicts(wide_steps([slow], 0)[0], [slow])}
+    assert "floor-exceeds-time" in {v.code for v in with_floors(wide_steps([slow], 0)[0], [slow])[1]}

@@ -7,7 +7,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 
 from analysis.counted import wide_steps
 from analysis.planned import PlanRead
-from analysis.roofline.work import with_work
+from analysis.roofline.work import with_floors
 from analysis.stragglers import counted_lengths, straggler_table
 
 
@@ -15,7 +15,7 @@ def table(*runs, warmup=2):
     wide, _ = wide_steps(runs, warmup)
     arms = {run.arm: {} for run in runs}
     plan = PlanRead("made-up", "", next(iter(arms)), arms, warmup, (), {})
-    return straggler_table(with_work(wide, runs), runs, plan, counted_lengths(runs, wide).by_step).set_index("arm")
+    return straggler_table(with_floors(wide, runs)[0], runs, plan, counted_lengths(runs, wide).by_step).set_index("arm")
 
 
 def test_the_article(tmp_path):

@@ -6,7 +6,7 @@ from test_waterfall import waterfall_of
 
 from analysis.counted import wide_steps
 from analysis.planned import PlanRead
-from analysis.roofline.work import with_work
+from analysis.roofline.work import with_floors
 from analysis.stragglers import counted_lengths, straggler_table
 from analysis.suggestions import suggestions
 from common.findings import Finding, LedgerRow, Preflight
@@ -23,7 +23,7 @@ BEFORE = Preflight(
 
 
 def tables(*runs):
-    wide = with_work(wide_steps(runs, 2)[0], runs)
+    wide, _ = with_floors(wide_steps(runs, 2)[0], runs)
     plan = PlanRead("made-up", "", runs[0].arm, {run.arm: {} for run in runs}, 2, (), {})
     waterfall = waterfall_of(wide, list(plan.arms), [run.tree for run in runs])
     return straggler_table(wide, runs, plan, counted_lengths(runs, wide).by_step), waterfall, wide

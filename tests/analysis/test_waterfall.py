@@ -12,7 +12,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 from analysis.counted import wide_steps
 from analysis.phases import category_table, phase_table
 from analysis.roofline.waterfall import waterfall_table
-from analysis.roofline.work import with_work
+from analysis.roofline.work import with_floors
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
 
@@ -24,7 +24,7 @@ def waterfall_of(wide, arms, trees):
 def waterfall(*runs, warmup=2):
     wide, _ = wide_steps(runs, warmup)
     trees = list(dict.fromkeys(run.tree for run in runs))
-    return waterfall_of(with_work(wide, runs), [run.arm for run in runs], trees)
+    return waterfall_of(with_floors(wide, runs)[0], [run.arm for run in runs], trees)
 
 
 def of(table, arm):

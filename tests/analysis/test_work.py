@@ -4,15 +4,15 @@ import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.counted import wide_steps
-from analysis.roofline.work import with_work, work_verdicts
+from analysis.roofline.work import with_floors
 
 
 def worked(*runs, warmup=2):
-    return with_work(wide_steps(runs, warmup)[0], runs)
+    return with_floors(wide_steps(runs, warmup)[0], runs)[0]
 
 
 def codes(*runs, warmup=2):
-    return {v.code: v.text for v in work_verdicts(wide_steps(runs, warmup)[0], runs)}
+    return {v.code: v.text for v in with_floors(wide_steps(runs, warmup)[0], runs)[1]}
 
 
 def test_an_arm_whose_lengths_are_not_published_has_no_floor(tmp_path):
