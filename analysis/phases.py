@@ -48,7 +48,8 @@ def phase_table(
     which label and categorise its phases; all `trees` give the order of phases.
     """
     rows = []
-    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, *_timed(wide))
+    timed_columns = [name for name in wide.columns if name.startswith((PHASE, OWN, ROUNDING))]
+    counted = counted_rows(wide, "factors", "arm", STEPS_LOGGED, *timed_columns)
     paths = [c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)]
     ordered = in_order(paths, trees)
     root = trees[0].root if trees else ""
@@ -83,10 +84,6 @@ def phase_table(
                     }
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _timed(wide: pd.DataFrame) -> list[str]:
-    return [name for name in wide.columns if name.startswith((PHASE, OWN, ROUNDING))]
 
 
 def _mean_rounding_s(group: pd.DataFrame, path: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -164,7 +164,7 @@ def _no_common_steps(wide: pd.DataFrame, factors: str, baseline: str, arm: str) 
 
 
 def comparison_table(
-    wide: pd.DataFrame, plan: PlanRead, refused: Mapping[tuple[str, str], str] | None = None
+    wide: pd.DataFrame, plan: PlanRead, refused: Collection[tuple[str, str]] = ()
 ) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination and arm but the baseline; speed-ups are ratios of sums.
 
@@ -187,7 +187,7 @@ def comparison_table(
         warmup_steps = plan.warmup_steps if plan.step_of == "step" else 0
         row = head | _sums(pairs) | {"warmup_left_out": _fewest_warmup_steps(wide, factors, both, warmup_steps)}
         verdicts += _unpaired_verdicts(wide, pairs, factors, both)
-        if (factors, arm) in (refused or {}):
+        if (factors, arm) in refused:
             row |= dict.fromkeys(RATIOS, math.nan)
         else:
             verdicts += _comparison_verdicts(wide, pairs, row, f"{arm} against {plan.baseline}{at(factors)}")
@@ -274,10 +274,7 @@ def _comparison_verdicts(
 
 
 def phase_speedups(
-    wide: pd.DataFrame,
-    plan: PlanRead,
-    trees: Sequence[TimerTree],
-    refused: Mapping[tuple[str, str], str] | None = None,
+    wide: pd.DataFrame, plan: PlanRead, trees: Sequence[TimerTree], refused: Collection[tuple[str, str]] = ()
 ) -> pd.DataFrame:
     """Per factor combination, arm and phase: mean seconds of both over the paired steps, and their ratio.
 
@@ -297,7 +294,7 @@ def phase_speedups(
             )
             if pd.isna(a) and pd.isna(b):
                 continue
-            gain = (math.nan, math.nan) if (factors, arm) in (refused or {}) else (a - b, ratio(a, b))
+            gain = (math.nan, math.nan) if (factors, arm) in refused else (a - b, ratio(a, b))
             rows.append((factors, plan.baseline, arm, path, label, path.count("/"), a, b, *gain))
     names = ["factors", "baseline", "arm", "path", "label", "depth"]
     return pd.DataFrame(rows, columns=[*names, "baseline_mean_s", "arm_mean_s", "saved_s", "speedup"])

@@ -71,7 +71,6 @@ def explained_table(
     plan: PlanRead,
     comparable: Comparable,
     estimates: pd.DataFrame,
-    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """One row per factor combination, explained arm and part of its raw ratio (columns: `COLUMNS`).
 
@@ -95,7 +94,7 @@ def explained_table(
             here = [run for run in runs if run.factors_key == factors]
             replay, no_replay = replay_sample(wide, here, factors, chains[arm])
             overlap = comparable.throughput_only.get((factors, arm), "")
-            parts = product(pairs, replay, chains[arm], no_replay, overlap, resamples)
+            parts = product(pairs, replay, chains[arm], no_replay, overlap)
             whole = math.log(of_raw["value"])
             rows += [
                 head
@@ -116,7 +115,12 @@ def _sync_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Floats:
 
 
 def product(
-    pairs: pd.DataFrame, replay: StepSample | None, chain: tuple[str, ...], no_replay: str, overlap: str, resamples: int
+    pairs: pd.DataFrame,
+    replay: StepSample | None,
+    chain: tuple[str, ...],
+    no_replay: str,
+    overlap: str,
+    resamples: int = RESAMPLES,
 ) -> list[dict[str, Any]]:
     """The rows of all parts of one arm at one factor combination, from `paired_steps` with `sync_s`, and its replays.
 

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.arm import estimates
-from analysis.estimates.bootstrap import RESAMPLES
 from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.factors import factors_label
@@ -31,7 +30,7 @@ Setting = tuple[str, str]
 """An arm and its factor combination."""
 
 
-def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, resamples: int = RESAMPLES) -> pd.DataFrame:
+def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
     """One row per setting (arm and factors) by its seconds a step; settings of one `workload` rank together.
 
     Empty where an arm trains, and for fewer than three settings. `ratio` is a setting's seconds divided by those of the
@@ -47,7 +46,7 @@ def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead, resam
     ranked: list[dict[str, Any]] = []
     if sum(map(len, groups.values())) >= LEAST:
         for workload, settings in groups.items():
-            ranked += _ranked(workload, settings, runs, resamples)
+            ranked += _ranked(workload, settings, runs)
     return pd.DataFrame(ranked, columns=COLUMNS)
 
 
@@ -58,9 +57,7 @@ def _of_workload(factors: str) -> str:
     return json.dumps(shared, sort_keys=True, ensure_ascii=False) if shared else ""
 
 
-def _ranked(
-    workload: str, settings: Mapping[Setting, pd.DataFrame], runs: Sequence[Run], resamples: int
-) -> list[dict[str, Any]]:
+def _ranked(workload: str, settings: Mapping[Setting, pd.DataFrame], runs: Sequence[Run]) -> list[dict[str, Any]]:
     common = _common_steps(settings)
     means = {setting: float(rows[STEP].mean()) for setting, rows in common.items()}
     order = sorted(settings, key=lambda setting: means[setting])
@@ -83,7 +80,7 @@ def _ranked(
         if setting == first:
             row |= {"ratio": 1.0, "low": math.nan, "high": math.nan, "verdict": FIRST, "why": ""}
         else:
-            row |= _against(settings[first], rows, other, resamples)
+            row |= _against(settings[first], rows, other)
         found.append(row)
     return found
 
@@ -101,7 +98,7 @@ def _tokens_per_s(rows: pd.DataFrame) -> float:
     return float(known[TOKENS].sum() / known[STEP].sum()) if len(known) else math.nan
 
 
-def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str, resamples: int) -> dict[str, Any]:
+def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str) -> dict[str, Any]:
     """A setting's seconds divided by those of the first, with the interval."""
     names = [name for name in (STEP, ROUNDING + "step", TOKENS, LONGEST) if name in rows]
     pairs = rows[[*_KEY, *names]].merge(first[[*_KEY, *names]], on=_KEY, suffixes=("_a", "_b")).sort_values(_KEY)
@@ -114,7 +111,7 @@ def _against(first: pd.DataFrame, rows: pd.DataFrame, other: str, resamples: int
     if why:
         nothing = dict.fromkeys(("ratio", "low", "high"), math.nan)
         return {**nothing, "verdict": UNKNOWN, "why": f"ran with {why}" if other else why}
-    raw = next(row for row in estimates(pairs, resamples=resamples) if row["estimate"] == "raw")
+    raw = next(row for row in estimates(pairs) if row["estimate"] == "raw")
     verdict = SLOWER if raw["verdict"] == "+" else UNRESOLVED
     return {"ratio": raw["value"], "low": raw["low"], "high": raw["high"], "verdict": verdict, "why": raw["why"]}
 

@@ -30,6 +30,7 @@ PANEL_WIDTH = 185
 _ENDS = "length(datum.label) > 22 ? slice(datum.label, 0, 9) + '…' + slice(datum.label, -12) : datum.label"
 MAX_LINES = 8
 MAX_POINTS = 300
+BINS = 40
 LEAST_RUNS = 3
 """An interval over two runs spans nine standard deviations to either side: it would hide the curve."""
 COLUMNS = ["arm", "line", "step", "value", "low", "high", "counted"]
@@ -297,7 +298,7 @@ def _counted_first(frame: pd.DataFrame, point: list[str]) -> pd.DataFrame:
     return frame[frame["counted"] | ~frame.groupby(point)["counted"].transform("any")]
 
 
-def length_histogram(lengths: pd.DataFrame, bins: int = 40) -> pd.DataFrame:
+def length_histogram(lengths: pd.DataFrame) -> pd.DataFrame:
     """Share of an arm's responses by length (`ReducedLengths.counts`), in bins that all arms share.
 
     Columns: arm, start, end, share.
@@ -309,7 +310,7 @@ def length_histogram(lengths: pd.DataFrame, bins: int = 40) -> pd.DataFrame:
         return pd.DataFrame(columns=names)
     low, high = float(lengths["value"].min()), float(lengths["value"].max())
     # Lengths are whole tokens: a fractional bin would have alternating numbers of lengths.
-    width = max(1, math.ceil((high - low + 1) / bins))
+    width = max(1, math.ceil((high - low + 1) / BINS))
     edges = np.arange(math.floor(low), high + 1 + width, width)
     parts = []
     for arm, group in lengths.groupby("arm", sort=False):

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
+from scipy.special import stdtr  # type: ignore[import-untyped]
+
+from analysis.estimates.bootstrap import students_t
 
 FALSE_MARKS = 0.05
 LEAST = 3
@@ -72,14 +74,9 @@ def difference(a: Level, b: Level) -> Difference:
     reach = np.inf
     if freedom > 0:
         error = (squares / freedom * (1 / a.points + 1 / b.points)) ** 0.5
-        reach = t_quantile(0.975, freedom) * error
+        reach = students_t(freedom) * error
     value = b.mean - a.mean
     return Difference(value, value - reach, value + reach)
-
-
-def t_quantile(share: float, freedom: int) -> float:
-    """Of Student's t distribution; scipy.stats would take as long to load as all else."""
-    return float(stdtrit(freedom, share))
 
 
 def _level(values: Values, begin: int, end: int) -> Level:

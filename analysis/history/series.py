@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from analysis.estimates.bootstrap import students_t
 from analysis.factors import factors_label
-from analysis.history.changes import LEAST, Difference, Level, difference, levels_of, t_quantile
+from analysis.history.changes import LEAST, Difference, Level, difference, levels_of
 from analysis.history.experiments import FinishedExperiment
 from common.verdicts import HistoryFile, RunInReport, SeriesInHistory, count_of
 
@@ -136,7 +137,7 @@ class Series:
         logs = [np.log([point.value for point in points]) for points in groups]
         freedom = len(self.points) - len(groups)
         squares = sum(float(((one - one.mean()) ** 2).sum()) for one in logs)
-        reach = t_quantile(1 - 0.025 / max(1, len(groups) - 1), freedom) if freedom > 0 else math.inf
+        reach = students_t(freedom, 1 - 0.025 / max(1, len(groups) - 1)) if freedom > 0 else math.inf
         sign = 1 if QUANTITIES[self.quantity].more_is_slower else -1
         found = []
         for i, (points, own) in enumerate(zip(groups, logs, strict=True)):
@@ -309,7 +310,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float, float]:
     mean = float(logs.mean())
     if len(logs) == 1:
         return math.exp(mean), math.nan, math.nan
-    reach = t_quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / len(logs) ** 0.5
+    reach = students_t(len(logs) - 1) * float(logs.std(ddof=1)) / len(logs) ** 0.5
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 

@@ -79,10 +79,6 @@ class Resolution:
     more: int
     """The further pairs that are likely to resolve it, at most those that are left; 0 where none is to be run."""
 
-    @property
-    def resolved(self) -> bool:
-        return self.verdict in "+-="
-
 
 def sequential_verdict(pairs: pd.DataFrame, until: float, most: int, overlap: str = "") -> Resolution:
     """The verdict of one arm at one factor combination after the pairs of runs that are finished, as a pure function.

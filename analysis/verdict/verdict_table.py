@@ -30,8 +30,8 @@ VERDICT_NAMES = {"+": "faster", "-": "slower", "=": "equal", "~": "not resolved"
 def verdict_table(
     comparison: pd.DataFrame,
     plan: PlanRead,
-    preflight: Preflight | None = None,
-    estimates: pd.DataFrame | None = None,
+    preflight: Preflight | None,
+    estimates: pd.DataFrame,
     gate: pd.DataFrame | None = None,
     disturbed: Sequence[Finding] = (),
 ) -> list[ArmVerdict]:
@@ -43,7 +43,7 @@ def verdict_table(
     verdicts = []
     for arm in plan.arms:
         rows = comparison[comparison["arm"] == arm]
-        of_arm = estimates[estimates["arm"] == arm] if estimates is not None else rows.head(0)
+        of_arm = estimates[estimates["arm"] == arm]
         if rows.empty or of_arm.empty or repetition_of(plan, arm):
             continue
         claims = []

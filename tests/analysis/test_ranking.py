@@ -47,7 +47,7 @@ def setting(arm, mean_s, seeds=3, steps=10, spread=0.02, lengths=20, **factors):
 
 def ranked(*frames, **trainers):
     wide = pd.concat(frames, ignore_index=True)
-    return ranking_table(wide, [], plan(**trainers or {"vllm": "replay", "sglang": "replay"}), 400)
+    return ranking_table(wide, [], plan(**trainers or {"vllm": "replay", "sglang": "replay"}))
 
 
 EAGER, AT_ONCE = "arms.vllm.options.engine.enforce_eager", "arms.sglang.options.engine.max_running_requests"
