@@ -1,17 +1,26 @@
-"""Writes factor combinations for people."""
+"""Writes factor combinations: as the key that tables have, and for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def factors_key(factors: Mapping[str, Any]) -> str:
+    """A factor combination, its values by dotted path, as canonical JSON; empty without factors."""
+    return json.dumps(dict(factors), sort_keys=True, ensure_ascii=False) if factors else ""
+
+
+def factors_of(key: str) -> dict[str, Any]:
+    """The factor combination of a key."""
+    factors: dict[str, Any] = json.loads(key) if key else {}
+    return factors
+
+
 def factors_label(key: str) -> str:
-    """A factor combination for people: `temperature = 0.9, num_generations = 8`."""
-    if not key:
-        return ""
-    factors: dict[str, Any] = json.loads(key)
+    """A factor combination for people: `temperature = 0.9, num_generations = 8`; empty without factors."""
+    factors = factors_of(key)
     names = short_names(list(factors))
     return ", ".join(f"{names[path]} = {value}" for path, value in factors.items())
 

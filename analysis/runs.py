@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.factors import factors_key
 from analysis.planned import PlanRead
 from analysis.steps import read_steps
 from common.contracts import DoneFile, ImportedFile, SpecFile, read_file
@@ -104,8 +105,8 @@ class Run:
 
     @property
     def factors_key(self) -> str:
-        """The run's factors as canonical JSON, empty without a sweep."""
-        return json.dumps(self.factors, sort_keys=True, ensure_ascii=False) if self.factors else ""
+        """The run's factors as tables have them, empty without a sweep."""
+        return factors_key(self.factors)
 
 
 def rows_of(frame: pd.DataFrame) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import pandas as pd
 from analysis.estimates.arm import estimates
 from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import LONGEST, STEP
-from analysis.factors import factors_label
+from analysis.factors import factors_key, factors_label, factors_of
 from analysis.planned import PlanRead
 from analysis.runs import Run, rows_of
 from analysis.speedup import TOKENS
@@ -52,9 +51,7 @@ def ranking_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd
 
 def _of_workload(factors: str) -> str:
     """The factors of the workload, which all arms share; another value is other work."""
-    swept: dict[str, Any] = json.loads(factors) if factors else {}
-    shared = {path: value for path, value in swept.items() if path.startswith("workload.")}
-    return json.dumps(shared, sort_keys=True, ensure_ascii=False) if shared else ""
+    return factors_key({path: value for path, value in factors_of(factors).items() if path.startswith("workload.")})
 
 
 def _ranked(workload: str, settings: Mapping[Setting, pd.DataFrame], runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +13,7 @@ import pandas as pd
 from analysis.estimates.equal_work import EQUAL_WORK
 from analysis.estimates.ranking import FIRST, UNKNOWN
 from analysis.estimates.ranking import UNRESOLVED as NOT_RESOLVED
-from analysis.factors import factors_label, short_names
+from analysis.factors import factors_key, factors_label, factors_of, short_names
 from analysis.figures.drawing import (
     ARM_COLOURS,
     ARM_DASHES,
@@ -52,16 +51,17 @@ NAMES, LETTER = 380, 7
 """Pixels for the names of ranked settings at most, and for a letter: a page's font is wider than Vega assumes."""
 
 
-def _factors(key: str) -> dict[str, Any]:
-    return {name: " ".join(str(value).split()) for name, value in json.loads(key).items()} if key else {}
+def _texts(key: str) -> dict[str, str]:
+    """A factor combination's values in one line each."""
+    return {path: " ".join(str(value).split()) for path, value in factors_of(key).items()}
 
 
 def swept(keys: Sequence[str]) -> dict[str, list[str]]:
     """The factors with more than one value, each with its values in order: numbers by size, texts as they come."""
     values: dict[str, dict[str, Any]] = {}
     for key in keys:
-        texts = _factors(key)
-        for name, value in (json.loads(key) if key else {}).items():
+        texts = _texts(key)
+        for name, value in factors_of(key).items():
             values.setdefault(name, {}).setdefault(texts[name], value)
     levels = {}
     for name, texts in values.items():
@@ -90,7 +90,7 @@ def sweep_figures(estimates: pd.DataFrame, plan: PlanRead) -> list[Figure]:
     across = max(levels, key=lambda path: len(levels[path]))
     names, rest = short_names(list(levels)), [path for path in levels if path != across]
     frame = every[every["estimate"].isin(shown)]
-    values = [_factors(key) for key in frame["factors"]]
+    values = [_texts(key) for key in frame["factors"]]
     frame = frame.assign(
         x=pd.Series([v.get(across) for v in values], index=frame.index, dtype=object),
         rest=[", ".join(f"{names[path]} = {v[path]}" for path in rest if path in v) for v in values],
@@ -214,8 +214,8 @@ def ranking_figure(ranking: pd.DataFrame, plan: PlanRead) -> Figure | None:
 
 def _setting_name(row: Any, one_arm: bool) -> str:
     """An arm and its own options, or with one arm only the options; the panel's name has the workload's."""
-    own = {name: value for name, value in _factors(row.factors).items() if not name.startswith("workload.")}
-    key = json.dumps(own) if own else ""
+    own = {path: value for path, value in _texts(row.factors).items() if not path.startswith("workload.")}
+    key = factors_key(own)
     return factors_label(key) if one_arm and own else panel_name(row.arm, key)
 
 

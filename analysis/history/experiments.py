@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.factors import factors_of
 from analysis.verdict.arm_verdict import is_too_wide
 from common.contracts import DoneFile, ImportedFile, PlanFile, SpecFile, read_file
 from common.errors import UserError
@@ -182,6 +183,6 @@ def _ratios(report: ReportFile) -> Iterator[PastRatio]:
     for row in report["tables"]["estimates"]:
         if row["estimate"] in RATIOS and row["value"] is not None:
             low, high = (math.nan if row[end] is None else float(row[end]) for end in ("low", "high"))
-            factors = json.loads(row["factors"]) if row["factors"] else {}
             if not is_too_wide(row["value"], low, high):
-                yield PastRatio(RATIOS[row["estimate"]], str(row["arm"]), factors, float(row["value"]), low, high)
+                of = RATIOS[row["estimate"]], str(row["arm"]), factors_of(row["factors"])
+                yield PastRatio(*of, float(row["value"]), low, high)

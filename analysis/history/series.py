@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.estimates.bootstrap import students_t
-from analysis.factors import factors_label
+from analysis.factors import factors_key, factors_label
 from analysis.history.changes import LEAST, Difference, Level, difference, levels_of
 from analysis.history.experiments import FinishedExperiment
 from common.verdicts import HistoryFile, RunInReport, SeriesInHistory, count_of
@@ -294,7 +293,7 @@ def _side(run: RunInReport) -> str:
 
 
 def _factors(factors: Mapping[str, Any]) -> str:
-    return factors_label(json.dumps(dict(factors), sort_keys=True, ensure_ascii=False)) if factors else ""
+    return factors_label(factors_key(factors))
 
 
 def _point(experiment: FinishedExperiment, runs: Sequence[RunInReport], value: float, low: float, high: float) -> Point:

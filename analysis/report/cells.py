@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.factors import short_names
+from analysis.factors import factors_of, short_names
 from analysis.verdict.arm_verdict import ratio_text
 from common.dotted import as_text
 
@@ -206,8 +205,7 @@ def factor_names(runs: Sequence[Run]) -> dict[str, str]:
 
 def _factor_cells(key: str, names: dict[str, str]) -> tuple[Cell, ...]:
     """A factor combination's values, one cell for each swept option, so that a table sorts by each."""
-    values: dict[str, Any] = json.loads(key) if key else {}
-    cells = []
+    values, cells = factors_of(key), []
     for value in (values.get(path, "") for path in names):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         cells.append(Cell(str(value), in_full(value)) if is_number else Cell(as_text(value)))
