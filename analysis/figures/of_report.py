@@ -19,21 +19,24 @@ from analysis.wide import PHASE
 
 def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.DataFrame) -> list[Figure]:
     """The figures of a report's tables and lengths (`Content`), in order, without those that have no data."""
-    wide, estimates, noise = tables["steps"], tables["estimates"], tables["noise"]
+    wide, estimates = tables["steps"], tables["estimates"]
     if not len(wide):
         return []
-    rate_names = ("tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step")
-    rate = (wide.get("response_tokens", math.nan) / wide[PHASE + "step"]).where(wide[PHASE + "step"] > 0)
     made = [
-        estimates_figure(estimates, plan, noise),
+        estimates_figure(estimates, plan, tables["noise"]),
         waterfall_figure(tables["waterfall"]),
         phase_bars(category_table(tables["phases"], "step")),
-        paired_figure(wide, plan, estimates),
-        over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
-        length_figure(wide, plan, lengths),
-        *reward_figures(wide, plan, tables["rewards"]),
-        over_steps(wide.assign(tokens_per_s=rate), plan, *rate_names),
-        *sweep_figures(estimates, plan),
-        ranking_figure(tables["ranking"], plan),
     ]
+    # One step needs no figure over the steps.
+    if wide["run_id"].duplicated().any():
+        rate_names = ("tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step")
+        rate = (wide.get("response_tokens", math.nan) / wide[PHASE + "step"]).where(wide[PHASE + "step"] > 0)
+        made += [
+            paired_figure(wide, plan, estimates),
+            over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
+            length_figure(wide, plan, lengths),
+            *reward_figures(wide, plan, tables["rewards"]),
+            over_steps(wide.assign(tokens_per_s=rate), plan, *rate_names),
+        ]
+    made += [*sweep_figures(estimates, plan), ranking_figure(tables["ranking"], plan)]
     return [figure for figure in made if figure is not None]

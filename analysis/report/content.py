@@ -59,9 +59,6 @@ from trainers.timers.tree import TimerTree
 if TYPE_CHECKING:
     from analysis.figures.drawing import Figure
 
-# The names, or their beginnings, of the figures over the steps: one step needs none.
-OVER_STEPS = ("paired-steps", "step-time", "response-length", "reward", "tokens-per-second")
-
 
 @dataclass(frozen=True)
 class Rest:
@@ -116,13 +113,11 @@ class Content:
 
     @cached_property
     def figures(self) -> list[Figure]:
-        """The figures, drawn on first use; those over the steps only where a run has several."""
+        """The figures, drawn on first use."""
         # Altair takes a second to load, and a verdict needs no figure.
         from analysis.figures.of_report import figures_of
 
-        several = bool((self.tables["steps"].groupby("run_id").size() > 1).any())
-        drawn = figures_of(self.plan, self.tables, self.lengths)
-        return [figure for figure in drawn if several or not figure.name.startswith(OVER_STEPS)]
+        return figures_of(self.plan, self.tables, self.lengths)
 
     @property
     def verdict_file(self) -> VerdictFile:

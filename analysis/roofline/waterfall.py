@@ -37,8 +37,8 @@ _LABELS: Mapping[str, tuple[str, str]] = {
 def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFrame:
     """The parts of each arm's mean counted step, in seconds, in the order in which they are shown (`COLUMNS`).
 
-    `categories` comes from `category_table`, `wide` from `with_floors`. The `math.fsum` of an arm's parts is the mean of
-    its `timing_s/step` to the last bit. The steps with a decode floor (`floor_steps` of `steps`) divide generation into
+    `categories` comes from `category_table`, `wide` from `with_floors`. An arm's parts sum to the mean of its
+    `timing_s/step`. The steps with a decode floor (`floor_steps` of `steps`) divide generation into
     weights and keys read, or arithmetic where that is more, and the time above the floor. Without such steps it is one
     part. The residual is what is left, and keeps its sign. An arm without timers inside the step has no parts.
     """
@@ -52,7 +52,8 @@ def waterfall_table(wide: pd.DataFrame, categories: pd.DataFrame) -> pd.DataFram
         parts, floor_steps = _generation_parts(seconds.pop("generation", None), group)
         timed = [category for category in CATEGORIES if category in seconds]
         parts |= {category.replace(" ", "_"): seconds[category] for category in timed}
-        parts = with_rest(parts, RESIDUAL, mean_of(group[PHASE + "step"], steps_per_row(group)))
+        step_s = mean_of(group[PHASE + "step"], steps_per_row(group))
+        parts[RESIDUAL] = math.fsum([step_s, *(-s for s in parts.values())])
         rows += [
             (factors, arm, part, _LABELS[part][0], s, _LABELS[part][1], int(steps_per_row(group).sum()), floor_steps)
             for part, s in parts.items()
@@ -78,17 +79,5 @@ def _generation_parts(generation_s: float | None, steps: pd.DataFrame) -> tuple[
     }
     sums = {part: math.fsum(values * weights) for part, values in of.items()}
     parts = {part: generation_s * s / total for part, s in sums.items() if s > 0}
-    return with_rest(parts, "framework_gap", generation_s), int(weights.sum())
-
-
-def with_rest(parts: Mapping[str, float], name: str, total: float) -> dict[str, float]:
-    """The parts and, as `name`, the rest of the total: `math.fsum` of all is the total, to the last bit.
-
-    Where no rest gives exactly the total, one part changes by a unit in its last place.
-    """
-    for adjusted in (parts, *({**parts, part: math.nextafter(s, math.inf)} for part, s in parts.items())):
-        rest = math.fsum([total, *(-s for s in adjusted.values())])
-        for candidate in (rest, math.nextafter(rest, math.inf), math.nextafter(rest, -math.inf)):
-            if math.fsum([*adjusted.values(), candidate]) == total:
-                return {**adjusted, name: candidate}
-    return {**parts, name: math.fsum([total, *(-s for s in parts.values())])}
+    parts["framework_gap"] = math.fsum([generation_s, *(-s for s in parts.values())])
+    return parts, int(weights.sum())
