@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.estimates.equal_work import FLOOR, FLOOR_BASIS, GENERATION, LONGEST, STEP
-from analysis.speedup import TOKENS
+from analysis.pairs import TOKENS
 
 Floats = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.estimates.arm import estimates
 from analysis.estimates.bootstrap import students_t
 from analysis.estimates.equal_work import LONGEST, STEP
-from analysis.speedup import TOKENS
+from analysis.pairs import TOKENS
 from analysis.verdict.claim import claim_from, direction, equal_within
 from analysis.verdict.look_at import sequential_verdict
 from bench.coverage import share_line

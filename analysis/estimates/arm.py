@@ -32,7 +32,7 @@ from analysis.estimates.equal_work import (
     log_side,
     paired,
 )
-from analysis.speedup import MEAN_LENGTH, TOKENS, disagrees
+from analysis.pairs import MEAN_LENGTH, TOKENS, disagrees
 from analysis.wide import ROUNDING
 from analysis.windows import pair_weights
 from trainers.registry import discards

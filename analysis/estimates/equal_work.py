@@ -21,13 +21,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
-from analysis.speedup import MEAN_LENGTH, TOKENS
+from analysis.pairs import MEAN_LENGTH, TOKENS
 from analysis.wide import PHASE, threw_away
 from analysis.windows import pair_weights
 from common.verdicts import count_of
 
 Row = dict[str, Any]
-"""One estimate of one arm (columns: speedup_table.py)."""
+"""One estimate of one arm (columns: estimate_table.py)."""
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
 EQUAL_WORK = ("standardised", "roofline")

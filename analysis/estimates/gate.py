@@ -13,7 +13,7 @@ from analysis.estimates.noise import repetition_of
 from analysis.factors import at
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
-from analysis.speedup import compared
+from analysis.pairs import compared
 from analysis.windows import mean_of, pair_weights
 from common.verdicts import Verdict, count_of
 

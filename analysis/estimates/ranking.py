@@ -14,7 +14,7 @@ from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.factors import factors_key, factors_label, factors_of
 from analysis.planned import PlanRead
 from analysis.runs import Run, rows_of
-from analysis.speedup import TOKENS
+from analysis.pairs import TOKENS
 from analysis.wide import ROUNDING, counted_rows
 
 COLUMNS = [

@@ -14,7 +14,7 @@ from analysis.estimates.equal_work import GENERATION, LONGEST
 from analysis.factors import at
 from analysis.planned import PlanRead
 from analysis.runs import Run
-from analysis.speedup import MEAN_LENGTH, TOKENS
+from analysis.pairs import MEAN_LENGTH, TOKENS
 from analysis.wide import counted_rows
 from common.verdicts import Verdict
 

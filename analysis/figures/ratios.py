@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.arm import ONE_PAIR, WITHIN
-from analysis.estimates.speedup_table import legible
+from analysis.estimates.estimate_table import legible
 from analysis.figures.drawing import (
     GREY,
     WIDTH,

@@ -15,7 +15,7 @@ import yaml
 
 from analysis.attempts import RELATIVE_TOLERANCE
 from analysis.collect import in_the_tree, timer_verdicts
-from analysis.imports.added_steps import (
+from analysis.imports.step_checks import (
     add_time_between,
     clock_verdicts,
     drop_foreign_windows,

@@ -18,7 +18,7 @@ from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repetition_of
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
-from analysis.estimates.speedup_table import estimate_table
+from analysis.estimates.estimate_table import estimate_table
 from analysis.fairness import (
     Setting,
     config_settings,
@@ -46,7 +46,7 @@ from analysis.rewards import reward_verdicts, rewards_table
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_floors
 from analysis.runs import Run, read_runs
-from analysis.speedup import comparison_table, phase_speedups
+from analysis.pairs import comparison_table, phase_speedups
 from analysis.stragglers import ReducedLengths, counted_lengths, straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.verdict.arm_verdict import ArmVerdict

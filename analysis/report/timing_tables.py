@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.speedup_table import legible
+from analysis.estimates.estimate_table import legible
 from analysis.factors import factors_label
 from analysis.phases import RESIDUAL, shown_phase
 from analysis.report.cells import (

@@ -23,13 +23,13 @@ FLOOR_S = "floor_s"
 EQUAL_FLOOR_S = "equal_floor_s"
 FLOOR_BASIS = "floor_basis"
 WEIGHT_S, KV_S, COMPUTE_S = "weight_floor_s", "kv_floor_s", "compute_floor_s"
-LENGTHS, SCALARS, LONGEST = "lengths", "scalars", "longest"
+BY_LENGTHS, BY_SCALARS, BY_LONGEST = "lengths", "scalars", "longest"
 # The tables have the numbers of more arms and factor combinations.
 MOST_LINES = 8
 BASIS_TEXTS = {
-    LENGTHS: "from the length of each response",
-    SCALARS: "from the logged mean and longest length alone",
-    LONGEST: "from the longest response alone, since their number or mean is unknown",
+    BY_LENGTHS: "from the length of each response",
+    BY_SCALARS: "from the logged mean and longest length alone",
+    BY_LONGEST: "from the longest response alone, since their number or mean is unknown",
 }
 
 
@@ -50,8 +50,8 @@ def with_floors(wide: pd.DataFrame, runs: Sequence[Run], baseline: str = "") -> 
     columns = {GENERATION_S: found.generation_s} | {n: np.where(known, v, np.nan) for n, v in parts.items()}
     equal = equal_floor_s(wide, found, baseline)
     columns[EQUAL_FLOOR_S] = np.where(known & np.isfinite(equal), equal, np.nan)
-    by_scalars = np.where(np.isfinite(found.work.total), SCALARS, LONGEST)
-    basis = np.where(known, np.where(found.from_lengths, LENGTHS, by_scalars), "")
+    by_scalars = np.where(np.isfinite(found.work.total), BY_SCALARS, BY_LONGEST)
+    basis = np.where(known, np.where(found.from_lengths, BY_LENGTHS, by_scalars), "")
     # A trainer may log scalars with these names.
     kept = wide.drop(columns=[c for c in (*columns, FLOOR_BASIS) if c in wide])
     return kept.assign(**columns, **{FLOOR_BASIS: basis}), list(_verdicts(wide, runs, found))

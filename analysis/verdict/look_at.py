@@ -16,7 +16,7 @@ from analysis.estimates.noise import repetition_of
 from analysis.planned import read_plan
 from analysis.roofline.work import with_floors
 from analysis.runs import read_runs
-from analysis.speedup import compared
+from analysis.pairs import compared
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 from analysis.verdict.claim import Claim, claim_from, equal_within
 from common.contracts import LookFile, ResolutionInFile

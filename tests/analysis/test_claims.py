@@ -10,7 +10,7 @@ from test_estimates import arm_rows
 from test_verdict import EQUAL, UNEQUAL, UNKNOWN, claim, engines, ledger_row, said
 
 from analysis.estimates.arm import ROUNDED
-from analysis.speedup import COMPARISON_COLUMNS
+from analysis.pairs import COMPARISON_COLUMNS
 from analysis.verdict import caveats as sentences
 from analysis.verdict.verdict_table import _remedies
 from common.findings import COMPARED, Preflight

@@ -9,7 +9,7 @@ import pytest
 from analysis.estimates.arm import FIT_BIAS, FIT_BIAS_WITH_ALL_LENGTHS, ONE_PAIR
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import ESTIMATES, paired
-from analysis.estimates.speedup_table import estimate_table
+from analysis.estimates.estimate_table import estimate_table
 from analysis.planned import PlanRead
 
 STEP = "timing_s/step"

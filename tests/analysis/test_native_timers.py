@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.imports.added_steps import add_time_between, clock_verdicts
+from analysis.imports.step_checks import add_time_between, clock_verdicts
 from analysis.steps import ChosenStep
 from trainers.logs.record import STEPS_LOGGED, StepRecord
 from trainers.registry import tree_for

@@ -10,7 +10,7 @@ from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, w
 
 from analysis.counted import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP, wide_steps
 from analysis.planned import PlanRead
-from analysis.speedup import comparison_table
+from analysis.pairs import comparison_table
 from analysis.wide import wide_run
 
 

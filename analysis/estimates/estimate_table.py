@@ -17,7 +17,7 @@ from analysis.estimates.equal_work import ESTIMATES, Row, discarded
 from analysis.estimates.noise import noise_bands, repetition_of
 from analysis.factors import at
 from analysis.planned import PlanRead
-from analysis.speedup import compared
+from analysis.pairs import compared
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict
 

@@ -1,4 +1,4 @@
-"""Adds the time between an imported run's steps, and reports holes and clock jumps."""
+"""Checks an imported run's steps (holes, clock jumps, pauses), and adds the time between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares each arm with the baseline over the steps that both have."""
+"""Pairs each arm's steps with the baseline's, and makes the tables `comparison` and `phase_speedups` of the pairs."""
 
 from __future__ import annotations
 
