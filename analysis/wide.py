@@ -26,8 +26,6 @@ PHASE = "timing_s/"
 OWN = "own_s/"
 ROUNDING = "rounding/"
 REWARD = "reward"
-SINGLE_REWARD = "reward-of-"
-"""Prefix of the names of the figures of single rewards."""
 SAMPLES_S = "outside_step_s/samples"
 """The seconds of taking sample completions before the step."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]

@@ -17,8 +17,8 @@ import pandas as pd
 from analysis.estimates.bootstrap import students_t
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, log_ticks, once, panels
 from analysis.planned import PlanRead
-from analysis.rewards import first_of
-from analysis.wide import REWARD, SINGLE_REWARD
+from analysis.rewards import SINGLE_REWARD, first_of
+from analysis.wide import REWARD
 from common.verdicts import count_of
 from trainers.registry import single_rewards
 

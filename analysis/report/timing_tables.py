@@ -132,34 +132,32 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:
     medians = int(rows["steps"].max()) > 1
     heads = ("mean", "median", "own", "own, share") if medians else ("seconds", "own", "own, share")
 
-    own = ("own_mean_s", "own_share")
-    # Label, path, table, its rows by arm, four columns of it ("" is a blank cell), description, depth, kind.
-    lines: list[tuple[str, str, str, Mapping[str, Any], tuple[str, ...], str, int, str]] = []
+    def cells(table: str, of_arm: Mapping[str, Any], columns: tuple[str, ...], rounding: str = "") -> tuple[Cell, ...]:
+        """Four columns of a table for each arm; "" is a blank cell."""
+        shown = columns if medians else (columns[0], *columns[2:])
+        return tuple(_cell(table, of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
+
+    own, made = ("own_mean_s", "own_share"), []
     for path in in_order(rows["path"], content.trees):
         phase = shown_phase(path, content.trees)
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
-        columns: tuple[str, ...] = ("mean_s", "median_s", *(_NONE if path == root else own))
-        lines.append((phase.label, path, "phases", phases[path], columns, phase.description, phase.depth, kind))
+        of_phase = cells("phases", phases[path], ("mean_s", "median_s", *(_NONE if path == root else own)))
+        made.append(TableRow(phase.label, path, of_phase, phase.description, phase.depth, kind))
     text = "The part of the step that no timer covers."
-    lines.append(("Residual", f"({RESIDUAL})", "phases", phases[root], (*_NONE, *own), text, 1, "residual"))
-    columns = (*_NONE, "own_sum_s", "own_sum_share")
-    lines.append(("Sum of own times", "(sum)", "sums", sums, columns, "Equals the mean step.", 0, "total"))
+    residual = cells("phases", phases[root], (*_NONE, *own), "own_rounding_s")
+    made.append(TableRow("Residual", f"({RESIDUAL})", residual, text, 1, "residual"))
+    summed = cells("sums", sums, (*_NONE, "own_sum_s", "own_sum_share"))
+    made.append(TableRow("Sum of own times", "(sum)", summed, "Equals the mean step.", 0, "total"))
     if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
         text = "Logging, checkpoints and data between two steps: this wall clock is in no step."
-        columns = ("between_steps_mean_s", "between_steps_median_s", *_NONE)
-        lines.append(("Between steps", "(between)", "sums", sums, columns, text, 0, "outside"))
-    made = []
-    for label, path, table, of_arm, columns, text, depth, kind in sorted(lines, key=lambda line: line[-1] == "outside"):
-        shown = columns if medians else (columns[0], *columns[2:])
-        rounding = "own_rounding_s" if kind == "residual" else ""
-        cells = (_cell(table, of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
-        made.append(TableRow(label, path, tuple(cells), text, depth, kind))
+        between = cells("sums", sums, ("between_steps_mean_s", "between_steps_median_s", *_NONE))
+        made.append(TableRow("Between steps", "(between)", between, text, 0, "outside"))
     return Table(
         name="phases",
         caption="Seconds per step, by phase and arm" + _at(factors),
         corner="phase",
         heads=heads * len(arms),
-        rows=tuple(made),
+        rows=tuple(sorted(made, key=lambda row: row.kind == "outside")),
         groups=tuple((str(arm), len(heads)) for arm in arms),
         factors=factors_label(factors),
     )
