@@ -70,7 +70,7 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     places = _places(wide)
     generation = category_s(wide, runs, OWN, "generation")
     roof, has_roof = _roofs(wide, setups)
-    completions, declared = completions_of(wide, setups)
+    completions, declared = responses_of(wide, setups)
     of_data = _by_run(wide, {run_id: setup.shortest_prompt or 0 for run_id, setup in setups.items()})
     # The log does not say which prompt had which response, so the shortest prompt counts for all.
     of_step = _column(wide, "prompt_length/min")
@@ -201,18 +201,13 @@ def _roof_of_setup(setup: DecodeSetup) -> Roof | None:
     )
 
 
-def completions_of(wide: pd.DataFrame, setups: Mapping[str, DecodeSetup]) -> tuple[Array, Array]:
-    """Responses of a step by its token counts, otherwise by its settings; and those by its settings."""
+def responses_of(wide: pd.DataFrame, setups: Mapping[str, DecodeSetup]) -> tuple[Array, Array]:
+    """Responses of a step by its tokens (tokens.py), otherwise by its settings; and those by its settings."""
     declared = _by_run(wide, {run_id: setup.completions or np.nan for run_id, setup in setups.items()})
-    mean = _column(wide, "mean_response_length")
-    found = declared
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        by_all = _column(wide, "perf/total_num_tokens") / (mean + _column(wide, "prompt_length/mean"))
-        by_responses = _column(wide, "response_tokens") / mean
-        for quotient in (by_responses, by_all):
-            whole = np.rint(quotient)
-            found = np.where((whole >= 1) & (np.abs(quotient - whole) < _WHOLE_TO), whole, found)
-    return found, declared
+        quotient = _column(wide, "response_tokens") / _column(wide, "mean_response_length")
+    whole = np.rint(quotient)
+    return np.where((whole >= 1) & (np.abs(quotient - whole) < _WHOLE_TO), whole, declared), declared
 
 
 def _lengths(wide: pd.DataFrame, runs: Sequence[Run], places: Mapping[str, Rows], prompt: Array) -> Work:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.factors import at
-from analysis.roofline.floors import Floors, Rows, completions_of, equal_floor_s, floors_of
+from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of, responses_of
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
 from common.gpus import gpu_of
@@ -141,7 +141,7 @@ def floor_lines(wide: pd.DataFrame, runs: Sequence[Run]) -> list[str]:
     if not floored.any():
         return []
     setups = {run.run_id: setup_of(run) for run in runs}
-    responses = pd.Series(completions_of(wide, setups)[0], index=wide.index)
+    responses = pd.Series(responses_of(wide, setups)[0], index=wide.index)
     assumptions: dict[str, list[str]] = defaultdict(list)
     for (factors, arm), rows in wide.loc[floored, ["run_id", "factors", "arm", FLOOR_BASIS]].groupby(
         ["factors", "arm"], sort=False
