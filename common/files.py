@@ -211,6 +211,14 @@ def write_bytes(path: Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """`write_bytes` of a file that only the user can read."""
+    with atomic_path(path) as part:
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, renamed to `path` at the end."""

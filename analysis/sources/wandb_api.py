@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.errors import UserError
-from common.files import read_json_object
+from common.files import read_json_object, write_private
 from common.retry import interruptible_sleep
 
 RUN_FILE = "run.json"
@@ -124,9 +124,9 @@ def fetch(name: str, folder: Path, calls: _RetriedCalls) -> None:
     for file in calls(lambda: list(run.files(names=list(FILES)))):
         text = calls(lambda file=file: _text_of(file))  # type: ignore[misc]
         about |= {"metadata": json.loads(text)} if file.name == FILES[0] else {"requirements": text.splitlines()}
-    _write_private(folder / RUN_FILE, json.dumps(about))
+    write_private(folder / RUN_FILE, json.dumps(about).encode())
     rows = _fetch_history(run, folder, last_step, calls)
-    _write_private(folder / RUN_FILE, json.dumps(about | {"complete": True, "rows": rows}))
+    write_private(folder / RUN_FILE, json.dumps(about | {"complete": True, "rows": rows}).encode())
 
 
 def _text_of(file: Any) -> str:
@@ -159,18 +159,9 @@ def _fetch_history(run: Any, folder: Path, last_step: int, calls: _RetriedCalls)
                     break
             page = {step: row for step, row in rows.items() if start <= step < start + PAGE}
             rows = {step: row for step, row in rows.items() if step >= start + PAGE}
-            _write_private(parts[start], "".join(json.dumps(page[step]) + "\n" for step in sorted(page)))
+            write_private(parts[start], "".join(json.dumps(page[step]) + "\n" for step in sorted(page)).encode())
             print(f"wandb {run.id}: {min(start + PAGE, last_step + 1)} of {last_step + 1} rows", file=sys.stderr)
     return sum(part.read_text(encoding="utf-8").count("\n") for part in parts.values())
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Writes a file that only the user can read, through a temporary name: it is complete or absent."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    part.replace(path)
 
 
 class _RetriedCalls:

@@ -22,7 +22,7 @@ from typing import Any
 
 from common.contracts import DoneFile
 from common.errors import UserError
-from common.files import ROOT, last_lines, read_json, write_json
+from common.files import ROOT, last_lines, read_json, write_json, write_private
 from common.retry import append_json_line, retry_io
 from node.attempt import exit_code, read_spec
 from node.exit_codes import FAILED, RequeueError, StopRequest
@@ -59,7 +59,8 @@ def keep(spec: Mapping[str, Any], run_folder: Path) -> None:
         raise UserError(f"{script} changed since the run was planned; start snakemake again (nothing was submitted)")
     for start, end, new in sorted(settings["edits"], reverse=True):
         text = text[:start] + new.encode() + text[end:]
-    _write_private(_kept(spec, run_folder), text)
+    # Scripts export keys.
+    write_private(_kept(spec, run_folder), text)
 
 
 def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
@@ -124,7 +125,7 @@ def prepared(spec: Mapping[str, Any], folder: Path) -> tuple[list[str], Path, di
     if not cwd.is_dir():
         raise UserError(f"options.cwd: no such folder: {cwd}")
     copy, text = folder / script.name, retry_io(_kept(spec, run_folder).read_bytes, _FILES)
-    _write_private(copy, text)
+    write_private(copy, text)
     flags = re.match(rb"#!.*sh[ \t]+(-.+)", text)  # of `#!/bin/bash -l`
     shell = ["bash", *(flags[1].decode().split() if flags is not None else [])]
     command = [*_container(settings, [cwd, folder]), *shell, str(copy), *settings["arguments"]]
@@ -142,14 +143,6 @@ def _from_start(path: str, run_folder: Path) -> Path:
 
 def _kept(spec: Mapping[str, Any], run_folder: Path) -> Path:
     return run_folder / f"script-{spec['fingerprint'][:12]}"
-
-
-def _write_private(path: Path, text: bytes) -> None:
-    """Only the user may read it: scripts export keys."""
-    part = path.with_name(f".{path.name}.part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(text)
-    part.replace(path)
 
 
 def _container(settings: Mapping[str, Any], folders: list[Path]) -> list[str]:
