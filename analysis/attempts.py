@@ -102,7 +102,7 @@ def read_attempts(
             level, code, why = reason
             verdicts.append(Verdict(level, code, f"{run_id}: attempt {number} {why}; left out"))
             continue
-        read = read_attempt(run_dir, folder, run_id, flat)
+        read = attempt_steps(run_dir, folder, run_id, flat)
         verdicts += read.verdicts
         attempts[number] = read.records
     return attempts, verdicts
@@ -122,7 +122,7 @@ def _left_out(folder: Path, number: int, fingerprint: str, done: DoneFile) -> tu
     return None
 
 
-def read_attempt(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -> SourceRead:
+def attempt_steps(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -> SourceRead:
     """An attempt's steps: from metrics.jsonl, and the steps missing there from wandb.
 
     Where both have a step they must agree; the `UserError` names run, step and key.

@@ -18,7 +18,7 @@ from analysis.wide import (
     ROUNDING,
     SAMPLES_S,
     all_rows,
-    in_order,
+    columns_in_order,
 )
 from analysis.windows import first_steps, join_windows
 from common.messages import join_first
@@ -49,7 +49,7 @@ def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, li
         return _counted(runs, 0 if results else warmup_steps)
     parts = [_counted(steps, warmup_steps), _counted(results, 0)]
     wide = pd.concat([part for part, _ in parts], ignore_index=True)
-    return wide[in_order(map(str, wide.columns))], [verdict for _, found in parts for verdict in found]
+    return wide[columns_in_order(map(str, wide.columns))], [verdict for _, found in parts for verdict in found]
 
 
 def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:

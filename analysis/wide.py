@@ -168,7 +168,7 @@ def _truncated_share(scalars: Columns, limit: int | None) -> npt.NDArray[np.floa
     return np.where(longest == most, logged, np.where(shorter, 0.0, np.nan))
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def columns_in_order(names: Iterable[str]) -> list[str]:
     """The names of columns in the order of the table: `KEYS`, the timers, then the others by name."""
     rest = [name for name in names if name not in KEYS]
     timed = [name for prefix in (PHASE, OWN, ROUNDING) for name in rest if name.startswith(prefix)]
@@ -205,7 +205,7 @@ def _stacked(parts: list[Columns]) -> tuple[Columns, list[str], npt.NDArray[np.f
     One block of memory is filled in place, and each part is taken out of the list as soon as it is in there.
     """
     keys = {name: np.concatenate([part[name] for part in parts]) for name in KEYS}
-    names = in_order(dict.fromkeys(name for part in parts for name in part))[len(KEYS) :]
+    names = columns_in_order(dict.fromkeys(name for part in parts for name in part))[len(KEYS) :]
     # Memory that is not written yet takes none.
     values, start = np.empty((len(names), len(keys["step"]))), 0
     while parts:

@@ -149,14 +149,14 @@ def _older_runs(folder: Path, report: ReportFile) -> list[RunInReport]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from analysis.report.provenance import needed, run_in_report
+    from analysis.report.provenance import run_columns, run_in_report
     from trainers.command import as_logged
     from trainers.registry import brings_work
 
     steps = folder / "tables" / "steps.parquet"
     try:
         with pq.ParquetFile(steps) as file:
-            columns = [name for name in ("run_id", "counted", *needed()) if name in file.schema_arrow.names]
+            columns = [name for name in ("run_id", "counted", *run_columns()) if name in file.schema_arrow.names]
             wide: pd.DataFrame = file.read(columns).to_pandas()
     except (OSError, pa.ArrowInvalid) as error:
         text = (str(error).splitlines() or [""])[0]

@@ -206,20 +206,20 @@ def _utc(raw: Any) -> str:
         return ""
 
 
-def needed() -> tuple[str, ...]:
+def run_columns() -> tuple[str, ...]:
     """The columns of tables/steps that `run_in_report` uses."""
     return (STEPS_LOGGED, STEP, TOKENS, *discards())
 
 
 def runs_in_report(runs: Sequence[Run], wide: pd.DataFrame) -> list[RunInReport]:
     """The runs that have counted steps, for report.json."""
-    counted = counted_rows(wide, "run_id", *needed())
+    counted = counted_rows(wide, "run_id", *run_columns())
     by_run = dict(iter(counted.groupby("run_id", sort=False)))
     return [run_in_report(run.run_id, run.spec, run.done, by_run[run.run_id]) for run in runs if run.run_id in by_run]
 
 
 def run_in_report(run_id: str, spec: Mapping[str, Any], done: Mapping[str, Any], counted: pd.DataFrame) -> RunInReport:
-    """One run, from its files and its counted steps (columns: `needed`)."""
+    """One run, from its files and its counted steps (columns: `run_columns`)."""
     workload, text = _workload(spec, done)
     weights = steps_per_row(counted)
     tokens, seconds = counted.get(TOKENS), float((counted[STEP] * weights).sum())
