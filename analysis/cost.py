@@ -40,7 +40,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
     time, steps that no log has, and the first time of steps that were done twice. It also says where `step_gpu_s` is
     not over all counted steps.
     """
-    price, steps = _number(plan.report.get("price_per_gpu_hour")), _number(plan.report.get("to_steps"))
+    price, steps = (float(plan.report.get(key) or math.nan) for key in ("price_per_gpu_hour", "to_steps"))
     currency = str(plan.report.get("currency") or "")
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -89,10 +89,6 @@ def _missing(rows: pd.DataFrame, untimed: pd.DataFrame) -> list[str]:
         f"the first time of {count_of(again, 'step')} done again after a restart": again,
     }
     return [text for text, count in texts.items() if count]
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
 def _positive_s(rows: pd.DataFrame, column: str) -> float:

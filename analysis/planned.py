@@ -87,17 +87,7 @@ class PlanRead:
 def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
     """plan.json, with another baseline where one is given; the `UserError` names the wrong key."""
     raw = read_file(PlanFile, path, "the plan", ("arms", "runs", "fingerprints", "warmup_steps"))
-    arms, runs, fingerprints, warmup = raw["arms"], raw["runs"], raw["fingerprints"], raw["warmup_steps"]
-    if not arms:
-        raise UserError(f"{path}: arms must be an object of at least one arm (got {arms!r})")
-    if not set(runs) <= set(fingerprints):
-        raise UserError(f"{path}: fingerprints must name every run's (got {fingerprints!r})")
-    if warmup < 0:
-        raise UserError(f"{path}: warmup_steps must be a whole number from 0 (got {warmup!r})")
-    same_as = {name: arm["same_as"] for name, arm in arms.items() if arm.get("same_as") is not None}
-    for name, other in same_as.items():
-        if other not in arms or other == name:
-            raise UserError(f"{path}: arm {name} is same_as {other!r}, which must be another of {', '.join(arms)}")
+    arms = raw["arms"]
     chosen = baseline if baseline is not None else raw.get("baseline")
     if chosen not in arms:
         raise UserError(f"the baseline must be one of the arms {', '.join(arms)} (got {chosen!r})")
@@ -106,11 +96,11 @@ def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
         description=str(raw.get("description") or ""),
         baseline=str(chosen),
         arms=arms,
-        warmup_steps=warmup,
-        runs=tuple(dict.fromkeys(runs)),
-        fingerprints={run: str(fingerprints[run]) for run in runs},
+        warmup_steps=raw["warmup_steps"],
+        runs=tuple(raw["runs"]),
+        fingerprints=raw["fingerprints"],
         report=raw.get("report") or {},
-        same_as=same_as,
+        same_as={name: arm["same_as"] for name, arm in arms.items() if arm.get("same_as") is not None},
         until=float(raw.get("until", EQUAL_WITHIN)),
         most=int(raw.get("most", 0)),
     )

@@ -94,18 +94,13 @@ def wide_run(run: Run) -> Columns:
 
 
 class _Grid:
-    """The tidy rows of one kind as tables by name and step, NaN where there is no row.
-
-    `UserError` where a name comes twice in a step.
-    """
+    """The tidy rows of one kind as tables by name and step, NaN where there is no row."""
 
     def __init__(self, tidy: pa.Table, row: npt.NDArray[np.intp], steps: int) -> None:
         name = tidy["name"].combine_chunks()
         codes, column = np.unique(name.indices.to_numpy(), return_inverse=True)
         self.tidy, self.at, self.shape = tidy, (column, row), (len(codes), steps)
         self.names: list[str] = name.dictionary.take(pa.array(codes)).to_pylist()
-        if len(tidy) and np.bincount(column * steps + row).max() > 1:
-            raise UserError("its steps.parquet holds a value twice; collect the run again")
 
     def values(self, column: str) -> npt.NDArray[np.float64]:
         found = np.full(self.shape, np.nan)
