@@ -45,7 +45,7 @@ def made(name: str) -> tuple[str, str]:
     content = _content(name, planned(name))
     pictures = {one.name: one.standalone_svg for one in content.figures}
     picture = pictures[ENTRIES[name][1]].replace(">", PAPER, 1) + "\n"
-    return verdict_markdown(content.every_verdict) or escaped(content.no_comparison), picture
+    return verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison), picture
 
 
 def _content(name: str, plan: Plan) -> Content:

@@ -123,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if content.every_verdict:
-        print_verdict(content.every_verdict)
+    if content.arm_verdicts:
+        print_verdict(content.arm_verdicts)
     if content.no_comparison:
         print(content.no_comparison)
     serious = sum(v.level != "note" for v in content.verdicts)

@@ -78,9 +78,7 @@ class Content:
     runs: list[Run]
     trees: list[TimerTree]
     arm_verdicts: list[ArmVerdict]
-    """Each rival against the baseline."""
-    other_verdicts: list[ArmVerdict]
-    """The arms whose steps are of another kind than the baseline's, each against the first of its kind."""
+    """Each rival against the baseline, then the arms with steps of another kind, each against the first of its kind."""
     read_verdicts: list[Verdict]
     """The verdicts about reading the runs and choosing their steps."""
     preflight: Preflight | None
@@ -125,19 +123,14 @@ class Content:
         return {
             "experiment": self.plan.experiment,
             "baseline": self.plan.baseline,
-            "arms": [one.as_json() for one in self.every_verdict],
+            "arms": [one.as_json() for one in self.arm_verdicts],
             "no_comparison": self.no_comparison,
         }
 
     @property
-    def every_verdict(self) -> list[ArmVerdict]:
-        """The verdicts of the baseline's rivals, then those of the other kinds."""
-        return [*self.arm_verdicts, *self.other_verdicts]
-
-    @property
     def no_comparison(self) -> str:
         """Why there is no verdict, as a sentence; empty when there is one."""
-        if self.every_verdict:
+        if self.arm_verdicts:
             return ""
         arms = list(dict.fromkeys(r.arm for r in self.runs))
         if not arms:
@@ -179,9 +172,8 @@ def read_content(
     gate = gate_table(wide, plan)
     disturbed = [*busy_terms(runs, wide), *node_terms(nodes, plan)]
     arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, disturbed)
-    others = [one for other in plan.of_other_kinds() for one in _verdicts_of(other, runs, wide, before, disturbed)]
-    every = with_engines_alone([*arm_verdicts, *others], plan)
-    arm_verdicts, others = every[: len(arm_verdicts)], every[len(arm_verdicts) :]
+    for other in plan.of_other_kinds():
+        arm_verdicts += _verdicts_of(other, runs, wide, before, disturbed)
     read = [*verdicts, *more]
 
     def rest() -> Rest:
@@ -189,7 +181,7 @@ def read_content(
         answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *slow_node_verdicts(nodes)]
         return _rest(plan, runs, trees, tables, divisible, of_floors, before, results, answered)
 
-    return Content(plan, runs, trees, arm_verdicts, others, read, before, rest)
+    return Content(plan, runs, trees, with_engines_alone(arm_verdicts, plan), read, before, rest)
 
 
 def _rest(

@@ -118,16 +118,16 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
         told.append("--step-seconds was not used: it names a column of a table, and no run was read from one.")
     for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
         _say(line, args)
-    as_markdown = verdict_markdown(content.every_verdict) or escaped(content.no_comparison)
+    as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
     # What flags would add changes nothing where nothing can be compared.
-    lacking = _not_in_logs(arms, content) if content.every_verdict else []
+    lacking = _not_in_logs(arms, content) if content.arm_verdicts else []
     if args.json:
         print(json.dumps(content.verdict_file, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.markdown:
         print(as_markdown)
-    elif content.every_verdict:
-        print_verdict(content.every_verdict, lacking)
+    elif content.arm_verdicts:
+        print_verdict(content.arm_verdicts, lacking)
     else:
         print(content.no_comparison)
     sys.stdout.flush()
