@@ -7,7 +7,7 @@ import ctypes
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,24 +35,22 @@ IN_JSON = (
 )
 
 
-def write_report(content: Content, out: Path) -> list[Path]:
-    """Writes report.html and .md, report.json, verdict.json, tables/ and figures/ under `out`; returns their paths.
+def write_report(content: Content, out: Path) -> None:
+    """Writes report.html and .md, report.json, verdict.json, tables/ and figures/ under `out`.
 
     The page is last: where it exists, the rest does too.
     """
-    written = []
     for name, frame in content.tables.items():
         if len(frame) or name not in OPTIONAL_TABLES:
-            written += write_table(frame, out / "tables" / name)
+            _write_table(frame, out / "tables" / name)
     dump = partial(json.dumps, indent=1, ensure_ascii=False, allow_nan=False)
-    written += _write_texts(
-        out, {"verdict.json": dump(content.verdict_file), "report.json": dump(_report_file(content))}
-    )
+    _write_text(out / "verdict.json", dump(content.verdict_file))
+    _write_text(out / "report.json", dump(_report_file(content)))
     for figure in content.figures:
-        written += [out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.png"]
-        write_bytes(written[-2], figure.standalone_svg.encode())
-        write_bytes(written[-1], figure.png())
-    return written + _write_texts(out, {"report.md": markdown(content), "report.html": html_page(content)})
+        write_bytes(out / "figures" / f"{figure.name}.svg", figure.standalone_svg.encode())
+        write_bytes(out / "figures" / f"{figure.name}.png", figure.png())
+    _write_text(out / "report.md", markdown(content))
+    _write_text(out / "report.html", html_page(content))
 
 
 def _report_file(content: Content) -> ReportFile:
@@ -65,31 +63,28 @@ def _report_file(content: Content) -> ReportFile:
         "warmup_steps": content.plan.warmup_steps,
         "findings": [verdict.as_dict() for verdict in content.verdicts],
         "runs": runs_in_report(content.runs, content.tables["steps"]),
-        "tables": {name: json_rows(content.tables[name]) for name in IN_JSON},
+        "tables": {name: _json_rows(content.tables[name]) for name in IN_JSON},
     }
 
 
-def _write_texts(out: Path, texts: Mapping[str, str]) -> list[Path]:
-    for name, text in texts.items():
-        write_bytes(out / name, f"{text.rstrip()}\n".encode())
-    return [out / name for name in texts]
+def _write_text(path: Path, text: str) -> None:
+    write_bytes(path, f"{text.rstrip()}\n".encode())
 
 
-def json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """A table's rows for report.json, None for a missing number."""
     finite = frame.replace([math.inf, -math.inf], math.nan)
     rows: list[dict[str, Any]] = pa.Table.from_pandas(finite, preserve_index=False).to_pylist()
     return rows
 
 
-def write_table(frame: pd.DataFrame, stem: Path) -> list[Path]:
+def _write_table(frame: pd.DataFrame, stem: Path) -> None:
     """Writes a table as CSV and parquet, floats in full."""
     table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    paths = [stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.parquet")]
-    with atomic_path(paths[0]) as csv, atomic_path(paths[1]) as parquet:
+    with atomic_path(stem.with_name(f"{stem.name}.csv")) as csv:
         pyarrow.csv.write_csv(table, csv)
+    with atomic_path(stem.with_name(f"{stem.name}.parquet")) as parquet:
         pyarrow.parquet.write_table(table, parquet, compression="zstd")
-    return paths
 
 
 def give_back_freed_memory() -> None:

@@ -91,7 +91,7 @@ def html_page(content: Content) -> str:
 
 def markdown(content: Content) -> str:
     """The verdicts, what to read first, the four estimates, where the step goes, the gate, and the findings."""
-    text = _rendered(
+    return _rendered(
         "report.md.j2",
         content,
         notes=sum(v.level == "note" for v in content.verdicts),
@@ -101,7 +101,6 @@ def markdown(content: Content) -> str:
         verdict_markdown=verdict_markdown,
         block_table=block_table,
     )
-    return text.rstrip("\n") + "\n"
 
 
 def _rendered(template: str, content: Content, **more: Any) -> str:
