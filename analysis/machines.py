@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,16 +79,16 @@ def _same_factors(a: Run, b: Run) -> bool:
     return all(a.factors[path] == b.factors[path] for path in a.factors.keys() & b.factors.keys())
 
 
-def nodes_of(runs: Sequence[Run], results: Path) -> Nodes:
+def nodes_of(runs: Sequence[Run]) -> Nodes:
     """The nodes of the runs that this project trained; attempts of older releases do not name them."""
-    found = tuple(one for run in runs if (one := _run_nodes(run, results)).nodes)
+    found = tuple(one for run in runs if (one := _run_nodes(run)).nodes)
     return Nodes(found, tuple(slow_nodes(found)))
 
 
-def _run_nodes(run: Run, results: Path) -> RunNodes:
+def _run_nodes(run: Run) -> RunNodes:
     nodes: dict[str, None] = {}
     speeds = []
-    for file in sorted((results / "runs" / run.run_id / "attempts").glob("*/attempt.json")):
+    for file in sorted(run.attempts_folder.glob("*/attempt.json")):
         with suppress(UserError):
             attempt = read_file(AttemptFile, file, "the job on the node")
             counts = not run.attempts or attempt["attempt"] in run.attempts

@@ -67,6 +67,11 @@ class Run:
     """The measured memory bandwidth of a machine without a GPU, where the experiment gives it."""
 
     @property
+    def attempts_folder(self) -> Path:
+        """The folder of the attempts' files; an imported run has none."""
+        return self.file.parent / "attempts"
+
+    @property
     def tidy(self) -> pa.Table:
         """Its tidy steps (docs/files.md: `_STEPS`), read from the file each time; `UserError` if it is damaged."""
         return read_steps(self.file, _STEPS)[0].unify_dictionaries().combine_chunks()

@@ -163,7 +163,7 @@ def read_content(
     readable = set(wide["run_id"])
     runs = [run for run in runs if run.run_id in readable]
     wide, of_floors = with_floors(wide, runs, plan.baseline)
-    nodes = nodes_of(runs, results)
+    nodes = nodes_of(runs)
     before = with_nodes(before, nodes, plan)
     trees = list(dict.fromkeys(r.tree for r in runs))
     divisible, refusals = comparable(runs, plan, wide)
@@ -179,7 +179,7 @@ def read_content(
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
         answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *slow_node_verdicts(nodes)]
-        return _rest(plan, runs, trees, tables, divisible, of_floors, before, results, answered)
+        return _rest(plan, runs, trees, tables, divisible, of_floors, before, answered)
 
     return Content(plan, runs, trees, with_engines_alone(arm_verdicts, plan), read, before, rest)
 
@@ -192,7 +192,6 @@ def _rest(
     divisible: Comparable,
     of_floors: Sequence[Verdict],
     before: Preflight | None,
-    results: Path,
     verdicts: list[Verdict],
 ) -> Rest:
     """All tables and verdicts, from those of the answer."""
@@ -200,7 +199,7 @@ def _rest(
     of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
     lengths = counted_lengths(runs, wide)
-    completions, without = read_samples(runs, results)
+    completions, without = read_samples(runs)
     verdicts = [*verdicts, *phase_verdicts(phases), *without, *of_floors]
     verdicts += _run_verdicts(runs, plan, wide, lengths)
     settings = {
@@ -208,7 +207,7 @@ def _rest(
         "hardware": reported_settings(runs, plan, "hardware"),
         "versions": reported_settings(runs, plan, "versions"),
     }
-    tables = _run_tables(runs, plan, wide, results) | {
+    tables = _run_tables(runs, plan, wide) | {
         "steps": wide,
         "phases": phases,
         "sums": sums_table(phases, wide, trees),
@@ -239,14 +238,14 @@ def _verdicts_of(
     return verdict_table(comparison, plan, before, estimates, None, disturbed)
 
 
-def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, results: Path) -> dict[str, pd.DataFrame]:
+def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The tables about the runs themselves, whether or not they are comparable."""
     return {
         "rewards": rewards_table(wide, runs),
         "cost": cost_table(wide, runs, plan),
         "ranking": ranking_table(wide, runs, plan),
         "environment": environment_table(runs),
-        "runs": runs_table(runs, wide, results),
+        "runs": runs_table(runs, wide),
     }
 
 

@@ -63,7 +63,7 @@ _HASHES = ("fingerprint", "data_sha256", "model_sha256", "git_commit", "sources_
 _NUMBERS = ("seed", "steps_counted", "steps")
 
 
-def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.DataFrame:
+def runs_table(runs: Sequence[Run], wide: pd.DataFrame) -> pd.DataFrame:
     """One row per run (columns: `HEADS`), as texts except the counts; "" is a value that was not recorded.
 
     `slurm_job_ids` and `hosts` are those of every attempt that the numbers come from, `sources` the files or runs that
@@ -72,10 +72,10 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame, results: Path) -> pd.Dat
     by_run = dict(iter(wide[["run_id", "attempt", "counted"]].groupby("run_id")))
     rows = []
     for run in runs:
-        steps, folder = by_run[run.run_id], results / "runs" / run.run_id
+        steps = by_run[run.run_id]
         numbers = sorted(int(n) for n in steps["attempt"].unique())
         hardware, git = run.hardware, as_mapping(run.done.get("git"))
-        attempts = [_attempt(folder / "attempts" / str(n)) for n in numbers]
+        attempts = [_attempt(run.attempts_folder / str(n)) for n in numbers]
         hosts = [str(attempt.get("host") or "") for attempt in attempts]
         sources = run.done.get("sources")
         read = [s for s in sources if isinstance(s, Mapping)] if isinstance(sources, list) else []

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -26,7 +25,7 @@ MOST_PROMPTS, MOST_ARMS, MOST_CHARACTERS = 6, 8, 900
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def read_samples(runs: Sequence[Run], results: Path) -> tuple[pd.DataFrame, list[Verdict]]:
+def read_samples(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per run, stage and prompt (columns: `COLUMNS`), and verdicts on the requested stages that are missing.
 
     A stage is read from the last attempt that has it. `prompt` and `completion` are printable: a control character
@@ -37,7 +36,7 @@ def read_samples(runs: Sequence[Run], results: Path) -> tuple[pd.DataFrame, list
     for run in runs:
         taken: dict[int, tuple[int, Mapping[str, Any]]] = {}
         for attempt in run.attempts if not run.imported else ():
-            path = results / "runs" / run.run_id / "attempts" / str(attempt) / SAMPLES
+            path = run.attempts_folder / str(attempt) / SAMPLES
             if path.is_file():
                 shown_as = f"{run.run_id}: attempts/{attempt}/{SAMPLES}"
                 taken |= {one["step"]: (attempt, one) for one in json_lines(path, shown_as, _stage, verdicts)}
