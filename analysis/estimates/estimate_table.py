@@ -16,8 +16,8 @@ from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import ESTIMATES, Row, discarded
 from analysis.estimates.noise import noise_bands, repetition_of
 from analysis.factors import at
-from analysis.planned import PlanRead
 from analysis.pairs import compared
+from analysis.planned import PlanRead
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict
 

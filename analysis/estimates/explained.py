@@ -45,10 +45,10 @@ from analysis.estimates.parts import (
     sided,
 )
 from analysis.estimates.replays import StepSample, chains_of, replay_sample
+from analysis.pairs import TOKENS, paired_steps
 from analysis.planned import PlanRead
 from analysis.roofline.floors import category_s
 from analysis.runs import Run
-from analysis.pairs import TOKENS, paired_steps
 from analysis.wide import OWN
 from analysis.windows import pair_weights
 from engines import engine_named

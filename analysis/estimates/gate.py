@@ -11,9 +11,9 @@ import pandas as pd
 from analysis.estimates.bootstrap import block_length, interval_of, resampled_sums
 from analysis.estimates.noise import repetition_of
 from analysis.factors import at
+from analysis.pairs import compared
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
-from analysis.pairs import compared
 from analysis.windows import mean_of, pair_weights
 from common.verdicts import Verdict, count_of
 

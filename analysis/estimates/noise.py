@@ -13,8 +13,8 @@ from analysis.estimates.arm import estimates, needed
 from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, students_t
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.equal_work import STEP
-from analysis.planned import PlanRead
 from analysis.pairs import paired_steps
+from analysis.planned import PlanRead
 from analysis.wide import counted_rows
 from analysis.windows import first_steps
 from trainers.logs.record import STEPS_LOGGED

@@ -12,9 +12,9 @@ from analysis.estimates.arm import estimates
 from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.factors import factors_key, factors_label, factors_of
+from analysis.pairs import TOKENS
 from analysis.planned import PlanRead
 from analysis.runs import Run, rows_of
-from analysis.pairs import TOKENS
 from analysis.wide import ROUNDING, counted_rows
 
 COLUMNS = [

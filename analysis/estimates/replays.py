@@ -12,9 +12,9 @@ from analysis.estimates.bootstrap import Floats, Sums, block_length, resampled_s
 from analysis.estimates.comparable import different_conditions
 from analysis.estimates.equal_work import GENERATION, LONGEST
 from analysis.factors import at
+from analysis.pairs import MEAN_LENGTH, TOKENS
 from analysis.planned import PlanRead
 from analysis.runs import Run
-from analysis.pairs import MEAN_LENGTH, TOKENS
 from analysis.wide import counted_rows
 from common.verdicts import Verdict
 

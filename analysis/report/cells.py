@@ -176,13 +176,11 @@ def frame_table(
     Under the corner `arms` a row's label names the baseline too. `shown` has these rows as they are shown.
     """
     frame, factors = content.tables[name] if shown is None else shown, factor_names(content.runs)
-    cells = [
-        [column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns]
-        for r in frame.itertuples()
-    ]
+    read: list[Any] = list(frame.itertuples())
+    cells = [[column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns] for r in read]
     filled = [i for i in range(len(columns)) if any(row[i].value or row[i].text.strip("—") for row in cells)]
     rows = []
-    for r, made in zip(frame.itertuples(), cells, strict=True):
+    for r, made in zip(read, cells, strict=True):
         label = f"{r.arm} vs {content.plan.baseline}" if corner == "arms" else str(r.arm)
         rows.append(TableRow(label, str(r.arm), (*_factor_cells(r.factors, factors), *(made[i] for i in filled))))
     texts = [len(factors) + place for place, i in enumerate(filled) if columns[i].is_text]

@@ -13,12 +13,12 @@ import pandas as pd
 from analysis.cost import cost_table
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import Comparable, comparable
+from analysis.estimates.estimate_table import estimate_table
 from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table, gate_verdicts
 from analysis.estimates.noise import noise_table, repetition_of
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
-from analysis.estimates.estimate_table import estimate_table
 from analysis.fairness import (
     Setting,
     config_settings,
@@ -38,6 +38,7 @@ from analysis.machines import (
     slow_node_verdicts,
     with_nodes,
 )
+from analysis.pairs import comparison_table, phase_speedups
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
@@ -46,7 +47,6 @@ from analysis.rewards import reward_verdicts, rewards_table
 from analysis.roofline.waterfall import waterfall_table
 from analysis.roofline.work import with_floors
 from analysis.runs import Run, read_runs
-from analysis.pairs import comparison_table, phase_speedups
 from analysis.stragglers import ReducedLengths, counted_lengths, straggler_table
 from analysis.suggestions import Suggestion, suggestions
 from analysis.verdict.arm_verdict import ArmVerdict

@@ -14,9 +14,9 @@ import pandas as pd
 
 from analysis.factors import factors_label
 from analysis.fairness import origin_of
+from analysis.pairs import TOKENS
 from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.runs import Run, rows_of
-from analysis.pairs import TOKENS
 from analysis.wide import PHASE, counted_rows, threw_away
 from analysis.windows import mean_of, steps_per_row
 from common.dotted import as_mapping

@@ -13,8 +13,8 @@ from analysis.estimates.arm import different_work, disagreement, has_intervals
 from analysis.estimates.equal_work import NEEDS
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
 from analysis.factors import at, factors_label
-from analysis.runs import rows_of
 from analysis.pairs import TOKENS, disagrees, outliers_decide
+from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import WIDE, Caveat, ratio_text
 from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
 from common.findings import Finding, Preflight

@@ -13,10 +13,10 @@ from analysis.estimates.arm import estimates, needed
 from analysis.estimates.bootstrap import confidence_at, students_t
 from analysis.estimates.comparable import comparable
 from analysis.estimates.noise import repetition_of
+from analysis.pairs import compared
 from analysis.planned import read_plan
 from analysis.roofline.work import with_floors
 from analysis.runs import read_runs
-from analysis.pairs import compared
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 from analysis.verdict.claim import Claim, claim_from, equal_within
 from common.contracts import LookFile, ResolutionInFile

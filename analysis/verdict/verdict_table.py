@@ -13,9 +13,9 @@ from analysis.estimates.arm import ROUNDED
 from analysis.estimates.equal_work import NOT_KNOWN
 from analysis.estimates.noise import repetition_of
 from analysis.factors import factors_label
+from analysis.pairs import outliers_decide
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
-from analysis.pairs import outliers_decide
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, ratio_text
 from analysis.verdict.caveats import WHOLE, caveats_of, lacks_equal_work, why_not_equal_work
 from analysis.verdict.claim import AT_EQUAL_WORK, ESTIMATES_OF, Claim, claim_from, direction

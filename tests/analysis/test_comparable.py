@@ -9,9 +9,9 @@ from test_comparison import ARMS, results, row
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import estimate_table
+from analysis.pairs import comparison_table
 from analysis.planned import read_plan
 from analysis.runs import read_runs
-from analysis.pairs import comparison_table
 
 
 def judged(folder, **more):

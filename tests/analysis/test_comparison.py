@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from analysis.collect import collect_run
+from analysis.machines import busy_machine_verdicts
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page, markdown
 from analysis.report.timing_tables import phase_blocks
-from analysis.machines import busy_machine_verdicts
 from analysis.steps import write_steps
 from analysis.verdict.verdict_block import verdict_text
 

@@ -12,8 +12,8 @@ from test_estimates import arm_rows, engine_s, plan, work
 
 from analysis.estimates.arm import disagreement
 from analysis.estimates.comparable import Comparable
-from analysis.estimates.gate import gate_table
 from analysis.estimates.estimate_table import estimate_table
+from analysis.estimates.gate import gate_table
 from analysis.pairs import comparison_table
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.claim import claim_from

@@ -9,8 +9,8 @@ from roofline_results import trained
 from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
 
 from analysis.counted import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP, wide_steps
-from analysis.planned import PlanRead
 from analysis.pairs import comparison_table
+from analysis.planned import PlanRead
 from analysis.wide import wide_run
 
 
