@@ -217,6 +217,11 @@ def counted_rows(wide: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return wide[[name for name in wide.columns if name in columns]][wide["counted"].astype(bool)]
 
 
+def numbers_of(rows: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    """A column's numbers; NaN where there is no such column."""
+    return rows[name].to_numpy(np.float64, na_value=np.nan) if name in rows else np.full(len(rows), np.nan)
+
+
 def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
     """The steps that threw completions away, so that their tokens and lengths are not of all that was generated.
 

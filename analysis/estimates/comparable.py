@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.factors import at
 from analysis.planned import PlanRead
-from analysis.roofline.setup import DecodeSetup, setup_of
+from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.wide import PHASE
 from analysis.windows import steps_per_row
@@ -58,27 +58,24 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
     verdicts: list[Verdict] = []
-    setups = {run.run_id: setup_of(run) for run in runs}
-    facts = {run.run_id: _facts_of(run, setups[run.run_id]) for run in runs}
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
     for (factors, arm), mine in groups.items():
-        if other := plan.same_as.get(arm):
-            reasons = _different_facts(facts, groups.get((factors, other), []), mine)
-            if reasons:
-                not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
-                text = f"{arm} should repeat {other}{at(factors)}, but ran with {why}: it does not measure noise"
-                verdicts.append(Verdict("error", "no-repetition", text))
+        other = plan.same_as.get(arm, "")
+        if other and (reasons := different_conditions(groups.get((factors, other), []), mine)):
+            not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
+            text = f"{arm} should repeat {other}{at(factors)}, but ran with {why}: it does not measure noise"
+            verdicts.append(Verdict("error", "no-repetition", text))
         base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
         if arm == plan.baseline or plan.is_other_kind(arm) or not base:
             continue
-        if reasons := _different_facts(facts, base, mine):
+        if reasons := different_conditions(base, mine):
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text))
-        verdicts += _unknown_facts(versus, [*base, *mine], setups, facts)
+        verdicts += _unknown_facts(versus, [*base, *mine])
         overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
@@ -90,20 +87,18 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
 
 
-def _unknown_facts(
-    versus: str, runs: Sequence[Run], setups: Mapping[str, DecodeSetup], facts: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Verdict]:
+def _unknown_facts(versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:
     """Warns where it is unknown whether two arms have the same model, or how many GPUs their engines have."""
-    models = sorted({str(one["model"]) for r in runs if "model" in (one := facts[r.run_id])})
-    if any(not same_model(*two) and not are_different_models(*two) for two in combinations(models, 2)) and not all(
-        "model_sha256" in facts[r.run_id] for r in runs
-    ):
+    facts = [_facts_of(run) for run in runs]
+    models = sorted({str(known["model"]) for known in facts if "model" in known})
+    unclear = any(not same_model(*two) and not are_different_models(*two) for two in combinations(models, 2))
+    if unclear and not all("model_sha256" in known for known in facts):
         text = (
             f"{versus}: the models are {' and '.join(models)}. The name of a folder does not identify a model, so it "
             "is unknown whether they are the same: set import.model"
         )
         yield Verdict("warning", "models-unknown", text)
-    separate = [(r.arm, facts[r.run_id]) for r in runs if setups[r.run_id].separate_engines]
+    separate = [(run.arm, known) for run, known in zip(runs, facts, strict=True) if setup_of(run).separate_engines]
     uncounted = dict.fromkeys(arm for arm, known in separate if "gpus" not in known and known.get("gpu") != "no GPU")
     if uncounted:
         text = (
@@ -115,16 +110,10 @@ def _unknown_facts(
 
 def different_conditions(base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
     """The facts in `SAME` in which two groups of runs differ, each with the two values."""
-    return _different_facts({run.run_id: _facts_of(run, setup_of(run)) for run in (*base, *mine)}, base, mine)
-
-
-def _different_facts(
-    facts: Mapping[str, Mapping[str, Any]], base: Sequence[Run], mine: Sequence[Run]
-) -> dict[str, str]:
-    found = {}
-    summed = all("model_sha256" in facts[r.run_id] for r in (*base, *mine))
+    facts, found = [[_facts_of(run) for run in side] for side in (base, mine)], {}
+    summed = all("model_sha256" in known for side in facts for known in side)
     for fact, (_, label) in SAME.items():
-        values = [sorted({facts[r.run_id][fact] for r in side if fact in facts[r.run_id]}) for side in (base, mine)]
+        values = [sorted({known[fact] for known in side if fact in known}) for side in facts]
         different = len({*values[0], *values[1]}) > 1
         if fact == "model":
             pairs = combinations({*values[0], *values[1]}, 2)
@@ -135,8 +124,9 @@ def _different_facts(
     return found
 
 
-def _facts_of(run: Run, setup: DecodeSetup) -> dict[str, Any]:
+def _facts_of(run: Run) -> dict[str, Any]:
     """The known facts of `SAME` of a run."""
+    setup = setup_of(run)
     found: dict[str, Any] = {"gpu": setup.gpu, "gpus": setup.gpus, "nodes": setup.nodes}
     if run.without_gpu:
         # The workload's GPUs were not used.

@@ -22,7 +22,7 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import Floats
 from analysis.pairs import MEAN_LENGTH, TOKENS
-from analysis.wide import PHASE, threw_away
+from analysis.wide import PHASE, numbers_of, threw_away
 from analysis.windows import pair_weights
 from common.verdicts import count_of
 
@@ -100,10 +100,10 @@ class Paired:
 
 def paired(pairs: pd.DataFrame) -> Paired:
     """The columns of `paired_steps`' table, and the estimates that they allow."""
-    side = {s: {n: _numbers(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
+    side = {s: {n: numbers_of(pairs, f"{n}_{s}") for n in (STEP, TOKENS, LONGEST, FLOOR)} for s in "ab"}
     if counts_assumed_equal(pairs):
         for s in "ab":
-            side[s][TOKENS] = _numbers(pairs, f"{MEAN_LENGTH}_{s}")
+            side[s][TOKENS] = numbers_of(pairs, f"{MEAN_LENGTH}_{s}")
     # An arm with its own floor has the needed data; only a common floor with the baseline may be missing.
     own = {s: side[s] | {FLOOR: np.where(_has_own_floor(pairs, s), 1.0, side[s][FLOOR])} for s in "ab"}
     why = {name: reason for name in ESTIMATES if (reason := _missing(own, NEEDS[name], len(pairs)))}
@@ -150,8 +150,8 @@ def counts_assumed_equal(pairs: pd.DataFrame) -> bool:
 
     The mean lengths then stand for the tokens: this takes the responses of a step as equally many in both arms.
     """
-    lengths = [_numbers(pairs, f"{MEAN_LENGTH}_{s}") for s in "ab"]
-    counted = any(np.isfinite(_numbers(pairs, f"{TOKENS}_{s}")).any() for s in "ab")
+    lengths = [numbers_of(pairs, f"{MEAN_LENGTH}_{s}") for s in "ab"]
+    counted = any(np.isfinite(numbers_of(pairs, f"{TOKENS}_{s}")).any() for s in "ab")
     return not counted and all(bool((values > 0).all()) for values in lengths)
 
 
@@ -175,12 +175,6 @@ def _series(name: str, side: dict[str, dict[str, Floats]], fitted: Fitted) -> Fl
     work = {"raw": None, "per_token": TOKENS, "roofline": FLOOR}[name]
     per = {s: np.log(side[s][STEP] / (side[s][work] if work else 1.0)) for s in "ab"}
     return np.asarray(per["a"] - per["b"], dtype=np.float64)
-
-
-def _numbers(pairs: pd.DataFrame, name: str) -> Floats:
-    if name not in pairs:
-        return np.full(len(pairs), np.nan)
-    return pairs[name].to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def _missing(side: dict[str, dict[str, Floats]], needs: tuple[str, ...], steps: int) -> str:

@@ -22,7 +22,7 @@ from analysis.roofline.decode import (
 )
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
-from analysis.wide import OWN, PHASE, threw_away
+from analysis.wide import OWN, PHASE, numbers_of, threw_away
 from common.gpus import gpu_of
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from trainers.timers.tree import TimerTree
@@ -73,12 +73,12 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     completions, declared = responses_of(wide, setups)
     of_data = _by_run(wide, {run_id: setup.shortest_prompt or 0 for run_id, setup in setups.items()})
     # The log does not say which prompt had which response, so the shortest prompt counts for all.
-    of_step = _column(wide, "prompt_length/min")
+    of_step = numbers_of(wide, "prompt_length/min")
     prompt = np.fmax(of_step, of_data)
     # Absurd numbers overflow; a floor that is not finite does not count.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         by_lengths = _lengths(wide, runs, places, prompt)
-        mean, longest = _column(wide, "mean_response_length"), _column(wide, "max_response_length")
+        mean, longest = numbers_of(wide, "mean_response_length"), numbers_of(wide, "max_response_length")
         by_scalars = work_from_scalars(completions, mean, longest, prompt)
         sampled = np.isfinite(by_lengths.longest)
         work = Work(
@@ -161,10 +161,6 @@ def category_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str, category: s
     return seconds
 
 
-def _column(wide: pd.DataFrame, name: str) -> Array:
-    return wide[name].to_numpy(np.float64) if name in wide else np.full(len(wide), np.nan)
-
-
 def _places(wide: pd.DataFrame) -> dict[str, Rows]:
     groups = wide.groupby("run_id", sort=False).indices
     return {str(run_id): np.asarray(at, dtype=np.intp) for run_id, at in groups.items()}
@@ -205,7 +201,7 @@ def responses_of(wide: pd.DataFrame, setups: Mapping[str, DecodeSetup]) -> tuple
     """Responses of a step by its tokens (tokens.py), otherwise by its settings; and those by its settings."""
     declared = _by_run(wide, {run_id: setup.completions or np.nan for run_id, setup in setups.items()})
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        quotient = _column(wide, "response_tokens") / _column(wide, "mean_response_length")
+        quotient = numbers_of(wide, "response_tokens") / numbers_of(wide, "mean_response_length")
     whole = np.rint(quotient)
     return np.where((whole >= 1) & (np.abs(quotient - whole) < _WHOLE_TO), whole, declared), declared
 
