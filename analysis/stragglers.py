@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.planned import PlanRead
 from analysis.roofline.floors import category_s
-from analysis.roofline.work import FLOOR_S, GENERATION_S
+from analysis.roofline.step_floors import FLOOR_S, GENERATION_S
 from analysis.runs import Lengths, Run
 from analysis.wide import PHASE, Columns
 from analysis.windows import mean_of, steps_per_row

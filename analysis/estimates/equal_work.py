@@ -34,7 +34,7 @@ EQUAL_WORK = ("standardised", "roofline")
 """The estimates at equal work, the least biased first: below 1%, and up to 11% for a step with a large fixed part."""
 
 STEP, LONGEST = PHASE + "step", "max_response_length"
-FLOOR, FLOOR_BASIS, GENERATION = "equal_floor_s", "floor_basis", "generation_s"  # made by work.py
+FLOOR, FLOOR_BASIS, GENERATION = "equal_floor_s", "floor_basis", "generation_s"  # made by step_floors.py
 NEEDS = {"raw": (), "per_token": (TOKENS,), "roofline": (FLOOR,), "standardised": (LONGEST, TOKENS)}
 NO_ONE_ROOF = "the baseline's runs differ here in GPUs, model, tensor parallel size or caps: they have no common floor"
 NO_SUPPORT = "no common support: hardly a step of one arm has lengths like those of the other"

@@ -44,8 +44,8 @@ from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.samples import read_samples
 from analysis.rewards import reward_verdicts, rewards_table
+from analysis.roofline.step_floors import with_floors
 from analysis.roofline.waterfall import waterfall_table
-from analysis.roofline.work import with_floors
 from analysis.runs import Run, read_runs
 from analysis.stragglers import ReducedLengths, counted_lengths, straggler_table
 from analysis.suggestions import Suggestion, suggestions

@@ -28,7 +28,7 @@ from analysis.report.cells import (
 from analysis.report.content import Content
 from analysis.report.timing_tables import VERDICT_LABELS
 from analysis.rewards import SINGLE_REWARD
-from analysis.roofline.work import floor_lines
+from analysis.roofline.step_floors import floor_lines
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.phases import RESIDUAL
-from analysis.roofline.work import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
+from analysis.roofline.step_floors import COMPUTE_S, FLOOR_S, GENERATION_S, KV_S, WEIGHT_S
 from analysis.wide import PHASE, counted_rows
 from analysis.windows import mean_of, steps_per_row
 from trainers.logs.record import STEPS_LOGGED

@@ -15,7 +15,7 @@ from analysis.estimates.comparable import comparable
 from analysis.estimates.noise import repetition_of
 from analysis.pairs import compared
 from analysis.planned import read_plan
-from analysis.roofline.work import with_floors
+from analysis.roofline.step_floors import with_floors
 from analysis.runs import read_runs
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 from analysis.verdict.claim import Claim, claim_from, equal_within

@@ -7,7 +7,7 @@ from test_estimates import plan
 from analysis.counted import wide_steps
 from analysis.estimates.equal_work import NO_ONE_ROOF
 from analysis.estimates.estimate_table import estimate_table
-from analysis.roofline.work import with_floors
+from analysis.roofline.step_floors import with_floors
 
 LENGTHS = [5001] * 32
 MANY = [2001] * 512

@@ -9,7 +9,7 @@ from roofline_results import PHI, SXM
 from analysis.collect import collect_run
 from analysis.counted import wide_steps
 from analysis.roofline.setup import setup_of
-from analysis.roofline.work import with_floors
+from analysis.roofline.step_floors import with_floors
 from analysis.runs import read_run
 from analysis.steps import write_steps
 

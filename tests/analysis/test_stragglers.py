@@ -7,7 +7,7 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 
 from analysis.counted import wide_steps
 from analysis.planned import PlanRead
-from analysis.roofline.work import with_floors
+from analysis.roofline.step_floors import with_floors
 from analysis.stragglers import counted_lengths, straggler_table
 
 

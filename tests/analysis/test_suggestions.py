@@ -6,7 +6,7 @@ from test_waterfall import waterfall_of
 
 from analysis.counted import wide_steps
 from analysis.planned import PlanRead
-from analysis.roofline.work import with_floors
+from analysis.roofline.step_floors import with_floors
 from analysis.stragglers import counted_lengths, straggler_table
 from analysis.suggestions import suggestions
 from common.findings import Finding, LedgerRow, Preflight

@@ -11,8 +11,8 @@ from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to
 
 from analysis.counted import wide_steps
 from analysis.phases import category_table, phase_table
+from analysis.roofline.step_floors import with_floors
 from analysis.roofline.waterfall import waterfall_table
-from analysis.roofline.work import with_floors
 from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
 

@@ -4,7 +4,7 @@ import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.counted import wide_steps
-from analysis.roofline.work import with_floors
+from analysis.roofline.step_floors import with_floors
 
 
 def worked(*runs, warmup=2):

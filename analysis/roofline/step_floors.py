@@ -1,4 +1,4 @@
-"""Compares a step's generation time with the least time in which its responses can be decoded."""
+"""Adds the decode floors to the steps, and reports arms and steps without one, and what the floors assume."""
 
 from __future__ import annotations
 
