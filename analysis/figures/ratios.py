@@ -34,8 +34,8 @@ from analysis.runs import rows_of
 from analysis.wide import PHASE
 
 NO_TEXT = {"~": "~ not resolved", "x": "× no value"}
-RESOLVED, UNRESOLVED, NO_INTERVAL = "resolved", "not resolved (~)", "no interval"
-SHAPES = {RESOLVED: "circle", UNRESOLVED: "diamond", NO_INTERVAL: "triangle-up"}
+# The shapes of a value that is resolved, of one that is not, and of one without an interval, by Vega's names.
+CIRCLE, DIAMOND, TRIANGLE = "circle", "diamond", "triangle-up"
 WITHIN_NOISE = "within the noise"
 MAX_PANELS, MAX_LISTED = 16, 24
 ROW = 22
@@ -70,7 +70,7 @@ def points(estimates: pd.DataFrame) -> pd.DataFrame:
     value = numbers["value"].where(drawable)
     ranged = drawable & (numbers["low"] > 0) & (numbers["high"] >= numbers["low"]) & (numbers["high"] < math.inf)
     low, high = numbers["low"].where(ranged), numbers["high"].where(ranged)
-    shape = np.where(~ranged, NO_INTERVAL, np.where(estimates["verdict"].isin(["+", "-"]), RESOLVED, UNRESOLVED))
+    shape = np.where(~ranged, TRIANGLE, np.where(estimates["verdict"].isin(["+", "-"]), CIRCLE, DIAMOND))
     text = [
         interval_text(a, b, c) + (" ~" if verdict == "~" else "") if a > 0 else NO_TEXT.get(verdict, NO_TEXT["x"])
         for a, b, c, verdict in zip(value, low, high, estimates["verdict"], strict=True)
@@ -81,9 +81,9 @@ def points(estimates: pd.DataFrame) -> pd.DataFrame:
 
 def value_marks(base: Any, size: int, **channels: Any) -> list[Any]:
     """The values of `points` by shape: filled where resolved, else an outline."""
-    shape = alt.Shape("shape:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    shape = alt.Shape("shape:N", scale=None)
     marks = []
-    for filled, those in ((True, alt.datum.shape == RESOLVED), (False, alt.datum.shape != RESOLVED)):
+    for filled, those in ((True, alt.datum.shape == CIRCLE), (False, alt.datum.shape != CIRCLE)):
         valued = base.transform_filter("isValid(datum.value)").transform_filter(those)
         drawn = valued.mark_point(filled=filled, size=size, strokeWidth=size / 45, opacity=1)
         marks.append(drawn.encode(shape=shape, **channels))
@@ -104,9 +104,9 @@ def shape_sentences(every: pd.DataFrame) -> dict[str, str]:
             "(the note under the table has the numbers; the grey band is another measure)"
         )
     return {
-        RESOLVED: "Filled circle: the 95% interval excludes 1. ",
-        UNRESOLVED: f"Hollow diamond and ~: not resolved: {open_}. ",
-        NO_INTERVAL: "Hollow triangle: no interval. ",
+        CIRCLE: "Filled circle: the 95% interval excludes 1. ",
+        DIAMOND: f"Hollow diamond and ~: not resolved: {open_}. ",
+        TRIANGLE: "Hollow triangle: no interval. ",
         "": f"×: not comparable, or without a value{reasons}. ",
     }
 

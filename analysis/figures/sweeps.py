@@ -11,8 +11,7 @@ import altair as alt
 import pandas as pd
 
 from analysis.estimates.equal_work import EQUAL_WORK
-from analysis.estimates.ranking import FIRST, UNKNOWN
-from analysis.estimates.ranking import UNRESOLVED as NOT_RESOLVED
+from analysis.estimates.ranking import FIRST, UNKNOWN, UNRESOLVED
 from analysis.factors import factors_key, factors_label, factors_of, short_names
 from analysis.figures.drawing import (
     ARM_COLOURS,
@@ -31,12 +30,12 @@ from analysis.figures.drawing import (
     ratio_domain,
 )
 from analysis.figures.ratios import (
+    CIRCLE,
+    DIAMOND,
     FOREST,
-    NO_INTERVAL,
     PLOT_WIDTH,
-    RESOLVED,
     ROW,
-    UNRESOLVED,
+    TRIANGLE,
     forest,
     points,
     value_marks,
@@ -101,7 +100,7 @@ def sweep_figures(estimates: pd.DataFrame, plan: PlanRead) -> list[Figure]:
 
 def _not_resolved(points_: pd.DataFrame) -> str:
     """Why some of these points are not resolved; empty where all are."""
-    hollow = points_[points_["shape"] == UNRESOLVED]
+    hollow = points_[points_["shape"] == DIAMOND]
     apart = (hollow["low"] > 1) | (hollow["high"] < 1)
     also = ", the value is within the noise, or there is one run pair" if apart.any() else ""
     return f"not resolved, the interval includes 1{also}" if len(hollow) else ""
@@ -133,9 +132,9 @@ def _line_figure(
     sentences = {
         f"Speed against {plan.baseline} over {name} (log scale; 1: as fast), with 95% intervals.": True,
         f"One line for each combination of {others}.": len(lines) > 1,
-        "Filled circle: the interval excludes 1.": RESOLVED in shapes,
+        "Filled circle: the interval excludes 1.": CIRCLE in shapes,
         f"Hollow diamond: {unresolved}.": bool(unresolved),
-        "Hollow triangle: no interval.": NO_INTERVAL in shapes,
+        "Hollow triangle: no interval.": TRIANGLE in shapes,
         f"Not comparable and not drawn: {count_of(missing, 'estimate')}.": missing > 0,
         f"The first {MAX_VALUES} of {len(levels)} values are drawn.": len(levels) > MAX_VALUES,
     }
@@ -191,7 +190,7 @@ def ranking_figure(ranking: pd.DataFrame, plan: PlanRead) -> Figure | None:
         label=[f"{rank}. {name}" for rank, name in zip(ranking["rank"], names, strict=True)],
         text=text,
         value=ranking["ratio"],
-        shape=ranking["verdict"].map({NOT_RESOLVED: UNRESOLVED, UNKNOWN: ""}).fillna(RESOLVED),
+        shape=ranking["verdict"].map({UNRESOLVED: DIAMOND, UNKNOWN: ""}).fillna(CIRCLE),
         **{"first": False, "band_low": math.nan, "band_high": math.nan},
     )
     frame = frame[frame["workload"].isin(workloads) & (frame["rank"] <= MAX_SETTINGS)]
@@ -224,4 +223,4 @@ def _ranked_text(row: Any) -> str:
         return f"{row.step_s:.3g} s a step"
     if row.verdict == UNKNOWN:
         return "× not comparable"
-    return interval_text(row.ratio, row.low, row.high) + (" ~" if row.verdict == NOT_RESOLVED else "")
+    return interval_text(row.ratio, row.low, row.high) + (" ~" if row.verdict == UNRESOLVED else "")
