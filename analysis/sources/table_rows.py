@@ -10,12 +10,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.table_texts import UNITS, is_counter, is_time, number_of, plain_number
+from analysis.sources.table_texts import (
+    UNITS,
+    as_seconds,
+    has_decimal_commas,
+    is_counter,
+    is_time,
+    number_of,
+    plain_number,
+)
 from common.dotted import flatten
 from common.errors import UserError
 from common.messages import join_first
@@ -33,9 +43,6 @@ PHASE_COLUMNS = {"step", "phase", "seconds"}
 # Columns that may distinguish several runs in one table, the most specific first.
 SELECTING = ("run", "arm", "engine")
 _KINDS = {"split", "phase", "mode", "type", "event", "stage", "kind"}
-# Such commas or points may separate thousands; others are decimal ones.
-_COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark in (",", r"\."))
-_DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-+]?[\d,]+\.\d+")
 _PRINTED = re.compile(r"[-+]?(\d+)\.?(\d*)")
 # `Step 3`, `3/20`: the number of a step, as a text.
 _STEP_TEXT = re.compile(
@@ -141,14 +148,14 @@ def rows_of(path: Path) -> Iterator[Row]:
             table = pyarrow.parquet.read_table(path)
         except pyarrow.ArrowException as error:
             raise UserError(f"{path} is no parquet file ({error}); copy it again") from None
-        yield from ((path, line, row) for line, row in enumerate(table.to_pylist(), start=1))
+        yield from ((path, line, flatten(row)) for line, row in enumerate(table.to_pylist(), start=1))
         return
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         head = list(islice(file, HEAD_LINES))
         lines = chain(head, file)
         try:
             if is_named_table(path) or is_phase_header("".join(head[:1])) or is_delimited(head):
-                rows = _delimited(lines, path, partial(_has_decimal_commas, path))
+                rows = _delimited(lines, path, partial(has_decimal_commas, path))
                 yield from rows if _is_ended(path) else _without_cut_number(rows)
             else:
                 yield from _objects(lines, path)
@@ -207,30 +214,6 @@ def is_phase_header(line: str) -> bool:
     return any(names_phases(line.removeprefix("\ufeff").replace('"', "").split(delimiter)) for delimiter in DELIMITERS)
 
 
-def _has_decimal_commas(path: Path, delimiter: str) -> bool:
-    """Whether the commas in a file's numbers are decimal ones; `UserError` if they may also separate thousands."""
-    if delimiter == ";":
-        return True
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        unclear, pointed = "", False
-        if not any(("," if delimiter != "," else '"') in line for line in file):
-            return False
-        file.seek(0)
-        for cell in chain.from_iterable(csv.reader(file, delimiter=delimiter, skipinitialspace=True)):
-            if _COMMAS.fullmatch(number := cell.strip()):
-                unclear, pointed = unclear or number, pointed or number.count(",") > 1
-            elif _DECIMAL_COMMA.fullmatch(number):
-                return True
-            else:
-                pointed |= bool(_DECIMAL_POINT.fullmatch(number) and not _POINTS.fullmatch(number))
-    if unclear and not pointed:
-        raise UserError(
-            f"{path}: the comma in {unclear} may be a decimal one or separate thousands, and no other number shows "
-            "which; save the table with decimal points, or with semicolons between its columns"
-        )
-    return False
-
-
 def _delimited(
     lines: Iterable[str], path: Path, has_decimal_commas: Callable[[str], bool] = lambda delimiter: delimiter == ";"
 ) -> Iterator[Row]:
@@ -255,7 +238,10 @@ def _delimited(
         raise UserError(
             f"{path} does not name its columns in its first line ({first.strip()[:80]!r}); add a line of names"
         )
-    reader = csv.DictReader(lines, names, delimiter=delimiter, skipinitialspace=True)
+    # Two runs of one name have columns of one name in an export: none may replace the other.
+    counted = ((name, names[:at].count(name) + 1) for at, name in enumerate(names))
+    columns = [f"({count}) {name}" if name and count > 1 else name for name, count in counted]
+    reader = csv.DictReader(lines, columns, delimiter=delimiter, skipinitialspace=True)
     for row in reader:
         if [*row.values()] == names and not any(map(is_counter, names)):
             at = above + reader.line_num
@@ -312,6 +298,7 @@ def objects_in(text: str) -> list[Mapping[str, Any]]:
     return [row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict)]
 
 
+
 def is_rows(lines: Sequence[str]) -> bool:
     """Whether the first lines of a file are JSON objects with numbers, but for few."""
     rows = [flatten(row) for line in lines for row in objects_in(line)]
@@ -327,7 +314,9 @@ def _has_numbers(row: Mapping[str, Any]) -> bool:
 
 def _value_of(raw: object) -> tuple[float | None, bool]:
     """A value's number, and whether it is a text of a time."""
-    value = as_number(raw)
+    if isinstance(raw, timedelta | datetime):
+        return as_seconds(raw), True
+    value = float(raw) if isinstance(raw, Decimal) else as_number(raw)
     return number_of(raw) if value is None and isinstance(raw, str) else (value, False)
 
 

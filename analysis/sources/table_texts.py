@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import warnings
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
+
+from common.errors import UserError
 
 _UNITS = {
     "ns nanos nanosecond nanoseconds": 1e-9,
-    "us µs micros microsecond microseconds": 1e-6,
+    # Unicode has two letters for micro.
+    "us \u00b5s \u03bcs micros microsecond microseconds": 1e-6,
     "ms msec msecs millis millisecond milliseconds": 1e-3,
     "s sec secs second seconds": 1.0,
     "min mins minute minutes": 60.0,
@@ -20,12 +26,15 @@ UNITS: Mapping[str, float] = {unit: seconds for units, seconds in _UNITS.items()
 """A unit's seconds."""
 # They mean something else, too: a unit only beside a word for time.
 _AMBIGUOUS = {"min", "h"}
-_STEPS = {"step", "steps", "iter", "iters", "iteration", "iterations", "update", "updates"}
+_COUNTED = {"steps", "iters", "iterations", "updates"}
+_STEPS = {"step", "iter", "it", "itr", "iteration", "update"} | _COUNTED
+# A counter's name may end so: `step_id`, `Step No.`
+_NUMBERED = {"id", "idx", "index", "no", "number"}
 # `genTime` and `walltime` are times too.
 _ENDS_OF_TIME = ("time", "seconds", "duration", "elapsed", "latency", "runtime", "wallclock", "timestamp")
 _TIMES = {"wall", "timing", "timings"}
 _NO_TIMES = {"throughput", "token", "tokens", "sample", "samples", "timestep", "timesteps"}
-_NO_TIMES |= {"lr", "rate", "remaining", "eta", "timeout", "count", "util", "utilization"}
+_NO_TIMES |= {"lr", "rate", "remaining", "left", "eta", "timeout", "count", "util", "utilization", "fps", "sps"}
 _NO_TIMES |= {"ratio", "share", "fraction", "percent", "pct", "flops", "tflops", "mfu"}
 _SINCE = {
     "elapsed",
@@ -55,7 +64,12 @@ _STEP_RATE = re.compile(
 _GPU_TIME = re.compile(r"gpu[ _-]?(?:h|s|hours?|secs?|seconds?|min|minutes?)(?![a-z])", re.IGNORECASE)
 # A thin space or an apostrophe may separate thousands.
 _SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
+# Such commas or points may separate thousands; others are decimal ones.
+_COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark in (",", r"\."))
+_DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-+]?[\d,]+\.\d+")
 _WORDS_OF_TIME = {*UNITS, "m", "d"}
+_UNIT_OF_CELL = re.compile(rf"\s*(?:{'|'.join(_WORDS_OF_TIME)})\Z")
+_COMMA_OF_TIME = re.compile(r"(?<=\d),(?=\d)")
 _WORD = re.compile(r"(?<![^\W_])[pP]\d\d(?![^\W_])|[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
 
@@ -100,14 +114,18 @@ def unit_of_step_rate(name: str) -> str:
 
 
 def is_time(name: str) -> bool:
-    """Whether a name is one of a time, as far as a name can say."""
-    other = _NO_TIMES & {*words_of(name)} or _is_rate(name) or _GPU_TIME.search(name)
+    """Whether a name is one of a time, as far as a name can say; `time/iterations` counts."""
+    words = words_of(name)
+    other = _NO_TIMES & {*words} or _COUNTED & {*words[-1:]} or _is_rate(name) or _GPU_TIME.search(name)
     return not other and (_has_time(name) or unit_of(name) != "")
 
 
 def is_counter(name: str) -> bool:
     """Whether a name is one of a step's or an iteration's number."""
-    return not _STEPS.isdisjoint(words_of(name)[-1:]) and not is_time(name)
+    words = words_of(name)
+    while words and words[-1] in _NUMBERED:
+        words.pop()
+    return not _STEPS.isdisjoint(words[-1:]) and "per" not in words and not is_time(name)
 
 
 def counter_rank(name: str) -> tuple[bool, bool, bool, int]:
@@ -129,6 +147,9 @@ def is_bare(name: str) -> bool:
 def whole_rank(name: str) -> int:
     """How surely a time is of a whole step: 2 for `step_time` and `time/total_s`, 1 for `duration_ms`, 0 for others."""
     words = words_of(name)
+    if words and words[0].isdigit():
+        # The second column of a name: `(2) time`.
+        del words[0]
     while words and (words[-1] in UNITS or words[-1] in _MEANS | _SPREADS or words[-1].endswith(_ENDS_OF_TIME)):
         words.pop()
     if not words:
@@ -172,10 +193,33 @@ def number_of(text: str) -> tuple[float | None, bool]:
         except ValueError:
             pass
     try:
-        at = datetime.fromisoformat(text)
+        return as_seconds(datetime.fromisoformat(text)), True
     except ValueError:
         return None, False
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp(), True
+
+
+def has_decimal_commas(path: Path, delimiter: str) -> bool:
+    """Whether the commas in a file's numbers are decimal ones; `UserError` if they may also separate thousands."""
+    if delimiter == ";":
+        return True
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        unclear, pointed = "", False
+        if not any(("," if delimiter != "," else '"') in line for line in file):
+            return False
+        file.seek(0)
+        for cell in chain.from_iterable(csv.reader(file, delimiter=delimiter, skipinitialspace=True)):
+            if _COMMAS.fullmatch(number := _UNIT_OF_CELL.sub("", cell.strip())):
+                unclear, pointed = unclear or number, pointed or number.count(",") > 1
+            elif _DECIMAL_COMMA.fullmatch(number):
+                return True
+            else:
+                pointed |= bool(_DECIMAL_POINT.fullmatch(number) and not _POINTS.fullmatch(number))
+    if unclear and not pointed:
+        raise UserError(
+            f"{path}: the comma in {unclear} may be a decimal one or separate thousands, and no other number shows "
+            "which; save the table with decimal points, or with semicolons between its columns"
+        )
+    return False
 
 
 def plain_number(text: str | None, decimal_commas: bool) -> str | None:
@@ -183,5 +227,14 @@ def plain_number(text: str | None, decimal_commas: bool) -> str | None:
     text = text and text.strip()
     if not text or "," not in text or not text.lstrip("+-")[:1].isdigit():
         return text
+    if ":" in text:
+        return _COMMA_OF_TIME.sub(".", text)
     decimal = decimal_commas and text.rfind(",") > text.rfind(".")
     return text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "")
+
+
+def as_seconds(value: timedelta | datetime) -> float:
+    """The seconds of a duration, or since 1970; a time without a zone is taken as UTC."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()

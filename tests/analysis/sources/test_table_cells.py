@@ -1,0 +1,120 @@
+"""What people and programs write into the cells and names of a table: each is read as what it says, or not at all."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import pandas as pd
+import pytest
+
+from analysis.imports.formats import read_source
+from analysis.sources.any_table import COLUMNS_TAKEN
+from common.errors import UserError
+
+STEPS = 12
+
+
+def whole(step):
+    """A step's whole seconds, which do not only rise."""
+    return 20 + 7 * step % 5
+
+
+def seconds_of(found):
+    scalars = [record.scalars for record in found.read.records.values()]
+    (name,) = {name for row in scalars for name in row if name.startswith("timing_s/")}
+    return [row[name] for row in scalars]
+
+
+def taken_in(found):
+    (text,) = [verdict.text for verdict in found.read.verdicts if verdict.code == COLUMNS_TAKEN]
+    return text
+
+
+def table(path, header, cell, delimiter=","):
+    lines = [header, *(delimiter.join([str(step), cell(step)]) for step in range(1, STEPS + 1))]
+    path.write_text("\n".join(lines) + "\n")
+    return read_source(str(path), None, (), None)
+
+
+@pytest.mark.parametrize("decimals", [1, 2])
+@pytest.mark.parametrize("form", ["{},{}s", "{},{} s", "0:00:{},{}"])
+@pytest.mark.parametrize(("delimiter", "quote"), [("\t", ""), (",", '"')])
+def test_a_decimal_comma_counts_in_a_cell_with_a_unit_or_of_a_clock(tmp_path, decimals, form, delimiter, quote):
+    found = table(
+        tmp_path / "a.csv",
+        f"step{delimiter}step_time",
+        lambda step: quote + form.format(whole(step), "7" * decimals) + quote,
+        delimiter,
+    )
+    assert seconds_of(found) == pytest.approx([whole(step) + float("0." + "7" * decimals) for step in range(1, 13)])
+
+
+def test_the_times_of_pythons_logging_are_a_clock(tmp_path):
+    found = table(
+        tmp_path / "a.csv",
+        "step,asctime",
+        lambda step: '"' + (datetime(2026, 3, 1) + timedelta(seconds=20.5 * step)).strftime("%F %T,%f")[:-3] + '"',
+    )
+    assert seconds_of(found) == pytest.approx([20.5] * (STEPS - 1))
+
+
+def test_a_unit_beside_thousands_is_not_guessed_either(tmp_path):
+    with pytest.raises(UserError, match="the comma in 1,207"):
+        table(tmp_path / "a.tsv", "step\tstep_time", lambda step: f"1,{206 + step} ms", "\t")
+
+
+def test_of_two_columns_of_one_name_none_is_taken_before_one_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    with pytest.raises(UserError, match=r"for certain: time \(mean [\d.]+ s\), \(2\) time"):
+        table(path, "step,time,time", lambda step: f"{whole(step)},{whole(step + 1)}")
+    found = read_source(str(path), None, (), None, step_seconds="(2) time")
+    assert [row.scalars["timing_s/(2) time"] for row in found.read.records.values()] == [
+        whole(step + 1) for step in range(1, STEPS + 1)
+    ]
+
+
+def test_an_export_with_two_runs_of_one_name_is_not_read_as_the_last(tmp_path):
+    with pytest.raises(UserError, match=r"holds several runs: grpo, \(2\) grpo"):
+        table(tmp_path / "a.csv", "Step,grpo - timing_s/step,grpo - timing_s/step", lambda step: f"{20 + step},9.5")
+
+
+@pytest.mark.parametrize("kind", [timedelta, Decimal, datetime])
+def test_a_parquet_files_times_and_decimals_are_numbers(tmp_path, kind):
+    steps = range(1, STEPS + 1)
+    cells = {
+        timedelta: [timedelta(seconds=0.5 + whole(step)) for step in steps],
+        Decimal: [Decimal(f"{0.5 + whole(step)}") for step in steps],
+        datetime: [datetime(2026, 3, 1) + timedelta(seconds=20.5 * step) for step in steps],
+    }[kind]
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"step": steps, "step_time": cells, "reward": 9.5}).to_parquet(path)
+    right = [20.5] * (STEPS - 1) if kind is datetime else [0.5 + whole(step) for step in steps]
+    assert seconds_of(read_source(str(path), None, (), None)) == pytest.approx(right)
+
+
+def test_what_a_group_of_times_counts_is_no_time(tmp_path):
+    elapsed, lines = 0, ["time/fps,time/iterations,time/time_elapsed,time/total_timesteps,train/n_updates"]
+    for n in range(1, 61):
+        elapsed += 1 + n % 2 if n % 3 == 0 else 0
+        lines.append(f"{2048 * n // max(elapsed, 1)},{n},{elapsed},{2048 * n},{10 * n}")
+    path = tmp_path / "progress.csv"
+    path.write_text("\n".join(lines) + "\n")
+    text = taken_in(read_source(str(path), None, (), None))
+    assert "time/iterations counts the steps; time/time_elapsed is a clock" in text
+
+
+@pytest.mark.parametrize("name", ["it", "Itr", "step_id", "Step No.", "iteration_index"])
+def test_a_counter_is_found_by_any_of_its_names(tmp_path, name):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{name},elapsed_s\n" + "".join(f"{10 * n},{205.0 * n}\n" for n in range(1, STEPS)))
+    assert seconds_of(read_source(str(path), None, (), None)) == pytest.approx([20.5] * (STEPS - 2))
+
+
+@pytest.mark.parametrize("name", ["time_left", "time/fps", "time_per_10_steps"])
+def test_what_is_left_or_a_rate_is_no_step(tmp_path, name):
+    with pytest.raises(UserError, match="no column is named like seconds"):
+        table(tmp_path / "a.csv", f"step,{name}", lambda step: str(900 - 20 * step))
+
+
+@pytest.mark.parametrize("unit", ["\u00b5s", "\u03bcs", "us"])
+def test_a_microsecond_has_two_letters_in_unicode(tmp_path, unit):
+    assert seconds_of(table(tmp_path / "a.csv", f"step,step_time ({unit})", lambda step: "20500000")) == [20.5] * STEPS
