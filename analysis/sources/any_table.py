@@ -7,7 +7,7 @@ their seconds (table_times.py). What was taken for what is said. A table with a 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -15,8 +15,17 @@ from pathlib import Path
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources.long_table import has_tree, is_long, read_long, runs_in_column
 from analysis.sources.table_rows import HEAD_LINES, SELECTING, Row, TableColumns, columns_of, rows_of
-from analysis.sources.table_texts import counter_rank, is_counter, words_of
-from analysis.sources.table_times import TOLERANCE_SHARE, Columns, in_seconds, take_rates, taken, times_of, windows_of
+from analysis.sources.table_texts import counter_rank, is_counter, is_time, whole_rank, words_of
+from analysis.sources.table_times import (
+    FLAG,
+    TOLERANCE_SHARE,
+    Columns,
+    in_seconds,
+    take_rates,
+    taken,
+    times_of,
+    windows_of,
+)
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from common.errors import UserError
 from common.messages import join_first
@@ -31,6 +40,8 @@ COLUMNS_TAKEN = "columns-taken"
 """The code of the verdict that says which column was taken for what."""
 # A counter falls in so few rows, or once: at a restart.
 FALLS = 0.05
+# Only a benchmark measures these, of each request.
+_OF_REQUESTS = {"ttft", "tpot", "itl"}
 
 
 def read_table(
@@ -115,13 +126,21 @@ def table_of(
 
 def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, counter: str, clock: str = "") -> Imported:
     """The steps of a table in order."""
-    places = table.places
-    columns = {name: some for name, some in table.values.items() if sum(map(math.isfinite, some)) >= len(places) / 2}
+    if step_seconds is not None and _in_few_rows(table).get(step_seconds):
+        # Only these rows time a step.
+        table.keep([row for row, value in enumerate(table.values[step_seconds]) if math.isfinite(value)])
+    places, in_few = table.places, _in_few_rows(table)
+    columns = {name: some for name, some in table.values.items() if name not in in_few}
     steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
     seconds = {name: in_seconds(name, some, table) for name, some in columns.items() if name != counter}
     take_rates(seconds, table, step_seconds)
     times = times_of(path, seconds, table, steps, step_seconds, clock)
     root, parts = times.root, times.parts
+    if 0.0 in (spans := times.spans.get(root, ())):
+        # Steps within one second of a coarse clock: a row counts for all since the last that shows another.
+        table.values[counter or "rows"] = [float(step) for step in steps]
+        table.keep([row for row, span in enumerate(spans) if span != 0.0])
+        return _of_columns(table, path, step_seconds, counter or "rows", clock)
     timed = {name: times.spans.get(name, seconds[name]) for name in (root, *parts)}
     timed |= {name: [value / 1000.0 for value in timed[name]] for name in times.milliseconds}
     windows = [1] * len(places)
@@ -132,11 +151,7 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
     last = None
     if root not in times.spans:
         timed[root] = [value if value > 0 else math.nan for value in timed[root]]
-        last = _sum_below(timed[root])
-    if last is not None:
-        file, line = places[last]
-        text = f"{path}: line {line} is the sum of those above; it is no step and was skipped"
-        table.verdicts.append(Verdict("note", "no-step-line", text))
+        last = _sum_below(timed[root], table, path)
     records = []
     for at, ((file, line), step, window) in enumerate(zip(places, steps, windows, strict=True)):
         # The first time on a clock is not the length of a step.
@@ -154,10 +169,28 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
             "are the difference of two"
         )
     read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
-    text = f"{path}: {taken(counter, times, table, step_seconds)}"
+    text = f"{path}: {taken(counter, times, table, step_seconds)}{_doubted(root, in_few, table)}"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, text), *table.verdicts, *read.verdicts]
     tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in parts}
     return Imported(read, FORMAT, tree=tree)
+
+
+def _in_few_rows(table: TableColumns) -> dict[str, int]:
+    """The columns with a number in fewer than half of the rows, and in how many."""
+    filled = {name: sum(map(math.isfinite, some)) for name, some in table.values.items()}
+    return {name: count for name, count in filled.items() if 2 * count < len(table.places)}
+
+
+def _doubted(root: str, in_few: Mapping[str, int], table: TableColumns) -> str:
+    """What speaks against the column that was taken: a whole step's in fewer rows, or rows that are requests."""
+    said = ""
+    wholes = [name for name in in_few if is_time(name) and whole_rank(name) > max(1, whole_rank(root))]
+    if wholes:
+        name = max(wholes, key=in_few.__getitem__)
+        said += f"; only {in_few[name]} of {len(table.places)} rows have {name}: if it is the step's, {FLAG} {name}"
+    if marks := [name for name in table.values if _OF_REQUESTS & {*words_of(name)}]:
+        said += f"; its rows look like single requests ({marks[0]}): their latency is no throughput"
+    return said
 
 
 def _counts_from_0(steps: Sequence[float], seconds: Sequence[float]) -> bool:
@@ -229,12 +262,16 @@ def _continue_epochs(columns: dict[str, list[float]]) -> None:
             columns[name] = [value + (before := before + ends.get(at, 0.0)) for at, value in enumerate(values)]
 
 
-def _sum_below(seconds: Sequence[float]) -> int | None:
-    """The last row, if its seconds are the sum of those above."""
+def _sum_below(seconds: Sequence[float], table: TableColumns, path: Path) -> int | None:
+    """The last row, if its seconds are the sum of those above, which is said."""
     known = [(at, value) for at, value in enumerate(seconds) if math.isfinite(value)]
     *above, (last, total) = known or [(0, 0.0)]
     summed = math.fsum(value for _, value in above)
-    return last if len(above) > 2 and math.isclose(total, summed, rel_tol=TOLERANCE_SHARE) else None
+    if len(above) < 3 or not math.isclose(total, summed, rel_tol=TOLERANCE_SHARE):
+        return None
+    text = f"{path}: line {table.places[last][1]} is the sum of those above; it is no step and was skipped"
+    table.verdicts.append(Verdict("note", "no-step-line", text))
+    return last
 
 
 def _rises(values: Sequence[float]) -> bool:
@@ -258,7 +295,8 @@ def _order_rows(table: TableColumns, counter: str, path: Path) -> None:
     if 2 * sum(a == b for a, b in pairwise(steps)) >= len(steps) > 2:
         raise UserError(
             f"{path} has several rows a step ({counter}) with the same columns. Of several processes (ranks, "
-            "micro-batches): sum them, or take the slowest; of several runs: give each a file of its own"
+            "micro-batches): sum them, or take the slowest; of several runs: give each a file of its own; of several "
+            "metrics: a column for each"
         )
     if len(set(steps)) == len(steps) and any(b < a for a, b in pairwise(steps)):
         table.keep(sorted(range(len(steps)), key=steps.__getitem__))

@@ -1,5 +1,6 @@
 """What people and programs write into the cells and names of a table: each is read as what it says, or not at all."""
 
+import json
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -9,6 +10,7 @@ import pytest
 from analysis.imports.formats import read_source
 from analysis.sources.any_table import COLUMNS_TAKEN
 from common.errors import UserError
+from workflow.cli import main
 
 STEPS = 12
 
@@ -91,6 +93,26 @@ def test_a_parquet_files_times_and_decimals_are_numbers(tmp_path, kind):
     assert seconds_of(read_source(str(path), None, (), None)) == pytest.approx(right)
 
 
+def sparse(path):
+    rows = [
+        {"step": n, "gen_time": 12.0 + n % 3} | ({"step_time": 20.0 + n * 3 % 8} if n % 4 == 0 else {})
+        for n in range(1, 41)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_whole_step_in_few_rows_is_named_beside_a_phase_and_its_rows_count_where_it_is_given(tmp_path):
+    source = sparse(tmp_path / "a.jsonl")
+    text = taken_in(read_source(source, None, (), None))
+    assert "only 10 of 40 rows have step_time" in text and "--step-seconds step_time" in text
+    found = read_source(source, None, (), None, step_seconds="step_time")
+    assert list(found.read.records) == list(range(4, 41, 4))
+    assert [row.scalars["timing_s/step_time"] for row in found.read.records.values()] == [
+        20.0 + n * 3 % 8 for n in range(4, 41, 4)
+    ]
+
+
 def test_what_a_group_of_times_counts_is_no_time(tmp_path):
     elapsed, lines = 0, ["time/fps,time/iterations,time/time_elapsed,time/total_timesteps,train/n_updates"]
     for n in range(1, 61):
@@ -100,6 +122,18 @@ def test_what_a_group_of_times_counts_is_no_time(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     text = taken_in(read_source(str(path), None, (), None))
     assert "time/iterations counts the steps; time/time_elapsed is a clock" in text
+
+
+@pytest.mark.parametrize("counter", ["step", "reward"])
+def test_steps_that_share_a_second_of_a_coarse_clock_keep_their_time(tmp_path, capsys, monkeypatch, counter):
+    """Differences of 0 s are left out: of steps of 0.9 s and of 0.6 s those of 1 s would remain."""
+    monkeypatch.chdir(tmp_path)
+    for name, step_s in (("a", 0.9), ("b", 0.6)):
+        times = [datetime(2026, 3, 1) + timedelta(seconds=step_s * step) for step in range(1, 121)]
+        lines = [f"{counter},timestamp", *(f"{step},{at:%F %T}" for step, at in enumerate(times, start=1))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    main(["compare", "a.csv", "b.csv", "--verdict-only"])
+    assert "Per step 1.5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["it", "Itr", "step_id", "Step No.", "iteration_index"])
@@ -118,3 +152,21 @@ def test_what_is_left_or_a_rate_is_no_step(tmp_path, name):
 @pytest.mark.parametrize("unit", ["\u00b5s", "\u03bcs", "us"])
 def test_a_microsecond_has_two_letters_in_unicode(tmp_path, unit):
     assert seconds_of(table(tmp_path / "a.csv", f"step,step_time ({unit})", lambda step: "20500000")) == [20.5] * STEPS
+
+
+def test_rows_of_requests_are_not_taken_for_steps_without_a_word(tmp_path):
+    rows = [{"latency_s": 5.0 + n % 3, "ttft_s": 0.2, "completion_tokens": 800 + n} for n in range(STEPS)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "rows look like single requests (ttft_s)" in taken_in(read_source(str(path), None, (), None))
+
+
+def test_a_row_for_each_metric_is_not_called_a_process(tmp_path):
+    lines = [
+        "step,key,value",
+        *(f"{n},{key},{n + len(key)}" for n in range(1, STEPS) for key in ("step_time", "reward")),
+    ]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match="of several metrics: a column for each"):
+        read_source(str(path), None, (), None)
