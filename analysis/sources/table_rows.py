@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -277,8 +278,9 @@ def _objects(lines: Iterable[str], path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         rows = objects_in(line)
-        if not rows and number == 1 and (rows := objects_in(path.read_text(encoding="utf-8-sig", errors="replace"))):
-            yield from ((path, place, flatten(row)) for place, row in enumerate(rows, start=1))
+        alone = len(rows) < 2 and path.stat().st_size <= len(line.encode()) + len(codecs.BOM_UTF8)
+        if number == 1 and (alone or not rows) and len(whole := _document_rows(path)) > 1:
+            yield from ((path, place, flatten(row)) for place, row in enumerate(whole, start=1))
             return
         yield from ((path, number, flatten(row)) for row in rows)
         if not rows:
@@ -297,6 +299,21 @@ def objects_in(text: str) -> list[Mapping[str, Any]]:
             found = [dict(zip(found, row, strict=True)) for row in zip(*lists, strict=True)]
     return [row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict)]
 
+
+def _document_rows(path: Path) -> list[Mapping[str, Any]]:
+    """The rows of a JSON document: its own, its only list of objects, or pandas' columns or rows by their index."""
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    rows = objects_in(text)
+    values = [*rows[0].values()] if len(rows) == 1 else []
+    lists = [some for some in values if isinstance(some, list) and len(some) > 1 and isinstance(some[0], Mapping)]
+    if len(lists) == 1:
+        return [row for row in lists[0] if isinstance(row, Mapping)]
+    if values and all(isinstance(some, Mapping) and some.keys() == values[0].keys() for some in values):
+        if all(key.isdigit() for key in rows[0]):
+            return values
+        if all(key.isdigit() for key in values[0]):
+            return [{name: some[key] for name, some in rows[0].items()} for key in values[0]]
+    return rows
 
 
 def is_rows(lines: Sequence[str]) -> bool:
@@ -322,5 +339,5 @@ def _value_of(raw: object) -> tuple[float | None, bool]:
 
 def is_document(path: Path) -> bool:
     """Whether a file is a JSON document with several rows of numbers."""
-    rows = objects_in(path.read_text(encoding="utf-8-sig", errors="replace"))
+    rows = _document_rows(path)
     return len(rows) > 1 and is_rows([json.dumps(row) for row in rows[:HEAD_LINES]])

@@ -161,6 +161,24 @@ def test_rows_of_requests_are_not_taken_for_steps_without_a_word(tmp_path):
     assert "rows look like single requests (ttft_s)" in taken_in(read_source(str(path), None, (), None))
 
 
+ROWS = [{"step": n, "step_time": 0.5 + whole(n)} for n in range(1, STEPS + 1)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"config": {"lr": 1e-6}, "history": ROWS, "total_time": 500.0},
+        {name: {str(at): row[name] for at, row in enumerate(ROWS)} for name in ROWS[0]},
+        {str(at): row for at, row in enumerate(ROWS)},
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_of_json_has_its_rows_in_any_place(tmp_path, document, indent):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(document, indent=indent))
+    assert seconds_of(read_source(str(path), None, (), None)) == pytest.approx([row["step_time"] for row in ROWS])
+
+
 def test_a_row_for_each_metric_is_not_called_a_process(tmp_path):
     lines = [
         "step,key,value",
