@@ -23,6 +23,7 @@ from analysis.sources.table_texts import (
     as_seconds,
     has_decimal_commas,
     is_counter,
+    is_summary,
     is_time,
     number_of,
     plain_number,
@@ -103,12 +104,13 @@ class TableColumns:
 
 def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
     """The numbers of rows, by column."""
-    found = TableColumns()
-    unread = []
+    found, unread, sums = TableColumns(), [], []
     for file, line, row in rows:
         if row is None:
             unread.append(line)
             continue
+        if is_summary(next(iter(row.values()), None)):
+            sums.append(len(found.places))
         for name, raw in row.items():
             value, is_text_of_time = _value_of(raw)
             if value is None and isinstance(raw, str) and (label := _STEP_TEXT.fullmatch(raw)) and is_counter(name):
@@ -126,6 +128,10 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
             texts.extend([""] * (len(found.places) - len(texts)))
         for values in found.values.values():
             values.extend([math.nan] * (len(found.places) - len(values)))
+    if 0 < 2 * len(sums) < len(found.places):
+        text = f"{path}: rows of sums or means ({join_first([found.places[row][1] for row in sums])}) were skipped"
+        found.verdicts.append(Verdict("note", "no-step-line", text))
+        found.keep(sorted({*range(len(found.places))} - {*sums}))
     if unread:
         text = f"{path}: {len(unread)} lines cannot be read and were skipped (line {join_first(unread)})"
         found.verdicts.append(Verdict("warning", "corrupt-line", text))

@@ -35,7 +35,11 @@ _ENDS_OF_TIME = ("time", "seconds", "duration", "elapsed", "latency", "runtime",
 _TIMES = {"wall", "timing", "timings"}
 _NO_TIMES = {"throughput", "token", "tokens", "sample", "samples", "timestep", "timesteps"}
 _NO_TIMES |= {"lr", "rate", "remaining", "left", "eta", "timeout", "count", "util", "utilization", "fps", "sps"}
-_NO_TIMES |= {"ratio", "share", "fraction", "percent", "pct", "flops", "tflops", "mfu"}
+_NO_TIMES |= {"ratio", "share", "fraction", "frac", "percent", "pct", "flops", "tflops", "mfu"}
+_NO_TIMES |= {"tok", "toks", "lifetime"}
+# A cell that begins a row of these says that it is none of a step.
+_SUMMARIES = {"total", "sum", "count", "mean", "average", "avg", "median", "std", "stdev", "min", "max"}
+_SUMMARIES |= {"25%", "50%", "75%"}
 _SINCE = {
     "elapsed",
     "runtime",
@@ -117,7 +121,7 @@ def is_time(name: str) -> bool:
     """Whether a name is one of a time, as far as a name can say; `time/iterations` counts."""
     words = words_of(name)
     other = _NO_TIMES & {*words} or _COUNTED & {*words[-1:]} or _is_rate(name) or _GPU_TIME.search(name)
-    return not other and (_has_time(name) or unit_of(name) != "")
+    return not other and (unit_of(name) != "" or ("%" not in name and _has_time(name)))
 
 
 def is_counter(name: str) -> bool:
@@ -170,6 +174,11 @@ def without_spreads(names: Collection[str]) -> list[str]:
     middles = {name for name in spreads if words_of(name)[-1] in _MIDDLES and stem_of(name) not in stems}
     stems |= {stem_of(name) for name in middles}
     return [name for name in names if name not in spreads - middles or stem_of(name) not in stems]
+
+
+def is_summary(cell: object) -> bool:
+    """Whether a row's first cell says that the row sums up those above."""
+    return isinstance(cell, str) and cell.strip().lower() in _SUMMARIES
 
 
 def number_of(text: str) -> tuple[float | None, bool]:

@@ -143,10 +143,24 @@ def test_a_counter_is_found_by_any_of_its_names(tmp_path, name):
     assert seconds_of(read_source(str(path), None, (), None)) == pytest.approx([20.5] * (STEPS - 2))
 
 
-@pytest.mark.parametrize("name", ["time_left", "time/fps", "time_per_10_steps"])
-def test_what_is_left_or_a_rate_is_no_step(tmp_path, name):
+NO_TIMES = ["time_left", "time/fps", "time_per_10_steps", "gen_tok_s", "gen_time (%)", "env_steps_lifetime"]
+
+
+@pytest.mark.parametrize("name", NO_TIMES)
+def test_what_is_left_or_a_rate_or_a_share_is_no_step(tmp_path, name):
     with pytest.raises(UserError, match="no column is named like seconds"):
         table(tmp_path / "a.csv", f"step,{name}", lambda step: str(900 - 20 * step))
+
+
+@pytest.mark.parametrize("label", ["", "name"])
+def test_a_summary_below_the_rows_is_no_step(tmp_path, label):
+    """As pandas' `describe()` pasted below, in a table without a counter."""
+    rows = [*((f"run {step}", float(whole(step))) for step in range(STEPS)), ("mean", 21.9), ("std", 1.5), ("50%", 22)]
+    path = tmp_path / "a.csv"
+    path.write_text(f"{label},step_time\n" + "".join(f"{name},{value}\n" for name, value in rows))
+    found = read_source(str(path), None, (), None)
+    assert seconds_of(found) == [whole(step) for step in range(STEPS)]
+    assert "no-step-line" in [verdict.code for verdict in found.read.verdicts]
 
 
 @pytest.mark.parametrize("unit", ["\u00b5s", "\u03bcs", "us"])
