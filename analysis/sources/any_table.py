@@ -21,6 +21,7 @@ from analysis.sources.table_times import (
     TOLERANCE_SHARE,
     Columns,
     in_seconds,
+    not_read,
     take_rates,
     taken,
     times_of,
@@ -183,7 +184,7 @@ def _in_few_rows(table: TableColumns) -> dict[str, int]:
 
 def _doubted(root: str, in_few: Mapping[str, int], table: TableColumns) -> str:
     """What speaks against the column that was taken: a whole step's in fewer rows, or rows that are requests."""
-    said = ""
+    said = not_read(table, max(1, whole_rank(root)))
     wholes = [name for name in in_few if is_time(name) and whole_rank(name) > max(1, whole_rank(root))]
     if wholes:
         name = max(wholes, key=in_few.__getitem__)

@@ -11,8 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from decimal import Decimal
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -20,19 +18,19 @@ from typing import Any
 
 from analysis.sources.table_texts import (
     UNITS,
-    as_seconds,
     has_decimal_commas,
     is_counter,
     is_summary,
     is_time,
     number_of,
     plain_number,
+    value_of,
 )
 from common.dotted import flatten
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict
-from trainers.logs.record import STEPS_LOGGED, as_number
+from trainers.logs.record import STEPS_LOGGED
 from trainers.logs.restarts import split_commands
 
 DELIMITERS = ",;\t|"
@@ -64,6 +62,8 @@ class TableColumns:
     """Columns of texts that are times, `27.3s` or `2025-11-11T10:00:00Z`: their numbers are seconds."""
     kinds: dict[str, list[str]] = field(default_factory=dict)
     """Columns of texts that say what a row is of, such as `split`."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """The first text that is no number, of each column."""
     verdicts: list[Verdict] = field(default_factory=list)
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -112,7 +112,7 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
         if is_summary(next(iter(row.values()), None)):
             sums.append(len(found.places))
         for name, raw in row.items():
-            value, is_text_of_time = _value_of(raw)
+            value, is_text_of_time = value_of(raw)
             if value is None and isinstance(raw, str) and (label := _STEP_TEXT.fullmatch(raw)) and is_counter(name):
                 value = float(label[1])
             if is_text_of_time:
@@ -123,6 +123,8 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
                 found.values[name].append(value)
             elif name and name.lower() in _KINDS.union(SELECTING) and isinstance(raw, str):
                 found.kinds.setdefault(name, [""] * len(found.places)).append(raw)
+            elif name and raw and isinstance(raw, str):
+                found.unread.setdefault(name, raw)
         found.places.append((file, line))
         for texts in found.kinds.values():
             texts.extend([""] * (len(found.places) - len(texts)))
@@ -330,17 +332,9 @@ def is_rows(lines: Sequence[str]) -> bool:
 
 def _has_numbers(row: Mapping[str, Any]) -> bool:
     """Whether an object has numbers, and not a time beside one alone, as a program's message has."""
-    numbers = [name for name, value in row.items() if _value_of(value)[0] is not None]
-    times = [name for name in numbers if _value_of(row[name])[1]]
+    numbers = [name for name, value in row.items() if value_of(value)[0] is not None]
+    times = [name for name in numbers if value_of(row[name])[1]]
     return len(numbers) >= 2 and (len(numbers) - len(times) >= 2 or any(map(is_counter, numbers)))
-
-
-def _value_of(raw: object) -> tuple[float | None, bool]:
-    """A value's number, and whether it is a text of a time."""
-    if isinstance(raw, timedelta | datetime):
-        return as_seconds(raw), True
-    value = float(raw) if isinstance(raw, Decimal) else as_number(raw)
-    return number_of(raw) if value is None and isinstance(raw, str) else (value, False)
 
 
 def is_document(path: Path) -> bool:

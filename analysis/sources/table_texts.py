@@ -7,10 +7,12 @@ import re
 import warnings
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 
 from common.errors import UserError
+from trainers.logs.record import as_number
 
 _UNITS = {
     "ns nanos nanosecond nanoseconds": 1e-9,
@@ -205,6 +207,14 @@ def number_of(text: str) -> tuple[float | None, bool]:
         return as_seconds(datetime.fromisoformat(text)), True
     except ValueError:
         return None, False
+
+
+def value_of(raw: object) -> tuple[float | None, bool]:
+    """A value's number, and whether it is a text of a time."""
+    if isinstance(raw, timedelta | datetime):
+        return as_seconds(raw), True
+    value = float(raw) if isinstance(raw, Decimal) else as_number(raw)
+    return number_of(raw) if value is None and isinstance(raw, str) else (value, False)
 
 
 def has_decimal_commas(path: Path, delimiter: str) -> bool:

@@ -125,7 +125,7 @@ def times_of(
             return replace(chosen, spans=spans)
         given = next((some[0] for some in (durations, whole) if len(some) == 1), None)
         if given is None:
-            raise UserError(_undecided(path, named, durations, columns))
+            raise UserError(_undecided(path, named, durations, columns) + not_read(table))
     return replace(max(fits[given], key=lambda fit: fit[0], default=(0.0, Times(given)))[1], spans=spans)
 
 
@@ -208,6 +208,14 @@ def _undecided(path: Path, named: Sequence[str], durations: Sequence[str], colum
         f"{path}: no column is the step's seconds for certain: {join_first(by_name, 6)}. Name that of the "
         f"whole step: {FLAG} {durations[0]} (in a configuration import.step_seconds)"
     )
+
+
+def not_read(table: TableColumns, rank: int = -1) -> str:
+    """The first column that is named more surely like a whole step than this rank, whose texts are no times here."""
+    texts = {name: text for name, text in table.unread.items() if name not in table.values and is_time(name)}
+    name = next((name for name in texts if whole_rank(name) > rank), None)
+    said = "which is no time here: write 2026-03-01 10:00:40 or seconds"
+    return f"; {name} has {texts[name][:40]!r}, {said}" if name is not None else ""
 
 
 def taken(counter: str, times: Times, table: TableColumns, given: str | None) -> str:

@@ -175,6 +175,15 @@ def test_rows_of_requests_are_not_taken_for_steps_without_a_word(tmp_path):
     assert "rows look like single requests (ttft_s)" in taken_in(read_source(str(path), None, (), None))
 
 
+def test_a_time_that_cannot_be_read_is_shown(tmp_path):
+    with pytest.raises(
+        UserError, match=r"timestamp has '1/3/2026 10:00 AM', which is no time here: write 2026-03-01 10"
+    ):
+        table(tmp_path / "a.csv", "step,timestamp", lambda step: f"{step}/3/2026 10:00 AM")
+    found = table(tmp_path / "b.csv", "step,gen_time,step_time", lambda step: f"{whole(step)},{40 + step}s/it")
+    assert "step_time has '41s/it', which is no time here" in taken_in(found)
+
+
 ROWS = [{"step": n, "step_time": 0.5 + whole(n)} for n in range(1, STEPS + 1)]
 
 
