@@ -170,7 +170,7 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
             "are the difference of two"
         )
     read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
-    text = f"{path}: {taken(counter, times, table, step_seconds)}{_doubted(root, in_few, table)}"
+    text = f"{path}: {taken(counter, times, table, step_seconds)}{_doubted(root, counter, in_few, table)}"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, text), *table.verdicts, *read.verdicts]
     tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in parts}
     return Imported(read, FORMAT, tree=tree)
@@ -182,8 +182,8 @@ def _in_few_rows(table: TableColumns) -> dict[str, int]:
     return {name: count for name, count in filled.items() if 2 * count < len(table.places)}
 
 
-def _doubted(root: str, in_few: Mapping[str, int], table: TableColumns) -> str:
-    """What speaks against the column that was taken: a whole step's in fewer rows, or rows that are requests."""
+def _doubted(root: str, counter: str, in_few: Mapping[str, int], table: TableColumns) -> str:
+    """What speaks against what was taken: a whole step's time in fewer rows, rows of requests or of parts of a step."""
     said = not_read(table, max(1, whole_rank(root)))
     wholes = [name for name in in_few if is_time(name) and whole_rank(name) > max(1, whole_rank(root))]
     if wholes:
@@ -191,6 +191,11 @@ def _doubted(root: str, in_few: Mapping[str, int], table: TableColumns) -> str:
         said += f"; only {in_few[name]} of {len(table.places)} rows have {name}: if it is the step's, {FLAG} {name}"
     if marks := [name for name in table.values if _OF_REQUESTS & {*words_of(name)}]:
         said += f"; its rows look like single requests ({marks[0]}): their latency is no throughput"
+    for name in filter(is_counter, table.values.keys() - {counter}):
+        values = [value for value in table.values[name] if not math.isnan(value)]
+        each = len(values) // max(1, len({*values}))
+        if 1 < each < len(values) and _rises(values):
+            said += f"; each {name} has {each} rows: if these are parts of one step, sum them"
     return said
 
 

@@ -85,8 +85,8 @@ def words_of(name: str) -> list[str]:
 
 
 def stem_of(name: str) -> tuple[str, ...]:
-    """A name's words without the last one, if that is the name of a mean or of a spread."""
-    words = words_of(name)
+    """A name's words without numbers (ranks), and the last one if that is the name of a mean or of a spread."""
+    words = [word for word in words_of(name) if not word.isdigit()]
     return tuple(words[:-1] if words and words[-1] in _SPREADS | _MEANS else words)
 
 
@@ -211,6 +211,8 @@ def number_of(text: str) -> tuple[float | None, bool]:
 
 def value_of(raw: object) -> tuple[float | None, bool]:
     """A value's number, and whether it is a text of a time."""
+    if isinstance(raw, list) and len(raw) == 1:
+        (raw,) = raw
     if isinstance(raw, timedelta | datetime):
         return as_seconds(raw), True
     value = float(raw) if isinstance(raw, Decimal) else as_number(raw)

@@ -212,8 +212,8 @@ def _undecided(path: Path, named: Sequence[str], durations: Sequence[str], colum
 
 def not_read(table: TableColumns, rank: int = -1) -> str:
     """The first column that is named more surely like a whole step than this rank, whose texts are no times here."""
-    texts = {name: text for name, text in table.unread.items() if name not in table.values and is_time(name)}
-    name = next((name for name in texts if whole_rank(name) > rank), None)
+    texts = {name: text for name, text in table.unread.items() if text[0].isdigit() and name not in table.values}
+    name = next((name for name in texts if is_time(name) and whole_rank(name) > rank), None)
     said = "which is no time here: write 2026-03-01 10:00:40 or seconds"
     return f"; {name} has {texts[name][:40]!r}, {said}" if name is not None else ""
 

@@ -184,6 +184,28 @@ def test_a_time_that_cannot_be_read_is_shown(tmp_path):
     assert "step_time has '41s/it', which is no time here" in taken_in(found)
 
 
+def test_rows_of_a_part_of_a_step_are_doubted(tmp_path):
+    """Two micro-steps beside four are as fast, but not the step of them."""
+    found = table(tmp_path / "a.csv", "step,global_step,step_time", lambda step: f"{(step + 1) // 2},{whole(step)}")
+    assert "each global_step has 2 rows: if these are parts of one step, sum them" in taken_in(found)
+
+
+def test_the_steps_of_two_ranks_are_no_phases_of_each_other(tmp_path):
+    with pytest.raises(UserError, match=r"rank0_step_time .* rank1_step_time"):
+        table(
+            tmp_path / "a.csv",
+            "step,rank0_step_time,rank1_step_time",
+            lambda step: f"{whole(step)},{1.02 * whole(step):.2f}",
+        )
+
+
+def test_a_list_of_one_number_is_that_number(tmp_path):
+    path = tmp_path / "a.jsonl"
+    rows = [{"step": step, "step_time": [whole(step)], "reward": 0.5} for step in range(1, STEPS + 1)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert seconds_of(read_source(str(path), None, (), None)) == [whole(step) for step in range(1, STEPS + 1)]
+
+
 ROWS = [{"step": n, "step_time": 0.5 + whole(n)} for n in range(1, STEPS + 1)]
 
 
