@@ -435,8 +435,13 @@ def test_the_only_time_that_is_named_like_a_phase_is_not_called_the_step(tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "beside", "averaged"),
-    [("avg_step_time", "", True), ("step_time_running", "", True), ("step_time", "", False)]
-    + [("step_time_mean", "", True), ("step_time_mean", "step_time_max", False)],
+    [
+        ("avg_step_time", "", True),
+        ("step_time_running", "", True),
+        ("step_time", "", False),
+        ("step_time_mean", "", True),
+        ("step_time_mean", "step_time_max", False),
+    ],
 )
 def test_an_average_over_steps_is_doubted_unless_it_is_one_of_ranks(tmp_path, name, beside, averaged):
     table = [{"step": n, name: s} | ({beside: s + 1} if beside else {}) for n, s in TIMES.items()]
