@@ -75,6 +75,8 @@ _COMMAS, _POINTS = (re.compile(rf"[-+]?[1-9]\d{{0,2}}({mark}\d{{3}})+") for mark
 _DECIMAL_COMMA, _DECIMAL_POINT = re.compile(r"[-+]?[\d.]+,\d+"), re.compile(r"[-+]?[\d,]+\.\d+")
 _WORDS_OF_TIME = {*UNITS, "m", "d"}
 _UNIT_OF_CELL = re.compile(rf"\s*(?:{'|'.join(_WORDS_OF_TIME)})\Z")
+# A spreadsheet's minutes, which pandas does not read without hours.
+_MINUTES = re.compile(r"\d+:\d\d\.\d+")
 _COMMA_OF_TIME = re.compile(r"(?<=\d),(?=\d)")
 _WORD = re.compile(r"(?<![^\W_])[pP]\d\d(?![^\W_])|[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
@@ -200,7 +202,7 @@ def number_of(text: str) -> tuple[float | None, bool]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # units such as `d` will have other names
-                return pd.Timedelta(text).total_seconds(), True
+                return pd.Timedelta(f"0:{text}" if _MINUTES.fullmatch(text) else text).total_seconds(), True
         except ValueError:
             pass
     try:

@@ -198,7 +198,8 @@ def _inspect(source: str, name: str, versioned: bool, step_seconds: str | None) 
     except UserError as error:
         # Omit the list of all formats: it is longer than the rest of the message.
         what, listed, _ = str(error).partition(" What can be imported:")
-        raise UserError(f"{what} docs/import.md lists what can be read" if listed else what) from None
+        remedy = "docs/import.md lists what can be read; of any other program write a CSV with step,step_time"
+        raise UserError(f"{what} {remedy}" if listed else what) from None
 
 
 def name_arms(arms: Sequence[ComparedArm]) -> None:

@@ -50,6 +50,11 @@ def test_a_decimal_comma_counts_in_a_cell_with_a_unit_or_of_a_clock(tmp_path, de
     assert seconds_of(found) == pytest.approx([whole(step) + float("0." + "7" * decimals) for step in range(1, 13)])
 
 
+def test_the_minutes_of_a_spreadsheet_are_no_hours(tmp_path):
+    found = table(tmp_path / "a.csv", "step,step_time", lambda step: f"0{step % 2}:{whole(step)}.5")
+    assert seconds_of(found) == [60 * (step % 2) + whole(step) + 0.5 for step in range(1, STEPS + 1)]
+
+
 def test_the_times_of_pythons_logging_are_a_clock(tmp_path):
     found = table(
         tmp_path / "a.csv",
