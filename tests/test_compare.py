@@ -158,7 +158,7 @@ def test_two_logs_that_name_neither_engine_nor_release_are_answered_first(capsys
         "settings and floors, the release's defaults." in last
     )
     for name, log in (("a", VLLM), ("b", SGLANG)):
-        saved = log.read_text().replace(" - timing_s/step:", " - timing_s/save_checkpoint:0.125 - timing_s/step:")
+        saved = log.read_text().replace(" - timing_s/step:", " - timing_s/save_checkpoint:0.100 - timing_s/step:")
         (tmp_path / f"{name}.log").write_text(saved)
     _, beside = said("a.log", "b.log")
     assert "place save_checkpoint differently" in beside and "--release 0.6` (with" in beside, "one that can be typed"

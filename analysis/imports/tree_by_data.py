@@ -7,7 +7,7 @@ used, of several as good the newest or nearest. A timer that these place differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import UserError
@@ -15,7 +15,7 @@ from common.verdicts import Verdict
 from trainers.logs.record import TIMERS, SourceRead
 from trainers.registry import releases, trainer_named, trainers
 from trainers.timers.exclusive import overruns
-from trainers.timers.flat import nest_timers
+from trainers.timers.flat import nest_timers, timer_name, timer_places
 from trainers.timers.tree import TimerTree
 
 BY_DATA = "release-by-data"
@@ -97,11 +97,13 @@ def tree_by_data(
     return tree, [Verdict("note", BY_DATA, _text(run_id, why, best, apart)), *best[0].verdicts]
 
 
-def _fit(series: str, tree: TimerTree, verdicts: list[Verdict], steps: Iterable[_Step]) -> _Fit:
+def _fit(series: str, tree: TimerTree, verdicts: list[Verdict], steps: Sequence[_Step]) -> _Fit:
     placed: dict[str, str] = {}
     closing, count = 0, 0
+    # Where the seconds show the place of a timer, releases that declare another one are no doubt.
+    places, _ = timer_places([scalars for scalars, _ in steps], tree, "", [rounding for _, rounding in steps])
     for scalars, rounding in steps:
-        nested = nest_timers(scalars, tree)
+        nested = nest_timers(scalars, tree, places)
         paths = {key: name.removeprefix(TIMERS) for key, name in nested.names.items() if name.startswith(TIMERS)}
         placed.update(paths)
         halves: dict[str, float] = {}
@@ -118,7 +120,7 @@ def _coarser(best: Sequence[_Fit]) -> tuple[TimerTree, list[str]]:
     apart = sorted(key for key, path in first.placed.items() if any(fit.placed.get(key) != path for fit in best[1:]))
     if not apart:
         return first.tree, []
-    paths = {first.placed[key] for key in apart}
+    paths = {path for key in apart for path in first.tree.paths_by_key[timer_name(key) or key]}
     phases = tuple(phase for phase in first.tree.phases if phase.path not in paths)
     series = f"{best[-1].series} or {first.series}"
     return replace(first.tree, series=series, phases=phases), apart

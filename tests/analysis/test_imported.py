@@ -157,6 +157,28 @@ def test_a_timer_that_possible_releases_place_differently_is_in_no_sum(tmp_path)
     assert tree.name == "verl 0.6" and "read as those of verl 0.6: their sums close" in verdict.text
 
 
+def test_without_a_release_the_seconds_show_where_a_checkpoint_lies(tmp_path):
+    """verl moved it out of the step and back again."""
+    inside, outside = ({"gen": 8.0, "save_checkpoint": 5.0, "step": step} for step in (13.1, 8.1))
+    for name, saving, place in (("in", inside, "step/save_checkpoint"), ("out", outside, "save_checkpoint")):
+        log = write(tmp_path, verl_lines([{"gen": 8.0, "step": 8.1}, saving] * 6), f"{name}.log")
+        spec = spec_of("vllm", [log], version=None)
+        table, metadata, _ = imported(tmp_path / name, spec)
+        assert set(table.loc[table["value"] == 5.0, "name"]) == {place}
+        assert "differently" not in said(metadata, "release-by-data")
+        _, wide, _ = wide_of(tmp_path / name, spec)
+        assert wide["counted"].tolist() == [True, name == "out"] * 6
+    # The same in every step, nothing shows its place: it is neither inside nor outside.
+    unclear = {"gen": 8.0, "save_checkpoint": 0.08, "step": 8.2}
+    spec = spec_of("vllm", [write(tmp_path, verl_lines([unclear] * 6), "unclear.log")], version=None)
+    table, metadata, _ = imported(tmp_path / "unclear", spec)
+    assert "undeclared/save_checkpoint" in set(table["name"]) and not set(table["name"]) & {
+        "save_checkpoint",
+        "step/save_checkpoint",
+    }
+    assert "place save_checkpoint differently" in said(metadata, "release-by-data")
+
+
 def test_a_source_that_grows_while_it_is_read_is_told(tmp_path, capsys, monkeypatch):
     log = write(tmp_path, verl_lines([PLAIN]))
     spec = spec_of("vllm", [log])

@@ -115,7 +115,8 @@ def timer_places(
     has one alone. If neither place is clearly closer, or `rounding` (of each step's values by key) could explain the
     difference, the declared place stays. Each decision gives a verdict.
     """
-    movable = {key: paths for key, paths in tree.paths_by_key.items() if len(paths) > 1}
+    logged = {name for step in steps for name in step}
+    movable = {key: of for key, of in tree.paths_by_key.items() if len(of) > 1 and TIMERS + key in logged}
     if not movable:
         return {}, []
     rests = _rests(steps, rounding or [{}] * len(steps), movable, tree)
