@@ -316,3 +316,19 @@ def test_what_a_configuration_lacks_is_no_fact():
     assert "data.truncation ('left' in vllm; unknown in sglang)" in found.what
     shown = {"prefill-limit", "prefix-cache", "sequence-limit", "sleep"}
     assert not shown & {one.code for one in seen.findings}
+
+
+@pytest.mark.parametrize("version", ["0.7.1", ""])
+def test_a_setting_is_compared_though_no_file_says_what_the_release_makes_of_it(version):
+    eager, graphs = source("vllm", version), source("vllm", version)
+    graphs["resolved"]["actor_rollout_ref"]["rollout"]["enforce_eager"] = False
+    arms = {name: {"trainer": "verl", "engine": "vllm", "import": f"{name}.log"} for name in ("eager", "graphs")}
+    seen = seen_of({"experiment": "x", "baseline": "eager", "arms": arms}, eager=eager, graphs=graphs)
+    (finding,) = [one for one in seen.findings if one.level == "unequal"]
+    assert finding.code == "settings" and f"{ROLLOUT}.enforce_eager (True in eager; False in graphs)" in finding.what
+    rows = {row.setting: row.verdict for row in seen.ledger}
+    assert rows[f"{ROLLOUT}.enforce_eager"] == "different" and "CUDA graphs while decoding" not in rows
+    # Of two engines the same value may have two effects.
+    seen = seen_of(bare(), vllm=source("vllm", version), sglang=source("sglang", version))
+    rows = {row.setting: row.verdict for row in seen.ledger}
+    assert rows[f"{ROLLOUT}.enforce_eager"] == "equal" and rows["CUDA graphs while decoding"] == "unverifiable"

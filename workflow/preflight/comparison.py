@@ -36,9 +36,13 @@ def behaviours_of(cases: Iterable[Case]) -> list[Behaviour]:
     return list(dict.fromkeys(row for case in cases for row in case.trainer.rules.behaviours))
 
 
-def behaviour_keys(cases: Iterable[Case]) -> set[str]:
-    """The settings whose effect a behaviour describes."""
-    return {key for behaviour in behaviours_of(cases) for key in behaviour.keys}
+def behaviour_keys(cases: Sequence[Case]) -> set[str]:
+    """The settings whose effect a behaviour describes, where the release of a case says what it is.
+
+    Without, a setting is compared by its value, like any other.
+    """
+    described = [one for one in behaviours_of(cases) if any(case.effect(one.code) for case in cases)]
+    return {key for behaviour in described for key in behaviour.keys}
 
 
 def groups(cases: Iterable[Case], values: Iterable[str | None]) -> dict[str, list[Case]]:

@@ -69,8 +69,15 @@ def _settings(key: str, cases: Sequence[Case]) -> list[object]:
 
 def _behaviour_row(behaviour: Behaviour, cases: Sequence[Case]) -> LedgerRow | None:
     sources = dict.fromkeys(effect.source for case in cases if (effect := case.effect(behaviour.code)))
-    if not all(case.on_gpu for case in cases) or not sources:
+    if not all(case.on_gpu for case in cases):
         return None
+    if not sources:
+        # Of one engine the settings are rows themselves.
+        engines = {case.engine.name for case in cases}
+        values = {case.arm: UNKNOWN for case in cases}
+        why = "what this release of the trainer gives each engine is not declared"
+        where = "trainers/<trainer>/releases/"
+        return LedgerRow(behaviour.name, values, "unverifiable", why, where) if len(engines) > 1 else None
     effects = [case.behaviour(behaviour.code) for case in cases]
     verdict, why = _behaviour_verdict(behaviour, cases, effects)
     keys = [key for key in behaviour.keys if any(key in case.settings for case in cases)]
