@@ -33,6 +33,7 @@ from analysis.estimates.equal_work import (
     paired,
 )
 from analysis.pairs import MEAN_LENGTH, TOKENS, disagrees
+from analysis.planned import EQUAL_WITHIN
 from analysis.wide import ROUNDING
 from analysis.windows import pair_weights
 from trainers.registry import discards
@@ -62,11 +63,15 @@ def needed() -> tuple[str, ...]:
 
 
 def estimates(
-    pairs: pd.DataFrame, overlap: str = "", resamples: int = RESAMPLES, confidence: float = CONFIDENCE
+    pairs: pd.DataFrame,
+    overlap: str = "",
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    until: float = EQUAL_WITHIN,
 ) -> list[Row]:
     """The four estimates of one arm from its paired steps, as `estimate_table`'s rows without factors and arms.
 
-    `overlap` says why only step time and throughput can be compared, where that is so.
+    `overlap` says why only step time and throughput can be compared, where that is so. Arms are equal within `until`.
     """
     steps = paired(pairs)
     rounding = rounding_reach(pairs)
@@ -80,7 +85,7 @@ def estimates(
             block = block_length(steps.series[name], spent_blocks(name, steps))
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
-        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], rounding, confidence)) | size)
+        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], rounding, confidence, until)) | size)
     by_name = {row["estimate"]: row for row in rows}
     by_name["roofline"] = settled_roofline(by_name)
     found = list(by_name.values())
@@ -101,7 +106,9 @@ def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
     return more[1] - less[0], more[0] - less[1]
 
 
-def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], confidence: float) -> Row:
+def _row(
+    name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], confidence: float, until: float
+) -> Row:
     value = float(log_estimate(name, steps.fitted, sums.whole))
     if math.isnan(value):
         return no_value(name, "singular fit: it does not predict a positive time")
@@ -111,7 +118,11 @@ def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], co
     why = "" if found else no_interval
     verdict = verdict_of(value, found)
     off = max(rounding)
-    more_runs = 0.0 if verdict in "+-" else found.more_runs(max(0.0, abs(value) - off)) if found else math.nan
+    more_runs = math.nan
+    if found:
+        equal = max(-found.low, found.high) + off < math.log(until)
+        wanted = max(0.0, abs(value) - off), math.log(until) - off
+        more_runs = 0.0 if verdict in "+-" or equal else found.more_runs(*wanted)
     if found and any(rounding):
         found = replace(found, low=found.low - rounding[0], high=found.high + rounding[1])
         found = found if math.isfinite(found.low) and math.isfinite(found.high) else None
@@ -152,10 +163,10 @@ def _interval(name: str, steps: Paired, sums: Sums, confidence: float) -> Interv
 
 
 def _of_one_pair(row: Row) -> Row:
-    """A row from one pair of runs: it has no direction, and its `runs_to_resolve` is a rough estimate."""
+    """A row from one pair of runs: it has no direction, and its `runs_to_resolve` is a rough estimate, 1 or more."""
     if not row["low"] > 0:
         return row
-    more = row["runs_to_resolve"] if row["verdict"] == "~" else 1.0
+    more = row["runs_to_resolve"] or 1.0
     why = row["why"] or ONE_PAIR
     return row | {"verdict": "~", "minimum_detectable_ratio": math.nan, "runs_to_resolve": more, "why": why}
 

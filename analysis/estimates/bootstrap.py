@@ -87,17 +87,18 @@ class Interval:
         """The smallest true effect that so many runs detect with a power of 80% (5%, two-sided)."""
         return self.half() + self.standard_error * students_t(self.freedom, POWER)
 
-    def more_runs(self, effect: float) -> float:
-        """How many more runs would resolve an effect of this size with a power of 80%.
+    def more_runs(self, effect: float, within: float = 0.0) -> float:
+        """How many more runs would resolve an effect of this size, or show that it is `within`, with a power of 80%.
 
-        NaN above 1,000, and where there is no effect or nothing varies.
+        NaN above 1,000, and where nothing varies.
         """
-        if not (effect and self.standard_error > 0):
+        if not ((effect or within) and self.standard_error > 0):
             return float("nan")
 
         def detected(runs: int) -> bool:
             error = self.standard_error * (self.runs / runs) ** 0.5
-            return replace(self, standard_error=error, freedom=self.sides * (runs - 1)).detectable <= abs(effect)
+            least = replace(self, standard_error=error, freedom=self.sides * (runs - 1)).detectable
+            return least <= abs(effect) or least + abs(effect) <= within
 
         more = range(self.runs + 1, MOST_RUNS + 1)
         found = bisect_left(more, True, key=detected)

@@ -51,7 +51,8 @@ def estimate_table(
             rows += [head | no_value(name, reason) for name in ESTIMATES]
             continue
         confidence = confidence_at(pairs["seed"].nunique(), plan.most) if plan.most else CONFIDENCE
-        found = estimates(pairs, comparable.throughput_only.get((factors, arm), ""), resamples, confidence)
+        overlap = comparable.throughput_only.get((factors, arm), "")
+        found = estimates(pairs, overlap, resamples, confidence, plan.until)
         if not repetition_of(plan, arm):
             found = [_within_noise(row, bands[factors]) for row in found]
         rows += [head | row for row in found]

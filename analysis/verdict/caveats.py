@@ -106,7 +106,9 @@ def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) ->
         yield f"{step}{where}: {others} may differ."
     elif known and all(claim.one_pair for claim in known):
         yield f"One run pair{where}: how much other runs differ is unknown."
-    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in rows):
+    # Runs of equal arms fall to either side.
+    open_rows = [r for r in rows if any(c.at == factors_label(r.factors) and c.verdict != "=" for c in known)]
+    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in open_rows):
         yield "By step time the seeds disagree on which arm is faster."
     for why, places in _grouped((c.row["why"], c.at) for c in known if c.too_wide):
         # Another reason than chance is reported below.

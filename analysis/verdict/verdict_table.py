@@ -194,9 +194,11 @@ def _more_runs(claim: Claim, comparison: pd.DataFrame, logs: Sequence[str]) -> s
         return ""
     if outliers:
         return "runs on a machine without other work" if claim.too_wide else ""
-    if not more > 0 or not direction(claim.row["value"]):
+    if claim.one_pair and claim.record == "step":
+        # It measures only the noise of its own steps, and no further step of it shows what other runs do.
+        more = more if more > 0 else 1.0
+    if not more > 0:
         return "more run pairs" if claim.too_wide else ""
-    # One pair measures only the noise of its own steps.
     least = "at least" if claim.one_pair else "about"
     if logs:
         return f"{least} {count_of(int(more), 'more log')} of {logs[0] if len(logs) == 1 else 'each arm'}"

@@ -163,4 +163,6 @@ def test_what_more_runs_would_do():
         ]
         assert needed[0] > effect >= needed[1] or runs == 5
     assert found.more_runs(0.05) > found.more_runs(0.1)
+    # To show that a small effect is within 0.2 takes fewer runs than to show that it is not 0.
+    assert found.more_runs(0.03, 0.2) < found.more_runs(0.03) and found.more_runs(0.0, 0.2) < math.inf
     assert math.isnan(found.more_runs(0.0))

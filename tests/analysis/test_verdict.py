@@ -199,6 +199,19 @@ def test_identical_arms_are_not_told_apart_and_more_runs_are_not_called_for():
     assert not caveats(found, "spread") and "run pair" not in settle(found)
 
 
+def test_equal_arms_have_no_doubt_of_their_seeds_and_one_pair_asks_for_another():
+    frames = engines(1.0, seeds=4)
+    of_seed = comparison_table(pd.concat(frames, ignore_index=True), plan("a", "b"))[0].iloc[0]
+    assert round(of_seed.lowest_seed_speedup, 2) < 1 < round(of_seed.highest_seed_speedup, 2)
+    (found,) = said(frames)
+    assert found.verdict == "=" and not caveats(found, "spread")
+    one = [f for f in engines(1.0, seeds=1) if f["arm"].iloc[0] == "a"]
+    (found,) = said([*one, *(f.assign(arm="b") for f in one)])
+    assert found.words == "not resolved, one run pair only" and "at least 1 more run pair" in settle(found)
+    (found,) = said([f.head(1) for f in engines(2.0, seeds=1)])
+    assert "more steps; at least 1 more run pair" in settle(found)
+
+
 def test_a_difference_that_does_not_print_is_not_claimed():
     lengths = ["max_response_length", "response_tokens", "equal_floor_s"]
     frames = [f.drop(columns=lengths) for f in engines(1.0) if f["arm"].iloc[0] == "a"]
