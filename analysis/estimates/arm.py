@@ -85,7 +85,9 @@ def estimates(
             block = block_length(steps.series[name], spent_blocks(name, steps))
             if block not in by_block:
                 by_block[block] = resampled_sums(steps.columns, steps.lengths, block, resamples)
-        rows.append((no_value(name, why) if why else _row(name, steps, by_block[block], rounding, confidence, until)) | size)
+        rows.append(
+            (no_value(name, why) if why else _row(name, steps, by_block[block], rounding, confidence, until)) | size
+        )
     by_name = {row["estimate"]: row for row in rows}
     by_name["roofline"] = settled_roofline(by_name)
     found = list(by_name.values())
@@ -106,9 +108,7 @@ def rounding_reach(pairs: pd.DataFrame) -> tuple[float, float]:
     return more[1] - less[0], more[0] - less[1]
 
 
-def _row(
-    name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], confidence: float, until: float
-) -> Row:
+def _row(name: str, steps: Paired, sums: Sums, rounding: tuple[float, float], confidence: float, until: float) -> Row:
     value = float(log_estimate(name, steps.fitted, sums.whole))
     if math.isnan(value):
         return no_value(name, "singular fit: it does not predict a positive time")

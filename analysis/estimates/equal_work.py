@@ -53,6 +53,10 @@ LEAST_COMMON_STEPS = 3
 STEPS_FOR_THE_FLOOR = 8
 # Below this 1 - r² of the two regressors their effects cannot be separated.
 COLLINEAR = 1e-6
+# A longest response that nearly all steps share needs no coefficient, which a few steps would decide, or in a resample
+# none. The ratio is off by less than the means of both arms are apart.
+SAME_IN = 0.95
+MEANS_ALIKE = 1e-3
 # Below this share of its variance the floor adds nothing to the other two regressors.
 FLOOR_ADDS = 1e-3
 
@@ -68,7 +72,6 @@ _MOMENTS = (
 _NAMES = ["n", *(f"{n}_{s}" for n in (*_PLAIN, *_MOMENTS) for s in "ab")]
 _AT = {name: index for index, name in enumerate(_NAMES)}
 
-
 Fitted = tuple[bool, bool, bool]
 
 
@@ -80,9 +83,9 @@ class Paired:
     lengths: tuple[int, ...]
     """The rows of each run."""
     series: dict[str, list[Floats]]
-    """Estimate -> each run's series of step by step values, which give the block length."""
+    """Estimate -> each run's values step by step, which give the block length."""
     fitted: Fitted
-    """Whether Lmax, Σtokens and the floor have a coefficient: a constant needs none."""
+    """Whether Lmax, Σtokens and the floor have a coefficient: a (nearly) constant Lmax needs none."""
     left_open: float | None
     """How far the arms' lengths may still differ where the fit compares them, as the logarithm of the ratio of their
     floors there: 0 with a term for the floor; None where the lengths of all responses are not known."""
@@ -217,7 +220,7 @@ def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:
     if int(_in_common(a, b).sum()) < LEAST_COMMON_STEPS:
         return (False, False), NO_SUPPORT
     varies = [[bool(np.ptp(x[:, j]) > 0) for j in (0, 1)] for x in (a, b)]
-    need = (varies[0][0] or varies[1][0], varies[0][1] or varies[1][1])
+    need = ((varies[0][0] or varies[1][0]) and not _at_the_cap(a[:, 0], b[:, 0]), varies[0][1] or varies[1][1])
     for j, label in enumerate(("the longest response", "the number of tokens")):
         if need[j] and not (varies[0][j] and varies[1][j]):
             constant = _ARMS["a" if not varies[0][j] else "b"]
@@ -227,6 +230,12 @@ def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:
             if 1 - float(np.corrcoef(x[:, 0], x[:, 1])[0, 1]) ** 2 < COLLINEAR:
                 return need, f"singular fit: in {arm} the longest response and the tokens are proportional"
     return need, ""
+
+
+def _at_the_cap(a: Floats, b: Floats) -> bool:
+    """Whether nearly all steps of both arms have the same longest response, and its means are alike."""
+    cap = max(a.max(), b.max())
+    return min((a == cap).mean(), (b == cap).mean()) >= SAME_IN and abs(np.log(a.mean() / b.mean())) < MEANS_ALIKE
 
 
 def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:

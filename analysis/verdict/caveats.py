@@ -202,7 +202,7 @@ def _assumed(known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
     uncounted = {factors_label(row.factors) for row in rows if math.isnan(row.baseline_tokens + row.arm_tokens)}
     if places := [claim.at for claim in known if claim.estimate in BY_TOKENS and claim.at in uncounted]:
         where = _at(places, known)
-        yield f"Equal work{where} takes a step's responses as equally many in both arms: no log has their number."
+        yield f"The ratio{where} takes a step's responses as equally many in both arms: no log has their number."
 
 
 def _missing(claims: Sequence[Claim]) -> Iterator[str]:
