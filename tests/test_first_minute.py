@@ -32,8 +32,8 @@ def compared(tmp_path, monkeypatch, capsys):
         ("verl-a.log", "verl-b.log", 1.21, "verl-a: verl 0.8, engine not in its log; 1 run, 24 steps"),
         ("own-a.jsonl", "own-b.jsonl", 1.19, "time/total_s is the step's seconds, time/rollout_s, time/train_s"),
         ("own-a.csv", "own-b.csv", 1.19, "own-a: a table, engine not in its log; 1 run, 40 steps"),
-        ("sync-same-work.log", "fully-async.log", 1.67, "fully-async: verl 0.9.1 fully_async"),
-        ("swift-thinned-a.log", "swift-thinned-b.log", 2.01, "swift-thinned-a: swift 4.6 native"),
+        ("sync-same-work.log", "fully-async.log", 1.67, "fully_async, engine not in its log; 1 run, 47 steps"),
+        ("swift-thinned-a.log", "swift-thinned-b.log", 2.01, "native, engine not in its log; 1 run, 100 steps"),
         (
             "sync-same-work.log",
             "config-with-stray-lines.log",

@@ -53,8 +53,7 @@ LEAST_COMMON_STEPS = 3
 STEPS_FOR_THE_FLOOR = 8
 # Below this 1 - r² of the two regressors their effects cannot be separated.
 COLLINEAR = 1e-6
-# A longest response that nearly all steps share needs no coefficient, which a few steps would decide, or in a resample
-# none. The ratio is off by less than the means of both arms are apart.
+# A longest response that nearly all steps share needs no coefficient: few steps would decide it.
 SAME_IN = 0.95
 MEANS_ALIKE = 1e-3
 # Below this share of its variance the floor adds nothing to the other two regressors.
@@ -235,7 +234,8 @@ def _regressors(a: Floats, b: Floats) -> tuple[tuple[bool, bool], str]:
 def _at_the_cap(a: Floats, b: Floats) -> bool:
     """Whether nearly all steps of both arms have the same longest response, and its means are alike."""
     cap = max(a.max(), b.max())
-    return min((a == cap).mean(), (b == cap).mean()) >= SAME_IN and abs(np.log(a.mean() / b.mean())) < MEANS_ALIKE
+    apart = abs(float(np.log(a.mean() / b.mean())))
+    return min(float((a == cap).mean()), float((b == cap).mean())) >= SAME_IN and apart < MEANS_ALIKE
 
 
 def _in_common(a: Floats, b: Floats) -> npt.NDArray[np.bool_]:

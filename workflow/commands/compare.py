@@ -28,7 +28,7 @@ from common.messages import unknown_name
 from common.verdicts import count_of
 from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
-from trainers.logs.record import Imported
+from trainers.logs.record import STEPS_LOGGED, Imported
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
 from workflow.commands.compared_arms import ComparedArm, arms_of, detect, download_all, name_arms, require_release
@@ -200,7 +200,7 @@ def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
         own = [run for run in runs if run.arm == name]
         if own:
             tables = [run.steps for run in own]
-            steps = sum(table["step"].nunique() for table in tables)
+            steps = sum(map(_steps_of, tables))
             trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
             engine = plan.config.arms[name].engine
             engine = "engine not in its log" if engine == UNKNOWN else engine
@@ -210,6 +210,12 @@ def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
             if numbers := [text for scalar, unit in printed.items() if (text := _range(tables, scalar, *unit))]:
                 lines.append(f"  {', '.join(numbers)}")
     return lines
+
+
+def _steps_of(table: pd.DataFrame) -> int:
+    """The training steps that a run's rows stand for."""
+    means = table[table["name"] == STEPS_LOGGED]
+    return int(table["step"].nunique() + (means["value"].clip(upper=means["step"]) - 1).sum())
 
 
 def _source_of(run: Run) -> str:
