@@ -31,6 +31,7 @@ from analysis.figures.drawing import (
 from analysis.figures.over_steps import over_steps
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
+from analysis.verdict.arm_verdict import WIDE
 from analysis.wide import PHASE
 
 NO_TEXT = {"~": "~ not resolved", "x": "× no value"}
@@ -92,7 +93,9 @@ def value_marks(base: Any, size: int, **channels: Any) -> list[Any]:
 
 def shape_sentences(every: pd.DataFrame) -> dict[str, str]:
     """By shape, a caption's sentence on the estimates that have it."""
-    whys = dict.fromkeys(w for w in every.loc[~every["drawable"]].get("why", []) if isinstance(w, str) and w)
+    unmarked = every[~every["drawable"]]
+    none = unmarked[unmarked["verdict"] != "~"]
+    whys = dict.fromkeys(w for w in none.get("why", []) if isinstance(w, str) and w)
     reasons = f" ({listed(whys, 4)})" if whys else ""
     valued = [str(why) for why in every.loc[every["drawable"]].get("why", [])]
     open_ = "the interval includes 1"
@@ -107,7 +110,8 @@ def shape_sentences(every: pd.DataFrame) -> dict[str, str]:
         CIRCLE: "Filled circle: the 95% interval excludes 1. ",
         DIAMOND: f"Hollow diamond and ~: not resolved: {open_}. ",
         TRIANGLE: "Hollow triangle: no interval. ",
-        "": f"×: not comparable, or without a value{reasons}. ",
+        "": (f"~ without a mark: {WIDE}. " if len(none) < len(unmarked) else "")
+        + (f"×: not comparable, or without a value{reasons}. " if len(none) else ""),
     }
 
 

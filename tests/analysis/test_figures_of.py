@@ -148,6 +148,11 @@ def test_estimates_are_told_as_in_the_table_and_by_shape():
     for word in ("Filled circle", "Hollow diamond", "Hollow triangle", "×:", "0.96 to 1.05"):
         assert word in figure.caption
     assert "Hollow triangle" not in estimates_figure(estimates[:4], plan, made.noise_of(wide)).caption
+    # An interval that is too wide to be drawn is not resolved; it has a value.
+    estimates.loc[0, ["verdict", "low", "high"]] = ["~", estimates.loc[0, "value"] / 4, estimates.loc[0, "value"] * 4]
+    caption = estimates_figure(estimates, plan, made.noise_of(wide)).caption
+    wide_text = "the interval is wider than a factor of 3 either way"
+    assert f"~ without a mark: {wide_text}. ×: not comparable" in caption and caption.count(wide_text) == 1
 
 
 MANY = [{"workload.temperature": t / 10, "workload.num_generations": n} for t in range(7) for n in range(8)]
