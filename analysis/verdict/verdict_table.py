@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.estimates.arm import ROUNDED
-from analysis.estimates.equal_work import NOT_KNOWN
+from analysis.estimates.equal_work import NO_SUPPORT, NOT_KNOWN
 from analysis.estimates.noise import repetition_of
 from analysis.factors import factors_label
 from analysis.pairs import outliers_decide
@@ -182,6 +182,8 @@ def _remedies(
     lacking = [why_not_equal_work(claim) for claim in known if lacks_equal_work(claim)]
     if logs := [why for why in lacking if NOT_KNOWN in why]:
         remedies.append(f"logs with {logs[0].partition(NOT_KNOWN)[0].removesuffix(' is ').removesuffix(' are ')}")
+    if NO_SUPPORT in lacking:
+        remedies.append("runs whose responses have similar lengths")
     return remedies
 
 

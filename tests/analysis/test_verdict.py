@@ -212,6 +212,12 @@ def test_equal_arms_have_no_doubt_of_their_seeds_and_one_pair_asks_for_another()
     assert "more steps; at least 1 more run pair" in settle(found)
 
 
+def test_lengths_that_no_steps_share_ask_for_runs_with_similar_ones():
+    frames = [f.drop(columns="equal_floor_s") for f in engines(1.0, scale=0.3)]
+    (found,) = said(frames)
+    assert "no common support" in caveats(found, "data") and "similar lengths" in settle(found)
+
+
 def test_a_difference_that_does_not_print_is_not_claimed():
     lengths = ["max_response_length", "response_tokens", "equal_floor_s"]
     frames = [f.drop(columns=lengths) for f in engines(1.0) if f["arm"].iloc[0] == "a"]
