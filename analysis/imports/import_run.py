@@ -15,13 +15,13 @@ import yaml
 
 from analysis.attempts import RELATIVE_TOLERANCE
 from analysis.collect import in_the_tree, timer_verdicts
+from analysis.imports.formats import WANDB, existing_path, read_source
 from analysis.imports.step_checks import (
     add_time_between,
     clock_verdicts,
     drop_foreign_windows,
     hole_verdicts,
 )
-from analysis.imports.formats import WANDB, existing_path, read_source
 from analysis.imports.which_tree import root_keys, tree_of
 from analysis.runs import SPEC_CHANGED
 from analysis.sources.wandb_import import without_secrets

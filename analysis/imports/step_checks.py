@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from analysis.phases import BETWEEN_STEPS
 from analysis.steps import ChosenStep
+from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED, Imported, StepRecord
 
