@@ -54,8 +54,8 @@ STEPS_FOR_THE_FLOOR = 8
 # Below this 1 - r² of the two regressors their effects cannot be separated.
 COLLINEAR = 1e-6
 # A longest response that nearly all steps share needs no coefficient: few steps would decide it.
-SAME_IN = 0.95
-MEANS_ALIKE = 1e-3
+SAME_IN = 0.9
+MEANS_ALIKE = 2e-3
 # Below this share of its variance the floor adds nothing to the other two regressors.
 FLOOR_ADDS = 1e-3
 
