@@ -190,7 +190,7 @@ def comparison_table(
         if (factors, arm) in refused:
             row |= dict.fromkeys(RATIOS, math.nan)
         else:
-            verdicts += _comparison_verdicts(wide, pairs, row, f"{arm} against {plan.baseline}{at(factors)}")
+            verdicts += _without_tokens(wide, pairs, row, f"{arm} against {plan.baseline}{at(factors)}")
         rows.append(row)
     found = pd.DataFrame(rows, columns=COMPARISON_COLUMNS)
     rates = {
@@ -244,14 +244,8 @@ def _by_seed(pairs: pd.DataFrame) -> pd.Series:
     return sums[PHASE + "step_a"] / sums[PHASE + "step_b"]
 
 
-def _comparison_verdicts(
-    wide: pd.DataFrame, pairs: pd.DataFrame, row: Mapping[str, Any], versus: str
-) -> Iterator[Verdict]:
-    seeds = _by_seed(pairs)
-    if disagrees(seeds.min(), seeds.max()):
-        each = ", ".join(f"seed {seed}: {speedup:.2f}×" for seed, speedup in seeds.items())
-        text = f"{versus}: the seeds disagree on which is faster ({each}): the runs differ more than the arms"
-        yield Verdict("warning", "seeds-disagree", text)
+def _without_tokens(wide: pd.DataFrame, pairs: pd.DataFrame, row: Mapping[str, Any], versus: str) -> Iterator[Verdict]:
+    """Warns that an arm has no speed per token, and names what would give it one."""
     # The estimates report thrown-away completions.
     if pd.isna(row["per_token_speedup"]) and not any(threw_away(pairs, side).any() for side in ("_a", "_b")):
         text = f"{versus}: response tokens are missing or zero: no speed per token"
@@ -262,15 +256,6 @@ def _comparison_verdicts(
                 + (" (the estimates take both arms' as equally many)" if len(arms) == 2 else "")
             )
         yield Verdict("warning", "no-tokens", text)
-    if outliers_decide(row["raw_speedup"], row["median_speedup"]):
-        text = (
-            f"{versus}: the sums say {row['raw_speedup']:.2f}×, the median steps {row['median_speedup']:.2f}×: "
-            "a few outlying steps may decide. Check the step times below, and what else ran at that time"
-        )
-        yield Verdict("warning", "sums-and-medians-disagree", text)
-    if len(pairs) == 1:
-        text = f"{versus}: a single paired step, which does not show the spread"
-        yield Verdict("warning", "single-step", text)
 
 
 def phase_speedups(

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 from analysis.estimates.bootstrap import block_length, interval_of, resampled_sums
-from analysis.estimates.noise import repetition_of
-from analysis.factors import at
 from analysis.pairs import compared
 from analysis.planned import PlanRead
-from analysis.runs import rows_of
 from analysis.windows import mean_of, pair_weights
-from common.verdicts import Verdict, count_of
 
 # Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -93,26 +88,3 @@ def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, 
 def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:
     """The rows with numbers that one side misses and the other has."""
     return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
-
-
-def gate_verdicts(gate: pd.DataFrame, plan: PlanRead) -> Iterator[Verdict]:
-    """Warns of quantities in which an arm is worse by more than chance, or in which one side misses numbers."""
-    for row in rows_of(missing_numbers(gate)):
-        sides = ((plan.baseline, row.baseline_missing), (row.arm, row.arm_missing))
-        missing = " and ".join(f"{name} lacks it in {count_of(int(n), 'step')}" for name, n in sides if n)
-        both = count_of(row.paired_steps, "step") if row.paired_steps else "no step"
-        text = (
-            f"{row.arm} against {plan.baseline}{at(row.factors)}: both arms have {LABELS[row.quantity]} in {both}; "
-            f"{missing} where the other has it. A step without a number may have failed, so the correctness gate "
-            "cannot pass"
-        )
-        yield Verdict("warning", "gate-numbers-missing", text)
-    for row in rows_of(gate[gate["verdict"] == WORSE_ARM]):
-        if repetition_of(plan, row.arm):
-            continue
-        text = (
-            f"{row.arm} against {plan.baseline}{at(row.factors)}: {LABELS[row.quantity]} is {row.arm_value:.4g} "
-            f"instead of {row.baseline:.4g} (95% CI of the difference: {row.low:+.2g} to {row.high:+.2g}). A "
-            "gain in speed that costs correctness does not count"
-        )
-        yield Verdict("warning", "correctness-gate", text)

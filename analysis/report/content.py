@@ -15,7 +15,7 @@ from analysis.counted import wide_steps
 from analysis.estimates.comparable import Comparable, comparable
 from analysis.estimates.estimate_table import estimate_table
 from analysis.estimates.explained import explained_table
-from analysis.estimates.gate import gate_table, gate_verdicts
+from analysis.estimates.gate import gate_table
 from analysis.estimates.noise import noise_table, repetition_of
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
@@ -178,7 +178,7 @@ def read_content(
 
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
-        answered = [*read, *refusals, *disagreements, *paired, *gate_verdicts(gate, plan), *slow_node_verdicts(nodes)]
+        answered = [*read, *refusals, *disagreements, *paired, *slow_node_verdicts(nodes)]
         return _rest(plan, runs, trees, tables, divisible, of_floors, before, answered)
 
     return Content(plan, runs, trees, with_engines_alone(arm_verdicts, plan), read, before, rest)

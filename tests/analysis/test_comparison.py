@@ -83,7 +83,7 @@ def test_ratios_of_sums_by_hand(tmp_path):
         "≠ The settings are not compared: there is no preflight.",
         "± One run pair: how much other runs differ is unknown.",
         "? Speed at equal work is unknown: the longest response of the baseline and the arm is not known.",
-        "→ A preflight, which compares the settings; "
+        "→ A preflight, which compares the settings; at least 1 more run pair; "
         "logs with the longest response of the baseline and the arm would resolve it.",
     ]
     speedups = found.tables["phase_speedups"].set_index("path")
@@ -246,5 +246,4 @@ def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
 
 def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
-    assert "the sums say 0.12×, the median steps 2.00×" in text(found, "sums-and-medians-disagree")
     assert "The median steps point to the other arm: 2.00× (per step 0.12×)." in block(found)
