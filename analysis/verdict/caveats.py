@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence, Sized
+from textwrap import shorten
 from typing import Any
 
 import pandas as pd
@@ -28,7 +29,7 @@ WALL_CLOCK_FROM = 1.1
 OTHER_UNIT_FROM = 50.0
 MOST_NAMES = 4
 BY_TOKENS = tuple(name for name, needs in NEEDS.items() if TOKENS in needs)
-# A longer difference is named by its code; the page has the rest.
+# Of a longer difference the first words are shown; the page has the rest.
 MOST_SHOWN = 160
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.
 WHOLE = "trainers"
@@ -75,7 +76,7 @@ def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[
     if codes := list(dict.fromkeys(finding.code for finding in unequal if not finding.scope)):
         effect = "the ratio compares whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
         what = next(finding.what for finding in unequal if not finding.scope)
-        shown = what if len(codes) == 1 and len(what) <= MOST_SHOWN else join_first(codes, MOST_NAMES)
+        shown = shorten(what, MOST_SHOWN, placeholder=" ...") if len(codes) == 1 else join_first(codes, MOST_NAMES)
         yield f"Unequal terms ({shown}): {effect}."
 
 
