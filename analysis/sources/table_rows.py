@@ -247,10 +247,7 @@ def _delimited(
         raise UserError(
             f"{path} does not name its columns in its first line ({first.strip()[:80]!r}); add a line of names"
         )
-    # Two runs of one name have columns of one name in an export: none may replace the other.
-    counted = ((name, names[:at].count(name) + 1) for at, name in enumerate(names))
-    columns = [f"({count}) {name}" if name and count > 1 else name for name, count in counted]
-    reader = csv.DictReader(lines, columns, delimiter=delimiter, skipinitialspace=True)
+    reader = csv.DictReader(lines, _distinct(names), delimiter=delimiter, skipinitialspace=True)
     for row in reader:
         if [*row.values()] == names and not any(map(is_counter, names)):
             at = above + reader.line_num
@@ -262,6 +259,16 @@ def _delimited(
             above + reader.line_num,
             None if more else {n: plain_number(text, decimal_commas) for n, text in row.items()},
         )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names of columns, the second of one name as `(2) name`: in an export of two runs of one name."""
+    counts: Counter[str] = Counter()
+    found = []
+    for name in names:
+        counts[name] += 1
+        found.append(f"({counts[name]}) {name}" if name and counts[name] > 1 else name)
+    return found
 
 
 def _with_second_row(names: list[str], below: list[str]) -> list[str] | None:

@@ -1,6 +1,7 @@
 """What people and programs write into the cells and names of a table: each is read as what it says, or not at all."""
 
 import json
+import time
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -238,3 +239,12 @@ def test_a_row_for_each_metric_is_not_called_a_process(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="of several metrics: a column for each"):
         read_source(str(path), None, (), None)
+
+
+def test_a_line_of_a_hundred_thousand_cells_is_looked_at_at_once(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"latencies": [0.5] * 100_000, "step": 1}))
+    began = time.monotonic()
+    with pytest.raises(UserError):
+        read_source(str(path), None, (), None)
+    assert time.monotonic() - began < 10
