@@ -7,16 +7,7 @@ from typing import NotRequired, get_origin, get_type_hints
 import pytest
 import yaml
 
-from common.contracts import (
-    AttemptFile,
-    DoneFile,
-    ImportFacts,
-    MetricsLine,
-    PlanFile,
-    SpecFile,
-    fits,
-    read_file,
-)
+from common.contracts import AttemptFile, DoneFile, ImportFacts, MetricsLine, PlanFile, SpecFile, fits, read_file
 from common.errors import UserError
 from workflow.config.plan import load_plan
 

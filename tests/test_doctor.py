@@ -125,10 +125,7 @@ def with_train(**train):
 
 @pytest.mark.parametrize(
     ("train", "found"),
-    [
-        ({"runtime": "-"}, "vllm: no runtime"),
-        ({"gres": "-", "cpus_per_task": "8"}, "verl reserves 33 CPUs"),
-    ],
+    [({"runtime": "-"}, "vllm: no runtime"), ({"gres": "-", "cpus_per_task": "8"}, "verl reserves 33 CPUs")],
 )
 def test_a_request_that_can_never_run_fails(slurm, train, found):
     level, said, remedy = checked("request", with_train(**train), RUN | {"least_cpus": 33})

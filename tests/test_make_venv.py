@@ -17,8 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_a_python_without_ensurepip_makes_the_environment(tmp_path):
     """As Debian's without python3-venv, and as an interpreter that is an environment itself."""
     bare = executable(
-        tmp_path / "bare",
-        f'case "$*" in *ensurepip*) exit 1;; esac\nexec {shlex.quote(sys.executable)} "$@"',
+        tmp_path / "bare", f'case "$*" in *ensurepip*) exit 1;; esac\nexec {shlex.quote(sys.executable)} "$@"'
     )
     lock = (ROOT / "envs/controller/requirements.lock").read_text()
     (pin,) = re.findall(r"^setuptools==(?:.*\\\n)+.*\n", lock, re.MULTILINE)

@@ -33,11 +33,7 @@ def told(*runs):
 
 
 @pytest.mark.parametrize(
-    "imported",
-    [
-        run("b"),
-        run("b", hardware={"cpus": 2, "gpus": GPU}, workload={"temperature": 0.9}),
-    ],
+    "imported", [run("b"), run("b", hardware={"cpus": 2, "gpus": GPU}, workload={"temperature": 0.9})]
 )
 def test_what_an_arm_does_not_tell_is_no_difference(imported):
     assert told(run("a", hardware=MACHINE, inputs=DATA, workload=WORK), imported) == []

@@ -156,11 +156,7 @@ def test_only_what_differs_between_stacks_is_shown_and_the_table_has_all(folder,
     assert (ours["conda", "cuda-nvcc"], ours["stack", "nvcc"]) == ("12.4.131 h1", "12.4")
 
 
-FOUND = {
-    "state": "as found",
-    "python": "/opt/torch/bin/python3",
-    "sources": {"trl": "git+https://example.com/trl@abc"},
-}
+FOUND = {"state": "as found", "python": "/opt/torch/bin/python3", "sources": {"trl": "git+https://example.com/trl@abc"}}
 
 
 def with_stacks(stacks, **more):

@@ -87,7 +87,7 @@ MISTAKES = {
         "def score(completions): return [float('nan')] * len(completions)\n": "must return finite numbers (got nan)",
     },
     "reward-by-batch": {
-        "def score(completions): return [len(completions)] * len(completions)\n": "gives [3.0, 3.0, 3.0] for 3",
+        "def score(completions): return [len(completions)] * len(completions)\n": "gives [3.0, 3.0, 3.0] for 3"
     },
     "reward-untried": {
         "import not_here\ndef score(completions): ...\n": "score imports not_here, which this Python lacks"

@@ -322,8 +322,7 @@ def mixed(factors, names=("step_time", "rollout_time", "train_time"), spoilt=(),
 
 
 @pytest.mark.parametrize(
-    ("factors", "milliseconds"),
-    [((1, 1e3, 1e3), "rollout_time, train_time"), ((1e3, 1, 1), "step_time")],
+    ("factors", "milliseconds"), [((1, 1e3, 1e3), "rollout_time, train_time"), ((1e3, 1, 1), "step_time")]
 )
 @pytest.mark.parametrize("given", [{}, {"step_seconds": "step_time"}])
 def test_a_unit_that_no_name_says_is_the_one_in_which_the_parts_add_up(tmp_path, factors, milliseconds, given):

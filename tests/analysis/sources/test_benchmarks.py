@@ -81,8 +81,7 @@ def test_each_form_has_its_engine_its_seconds_and_its_tokens(
 
 
 @pytest.mark.parametrize(
-    ("name", "latency_s"),
-    [("guidellm-0.7.json", 0.0857), ("aiperf-0.13", 0.0786), ("sglang-serving.jsonl", 0.0629)],
+    ("name", "latency_s"), [("guidellm-0.7.json", 0.0857), ("aiperf-0.13", 0.0786), ("sglang-serving.jsonl", 0.0629)]
 )
 def test_the_single_requests_are_kept_where_the_file_has_them(files, name, latency_s):
     path = Path(name) / "profile_export_aiperf.json" if Path(name).is_dir() else Path(name)

@@ -59,10 +59,7 @@ def test_a_packed_file_is_to_be_unpacked(tmp_path, text, command, form):
         read(source, form=form)
 
 
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [("step:0 - val-core/acc:0.500\n", None), ('{"log_history": []}', None)],
-)
+@pytest.mark.parametrize(("text", "form"), [("step:0 - val-core/acc:0.500\n", None), ('{"log_history": []}', None)])
 def test_no_step_at_all_is_an_error(tmp_path, text, form):
     with pytest.raises(UserError, match="has no training step as"):
         read(write(tmp_path, text), form=form)

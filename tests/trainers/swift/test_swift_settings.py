@@ -151,8 +151,7 @@ def test_a_users_scheduler_travels_as_a_users_reward_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
-    [("class Twice(:\n", "own.py, line 1"), ("class Once: ...\n", "own.py: unknown class 'Twice'")],
+    ("code", "says"), [("class Twice(:\n", "own.py, line 1"), ("class Once: ...\n", "own.py: unknown class 'Twice'")]
 )
 def test_a_users_scheduler_that_is_none_is_refused_while_it_is_planned(tmp_path, code, says):
     with pytest.raises(UserError) as caught:

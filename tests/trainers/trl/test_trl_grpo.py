@@ -115,19 +115,13 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 VERLS = {"source": "verls.py", "function": "compute_score", "weight": 0.1, "options": {}, "code": VERLS_CODE}
 USERS = [OWN, VERLS]
-WITH_OWN = {
-    "rewards": [*REWARDS, *USERS],
-    "reward_weights": [one["weight"] for one in [*REWARDS, *USERS]],
-}
+WITH_OWN = {"rewards": [*REWARDS, *USERS], "reward_weights": [one["weight"] for one in [*REWARDS, *USERS]]}
 
 
 def with_a_model(inputs):
     """These, and a reward model for which all texts are too long."""
     model = reward_model(inputs, max_length=24)
-    return {
-        "rewards": [*WITH_OWN["rewards"], model],
-        "reward_weights": [*WITH_OWN["reward_weights"], model["weight"]],
-    }
+    return {"rewards": [*WITH_OWN["rewards"], model], "reward_weights": [*WITH_OWN["reward_weights"], model["weight"]]}
 
 
 SAMPLED = {"samples": 3, "temperature": 1.0, "top_p": 1.0, "max_response_length": 16}

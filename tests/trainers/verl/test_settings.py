@@ -112,7 +112,7 @@ def bad(version):
             "several turns": (
                 with_(f"{R}.multi_turn.enable=true"),
                 "tool_config_path or interaction_config_path must be set",
-            ),
+            )
         }
     else:
         cases |= {

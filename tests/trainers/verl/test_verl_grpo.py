@@ -25,10 +25,7 @@ from .tiers import RELEASES
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = Path(__file__).with_name("standin")
-REWARDS = [
-    {"name": "phi4", "weight": 1.0},
-    {"name": "length", "weight": 0.5, "options": {"target": 20}},
-]
+REWARDS = [{"name": "phi4", "weight": 1.0}, {"name": "length", "weight": 0.5, "options": {"target": 20}}]
 WORKLOAD = {
     "model": {"source": "builtin:tiny-qwen2"},
     "data": {"source": "builtin:arithmetic", "rows": 32},
