@@ -16,17 +16,9 @@ from .warm import WarmPython
 ROOT = Path(__file__).resolve().parents[1]
 TRANSFORMERS, VLLM, SGLANG = "trl-transformers-cpu", "trl-vllm-cpu", "trl-sglang-cpu"
 DATA = {
-    "source": "builtin:arithmetic",
-    "revision": None,
-    "subset": None,
-    "split": "train",
-    "prompt_column": "question",
-    "answer_column": "answer",
-    "answer_after": None,
-    "system_prompt": None,
-    "rows": 32,
-    "seed": 0,
-}
+    "source": "builtin:arithmetic", "revision": None, "subset": None, "split": "train", "prompt_column": "question",
+    "answer_column": "answer", "answer_after": None, "system_prompt": None, "rows": 32, "seed": 0,
+}  # fmt: skip
 MODEL = {"source": "builtin:tiny-qwen2", "revision": None, "seed": 0}
 REWARDS = [
     {"name": "accuracy", "weight": 1.0, "options": {}},
@@ -34,28 +26,13 @@ REWARDS = [
     {"name": "length", "weight": 0.2, "options": {"target": 40}},
 ]
 TRAINER_ARGS = {
-    "max_steps": 2,
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "num_generations": 4,
-    "max_completion_length": 16,
-    "temperature": 0.9,
-    "top_p": 1.0,
-    "learning_rate": 1e-3,
-    "lr_scheduler_type": "constant",
-    "beta": 0.04,
-    "loss_type": "grpo",
-    "reward_weights": [1.0, 0.5, 0.2],
-    "bf16": False,
-    "seed": 0,
-    "save_strategy": "steps",
-    "save_steps": 1,
-    "save_total_limit": 2,
-    "vllm_importance_sampling_correction": False,
-    "use_bias_correction_kl": False,
-    "use_cpu": True,
+    "max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_generations": 4,
+    "max_completion_length": 16, "temperature": 0.9, "top_p": 1.0, "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant", "beta": 0.04, "loss_type": "grpo", "reward_weights": [1.0, 0.5, 0.2],
+    "bf16": False, "seed": 0, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2,
+    "vllm_importance_sampling_correction": False, "use_bias_correction_kl": False, "use_cpu": True,
     "gradient_checkpointing": False,
-}
+}  # fmt: skip
 # What vLLM compiles for a model is kept by the model's path, which is another in each test.
 COMPILER = {"CXX": str(Path(__file__).with_name("g++-once"))}
 # For tests in which the engine is not what is tested. With vLLM's own switch for its tests on CPUs

@@ -86,23 +86,13 @@ def write_run(
     """A run folder whose attempts hold the given metrics rows."""
     run_dir = results / "runs" / run_id
     spec = {
-        "spec_version": 1,
-        "experiment": results.name,
-        "run_id": run_id,
-        "arm": arm,
-        "trainer": "trl",
-        "engine": engine,
-        "stack": f"trl-{engine}-cpu",
-        "seed": seed,
-        "factors": factors or {},
-        "workload": {"steps": 12, "temperature": 0.9, "max_response_length": 64},
-        "options": {},
+        "spec_version": 1, "experiment": results.name, "run_id": run_id, "arm": arm, "trainer": "trl", "engine": engine,
+        "stack": f"trl-{engine}-cpu", "seed": seed, "factors": factors or {},
+        "workload": {"steps": 12, "temperature": 0.9, "max_response_length": 64}, "options": {},
         "env": {"OMP_NUM_THREADS": "2"},
         "trainer_args": {"use_vllm": engine == "vllm", "learning_rate": 1e-6, "seed": seed},
-        "lock_id": "0123456789ab" if engine == "vllm" else "ba9876543210",
-        "inputs_id": "89abcdef",
-        **(spec_more or {}),
-    }
+        "lock_id": "0123456789ab" if engine == "vllm" else "ba9876543210", "inputs_id": "89abcdef", **(spec_more or {}),
+    }  # fmt: skip
     fingerprint = spec["fingerprint"] = fingerprint_of(spec)
     write_json(run_dir / "spec.json", spec)
     for number, rows in enumerate(attempts, start=1):

@@ -32,21 +32,11 @@ def spec_of(arm, sources, trainer="verl", engine=None, run_id=None, seed=0, expe
     known = {"format": None, "version": "0.4.1", "mode": "", "gpu": None, "nodes": None, "gpus_per_node": None}
     known |= {"tensor_parallel": None, "model": None, "batch_size": None, "max_response_length": None}
     spec = {
-        "spec_version": 1,
-        "experiment": experiment,
-        "run_id": run_id or f"{arm}-s{seed}",
-        "arm": arm,
-        "trainer": trainer,
-        "engine": engine or arm,
-        "stack": "",
-        "seed": seed,
-        "factors": {},
-        "workload": {},
-        "options": {},
-        "env": {},
-        "trainer_args": {},
+        "spec_version": 1, "experiment": experiment, "run_id": run_id or f"{arm}-s{seed}", "arm": arm,
+        "trainer": trainer, "engine": engine or arm, "stack": "", "seed": seed, "factors": {}, "workload": {},
+        "options": {}, "env": {}, "trainer_args": {},
         "import": {"sources": [str(source) for source in sources], **known, **facts},
-    }
+    }  # fmt: skip
     return spec | {"fingerprint": fingerprint_of(spec)}
 
 

@@ -101,27 +101,15 @@ def test_numpys_names_of_roles_are_the_reference():
 
 
 LEGACY = {
-    "step": 30.0,
-    "gen": 20.0,
-    "start_profile": 1e-5,
-    "stop_profile": 1e-5,
-    "agent_loop/generate_sequences/min": 3.0,
-    "agent_loop/generate_sequences/max": 18.0,
-    "agent_loop/generate_sequences/mean": 9.0,
-    "agent_loop/tool_calls/mean": 0.0,
-    "agent_loop/compute_score/mean": 0.25,
-    "agent_loop/num_preempted/min": 0.0,
-    "agent_loop/num_preempted/max": 3.0,
-    "agent_loop/num_preempted/mean": 1.5,
-    "agent_loop/slowest/generate_sequences": 18.0,
-    "agent_loop/slowest/tool_calls": 0.0,
-    "agent_loop/slowest/compute_score": 0.5,
-    "agent_loop/slowest/num_preempted": 3.0,
-    "agent_loop/slowest/prompt_length": 301.0,
-    "agent_loop/slowest/response_length": 31744.0,
-    "update_actor": 8.0,
+    "step": 30.0, "gen": 20.0, "start_profile": 1e-5, "stop_profile": 1e-5, "agent_loop/generate_sequences/min": 3.0,
+    "agent_loop/generate_sequences/max": 18.0, "agent_loop/generate_sequences/mean": 9.0,
+    "agent_loop/tool_calls/mean": 0.0, "agent_loop/compute_score/mean": 0.25, "agent_loop/num_preempted/min": 0.0,
+    "agent_loop/num_preempted/max": 3.0, "agent_loop/num_preempted/mean": 1.5,
+    "agent_loop/slowest/generate_sequences": 18.0, "agent_loop/slowest/tool_calls": 0.0,
+    "agent_loop/slowest/compute_score": 0.5, "agent_loop/slowest/num_preempted": 3.0,
+    "agent_loop/slowest/prompt_length": 301.0, "agent_loop/slowest/response_length": 31744.0, "update_actor": 8.0,
     "update_weights": 1.0,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

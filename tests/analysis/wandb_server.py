@@ -148,28 +148,13 @@ class WandbServer:
         v = asked.variables
         if asked.operation == "Run":
             return {
-                "id": "UnVuOg==",
-                "projectId": "7",
-                "name": name.split("/")[-1],
-                "displayName": "shown",
-                "tags": [],
-                "sweepName": None,
-                "state": run.state,
-                "config": json.dumps(run.config),
-                "group": None,
-                "jobType": None,
-                "commit": "abc123",
-                "readOnly": False,
-                "createdAt": "2026-01-01T00:00:00",
-                "heartbeatAt": run.heartbeat,
-                "description": None,
-                "notes": None,
-                "systemMetrics": "{}",
-                "summaryMetrics": json.dumps(run.summary),
-                "historyLineCount": len(run.rows),
-                "user": {"name": "me", "username": "me"},
+                "id": "UnVuOg==", "projectId": "7", "name": name.split("/")[-1], "displayName": "shown", "tags": [],
+                "sweepName": None, "state": run.state, "config": json.dumps(run.config), "group": None, "jobType": None,
+                "commit": "abc123", "readOnly": False, "createdAt": "2026-01-01T00:00:00", "heartbeatAt": run.heartbeat,
+                "description": None, "notes": None, "systemMetrics": "{}", "summaryMetrics": json.dumps(run.summary),
+                "historyLineCount": len(run.rows), "user": {"name": "me", "username": "me"},
                 "historyKeys": self._keys(run),
-            }
+            }  # fmt: skip
         if asked.operation == "RunHistoryKeys":
             return {"historyKeys": self._keys(run)}
         if asked.operation == "RunParquetHistory":

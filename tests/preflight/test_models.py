@@ -30,17 +30,10 @@ def test_known_models_have_the_parameters_of_their_cards(source, billions, conte
 
 def test_a_local_folder_is_read(tmp_path):
     config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "num_hidden_layers": 28,
-        "intermediate_size": 3072,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "tie_word_embeddings": True,
-    }
+        "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 128, "num_hidden_layers": 28, "intermediate_size": 3072, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "tie_word_embeddings": True,
+    }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     facts = model_facts(str(tmp_path))
     assert facts is not None and facts.parameters is not None

@@ -80,17 +80,8 @@ def desk(cluster, tmp_path):
 def occupy(cluster, nodes=1):
     """Another user's job in all but name, on whole nodes."""
     words = (
-        "sbatch",
-        "--parsable",
-        "-p",
-        "h100",
-        f"-N{nodes}",
-        "--gres=gpu:h100:8",
-        "-J",
-        "another",
-        "-o",
-        "/dev/null",
-    )
+        "sbatch", "--parsable", "-p", "h100", f"-N{nodes}", "--gres=gpu:h100:8", "-J", "another", "-o", "/dev/null",
+    )  # fmt: skip
     answer = cluster.run(*words, "--wrap=sleep 600")
     assert answer.returncode == 0, answer.stderr
     return answer.stdout.strip()

@@ -42,17 +42,9 @@ def line(job_id="7", state="RUNNING", reason="None", name=NAME):
 def squeue(*lines):
     """A script that prints what squeue prints: a header, and each record with its mark."""
     header = [
-        "JOBID",
-        "STATE",
-        "NODELIST",
-        "TIME_LIMIT",
-        "TIME_LEFT",
-        "START_TIME",
-        "END_TIME",
-        "PARTITION",
-        "REASON",
+        "JOBID", "STATE", "NODELIST", "TIME_LIMIT", "TIME_LEFT", "START_TIME", "END_TIME", "PARTITION", "REASON",
         "NAME",
-    ]
+    ]  # fmt: skip
     return "\n".join(f"printf '%s\\x1e\\n' '{record}'" for record in ("\x1f".join(header), *lines))
 
 

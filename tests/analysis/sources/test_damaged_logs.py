@@ -20,17 +20,10 @@ VERL_LINE = (ROOT / "experiments" / "camino-2025-published" / "sglang-step3.log"
 VERL_VALUES = {name: float(v) for name, _, v in (p.rpartition(":") for p in VERL_LINE.split(" - ")[1:])}
 # As TRL 1.16 logs a step, and ms-swift 4.6 besides.
 ROW = {
-    "loss": 0.0012,
-    "grad_norm": 0.125,
-    "learning_rate": 9.9e-07,
-    "num_tokens": 24576.0,
-    "completions/mean_length": 512.5,
-    "rewards/accuracy/mean": 0.25,
-    "reward": 0.25,
-    "kl": 1.5e-05,
-    "step_time": 13.4,
+    "loss": 0.0012, "grad_norm": 0.125, "learning_rate": 9.9e-07, "num_tokens": 24576.0,
+    "completions/mean_length": 512.5, "rewards/accuracy/mean": 0.25, "reward": 0.25, "kl": 1.5e-05, "step_time": 13.4,
     "epoch": 0.01,
-}
+}  # fmt: skip
 
 
 def row(step):
@@ -82,21 +75,9 @@ TRAINERS = {form: form.partition("-")[0] for form in LOGS} | {
 }
 # What has crashed readers: half a character, numbers without end, deep nesting, marks of encodings, other digits.
 ODD = (
-    "\\ud800",
-    "9" * 400,
-    "[" * 2_000,
-    '{"a":' * 2_000,
-    "\ufeff",
-    "\0",
-    "1e999",
-    "-inf",
-    "NaN",
-    "٣",
-    "²",
-    "'",
-    '"',
+    "\\ud800", "9" * 400, "[" * 2_000, '{"a":' * 2_000, "\ufeff", "\0", "1e999", "-inf", "NaN", "٣", "²", "'", '"',
     "\r",
-)
+)  # fmt: skip
 INSERTS = [piece.encode() for piece in (*ODD, "2147483648", "0", "-1", *LOGS.values())]
 LOGS |= {
     "nemo-rl-console": "".join(nemo_block(s) for s in STEPS),

@@ -28,20 +28,11 @@ from ...test_contracts import problems
 
 PREPARE = "step/training_step/prepare_inputs"
 COMMON = {
-    "step",
-    "step/training_step",
-    PREPARE,
-    f"{PREPARE}/generate",
-    f"{PREPARE}/ref_log_prob",
-    f"{PREPARE}/rewards",
-    f"{PREPARE}/rewards/accuracy",
-    f"{PREPARE}/rewards/format",
-    f"{PREPARE}/rewards/length",
-    "step/training_step/compute_loss",
-    "step/training_step/compute_loss/policy_log_prob",
-    "step/training_step/backward",
+    "step", "step/training_step", PREPARE, f"{PREPARE}/generate", f"{PREPARE}/ref_log_prob", f"{PREPARE}/rewards",
+    f"{PREPARE}/rewards/accuracy", f"{PREPARE}/rewards/format", f"{PREPARE}/rewards/length",
+    "step/training_step/compute_loss", "step/training_step/compute_loss/policy_log_prob", "step/training_step/backward",
     "step/optimizer_step",
-}
+}  # fmt: skip
 
 
 def check_tree(phases):

@@ -19,24 +19,13 @@ def answer_of(python, program, request):
 def spec_of(run_id, version, steps):
     """A spec.json of verl with vLLM."""
     spec = {
-        "spec_version": 1,
-        "experiment": "tests",
-        "run_id": run_id,
-        "arm": "vllm",
-        "trainer": "verl",
-        "engine": "vllm",
-        "stack": "verl04-vllm" if version == "0.4.1" else "verl09-vllm",
-        "seed": 0,
-        "factors": {},
+        "spec_version": 1, "experiment": "tests", "run_id": run_id, "arm": "vllm", "trainer": "verl", "engine": "vllm",
+        "stack": "verl04-vllm" if version == "0.4.1" else "verl09-vllm", "seed": 0, "factors": {},
         "workload": {"steps": steps, "batch_size": 8, "num_generations": 4, "rewards": [{"name": "accuracy"}]},
-        "options": {},
-        "env": {},
+        "options": {}, "env": {},
         "trainer_args": {"version": version, "overrides": [f"trainer.total_training_steps={steps}"]},
-        "job_module": "trainers.verl.driver.train",
-        "ray": True,
-        "lock_id": "0123456789ab",
-        "inputs_id": "89abcdef",
-    }
+        "job_module": "trainers.verl.driver.train", "ray": True, "lock_id": "0123456789ab", "inputs_id": "89abcdef",
+    }  # fmt: skip
     return {**spec, "fingerprint": fingerprint_of(spec)}
 
 

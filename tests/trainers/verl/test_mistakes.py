@@ -58,17 +58,10 @@ def write_order(folder, version, overrides, **changes):
         "fingerprint": "ab" * 32,
     }
     attempt = {
-        "attempt": 1,
-        "run_id": "a",
-        "fingerprint": "ab" * 32,
-        "spec": str(folder / "spec.json"),
-        "inputs": str(folder / "inputs.json"),
-        "attempt_dir": str(folder),
-        "checkpoint_dir": str(folder / "checkpoints"),
-        "cpus": 2,
-        "env": {},
-        **changes,
-    }
+        "attempt": 1, "run_id": "a", "fingerprint": "ab" * 32, "spec": str(folder / "spec.json"),
+        "inputs": str(folder / "inputs.json"), "attempt_dir": str(folder),
+        "checkpoint_dir": str(folder / "checkpoints"), "cpus": 2, "env": {}, **changes,
+    }  # fmt: skip
     for name, content in (("inputs", inputs), ("spec", spec), ("attempt", attempt)):
         (folder / f"{name}.json").write_text(json.dumps(content))
     return str(folder / "attempt.json")

@@ -24,17 +24,10 @@ VERSIONS = tuple(release.version for release in releases())
 A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
 
 WORKLOAD = {
-    "model": {"source": "builtin:tiny-qwen2"},
-    "data": {"source": "builtin:arithmetic"},
-    "rewards": [{"name": "accuracy"}],
-    "steps": 12,
-    "batch_size": 32,
-    "num_generations": 4,
-    "micro_batch_size": 2,
-    "max_prompt_length": 64,
-    "max_response_length": 128,
-    "gpus_per_node": 2,
-}
+    "model": {"source": "builtin:tiny-qwen2"}, "data": {"source": "builtin:arithmetic"},
+    "rewards": [{"name": "accuracy"}], "steps": 12, "batch_size": 32, "num_generations": 4, "micro_batch_size": 2,
+    "max_prompt_length": 64, "max_response_length": 128, "gpus_per_node": 2,
+}  # fmt: skip
 
 
 def overrides(version, options=None, *, engine="vllm", seed=5, base=WORKLOAD, **words):

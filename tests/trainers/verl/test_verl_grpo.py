@@ -27,18 +27,10 @@ ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = Path(__file__).with_name("standin")
 REWARDS = [{"name": "phi4", "weight": 1.0}, {"name": "length", "weight": 0.5, "options": {"target": 20}}]
 WORKLOAD = {
-    "model": {"source": "builtin:tiny-qwen2"},
-    "data": {"source": "builtin:arithmetic", "rows": 32},
-    "rewards": REWARDS,
-    "steps": 3,
-    "batch_size": 8,
-    "num_generations": 4,
-    "micro_batch_size": 4,
-    "max_prompt_length": 64,
-    "max_response_length": 24,
-    "save_steps": 100,
-    "gpus_per_node": 2,
-}
+    "model": {"source": "builtin:tiny-qwen2"}, "data": {"source": "builtin:arithmetic", "rows": 32}, "rewards": REWARDS,
+    "steps": 3, "batch_size": 8, "num_generations": 4, "micro_batch_size": 4, "max_prompt_length": 64,
+    "max_response_length": 24, "save_steps": 100, "gpus_per_node": 2,
+}  # fmt: skip
 
 OPTIONS = {
     "0.4.1": {},
