@@ -131,6 +131,12 @@ def test_an_imported_run_lies_at_one_point_of_the_sweep():
             mixed(sweep={"arms.transformers.options.x": [1]}),
             "arm transformers is imported; give each run's values as factors",
         ),
+        # Repetitions that are none.
+        (repeated(engine="vllm"), "takes every setting from vllm and must have no other keys (got engine)"),
+        (
+            RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
+            "must be an arm without same_as (got 'b', which repeats 'vllm'); write same_as: vllm",
+        ),
     ],
 )
 def test_a_mistake_is_told(raw, says):
@@ -188,22 +194,6 @@ def test_which_arm_repeats_another_is_in_the_plans_fingerprint():
     one, two = planned(again), planned(other)
     assert [run.fingerprint for run in one.imports.values()] == [run.fingerprint for run in two.imports.values()]
     assert one.fingerprint != two.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("raw", "says"),
-    [
-        (repeated(engine="vllm"), "takes every setting from vllm and must have no other keys (got engine)"),
-        (
-            RAW | {"arms": {**RAW["arms"], "b": {"same_as": "vllm"}, "c": {"same_as": "b"}}},
-            "must be an arm without same_as (got 'b', which repeats 'vllm'); write same_as: vllm",
-        ),
-    ],
-)
-def test_a_repetition_that_is_none_is_refused(raw, says):
-    with pytest.raises(UserError) as caught:
-        planned(raw)
-    assert says in str(caught.value)
 
 
 def test_the_price_is_the_reports_and_no_runs():

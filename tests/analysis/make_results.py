@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from analysis.collect import collect_run
+from analysis.collect import collect_run, main
 from analysis.steps import SCHEMA, read_steps, write_steps
 from common.files import fingerprint_of
 
@@ -126,6 +126,14 @@ def write_run(
     }
     write_json(run_dir / "done.json", done)
     return run_dir
+
+
+def collected(run_dir, out=None):
+    """The rows and the facts of the file that `collect` writes of a run."""
+    out = out or run_dir / "steps.parquet"
+    assert main([str(run_dir), "--out", str(out)]) == 0
+    table, metadata = read_steps(out)
+    return table.to_pandas(), metadata
 
 
 def fingerprint_in(spec):

@@ -3,6 +3,7 @@ import json
 import make_results
 import pyarrow.parquet as pq
 import pytest
+from make_results import collected
 from test_sources import wandb_row, write_wandb
 
 from analysis.collect import collect_run, main
@@ -14,13 +15,6 @@ GEN = "step/training_step/prepare_inputs/generate"
 
 def a_row(step, gen_s=1.0, **more):
     return make_results.metrics_row(step, make_results.phases_from_leaves(make_results.leaves(gen_s), 0.01), **more)
-
-
-def collected(run_dir):
-    out = run_dir / "steps.parquet"
-    assert main([str(run_dir), "--out", str(out)]) == 0
-    table, metadata = read_steps(out)
-    return table.to_pandas(), metadata
 
 
 def failure(run_dir, capsys):

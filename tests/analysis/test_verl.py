@@ -4,25 +4,14 @@ import random
 
 import make_results
 import pytest
+import roofline_results
+from make_results import collected
 
-from analysis.collect import main
 from analysis.report.content import read_content
-from analysis.steps import read_steps
 from trainers.registry import tree_for
 from trainers.timers.flat import nest_timers, timer_places
 
-# The article's step 3 with SGLang, as its log prints it.
-ARTICLE = {
-    "gen": 382.913,
-    "generate_sequences": 380.170,
-    "reshard": 2.311,
-    "reward": 1.198,
-    "old_log_prob": 4.186,
-    "ref": 3.621,
-    "adv": 0.002,
-    "update_actor": 16.263,
-    "step": 408.190,
-}
+ARTICLE = {key.removeprefix("timing_s/"): seconds for key, seconds in roofline_results.ARTICLE.items()}
 V041, V091 = {"verl": "0.4.1"}, {"verl": "0.9.1"}
 
 
@@ -62,13 +51,6 @@ def write_run(tmp_path, attempts, versions=V041, engine="sglang", run_id="r", ar
     return make_results.write_run(
         tmp_path, run_id, arm, seed, attempts, engine=engine, spec_more=spec_more, done_more=done_more
     )
-
-
-def collected(run_dir):
-    out = run_dir / "steps.parquet"
-    assert main([str(run_dir), "--out", str(out)]) == 0
-    table, metadata = read_steps(out)
-    return table.to_pandas(), metadata
 
 
 def of(metadata, code):

@@ -3,9 +3,8 @@
 import json
 
 import pytest
+from make_results import collected
 
-from analysis.collect import main
-from analysis.steps import read_steps
 from tests.trainers.verl.runs import write_verl_run
 
 pytestmark = pytest.mark.full("runs of both releases' own loggers")
@@ -16,12 +15,6 @@ VERSIONS = ("0.4.1", "0.9.1")
 @pytest.fixture(scope="module", params=VERSIONS)
 def run_dir(request, warm_verl, tmp_path_factory):
     return write_verl_run(warm_verl(request.param), tmp_path_factory.mktemp("verl") / "run", request.param, 4)
-
-
-def collected(run_dir, out):
-    assert main([str(run_dir), "--out", str(out)]) == 0
-    table, metadata = read_steps(out)
-    return table.to_pandas(), metadata
 
 
 def test_both_files_of_a_run_agree_and_give_a_tree(run_dir, tmp_path):

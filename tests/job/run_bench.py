@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 
 from common.files import write_text
+from workflow.job.place import Place
+from workflow.job.rendezvous import TaskSetup
 
 from ..programs import executable
 
@@ -19,6 +21,19 @@ STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 # The stack's Python is the stand-in, which measures nothing; a test of the measurement says so in its options.
 NO_SPEED = ("node_speed_s=0",)
 RAY_TRAINER = Path(__file__).with_name("ray_trainer.py")
+
+
+def task_setup(folder, hosts, rank, **environ):
+    """A task of a job on these hosts, whose programs have these variables too."""
+    return TaskSetup(
+        place=Place(rank, hosts, 2, 0),
+        folder=folder / "life",
+        python=Path(sys.executable),
+        environment={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        cwd=ROOT,
+        log=folder / f"{rank}.log",
+        beat_s=0.1,
+    )
 
 
 class RunBench:

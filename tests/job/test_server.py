@@ -9,27 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from workflow.job.place import Place
-from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup
+from workflow.job.rendezvous import NoServerError, RendezvousError
 from workflow.job.server import ServerHead, ServerSetup, ServerWorker, is_healthy
 from workflow.job.torchrun import RanksWorker
 
 from ..programs import executable
-from .run_bench import RunBench
+from .run_bench import RunBench, task_setup
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def setup_of(folder, hosts, rank=0):
-    return TaskSetup(
-        place=Place(rank, hosts, 2, 0),
-        folder=folder / "life",
-        python=Path(sys.executable),
-        environment={**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "elsewhere"},
-        cwd=ROOT,
-        log=folder / f"{rank}.log",
-        beat_s=0.1,
-    )
+    return task_setup(folder, hosts, rank, NO_PROXY="elsewhere")
 
 
 class Tasks:

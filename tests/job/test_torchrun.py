@@ -3,7 +3,6 @@
 The nodes are tasks in this process; their trainers are small programs.
 """
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,24 +10,15 @@ from pathlib import Path
 import pytest
 
 from workflow.job import rendezvous
-from workflow.job.place import Place
-from workflow.job.rendezvous import TaskSetup
 from workflow.job.torchrun import RanksHead, RanksWorker
+
+from .run_bench import task_setup
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def setup_of(folder, rank, **more):
-    return TaskSetup(
-        place=Place(rank, ("gpu1", "gpu2"), 2, 0),
-        folder=folder / "life",
-        python=Path(sys.executable),
-        environment={**os.environ, "PYTHONPATH": str(ROOT), "SLURMD_NODENAME": f"gpu{rank + 1}"},
-        cwd=ROOT,
-        log=folder / f"{rank}.log",
-        beat_s=0.1,
-        **more,
-    )
+def setup_of(folder, rank):
+    return task_setup(folder, ("gpu1", "gpu2"), rank, SLURMD_NODENAME=f"gpu{rank + 1}")
 
 
 class Nodes:

@@ -16,23 +16,17 @@ from ..attempts import ROOT, TRANSFORMERS
 RIGHT, NONE = "<think>a</think>So \\boxed{12}", "<think>a</think>So 12"
 
 
+# Half way, at 28672 and 1851, cos(π/2) = 0; at 1234 cos(π/3) = 0.5.
 @pytest.mark.parametrize(
-    ("length", "expected"),
+    ("text", "expected"),
     [
-        (1, 1.0),
-        (25600, 1.0),
-        (28672, 0.75),  # half way: cos(π/2) = 0
+        (RIGHT, {1: 1.0, 25600: 1.0, 28672: 0.75}),
+        (NONE, {0: -1.0, 1851: -0.75, 1234: -0.875, 3702: -0.5, 30000: -0.5}),
     ],
 )
-def test_a_long_correct_answer_gets_less(length, expected):
-    assert Phi4().accuracy(RIGHT, length, "12", complete=True) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"), [(0, -1.0), (1851, -0.75), (1234, -0.875), (3702, -0.5), (30000, -0.5)]
-)
-def test_a_short_wrong_answer_gets_less(length, expected):
-    assert Phi4().accuracy(NONE, length, "12", complete=True) == pytest.approx(expected, abs=1e-12)  # cos(π/3) = 0.5
+def test_a_long_correct_and_a_short_wrong_answer_get_less(text, expected):
+    rewards = {length: Phi4().accuracy(text, length, "12", complete=True) for length in expected}
+    assert rewards == pytest.approx(expected, abs=1e-12)
 
 
 def test_an_incomplete_response_is_not_a_bad_format():
