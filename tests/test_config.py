@@ -1,7 +1,6 @@
 """The configuration: what is accepted, and what each mistake is told."""
 
 import copy
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -20,7 +19,6 @@ from workflow.config.reading import parse_config, parse_overrides, read_yaml
 
 from .two_arms import two_arms
 
-ROOT = Path(__file__).resolve().parents[1]
 NESTED = []
 NESTED.append(NESTED)  # as YAML's `&a [*a]`
 

@@ -16,11 +16,10 @@ from workflow.cli import main
 from workflow.config.plan import load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config
 
-from .importing import ROOT, run_snakemake
+from .importing import run_snakemake
 from .two_arms import two_arms
 
 RAW = two_arms()
-PUBLISHED = yaml.safe_load((ROOT / "experiments" / "camino-2025-published.yaml").read_text("utf-8"))
 # The least that compares two logs.
 LOGS = {
     "experiment": "logs",

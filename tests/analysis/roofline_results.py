@@ -11,15 +11,9 @@ ROLLOUT = "actor_rollout_ref.rollout"
 PHI = "microsoft/Phi-4-reasoning-plus"
 SXM = [{"name": "NVIDIA H100 80GB HBM3", "memory_gib": 79.1}] * 8
 WORKLOAD = {
-    "model": {"source": PHI},
-    "batch_size": 64,
-    "num_generations": 4,
-    "max_response_length": 31744,
-    "nodes": 1,
-    "gpus_per_node": 8,
-    "gpu": "H100-80GB",
-    "dtype": "bfloat16",
-}
+    "model": {"source": PHI}, "batch_size": 64, "num_generations": 4, "max_response_length": 31744, "nodes": 1,
+    "gpus_per_node": 8, "gpu": "H100-80GB", "dtype": "bfloat16",
+}  # fmt: skip
 IMPORT = {
     **{"sources": ["a.log"], "format": "verl-console", "version": "0.4.1", "mode": "", "gpu": "H100-80GB", "nodes": 1},
     **{"gpus_per_node": 8, "tensor_parallel": 2, "model": PHI, "batch_size": 16, "max_response_length": 31744},

@@ -43,15 +43,9 @@ def test_a_decode_step_reads_the_output_head_and_no_input_embedding_of_its_own()
 
 
 QWEN = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "hidden_size": 896,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 24,
-    "intermediate_size": 4864,
-    "vocab_size": 151936,
-    "max_position_embeddings": 32768,
-}
+    "architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2,
+    "num_hidden_layers": 24, "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

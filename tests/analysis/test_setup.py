@@ -14,17 +14,11 @@ from trainers.verl.releases.v0_4_1 import V0_4_1
 from trainers.verl.releases.v0_9_1 import V0_9_1
 
 VERL = {
-    "data.train_batch_size": 16,
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-    f"{ROLLOUT}.tensor_model_parallel_size": 2,
-    f"{ROLLOUT}.n": 4,
-    f"{ROLLOUT}.dtype": "bfloat16",
-    f"{ROLLOUT}.max_num_seqs": 256,
-    f"{ROLLOUT}.multi_turn.enable": False,
-    f"{ROLLOUT}.quantization": None,
+    "data.train_batch_size": 16, "trainer.n_gpus_per_node": 8, "trainer.nnodes": 1,
+    f"{ROLLOUT}.tensor_model_parallel_size": 2, f"{ROLLOUT}.n": 4, f"{ROLLOUT}.dtype": "bfloat16",
+    f"{ROLLOUT}.max_num_seqs": 256, f"{ROLLOUT}.multi_turn.enable": False, f"{ROLLOUT}.quantization": None,
     "actor_rollout_ref.model.path": "/shared/Phi-4-reasoning-plus",
-}
+}  # fmt: skip
 
 
 POOL = {"nnodes": 1, "n_gpus_per_node": 8}

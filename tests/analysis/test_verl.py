@@ -33,14 +33,9 @@ def verl_row(step, seconds, lengths=(100, 200, 300, 424), **scalars):
     }
     more = {"resumed": scalars.pop("resumed")} if "resumed" in scalars else {}
     return {
-        "step": step,
-        "time": 1.7e9 + step,
-        "resumed": False,
-        "phases": {},
-        "scalars": known | scalars,
-        "samples": {"response_length": list(lengths)},
-        **more,
-    }
+        "step": step, "time": 1.7e9 + step, "resumed": False, "phases": {}, "scalars": known | scalars,
+        "samples": {"response_length": list(lengths)}, **more,
+    }  # fmt: skip
 
 
 def write_run(tmp_path, attempts, versions=V041, engine="sglang", run_id="r", arm="sglang", seed=0, **more):

@@ -113,13 +113,9 @@ def run(wheel, tmp_path, monkeypatch):
     spec = {**RUN["spec"], "workload": WORKLOAD}
     planned = {"runs": {"a-s0": {**RUN, "spec": spec}}, "inputs": {"i": {}}}
     kit = {
-        "commit": "abc",
-        "tree": tree_hashes(ROOT),
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "torch": "2.11.0",
-        "bundles": {"tiny": entry},
-        "stages": {"tiny": {**planned, "cpu": planned}},
-    }
+        "commit": "abc", "tree": tree_hashes(ROOT), "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "torch": "2.11.0", "bundles": {"tiny": entry}, "stages": {"tiny": {**planned, "cpu": planned}},
+    }  # fmt: skip
     write_json(kit_folder / "kit.json", kit)
     write_json(work / "tiny" / "inputs-i" / "inputs.json", {"data": {"sha256": "d"}, "model": {"sha256": "m"}})
     monkeypatch.setitem(BUNDLES, "tiny", Bundle("tiny", ()))

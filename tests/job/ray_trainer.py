@@ -20,13 +20,8 @@ order = json.loads(Path(sys.argv[-1]).read_text())
 os.environ["WANDB_RUN_ID"] = "set by the trainer's own process"
 ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
 ENVIRONMENT = (
-    "PYTHONPATH",
-    "OMP_NUM_THREADS",
-    "NCCL_DEBUG",
-    "NCCL_SOCKET_IFNAME",
-    "WANDB_RUN_ID",
-    "CUDA_VISIBLE_DEVICES",
-)
+    "PYTHONPATH", "OMP_NUM_THREADS", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "WANDB_RUN_ID", "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
 
 
 @ray.remote(num_cpus=1, num_gpus=1)

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,6 @@ from workflow.job.torchrun import RanksWorker
 
 from ..programs import executable
 from .run_bench import RunBench, task_setup
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def setup_of(folder, hosts, rank=0):

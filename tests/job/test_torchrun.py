@@ -5,7 +5,6 @@ The nodes are tasks in this process; their trainers are small programs.
 
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,6 @@ from workflow.job import rendezvous
 from workflow.job.torchrun import RanksHead, RanksWorker
 
 from .run_bench import task_setup
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def setup_of(folder, rank):

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-MODEL = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 1 << 20}
 # What only a machine with GPUs and a hub could say.
 NOT_HERE = ("model", "dataset", "external_plugins", "deepspeed", "report_to", "use_vllm", "vllm_mode", "fsdp", "bf16")
 

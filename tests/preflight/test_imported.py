@@ -12,7 +12,6 @@ from workflow.slurm.site import Site
 
 from .plans import ARTICLE, ROLLOUT, looked_at, planned
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "actor_rollout_ref.model"
 
 

@@ -14,13 +14,8 @@ from ..two_arms import two_arms
 ROOT = Path(__file__).resolve().parents[2]
 ENFORCED = ("AccountingStorageEnforce=associations,limits,qos",)
 TRAIN = {
-    "slurm_partition": "cpu",
-    "slurm_account": "lab",
-    "cpus_per_task": 2,
-    "runtime": 60,
-    "mem_mb": 1000,
-    "gres": "''",
-}
+    "slurm_partition": "cpu", "slurm_account": "lab", "cpus_per_task": 2, "runtime": 60, "mem_mb": 1000, "gres": "''",
+}  # fmt: skip
 
 
 def with_limits(cluster, *limits):

@@ -1,14 +1,11 @@
 """What a profile says of a training job's GPUs and walltime."""
 
-from pathlib import Path
-
 import pytest
 
 from common.errors import UserError
 from workflow.slurm.sbatch import gpus_of_gres
 from workflow.slurm.site import Site, read_site
 
-ROOT = Path(__file__).resolve().parents[2]
 CPU = {"nodes": 1, "gpus_per_node": 0}
 
 

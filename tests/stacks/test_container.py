@@ -70,14 +70,8 @@ def test_the_builder_has_all_that_the_build_imports(tmp_path):
     assert done.returncode == 0, done.stderr
     packages, elsewhere = done.stdout.split("\n")[:2]
     allowed = {
-        "packaging",
-        "yaml",
-        "pydantic",
-        "pydantic_core",
-        "annotated_types",
-        "typing_extensions",
-        "typing_inspection",
-    }
+        "packaging", "yaml", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection",
+    }  # fmt: skip
     assert set(packages.split()) - {"_yaml"} <= allowed and elsewhere == ""
 
 

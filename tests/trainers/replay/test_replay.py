@@ -57,16 +57,10 @@ def attempt_of(spec, folder, inputs):
     run = folder / "results" / "replayed" / "runs" / spec["run_id"]
     told = json.loads(inputs.read_text())
     attempt = {
-        "inputs_sha256": inputs_sha256(told),
-        "attempt": 1,
-        "run_id": spec["run_id"],
-        "fingerprint": spec["fingerprint"],
-        "spec": str(run / "attempts" / "1" / "spec.json"),
-        "inputs": str(inputs),
-        "attempt_dir": str(run / "attempts" / "1"),
-        "checkpoint_dir": str(run / "checkpoints"),
-        "cpus": 2,
-    }
+        "inputs_sha256": inputs_sha256(told), "attempt": 1, "run_id": spec["run_id"],
+        "fingerprint": spec["fingerprint"], "spec": str(run / "attempts" / "1" / "spec.json"), "inputs": str(inputs),
+        "attempt_dir": str(run / "attempts" / "1"), "checkpoint_dir": str(run / "checkpoints"), "cpus": 2,
+    }  # fmt: skip
     (run / "attempts" / "1").mkdir(parents=True)
     for spec_file in (run, run / "attempts" / "1"):
         (spec_file / "spec.json").write_text(json.dumps(spec))

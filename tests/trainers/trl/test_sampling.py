@@ -18,14 +18,9 @@ AS_SGLANG = {"max_tokens": "max_new_tokens", "eos_token_id": "stop_token_ids"}
 # requests sample; transformers' must be told to.
 OTHER = {"n", "logprobs", "do_sample", "pad_token_id", "bos_token_id", "cache_implementation"}
 DEFAULTS = {
-    "max_completion_length": 24,
-    "temperature": 0.9,
-    "top_p": 0.8,
-    "top_k": 0,
-    "min_p": None,
-    "repetition_penalty": 1.1,
+    "max_completion_length": 24, "temperature": 0.9, "top_p": 0.8, "top_k": 0, "min_p": None, "repetition_penalty": 1.1,
     "generation_kwargs": None,
-}
+}  # fmt: skip
 
 
 def told(**changes):

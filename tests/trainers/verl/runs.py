@@ -65,19 +65,12 @@ def write_verl_run(python, folder, version, steps):
     assert done.returncode == 0, done.stderr
     order = {"attempt": 1, "run_id": folder.name, "fingerprint": spec["fingerprint"], "inputs_sha256": INPUTS}
     told = {
-        "run_id": folder.name,
-        "fingerprint": spec["fingerprint"],
-        "attempt": 1,
-        "first_step": 1,
-        "last_step": steps,
-        "steps": steps,
-        "started": started,
-        "finished": time.time(),
-        "inputs": INPUTS,
+        "run_id": folder.name, "fingerprint": spec["fingerprint"], "attempt": 1, "first_step": 1, "last_step": steps,
+        "steps": steps, "started": started, "finished": time.time(), "inputs": INPUTS,
         "versions": {"python": "3.11", "verl": version},
         "hardware": {"host": "tests", "cpu": "none", "cpus": 2, "threads": 1, "affinity": [0, 1], "memory_gib": 1},
         "resolved": {"trainer": {"trainer.use_v1": True} if version != "0.4.1" else {}, "engine": {"name": "vllm"}},
-    }
+    }  # fmt: skip
     for path, content in (
         (folder / "spec.json", spec),
         (attempt / "spec.json", spec),

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from .runs import answer_of
 
 pytestmark = pytest.mark.full("both releases' own refusals")
 
-ROOT = Path(__file__).resolve().parents[3]
 # One process tries many orders, since importing verl takes longer than refusing.
 REFUSALS = """
 import contextlib, io, json, os, sys

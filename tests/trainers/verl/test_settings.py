@@ -2,7 +2,6 @@
 
 import functools
 import re
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,6 @@ from trainers.verl.settings import settings
 from trainers.workload import Workload
 from workflow.config.model import Arm
 
-ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = tuple(release.version for release in releases())
 A, R, REF, M = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref", "model"))
 

@@ -91,16 +91,10 @@ class Bench:
         }
         (folder / "spec.json").write_text(json.dumps(spec))
         attempt = {
-            "attempt": number,
-            "run_id": run_id,
-            "fingerprint": "ab" * 32,
-            "spec": str(folder / "spec.json"),
-            "inputs": str(self.inputs),
-            "attempt_dir": str(folder),
-            "checkpoint_dir": str(run / "checkpoints"),
-            "cpus": 2,
-            "env": {"NCCL_DEBUG": "INFO"},
-        }
+            "attempt": number, "run_id": run_id, "fingerprint": "ab" * 32, "spec": str(folder / "spec.json"),
+            "inputs": str(self.inputs), "attempt_dir": str(folder), "checkpoint_dir": str(run / "checkpoints"),
+            "cpus": 2, "env": {"NCCL_DEBUG": "INFO"},
+        }  # fmt: skip
         (folder / "attempt.json").write_text(json.dumps(attempt))
         return folder
 
