@@ -245,16 +245,16 @@ def _by_seed(pairs: pd.DataFrame) -> pd.Series:
 
 
 def _without_tokens(wide: pd.DataFrame, pairs: pd.DataFrame, row: Mapping[str, Any], versus: str) -> Iterator[Verdict]:
-    """Warns that an arm has no speed per token, and names what would give it one."""
+    """Warns that the tokens of an arm's steps are not known, and names what would tell them."""
     # The estimates report thrown-away completions.
     if pd.isna(row["per_token_speedup"]) and not any(threw_away(pairs, side).any() for side in ("_a", "_b")):
         text = f"{versus}: response tokens are missing or zero: no speed per token"
         if arms := _without_completions(wide, row["factors"], (row["baseline"], row["arm"])):
-            text += (
-                f". {' and '.join(arms)} logged lengths, but not the number of responses of a step: set "
-                "arms.<arm>.import.batch_size"
-                + (" (the estimates take both arms' as equally many)" if len(arms) == 2 else "")
-            )
+            lengths = f"{' and '.join(arms)} logged lengths, but not the number of responses of a step"
+            # The estimates do so with the mean lengths of both arms.
+            both = f"{versus}: {lengths}, which the speed per token takes as equal"
+            text = both if len(arms) == 2 else f"{text}. {lengths}"
+            text += ": set arms.<arm>.import.batch_size"
         yield Verdict("warning", "no-tokens", text)
 
 
