@@ -143,6 +143,12 @@ def test_the_rooms_do_not_grow_unnoticed():
     assert MOST_LINES - 500 < lines <= MOST_LINES
 
 
+def test_no_two_modules_have_one_name():
+    rooms = [floor for floor in FLOORS if floor not in ("trainers", "engines")]
+    names = [file.stem for floor in rooms for file in files_of(floor) if not file.stem.startswith("__")]
+    assert sorted(names) == sorted({*names})
+
+
 # A name of a trainer, an engine or a release; the last two may come.
 NAMES = {
     # `command` is also a word of bash's grammar.

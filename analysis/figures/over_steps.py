@@ -16,8 +16,8 @@ import pandas as pd
 
 from analysis.estimates.bootstrap import students_t
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, log_ticks, once, panels
+from analysis.logged_rewards import SINGLE_REWARD, first_of
 from analysis.planned import PlanRead
-from analysis.rewards import SINGLE_REWARD, first_of
 from analysis.wide import REWARD
 from common.verdicts import count_of
 from trainers.registry import single_rewards
@@ -208,7 +208,7 @@ def length_figure(wide: pd.DataFrame, plan: PlanRead, counts: pd.DataFrame) -> F
 def reward_figures(wide: pd.DataFrame, plan: PlanRead, rewards: pd.DataFrame) -> list[Figure]:
     """The score over the steps; with several rewards also each of them, at most `MAX_REWARDS`.
 
-    `rewards` is the table of analysis/rewards.py, which has their weights.
+    `rewards` is the table of analysis/logged_rewards.py, which has their weights.
     """
     single = single_rewards(map(str, wide.columns))
     weights = {name: _weight(rewards, name) for name in single}

@@ -29,6 +29,7 @@ from analysis.fairness import (
     reported_settings,
     settings_table,
 )
+from analysis.logged_rewards import reward_verdicts, rewards_table
 from analysis.machines import (
     busy_machine_verdicts,
     busy_terms,
@@ -42,8 +43,7 @@ from analysis.pairs import comparison_table, phase_speedups
 from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
-from analysis.report.samples import read_samples
-from analysis.rewards import reward_verdicts, rewards_table
+from analysis.report.sample_completions import read_samples
 from analysis.roofline.step_floors import with_floors
 from analysis.roofline.waterfall import waterfall_table
 from analysis.runs import Run, read_runs

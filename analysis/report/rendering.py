@@ -17,7 +17,7 @@ from analysis.figures.drawing import HATCH, HATCHED
 from analysis.report.cells import Table, significant
 from analysis.report.content import Content
 from analysis.report.provenance import analysed_by, inputs_lines, runs_block
-from analysis.report.samples import STAGES, shown_samples
+from analysis.report.sample_completions import STAGES, shown_samples
 from analysis.report.sections import sections
 from analysis.report.timing_tables import comparison_block, estimates_block, phase_blocks, speedup_blocks, sums_blocks
 from analysis.runs import rows_of

@@ -9,6 +9,7 @@ from analysis.estimates.gate import LABELS
 from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
 from analysis.estimates.ranking import ranking_lines
 from analysis.factors import at
+from analysis.logged_rewards import SINGLE_REWARD
 from analysis.report.cells import (
     MINUS,
     Cell,
@@ -27,7 +28,6 @@ from analysis.report.cells import (
 )
 from analysis.report.content import Content
 from analysis.report.timing_tables import VERDICT_LABELS
-from analysis.rewards import SINGLE_REWARD
 from analysis.roofline.step_floors import floor_lines
 
 

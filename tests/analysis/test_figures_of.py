@@ -15,7 +15,7 @@ from analysis.figures.drawing import seconds_text
 from analysis.figures.over_steps import over_runs, reward_figures
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.sweeps import sweep_figures
-from analysis.rewards import failed_reward_verdicts, reward_verdicts
+from analysis.logged_rewards import failed_reward_verdicts, reward_verdicts
 from analysis.stragglers import reduced
 from analysis.wide import REWARD
 

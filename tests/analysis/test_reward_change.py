@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows
 
-from analysis.rewards import rewards_table
+from analysis.logged_rewards import rewards_table
 
 
 def rows(seed, rise, name="train/rewards/accuracy/mean", arm="a"):

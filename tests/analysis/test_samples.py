@@ -11,7 +11,7 @@ from analysis.collect import main as collect
 from analysis.report.__main__ import main as report
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page
-from analysis.report.samples import shown_samples
+from analysis.report.sample_completions import shown_samples
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
