@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import json
 import math
@@ -293,10 +292,11 @@ def _objects(lines: Iterable[str], path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         rows = objects_in(line)
-        alone = len(rows) < 2 and path.stat().st_size <= len(line.encode()) + len(codecs.BOM_UTF8)
-        if number == 1 and (alone or not rows) and len(whole := _document_rows(path)) > 1:
-            yield from ((path, place, flatten(row)) for place, row in enumerate(whole, start=1))
-            return
+        if number == 1 and len(rows) < 2:
+            alone = path.stat().st_size <= len(line.encode("utf-8-sig"))
+            if (alone or not rows) and len(whole := _document_rows(path)) > 1:
+                yield from ((path, place, flatten(row)) for place, row in enumerate(whole, start=1))
+                return
         yield from ((path, number, flatten(row)) for row in rows)
         if not rows:
             yield path, number, None
