@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 from common.errors import UserError
 
@@ -215,8 +215,16 @@ def write_private(path: Path, content: bytes) -> None:
     """`write_bytes` of a file that only the user can read."""
     with atomic_path(path) as part:
         part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open_private(part, "xb") as file:
             file.write(content)
+
+
+def open_private(path: Path, mode: Literal["xb", "wb", "ab"]) -> BinaryIO:
+    """A file open for writing that only the user can read; also one that others could read before."""
+    how = {"xb": os.O_EXCL, "wb": os.O_TRUNC, "ab": os.O_APPEND}[mode]
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600), mode)
+    os.fchmod(file.fileno(), 0o600)
+    return file
 
 
 @contextmanager

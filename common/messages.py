@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from common.errors import UserError
 from common.files import write_text
+from common.redaction import without_secrets
 from common.retry import denying_owner, is_transient
 
 QUOTE = "  | "
@@ -100,7 +101,7 @@ def exit_on_user_error() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {without_secrets(str(error))}")
 
 
 def remedy(error: OSError) -> str:
@@ -118,7 +119,7 @@ def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
         action()
         return 0
     except (UserError, OSError) as error:
-        message = str(error)
+        written = message = without_secrets(str(error))
         if isinstance(error, OSError):
             if not is_transient(error):
                 raise
@@ -131,7 +132,7 @@ def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
         if log is not None:
             # On a full disk only the terminal shows the message.
             with suppress(OSError, UserError):
-                write_text(log, f"error: {error}\n")
+                write_text(log, f"error: {written}\n")
         return 1
 
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from common.contracts import AttemptFile, DoneFile, InputsSha256, SpecFile, read_file
 from common.errors import UserError
 from common.files import file_sha256, inputs_sha256, read_json, read_json_object, tree_sha256, write_json
+from common.redaction import without_secrets
 from common.retry import await_file, exists, retry_io
 from node.exit_codes import StopRequest, one_line, run, show_stacks_on_request
 from node.hardware import git_state, hardware, pin_cpus, reported_environment, set_environment
@@ -310,7 +311,12 @@ def write_done(
         "inputs": cast(InputsSha256, inputs_sha256(job.inputs.content)),
         "versions": {**versions(packages), **(releases or {})},
         "hardware": dict(hardware),
-        "resolved": {"trainer": dict(trainer), "engine": dict(engine), "environment": reported_environment(os.environ)},
+        # A setting may have been read from the environment, which may contain secrets.
+        "resolved": {
+            "trainer": without_secrets(dict(trainer)),
+            "engine": without_secrets(dict(engine)),
+            "environment": reported_environment(os.environ),
+        },
         "git": attempt.get("git"),
     }
     # Also for a built stack: its folder may contain another environment when the report is made.

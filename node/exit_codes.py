@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from common.errors import UserError
+from common.redaction import without_secrets
 
 OK = 0
 FAILED = 1
@@ -69,7 +70,7 @@ def run(main: Callable[[], None]) -> int:
             message, code = one_line(f"{type(error).__name__}: {error}"), FAILED
     else:
         return OK
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {without_secrets(message)}", file=sys.stderr, flush=True)
     return code
 
 

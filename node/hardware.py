@@ -19,7 +19,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT
-from common.published import SECRET_VARIABLE, URL_PASSWORD
+from common.redaction import has_secret, is_secret_name
 
 # All thread pools get the same size in every arm: the run's share of the CPUs.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -143,8 +143,7 @@ def reported_environment(environment: MutableMapping[str, str]) -> dict[str, str
     reported = {
         name: value
         for name, value in sorted(environment.items())
-        if _REPORTED.match(name)
-        and not (SECRET_VARIABLE.search(name) or URL_PASSWORD.search(value) or _PROCESS_SPECIFIC.search(name))
+        if _REPORTED.match(name) and not (is_secret_name(name) or has_secret(value) or _PROCESS_SPECIFIC.search(name))
     }
     if preloaded := reported.get("LD_PRELOAD"):
         reported["LD_PRELOAD"] = " ".join(Path(library).name for library in preloaded.replace(":", " ").split())

@@ -66,7 +66,7 @@ def changed(raw, path, value):
         ("arms.vllm.env", {"A": 1}, "arms.vllm.env.A: must be text (got 1); quote it"),
         ("arms.vllm.env", {"1A": "x"}, "must be letters, digits and '_', and not begin with a digit (got '1A')"),
         ("arms.vllm.env", {"A": "x\0y"}, "A: must not contain a NUL character"),
-        ("arms.vllm.options", {"index": "https://me:pw@host/x"}, "index contains a URL with a password"),
+        ("arms.vllm.options", {"index": "https://me:pw@host/x"}, "index contains what looks like a secret"),
         ("arms.vllm.options", {"a": {"b": [{"api_key": "x"}]}}, "a.b[0].api_key looks like a secret"),
         ("arms.vllm.options", {"a": [float("nan")]}, "a[0]: must be a finite number"),
         ("arms.vllm.options", {"a": NESTED}, "nested more than 20 levels deep"),

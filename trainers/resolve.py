@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import read_json_object, write_json
+from common.redaction import without_secrets
 from node.exit_codes import run
 from node.own_reward import RewardProgram
 
@@ -31,7 +32,7 @@ def resolved(request: Mapping[str, Any], resolver: str) -> dict[str, Any]:
         request["trainer_args"], request.get("rewards") or ()
     )
     plain = {str(key): json.loads(json.dumps(value, default=str)) for key, value in sorted(settings.items())}
-    return {"trainer": request["trainer"], "version": version, "settings": plain}
+    return {"trainer": request["trainer"], "version": version, "settings": without_secrets(plain)}
 
 
 def main() -> None:

@@ -24,12 +24,12 @@ from analysis.imports.step_checks import (
 )
 from analysis.imports.which_tree import root_keys, tree_of
 from analysis.runs import SPEC_CHANGED
-from analysis.sources.wandb_import import without_secrets
 from analysis.steps import ChosenStep, step_tables, write_steps
 from analysis.tokens import add_known_tokens
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
+from common.redaction import without_secrets
 from common.verdicts import Verdict
 from trainers.logs.hf_rows import BARS_TOO_COARSE, STEP_TIME, SUPERVISED
 from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, timers_as_phases

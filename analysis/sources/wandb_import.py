@@ -17,7 +17,7 @@ from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import read_json_object
 from common.messages import join_first
-from common.published import CREDENTIAL
+from common.redaction import without_secrets
 from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, SourceRead
@@ -44,14 +44,6 @@ PACKAGES = (
 )
 # ms-swift is `swift` everywhere else here.
 SHORT_NAMES = {"ms-swift": "swift"}
-
-_SECRET = re.compile(
-    r"(^|[_.\-])(api_?key|passw(or)?d|secret(_?key)?|access_?key|credentials?|(hub|hf|auth|access|github|wandb)_?token)$"
-    r"|^token$",
-    re.IGNORECASE,
-)
-_USERINFO = re.compile(r"(?<=://)[^\s/@]+@")
-HIDDEN = "(not shown)"
 
 
 @dataclass
@@ -252,17 +244,6 @@ def plain_config(raw: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
-    """The value without keys, tokens and passwords (by name or by look), and without user names in addresses."""
-    if isinstance(value, Mapping):
-        return {str(key): without_secrets(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(item, name) for item in value]
-    if isinstance(value, str):
-        return HIDDEN if value and _SECRET.search(name) else CREDENTIAL.sub(HIDDEN, _USERINFO.sub("", value))
-    return value
-
-
 def versions_in(requirements: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, str]:
     """Versions by package from the lines of wandb's requirements.txt, and Python's from its metadata."""
     found = {}
@@ -315,7 +296,7 @@ def git_in(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """Remote and commit of the run's code, None where wandb saw no repository."""
     git = as_mapping(metadata.get("git"))
     remote = git.get("remote") or git.get("remote_url")
-    found = {"remote": _USERINFO.sub("", str(remote)) if remote else None, "commit": git.get("commit")}
+    found = {"remote": without_secrets(str(remote)) if remote else None, "commit": git.get("commit")}
     return {key: value for key, value in found.items() if value} or None
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import ROOT, tail
+from common.redaction import without_secrets
 from node.exit_codes import STOP_SIGNALS, USER_ERROR, one_line
 from node.hardware import free_port
 from node.ranks import describe_exit
@@ -168,7 +169,7 @@ class Sglang:
     def _end(self) -> Exception:
         """Why the server ended."""
         code = self._process.wait()
-        lines = [line for line in tail(self._log).splitlines() if line.strip()]
+        lines = [without_secrets(line) for line in tail(self._log).splitlines() if line.strip()]
         if code == USER_ERROR:
             return UserError(lines[-1].removeprefix("error: "))
         last = f"{describe_exit(code)}; its last lines: {' | '.join(lines[-_LAST_LINES:])} (see {self._log})"

@@ -399,6 +399,6 @@ def test_what_a_log_prints_of_keys_and_tokens_goes_nowhere(tmp_path):
     held["trainer"]["note"] = "pushed with hf_" + "a1" * 17
     log = write(tmp_path, f"{held}\n{verl_lines([PLAIN])}")
     _, _, end = imported(tmp_path / "res", spec_of("vllm", [log]))
-    assert end["resolved"]["trainer"] == {"wandb_api_key": "(not shown)", "note": "pushed with (not shown)"}
+    assert end["resolved"]["trainer"] == {"wandb_api_key": "[hidden]", "note": "pushed with [hidden]"}
     files = [f for f in (tmp_path / "res").rglob("*") if f.is_file()]
     assert len(files) == 3 and not any(b"sk-0123456789" in f.read_bytes() for f in files)

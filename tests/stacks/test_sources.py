@@ -5,7 +5,8 @@ import os
 import pytest
 
 from common.errors import UserError
-from workflow.stacks.uv import Uv, configured_uv, pip_settings, redacted, uv_environment
+from common.redaction import without_secrets
+from workflow.stacks.uv import Uv, configured_uv, pip_settings, uv_environment
 
 DEFAULTS = {
     "index_url": "https://main.invalid/simple",
@@ -67,10 +68,10 @@ def test_passwords_are_not_shown():
     environ = uv_environment(DEFAULTS | {"index_url": SECRET, "extra_index_urls": [SECRET]}, {})
     assert (
         Uv("uv", environ, ()).sources
-        == "index https://***@mirror.invalid/simple, index https://***@mirror.invalid/simple"
+        == "index https://[hidden]@mirror.invalid/simple, index https://[hidden]@mirror.invalid/simple"
     )
-    assert redacted("see http://token@h/ and file:///x") == "see http://***@h/ and file:///x"
-    assert "secret" not in redacted("https://me:p@secret@host/simple")
+    assert without_secrets("see http://token@h/ and file:///x") == "see http://[hidden]@h/ and file:///x"
+    assert "secret" not in without_secrets("https://me:p@secret@host/simple")
 
 
 @pytest.fixture

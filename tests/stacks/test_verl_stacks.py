@@ -71,13 +71,17 @@ def test_the_conda_layer_has_the_stacks_python_and_cuda(name):
 def test_the_folder_of_packages_is_put_into_a_builds_variables(tmp_path):
     name = "verl09-vllm"
     pretended = tmp_path / "uv"
-    executable(pretended, f"cat uv.toml >> {tmp_path}/seen")
+    executable(pretended, f"stat -c %a uv.toml >> {tmp_path}/mode; cat uv.toml >> {tmp_path}/seen")
+    (tmp_path / "own.toml").write_text('index-url = "https://me:pw@host/simple"\n')
     work = tmp_path / "work"
     work.mkdir()
     flash_attn = [pin for pin in check_lock(name) if pin.name == "flash-attn"]
     python, own = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "lib" / "python3.12" / "site-packages"
     own.mkdir(parents=True)
-    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), {}, ()), work)
+    environ = {"UV_CONFIG_FILE": str(tmp_path / "own.toml")}
+    build_from_source(load_stack(name), flash_attn, python, Uv(str(pretended), environ, ()), work)
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
     assert f'"CPATH" = "{own}/nvidia/cu13/include"' in seen
     assert SITE_PACKAGES not in seen
+    assert "me:pw@host" in seen and {*(tmp_path / "mode").read_text().split()} == {"600"}
+    assert not (work / "uv.toml").exists(), "the user's passwords stay no longer than the build"

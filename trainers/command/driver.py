@@ -22,7 +22,8 @@ from typing import Any
 
 from common.contracts import DoneFile
 from common.errors import UserError
-from common.files import ROOT, last_lines, read_json, write_json, write_private
+from common.files import ROOT, last_lines, open_private, read_json, write_json, write_private
+from common.redaction import without_secrets
 from common.retry import append_json_line, retry_io
 from node.attempt import exit_code, read_spec
 from node.exit_codes import FAILED, RequeueError, StopRequest
@@ -86,7 +87,7 @@ def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
         again = "continues from its own checkpoint" if settings["resume"] == "script" else "begins again"
         raise RequeueError(f"the script was stopped; the next attempt {again} (options.resume)")
     if code:
-        print("\n".join(last_lines(folder / CONSOLE, _TAIL_LINES)), flush=True)
+        print(without_secrets("\n".join(last_lines(folder / CONSOLE, _TAIL_LINES))), flush=True)
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         print(f"error: the script ended with {how}; all that it printed: {folder / CONSOLE}", flush=True)
         sys.exit(FAILED)
@@ -210,7 +211,7 @@ def _run(
         prepare()
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in jobs; scripts may use it among their processes
 
-    with retry_io(lambda: console.open("ab"), _FILES) as output:
+    with retry_io(lambda: open_private(console, "ab"), _FILES) as output:
         process = subprocess.Popen(
             command,
             cwd=cwd,
@@ -254,7 +255,7 @@ def _keep_logs(settings: Mapping[str, Any], cwd: Path, before: Mapping[Path, os.
             continue
         target = kept.joinpath(*path.parts[1:])
         target.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("rb") as source, target.open("wb") as copy:
+        with path.open("rb") as source, open_private(target, "wb") as copy:
             source.seek(then.st_size if then is not None and now.st_size > then.st_size else 0)
             shutil.copyfileobj(source, copy)
 

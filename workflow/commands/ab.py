@@ -20,6 +20,7 @@ import yaml
 
 from common.errors import UserError
 from common.files import ROOT, is_checkout, write_text_at
+from common.redaction import without_secrets
 from common.verdicts import count_of
 from engines import UNKNOWN, engine_of_name
 from trainers.command.driver import environment_of
@@ -93,7 +94,7 @@ def ab(args: argparse.Namespace) -> None:
         doubts.append("the runs start on this machine, as no #SBATCH line names a partition; --partition NAME submits")
     if on_slurm and not shared.get("gpus_per_node"):
         doubts.append("no GPU is requested: no #SBATCH line of the script asks for one; --gpus 8 does")
-    print("\n".join(f"? {doubt}" for doubt in doubts))
+    print("\n".join(f"? {without_secrets(doubt)}" for doubt in doubts))
     print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
     if not args.start:
         print(f"start: {use}" + ("" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"))

@@ -20,7 +20,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT
 from common.messages import join_first, short_repr, unknown_name
-from common.published import without_secrets
+from common.redaction import without_secrets
 from common.verdicts import count_of
 from node.built_in_rewards import ROW
 from node.hub import DATA_SUFFIXES, source_kind

@@ -17,12 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.files import ROOT, is_checkout, write_text
+from common.redaction import without_secrets
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, on_node, passed, warning
 from workflow.doctor.slurm_checks import SlurmSite
 from workflow.runs.locks import try_lock
 from workflow.stacks import Stack, built_dir
 from workflow.stacks.definition import STACKS
-from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output, redacted
+from workflow.stacks.uv import HOW_TO_SET_SOURCES, Uv, configured_uv, end_of_output
 
 _INDEX_TIMEOUT_S = 8
 
@@ -94,7 +95,7 @@ def package_index(uv: Uv) -> Outcome:
     status, output = replace(uv, environ={**uv.environ, **quick}).run(asked, stdin="packaging\n")
     if status == 0:
         return passed(sources)
-    why = redacted(" ".join(end_of_output(output, 3).split()))
+    why = without_secrets(" ".join(end_of_output(output, 3).split()))
     return failed(
         f"{sources} does not answer: {why}",
         f"{HOW_TO_SET_SOURCES} Behind a proxy: HTTPS_PROXY. Without a network: docs/offline.md",

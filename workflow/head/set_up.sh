@@ -6,6 +6,8 @@
 # commands may fail harmlessly; functions do not inherit an ERR trap.
 # This is no function: a `declare` in the script would then have no effect.
 rolloutbench_log=$rolloutbench_job/setup.log
+# With `set -x` a script prints what it exports.
+install -m 600 /dev/null "$rolloutbench_log"
 # After a signal Slurm reports the reason.
 trap 'exit 143' TERM
 trap 'rolloutbench_code=$? rolloutbench_line=$LINENO

@@ -21,6 +21,7 @@ from typing import Any
 from common.errors import UserError
 from common.files import ROOT, last_lines, read_json, write_json_once
 from common.messages import QUOTE, print_message
+from common.redaction import without_secrets
 from common.retry import exists
 from workflow.head.train_rule import require_fit
 from workflow.head.watch import Scheduler
@@ -258,4 +259,4 @@ class Submitter:
 
 
 def log_tail(log: Path) -> str:
-    return "\n".join(QUOTE + line for line in last_lines(log, LOG_TAIL_LINES))
+    return "\n".join(QUOTE + without_secrets(line) for line in last_lines(log, LOG_TAIL_LINES))

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common.files import tail
+from common.redaction import without_secrets
 from node.engine_server import MEET, URL
 from node.hardware import free_port
 from node.ranks import SHARE, describe_exit
@@ -81,7 +82,7 @@ class EngineServer:
         if self.port_taken():
             return f"{name} found its port in use ({self.url}; see {self._setup.log})", code
         found = list(_REASON.finditer(output))
-        reason = (found[-1]["ours"] or found[-1]["own"]).strip()[:300] if found else ""
+        reason = without_secrets((found[-1]["ours"] or found[-1]["own"]).strip()[:300]) if found else ""
         colon = f": {reason}" if reason else ""
         return f"{name} {describe_exit(code)}{colon} (see {self._setup.log})", code
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import tail
+from common.redaction import without_secrets
 from common.retry import READ_PATIENCE_S, retry_io
 from node.engine_server import MEET, URL
 from node.exit_codes import OK, REQUEUE, USER_ERROR
@@ -135,7 +136,7 @@ class RanksWorker(_Ranks, WorkerTask):
         what = str(death.get("what") or f"the processes on {self._own_name()} ended with exit code {code}")
         lines = tail(self._setup.log).splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        reason = f": {errors[-1][:300]}" if errors else ""
+        reason = f": {without_secrets(errors[-1][:300])}" if errors else ""
         return {"error": f"{what}{reason} (see {self._setup.log})", "code": str(death.get("code", code))}
 
     def close(self) -> None:

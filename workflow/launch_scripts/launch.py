@@ -12,6 +12,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.messages import shortened
 from common.published import check_option_name, check_text, check_variable
+from common.redaction import has_secret, without_secrets
 from trainers.launching import Launched, Left, Surroundings, as_count
 from trainers.protocol import Trainer
 from trainers.registry import trainers as all_trainers
@@ -253,7 +254,7 @@ def _preparation(result: LaunchScript, training: ShellCommand) -> None:
             python = f"{place.rstrip('/')}/bin/python" if "/" in place else by_name
             do = f"to use it as it is: --stack-python {python}"
             result.left.append(Left(command.line, _shown(command), why, do))
-        elif any(_is_secret(text.lstrip("-").partition("=")[0], text) for text in texts):
+        elif has_secret(" ".join(texts)):
             result.left.append(Left(command.line, name, *_SECRET))
         elif name in _PREPARES and command.line < training.line:
             result.setup.append(" ".join(one.raw if _of_the_node(one) else _quoted(one) for one in command.words))
@@ -278,4 +279,4 @@ def _quoted(word: Word) -> str:
 
 
 def _shown(command: ShellCommand) -> str:
-    return shortened(" ".join(word.raw for word in command.words), 50)
+    return shortened(without_secrets(" ".join(word.raw for word in command.words)), 50)

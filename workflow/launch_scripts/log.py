@@ -22,7 +22,7 @@ from analysis.steps import write_steps
 from common.contracts import DoneFile, ImportedFile, SpecFile, read_file
 from common.dotted import flatten
 from common.errors import UserError
-from common.files import atomic_path, write_json
+from common.files import atomic_path, open_private, write_json
 from common.messages import report_errors
 from engines import UNKNOWN
 from trainers.command.driver import CONSOLE, LOGS
@@ -77,7 +77,7 @@ def _sources(run: RunPaths, spec: SpecFile, number: int) -> list[Path]:
     if len(consoles) == 1:
         return consoles
     joined = run.folder / CONSOLE
-    with atomic_path(joined) as part, part.open("wb") as out:
+    with atomic_path(joined) as part, open_private(part, "wb") as out:
         for console in consoles:
             if console.is_file():
                 with console.open("rb") as text:

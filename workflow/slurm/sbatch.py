@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from common.errors import UserError
-from common.published import CREDENTIAL
+from common.redaction import has_secret
 from trainers.launching import Left
 
 WHERE = "under set-resources: train: in the profile"
@@ -193,7 +193,7 @@ def keys_of(options: Sequence[Option]) -> tuple[dict[str, str], list[Left]]:
             left.append(Left(option.line, option.text, why, "for equal hardware, add nodelist to the profile"))
         elif key:
             request[key] = text
-        elif not reason and CREDENTIAL.search(option.text):
+        elif not reason and has_secret(option.text):
             left.append(Left(option.line, f"--{option.name}", "looks like a secret: no file of an experiment has one"))
         elif not reason:
             extra.append(option.text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from common.errors import UserError
+from common.files import write_private
 from workflow.stacks import staging
 from workflow.stacks.conda import PROGRAMS, CondaPackage, activated, check_conda_lock, create_prefix, find_conda
 from workflow.stacks.definition import ENVS, SITE_PACKAGES, Stack, built_dir, load_stack
@@ -210,15 +211,19 @@ def build_from_source(stack: Stack, pins: list[Pin], python: Path, uv: Uv, work:
         (packages,) = python.absolute().parents[1].glob("lib/python*/site-packages")
         settings = build_settings(stack, uv.environ)
         settings = {key: value.replace(SITE_PACKAGES, str(packages)) for key, value in settings.items()}
-        # uv.toml limits these variables to the build: uv itself must reach the sources.
-        (work / "uv.toml").write_text(_uv_toml(name, settings, uv), encoding="utf-8")
         limit = f", {settings['MAX_JOBS']} compilers at once" if "MAX_JOBS" in settings else ""
         stack.log(f"building {name} {pin.version} from source{limit}: 10-60 minutes where it is CUDA code")
         command = ["pip", "install", "--require-hashes", "--no-deps", "--no-build-isolation", "--no-binary", name]
         command += ["--python", str(python), "--break-system-packages", *uv.arguments]
         command += ["--cache-dir", str(work / "cache"), "-r", wanted.name]
         environ = {key: value for key, value in uv.environ.items() if key not in {"UV_CONFIG_FILE", "UV_NO_CONFIG"}}
-        status, output = replace(uv, environ=environ).run(command, cwd=work)
+        # uv.toml limits these variables to the build: uv itself must reach the sources. It may have their passwords.
+        own = work / "uv.toml"
+        try:
+            write_private(own, _uv_toml(name, settings, uv).encode())
+            status, output = replace(uv, environ=environ).run(command, cwd=work)
+        finally:
+            own.unlink(missing_ok=True)
         if status != 0:
             if "Failed to build" in output or "build backend" in output:
                 end = end_of_output(output, 30)

@@ -18,9 +18,10 @@ import yaml
 
 from common.errors import UserError
 from common.files import file_sha256
+from common.redaction import without_secrets
 from workflow.stacks import conda_install, staging
 from workflow.stacks.definition import ENVS, Stack
-from workflow.stacks.uv import NO_SPACE, Uv, end_of_output, redacted, run, uv_error
+from workflow.stacks.uv import NO_SPACE, Uv, end_of_output, run, uv_error
 
 PLATFORM = "linux-64"
 _AGAIN = "make it again with conda-lock (docs/stacks.md#add-or-refresh-a-stack)"
@@ -161,7 +162,7 @@ def create_prefix(stack: Stack, packages: list[CondaPackage], prefix: Path, stac
         library = installer_library(stacks_dir / ".conda-installer", uv)
     alias = channel_alias() or PUBLIC_ALIAS
     urls = [re.sub(f"^{re.escape(PUBLIC_ALIAS)}", lambda _: alias, package.url) for package in packages]
-    channels = {redacted(url.rsplit("/", 2)[0]) for url in urls}
+    channels = {without_secrets(url.rsplit("/", 2)[0]) for url in urls}
     stack.log(f"{len(packages)} conda packages from {', '.join(sorted(channels))}")
     given = {
         "library": str(library.absolute()),
@@ -185,7 +186,8 @@ def _not_installed(stack: Stack, packages: list[CondaPackage], output: str) -> U
         return UserError(
             f"{package.filename} is not the file that conda-lock.yml:{package.line} names: its sha256 is "
             f"{mismatch['got']}, and {package.sha256} was expected. Either the channel serves another build of that "
-            f"name, or the file was changed; find out which before you use it.\nSource: {redacted(mismatch['url'])}."
+            f"name, or the file was changed; find out which before you use it.\n"
+            f"Source: {without_secrets(mismatch['url'])}."
         )
     return UserError(
         f"{stack.name}: the conda packages could not be installed; py-rattler's output:\n{end_of_output(output)}\n"
@@ -225,7 +227,7 @@ def activation(prefix: Path) -> dict[str, str]:
         check=False,
     )
     if done.returncode != 0:
-        raise UserError(f"activating {prefix} failed:\n{redacted(done.stderr.strip()[-500:])}")
+        raise UserError(f"activating {prefix} failed:\n{without_secrets(done.stderr.strip()[-500:])}")
     found = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if "=" in pair)
     for key in ("_", "SHLVL", "PWD", "OLDPWD", "PATH"):
         found.pop(key, None)

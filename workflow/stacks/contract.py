@@ -20,10 +20,10 @@ from packaging.version import InvalidVersion, Version
 from common.errors import UserError
 from common.files import ROOT
 from common.messages import unknown_name
+from common.redaction import without_secrets
 from engines import engines
 from node.hooks import Hook
 from trainers.registry import trainers
-from workflow.stacks.uv import redacted
 
 THERE, MOVED, CHANGED, GONE, NOT_THERE = "there", "moved", "signature changed", "gone", "as expected not there"
 
@@ -304,7 +304,7 @@ def downloaded(given: str, folder: Path) -> tuple[Path, str]:
     # The wheel is read, not run.
     command += ["--ignore-requires-python", "--progress-bar", "off", "--dest", str(folder), given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    output = redacted(done.stderr)
+    output = without_secrets(done.stderr)
     if not (wheels := sorted(folder.glob("*.whl"))):
         raise UserError(_why_not(given, output))
     yanked = re.search(r"yanked version.*?Reason for being yanked: ([^\n]*)", output, re.DOTALL)

@@ -15,10 +15,11 @@ from pathlib import Path
 from packaging.version import Version
 
 from common.errors import UserError
+from common.redaction import without_secrets
 from workflow.stacks import staging
 from workflow.stacks.definition import ENVS, built_dir, load_stack, lock_id, verify_id
 from workflow.stacks.lockfile import Pin, check_lock, parse_lock, torch_index
-from workflow.stacks.uv import HOW_TO_SET_SOURCES, configured_uv, end_of_output, redacted
+from workflow.stacks.uv import HOW_TO_SET_SOURCES, configured_uv, end_of_output
 from workflow.stacks.verification import BuiltEnvironment, origin_of, verify
 
 BUILDER = (
@@ -180,6 +181,6 @@ def download(pins: Sequence[Pin], folder: Path, python: str, platform: str, opti
     if done.returncode != 0:
         raise UserError(
             f"a wheel for Python {python} on {platform} could not be downloaded; pip said:\n"
-            f"{end_of_output(redacted(done.stderr), 6)}\n"
+            f"{end_of_output(without_secrets(done.stderr), 6)}\n"
             f"A newer glibc on the target: --platform manylinux_2_<minor>_<machine>. {HOW_TO_SET_SOURCES}"
         )

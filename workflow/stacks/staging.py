@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from common.errors import UserError
+from common.redaction import without_secrets
 from common.retry import interruptible_sleep
-from workflow.stacks.uv import redacted
 
 _PREFIX = ".building-"
 _FOREIGN_LEFTOVER_S = 24 * 3600
@@ -132,7 +132,7 @@ def explaining_disk(name: str, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise UserError(f"{name}: {redacted(str(error))}") from error
+            raise UserError(f"{name}: {without_secrets(str(error))}") from error
         raise UserError(f"{name}: the disk of {folder.resolve()} is full (or your quota is)") from None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.redaction import without_secrets
 
 # Only pip's option parser merges its files, environment variables and per-command sections: `pip config list` of
 # pip 26 prints a key once per file, and not which one wins. This parser has the options of `pip install` that matter
@@ -33,7 +34,6 @@ print(json.dumps({name: getattr(options, name, None) for name in names} | {"defa
 """
 _PIP_TIMEOUT_S, _PIP_RETRIES = 15, 5  # pip's defaults, which are no user's setting
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 _QUIET = re.compile(
     r"^ [+~-] |^Using Python |^Using CPython|^Creating virtual|^Activate with|^$"
     r"|^(?:Resolved|Prepared|Installed|Uninstalled|Audited|Built|Downloading) |^ +(?:Built|Building|Downloaded) "
@@ -59,11 +59,6 @@ HOW_TO_SET_SOURCES = (
 )
 
 
-def redacted(text: str) -> str:
-    """The text with user names and passwords taken out of its addresses."""
-    return _CREDENTIALS.sub("***@", text)
-
-
 def pip_settings() -> dict[str, Any]:
     """The settings that this Python's pip uses; empty without pip. UserError quotes pip if it rejects its settings."""
     # -I ignores a folder named `pip` in the working directory; pip still reads PIP_* and its files.
@@ -71,7 +66,7 @@ def pip_settings() -> dict[str, Any]:
     if done.returncode == 0:
         settings: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return settings
-    output = redacted((done.stderr or done.stdout).strip())
+    output = without_secrets((done.stderr or done.stdout).strip())
     if "No module named 'pip'" in output:
         return {}
     last = output.splitlines()[-1] if output else "no message"
@@ -151,7 +146,7 @@ class Uv:
             extra = [url for key in ("UV_INDEX", "UV_EXTRA_INDEX_URL") for url in self.environ.get(key, "").split()]
             parts = [f"index {main}" if main else "the default index", *(f"index {url}" for url in extra)]
         parts += [f"folder or page {link}" for link in self.environ.get("UV_FIND_LINKS", "").split(",") if link]
-        return redacted(", ".join(parts))
+        return without_secrets(", ".join(parts))
 
     def run(self, command: list[str], **options: Any) -> tuple[int, str]:
         """Runs `uv <command>`; exit status and stderr. The options are those of `run`."""
@@ -190,7 +185,7 @@ def run(
             process.stdin.write(stdin)
             process.stdin.close()
         for line in process.stderr:
-            lines.append(redacted(line))
+            lines.append(without_secrets(line))
             # `uv_error` reports uv's error and all that follows.
             show = show and not line.startswith("error:")
             downloads += bool(large := _LARGE.match(line.rstrip()))

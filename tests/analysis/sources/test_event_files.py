@@ -121,7 +121,7 @@ def test_numbers_are_exact_to_single_precision_and_agree_with_a_log_of_all_digit
 def test_the_arguments_of_the_run_are_its_configuration_without_secrets(tmp_path):
     file = write(tmp_path / "a", trl, arguments=TRL)
     assert format_of(str(file)) == "tensorboard"
-    assert read(file).config == TRL | {"hub_token": "(not shown)"}
+    assert read(file).config == TRL | {"hub_token": "[hidden]"}
     moved = file.rename(tmp_path / "renamed.bin")
     assert list(read(moved).read.records) == list(STEPS), "it is known by its content"
 

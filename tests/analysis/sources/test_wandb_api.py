@@ -73,9 +73,9 @@ def test_the_whole_history_once_and_privately(client, tmp_path, capfd):
     assert record.scalars["timing_s/step"] == 3 + 1 / 2000
     assert repr(again.read.records) == repr(found.read.records)
     assert json.loads(record.file.read_text().splitlines()[record.line - 1])["_step"] == 2000
-    assert found.format == "wandb" and found.config == {"trainer": {"nnodes": 1, "hf_token": "(not shown)"}}
+    assert found.format == "wandb" and found.config == {"trainer": {"nnodes": 1, "hf_token": "[hidden]"}}
     assert found.versions == {"verl": "0.4.1", "vllm": "0.8.5", "python": "3.11.7"}
-    assert len(found.hardware["gpus"]) == 8 and found.git == {"remote": "https://host/x.git", "commit": "abc"}
+    assert len(found.hardware["gpus"]) == 8 and found.git == {"remote": "https://[hidden]@host/x.git", "commit": "abc"}
     assert found.finished - found.started == 3600
     kept = [path for path in cache.rglob("*") if path.is_file()]
     for path in kept:

@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from analysis.sources.wandb_import import HIDDEN, git_in, hardware_in, joined_attempts, read_wandb_offline_folder
+from analysis.sources.wandb_import import git_in, hardware_in, joined_attempts, read_wandb_offline_folder
 from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
 from common.errors import UserError
+from common.redaction import HIDDEN
 from tests.patience import run
 
 WRITER = """
@@ -94,7 +95,7 @@ def test_what_wandb_knows_of_the_run(folder):
     found = read_wandb_offline_folder(folder / "one")
     assert found.format == "wandb-offline"
     assert found.config["algorithm"] == {"use_kl": False} and "_wandb" not in found.config
-    assert found.config["hub_token"] == HIDDEN and found.config["model"]["path"] == "https://host/model"
+    assert found.config["hub_token"] == HIDDEN and found.config["model"]["path"] == "https://[hidden]@host/model"
     assert found.versions["wandb"] == "0.31.0" and found.versions["python"].startswith("3.")
     assert found.hardware["host"]
     assert (folder / "one.json").stat().st_mtime - 1 < found.started < found.finished < time.time() + 1
@@ -283,7 +284,7 @@ def test_metadata_of_a_gpu_node():
         "gpus": [{"name": "NVIDIA A100"}] * 2,
     }
     assert git_in({"git": {"remote": "https://u:t@host/x.git", "commit": "abc"}}) == {
-        "remote": "https://host/x.git",
+        "remote": "https://[hidden]@host/x.git",
         "commit": "abc",
     }
     assert git_in({}) is None and hardware_in({}) == {}

@@ -1,0 +1,198 @@
+"""Hides secrets in whatever is written or printed: configurations, environments, texts of scripts and logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, overload
+
+HIDDEN = "[hidden]"
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Words of a name that make it a secret wherever they stand, also written together with others (PGPASSWORD, apikey).
+_ALWAYS = re.compile(
+    r"\w*(password|passwd|passphrase|passcode|secret|credential|bearer|cookie|jwt|webhook|mnemonic)s?"
+    r"|\w*(api|access|secret|private|signing|encryption|account|auth)(key|token)s?|authorization|\w*pwd|dsn|sas|totp"
+    r"|creds?|sessionid"
+    r"|(?!(sub|pre|de|tik|multi|non|per|next|pad|eos|bos|unk|sep|cls|mask|image)token)\w+token"
+    r"|(?!(mon|tur|hot|hoc|don|joc|whis|lac|sub)key)\w+key|(ssh|ldap|db|pg|ftp|smtp|mail|git|proxy|http|judge|root|admin)pass"
+)
+# Words that make a name a secret as its last one, except after an ordinary word: prompt_key, pad_token, forward_pass.
+_LAST = ("key", "token", "pass", "auth", "oauth", "session", "pat", "pw")
+_ORDINARY = re.compile(
+    # Columns of data, keys of mappings, and other keys that open nothing.
+    r"prompt|fn|images?|videos?|audios?|media|multimodal|tools?|messages?|labels?|ids|responses?|answer|question"
+    r"|query|inputs?|outputs?|text|context|chat|chosen|rejected|system|rewards?|metadata|meta|data|dataset"
+    r"|dataloader|column|field|name|sort|order|group|cache|index|dict|state|metric|score|mask|loss|solution|target"
+    r"|reference|truth|info|task|type|source|kwargs|thinking|id|uid|hash|hashing|lookup|join|primary|foreign"
+    r"|partition|shard|row|feature|json|attr|param|balance|public|completions?|conversations?|instruction|turn"
+    r"|sample|step|category|domain|difficulty|eval|val|test|train|batch|position|attention|teacher|student|config"
+    r"|default|length|set|layer|tag|quant|prng|weight|dispatch|module|kernel"
+    # Tokens of a language model.
+    r"|pad|eos|bos|unk|sep|cls|start|end|begin|stop|special|think|eot|eom|boi|eoi|per|next|last|first|prev|previous"
+    r"|one|new|extra|draft|assistant|placeholder|visual|vision|speech|modality|beginning|ending"
+    # Passes that are no passwords.
+    r"|forward|backward|second|third|two|single|multi|num|max|n|by|full|each|every|fast|slow|inductor|gradient"
+    r"|prefill|decode|compile|fusion|graph"
+)
+# Before `key` and `token` in any number and place: access_tokens, api_key_id, hf_token_read.
+_GIVES_ACCESS = re.compile(
+    r"api|access|refresh|auth|oauth|bearer|session|hub|hf|huggingface|wandb|github|gh|gitlab|slack|discord"
+    r"|telegram|bot|openai|anthropic|azure|aws|gcp|google|gemini|mistral|cohere|groq|together|deepseek|openrouter"
+    r"|dashscope|modelscope|swanlab|comet|neptune|clearml|kaggle|ngc|nvapi|vault|docker|npm|pypi|personal|deploy"
+    r"|private|secret|ssh|gpg|pgp|csrf|xsrf|identity|admin|account|storage|subscription|client|consumer|signing"
+    r"|encryption|master|license"
+)
+# After `token`, `auth` and `session`: hf_token_read, auth_header.
+_KINDS_OF_VALUE = re.compile(
+    r"read|write|ro|rw|value|secret|string|str|headers?|prod|dev|admin|b64|base|json|pem|material|code|ticket|main"
+    r"|old|cookie|user"
+)
+# Values that open nothing: none at all, a name of what has it, and what hides it already.
+_OPENS_NOTHING = re.compile(r"|none|null|true|false|~|<\w+>|\*+|\[hidden\]|\$\w+|\$\{[\w.:]+\}", re.IGNORECASE)
+
+# Keys of Hugging Face, OpenAI and similar, GitHub, GitLab, AWS, Google, Slack, npm, PyPI, NVIDIA, Groq, Docker and
+# wandb, and JSON web tokens. wandb's older keys are 40 hex digits, like a commit: only what is before them shows it.
+_KNOWN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
+    r"|glpat-[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|npm_[A-Za-z0-9]{30,}"
+    r"|pypi-[\w-]{30,}|nvapi-[\w-]{20,}|gsk_[A-Za-z0-9]{20,}|dckr_pat_[\w-]{20,}|wandb_v\d_\w{20,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
+)
+_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL)
+# A user name alone may be a token; `git` is everybody's, and an image is pinned by `@sha256:`.
+_USERINFO = re.compile(
+    r"(?<=://)(?!git@)[^\s/?#'\"<>]+(?=@(?!sha256:))|(?<![\w/.@])[\w.+-]+:[^\s/@:'\"]+(?=@(?!sha256:)[\w-])"
+)
+_QUERY = re.compile(r"(?<=[?&;])((?:key|code|sig|signature|x-amz-[a-z-]+)=)[^&\s\"'#]+", re.IGNORECASE)
+_SCHEME = re.compile(r"\b((?i:Bearer|Basic)\s+)(?!\[hidden)(?=\S*(?:\d|[a-z][A-Z]|=|[\w.-]{20}))[^\s\"',;)}\]]{6,}")
+_LOGIN = re.compile(
+    r"(\b(?:wandb|swanlab|hf|huggingface-cli)\s+login\s+(?:--?[\w-]+\s+)*)(?!-)[^\s;&|]+"
+    r"|((?<![\w-])key[\"']?\s*[=:]\s*[\"']?)[0-9a-f]{20,}"
+    r"|((?<!\S)(?:-u|--user)[= ]\s*[\"']?)(?!\d+:\d+)[^\s\"':/]+:[^\s\"']+"
+)
+# A name and what separates it from its value: `name=`, `"name": `, `--name `.
+_NAMED = re.compile(
+    r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)(?:\\?[\"']?\]?[ \t]*(?P<by>=>|[:=])[ \t]*|[ \t]+(?![-=:]))"
+)
+_QUOTED = r"[$bru]?(?:\\\"(?:[^\"\\]|\\[^\"])*(?:\\\")?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?)"
+_PLAIN = r"(?:[^\s,;:&\"'<>|)}\]]|:(?!\s|$)|,(?![\s\"']|$|[\w.-]+[=:])|[)}\]](?![\s,;)}\]\"'&|]|$))+"
+_NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}?|\[(?:[^\[\]]|\[[^\[\]]*\])*\]?"
+# A shell joins a word of quoted and plain parts; a quote before a space or a comma ends what is around the name.
+_JOINED = rf"(?:{_QUOTED}|{_PLAIN})(?:{_PLAIN}|(?=[\"'][^\s,;:)}}\]]){_QUOTED})*"
+_VALUE = re.compile(rf"(?:Bearer\s+|Basic\s+)?(?:{_NESTED}|{_JOINED})")
+# The values of these may have spaces.
+_LONG = re.compile(r"authorization|cookie|passphrase|mnemonic", re.IGNORECASE)
+_LINE = re.compile(rf"{_QUOTED}|[^\"'\n]+")
+_PROSE = re.compile(r"[a-z']+ +[a-z(]")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the value of a setting, variable, option or header of this name is a secret; also of its last parents."""
+    parts = [part for part in re.split(r"[./\[\]:]+", name) if part]
+    return any(map(_is_secret, parts)) or any(
+        own in ("key", "keys", "token", "pass") and _GIVES_ACCESS.fullmatch(parent.lower()) is not None
+        for parent, own in zip(parts, map(str.lower, parts[1:]), strict=False)
+    )
+
+
+@lru_cache(maxsize=65536)
+def _is_secret(part: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(part)]
+    if "@" in part or words == ["key"]:
+        return False
+    for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        access = _GIVES_ACCESS.fullmatch(before) and word in ("key", "keys", "token", "tokens")
+        if access or _ALWAYS.fullmatch(word):
+            return True
+        opens = word in _LAST and (not _ORDINARY.fullmatch(before) or (before, word) == ("id", "token"))
+        if opens and (not after or (word in ("auth", "session", "token") and _KINDS_OF_VALUE.fullmatch(after))):
+            return True
+    return words == ["session", "id"]
+
+
+@overload
+def without_secrets(value: str, name: str = "") -> str: ...
+@overload
+def without_secrets(value: Mapping[str, Any], name: str = "") -> dict[str, Any]: ...
+@overload
+def without_secrets(value: Any, name: str = "") -> Any: ...
+def without_secrets(value: Any, name: str = "") -> Any:
+    """A text, or a setting's value with all that is in it, without keys, tokens and passwords.
+
+    `name`: what it is called, with its parents' names (`judge.api_key`); what a secret's name holds is hidden whole.
+    """
+    hide = is_secret_name(name)
+    if isinstance(value, Mapping):
+        named = value.get("value") is not None and next((value[at] for at in ("name", "key") if at in value), "")
+        return {
+            _text(str(key)): _hidden(item)
+            if hide or (key == "value" and isinstance(named, str) and is_secret_name(named))
+            else without_secrets(item, f"{name.rpartition('.')[2]}.{key}")
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_hidden(item) if hide else item for item in value] if hide else list(_items(value))
+    if hide:
+        return _hidden(value)
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    shown = _text(str(value))
+    return value if shown == str(value) else shown
+
+
+def has_secret(text: str) -> bool:
+    """Whether a text holds a secret."""
+    return _text(text) != text
+
+
+def _hidden(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_text(str(key)): _hidden(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(item) for item in value]
+    opens_nothing = value is None or isinstance(value, bool) or _OPENS_NOTHING.fullmatch(str(value))
+    return value if opens_nothing else HIDDEN
+
+
+def _items(values: Sequence[Any]) -> Iterator[Any]:
+    """The items of a list, which may be the words of a command, or a name and its value."""
+    before = ""
+    for value in values:
+        flag = before.startswith("-") and "=" not in before and not str(value).startswith("-")
+        if (flag or (before and len(values) == 2)) and is_secret_name(before.lstrip("-")):
+            yield _hidden(value)
+        else:
+            yield without_secrets(value)
+        before = value if isinstance(value, str) else ""
+
+
+def _text(text: str) -> str:
+    if len(text) < 4:
+        return text
+    text = _KNOWN.sub(HIDDEN, _PEM.sub(HIDDEN, text))
+    text = _QUERY.sub(rf"\1{HIDDEN}", _USERINFO.sub(HIDDEN, text))
+    parts, at = list[str](), 0
+    for found in _NAMED.finditer(text):
+        if found.start() >= at and (value := _value_after(found, text)) is not None:
+            start, at_next, shown = value
+            parts += [text[at:start], shown]
+            at = at_next
+    text = "".join([*parts, text[at:]])
+    return _LOGIN.sub(rf"\1\2\3{HIDDEN}", _SCHEME.sub(rf"\1{HIDDEN}", text))
+
+
+def _value_after(found: re.Match[str], text: str) -> tuple[int, int, str] | None:
+    """Where the value of a name in a text is, and what is shown instead; None if nothing is to be hidden."""
+    name, by = found["name"], found["by"]
+    if (by is None and not name.startswith("-")) or not is_secret_name(name.lstrip("-")):
+        return None
+    value = (_LINE if _LONG.search(name) and by == ":" else _VALUE).match(text, found.end())
+    if value is None or (by == ":" and found[0][-1].isspace() and _PROSE.match(text, found.end())):
+        return None
+    bare = re.sub(r"^[$bru]?\\?[\"']|\\?[\"']$", "", value[0])
+    if _OPENS_NOTHING.fullmatch(bare):
+        return None
+    quote = re.match(r"\\?[\"']", value[0])
+    mark = quote[0] if quote else ""
+    return value.start(), value.end(), f"{mark}{HIDDEN}{mark}"
