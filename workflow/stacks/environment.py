@@ -44,7 +44,9 @@ def run_in_stack(stack_file: Path, module: str, *arguments: str | Path) -> bool:
 
 def environment_in(env: Path, verdict: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of a process in the environment `env`, from the verdict's `environment` and `run`."""
-    found = {**environ, **verdict.get("environment", {})}
+    # A conda environment would import what the user has installed with `pip install --user` in place of its own
+    # packages, which verify.py, run with -I, has checked.
+    found = {**environ, **verdict.get("environment", {}), "PYTHONNOUSERSITE": "1"}
     run = verdict.get("run", {})
     listed_paths = run.get("paths", {})
     for variable, listed in {**listed_paths, "PATH": [f"{ENV}/bin", *listed_paths.get("PATH", [])]}.items():

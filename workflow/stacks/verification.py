@@ -48,7 +48,7 @@ class BuiltEnvironment:
     @property
     def variables(self) -> dict[str, str]:
         """Those of its processes: they run without `conda activate`, and write nothing into an environment as found."""
-        own = {"PYTHONPYCACHEPREFIX": str(self.env.absolute().parent / "pycache"), "PYTHONNOUSERSITE": "1"}
+        own = {"PYTHONPYCACHEPREFIX": str(self.env.absolute().parent / "pycache")}
         return {**activation(self.prefix), **(own if self.stack.found_python else {})}
 
 
