@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workflow.commands.cancel import cancel
 from workflow.head.watch import START_PATIENCE_S, LocalScheduler
+from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.job_state import Life
 
 from ..job.run_bench import ROOT, RunBench
@@ -50,6 +52,18 @@ def test_a_run_is_trained_once_and_its_progress_is_told(bench):
     assert one.journal() == [(1, step) for step in range(1, 6)]
     assert one.done()["attempt"] == 1
     one.wait(lambda: one.processes() == [])  # the job may end a moment after its result is there
+
+
+def test_a_start_right_after_a_cancellation_trains_on(bench):
+    """While the cancelled job still ends: it writes its checkpoint."""
+    one = bench(env={"STAND_IN_WAIT": "2", "STAND_IN_SAVE": "100", "STAND_IN_SAVE_S": "1"})
+    head = one.start(2)
+    head.kill()  # as with its snakemake; the job lives on
+    expected = ExpectedRun(one.run_id, one.spec["fingerprint"])
+    cancel(Experiment("experiment", one.run.parents[1], [expected]), [one.run_id])
+    again = one.launch()
+    assert again.returncode == 0 and "was cancelled by" in again.stderr, again.stderr
+    assert one.journal() == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
 
 
 def test_a_changed_spec_or_data_is_another_run_and_going_back_finds_the_old_one(bench):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -179,6 +180,26 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk, cluster):
     refused = running.launch()
     assert refused.returncode == 1
     assert "root cancelled the experiment meanwhile" in refused.stderr
+
+
+@pytest.mark.parametrize("how", ["rolloutbench cancel", "scancel"])
+def test_a_start_right_after_a_cancellation_trains_on(desk, cluster, how):
+    """While the cancelled job still ends: it writes its checkpoint."""
+    mine = desk(seeds=1)
+    one = mine.run("vllm-s0", env=LONG | {"STAND_IN_SAVE": "1000", "STAND_IN_SAVE_S": "3"})
+    head = one.start(5)
+    head.send_signal(signal.SIGINT)
+    one.ended(head)
+    if how == "scancel":
+        cluster.run("scancel", one.job_id())
+    else:
+        mine.type("cancel", "mine.yaml")
+        (mine.results / "cancelled.json").unlink()  # as a start of snakemake does
+    again = one.start()
+    one.wait_for_words(again, "waiting for its end")
+    one.finish(again)
+    assert [attempt["kind"] for attempt in one.attempts()] == ["stopped", "finished"]
+    assert one.read("jobs", "2", "job.json")["job_id"] != one.job_id()
 
 
 @pytest.mark.full("a scenario on a real Slurm")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,30 @@ def test_a_process_that_dies_on_the_other_node_ends_the_life_and_is_named(ranks)
     assert end["kind"] == "killed" and end["rank"].startswith("rank 1 of 2 on gpu2 was killed by SIGKILL")
     assert "rank 1 of 2 on gpu2 was killed by SIGKILL" in said
     ranks.wait(lambda: not ranks.processes())
+
+
+def test_all_nodes_leave_at_once_when_the_first_has_nothing_to_train(ranks):
+    """The others wait for it to begin, and would keep the whole allocation until their patience is over."""
+    ranks.spec["env"] = {"STAND_IN": "deaf_at_first"}
+    ranks.options = (*ranks.options, "restarts=0")
+    head = ranks.start()
+    log = ranks.run / "attempts" / "1" / "log"
+    ranks.wait(lambda: log.is_file() and "hanging" in log.read_text())
+    job = ranks.job_id()
+    ranks.cluster.run("scancel", "--signal=USR2", job)
+    ranks.release()
+    assert "made no progress: 1 attempts in a row without a new step" in ranks.ended(head)
+
+    def ended():
+        ended = ranks.cluster.run("scontrol", "show", "job", job).stdout
+        return re.search(r"JobState=(?!RUNNING|PENDING|COMPLETING)(\w+)", ended)
+
+    assert ranks.wait(ended)[1] == "COMPLETED"
+    # An administrator requeues it although it has ended.
+    ranks.cluster.run("scontrol", "requeue", job)
+    ranks.release()
+    ranks.wait(lambda: ranks.output().count("Job completed successfully") == 6)
+    assert ranks.wait(ended)[1] == "COMPLETED"
 
 
 @pytest.fixture

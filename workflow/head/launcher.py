@@ -221,6 +221,14 @@ class Launcher:
             if state.verdict is JobVerdict.ENDED:
                 self._wait_out(job)
                 return None
+            # A new start revokes a cancellation: the job that it ended decides nothing any more. One that Slurm ends
+            # for another reason may be requeued, and is attached to then.
+            cancelled = self._cancelled_at_first.get(job.number)
+            if cancelled or state.life is Life.ENDING:
+                why = f"was cancelled by {cancelled} before this start" if cancelled else "is ending"
+                self._print(f"{self.scheduler.label(job)} {why}; waiting for its end")
+                self._wait_out(job, while_ending=not cancelled)
+                continue
             submitted = read_json(job.request)
             if is_request_for(submitted, self.fingerprint, self.request["inputs_sha256"]):
                 self._print(f"attaching to {self.scheduler.label(job)}{self._other_settings(submitted)}")
@@ -229,10 +237,13 @@ class Launcher:
             self._end_of(job)
         return None
 
-    def _wait_out(self, job: JobPaths) -> None:
-        """Wait while a trainer that Slurm has given up still writes: it may finish the run, or become silent."""
+    def _wait_out(self, job: JobPaths, while_ending: bool = False) -> None:
+        """Wait until a job is gone, or only while Slurm ends it.
+
+        A trainer that Slurm has given up still writes: it may finish the run, or become silent.
+        """
         reported = False
-        while (state := self.scheduler.current_state(job)).alive:
+        while (state := self.scheduler.current_state(job)).alive and (state.life is Life.ENDING or not while_ending):
             if state.life is Life.ABANDONED and not reported:
                 self._print(f"{self.scheduler.label(job)} {remark(state)}; `rolloutbench cancel` ends it")
                 reported = True

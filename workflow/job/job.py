@@ -12,18 +12,19 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from common.contracts import AttemptFile, NodeSpeed, SlurmPlace
 from common.files import read_json, write_json, write_json_once
-from common.retry import await_file, exists, retry_io
+from common.retry import await_file, retry_io
 from trainers import Spread
 from workflow.job.measured_speed import add_speeds, measured_speed, speed_file, speed_files
 from workflow.job.place import Place
 from workflow.job.processes import adopt_orphans
-from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
+from workflow.job.rendezvous import NoServerError, PeerStatus, RendezvousError, TaskSetup, WorkerTask, end_life
 from workflow.job.server import started_nodes, worker_task
 from workflow.job.stopping import StopRequests
 from workflow.job.training import POLL_S, Training, stack_file, trainer_command, trainer_environment
@@ -81,8 +82,14 @@ class JobOnNode:
 
     def live(self) -> None:
         """Rank 0's part: train one attempt after another up to the last one, and write end.json."""
-        if retry_io(lambda: exists(self.job.end), FILES):
-            return  # requeued by hand after it had ended
+        try:
+            self._live()
+        finally:
+            # The other ranks wait for this life to begin, or for its end: on every path they leave with it.
+            if self.place.nodes > 1:
+                end_life(self._task_setup(self.life))
+
+    def _live(self) -> None:
         adopt_orphans()
         end = self._over()
         if end is None:
@@ -111,7 +118,7 @@ class JobOnNode:
         current = read_object(self.run.current).get("job") == self.job.number
         verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
         if verdict is JobVerdict.ENDED:
-            return {"kind": "superseded"}  # a launcher has given this life up; its end.json stands
+            return {"kind": "superseded"}  # given up by a launcher, or requeued by hand: its end.json stands
         if verdict is JobVerdict.FINISHED:
             return {"kind": "finished", "detail": f"attempt {done.number if done else '?'} had finished the run"}
         if verdict is JobVerdict.SUPERSEDED:
@@ -170,9 +177,10 @@ class JobOnNode:
         written the attempt's end or requested the requeue.
         """
         setup = self._task_setup(self.life)
+        head = PeerStatus(setup, 0)
         with suppress(OSError):  # without it the run trains all the same
             setup.folder.mkdir(parents=True, exist_ok=True)
-            if (speed := self._measured_speed(setup.folder)) is not None:
+            if (speed := self._measured_speed(setup.folder, lambda: head.read().get("state") == "ended")) is not None:
                 write_json(speed_file(setup.folder, self.place.rank), speed)
         worker = worker_task(self.request, setup)
         try:
@@ -222,7 +230,7 @@ class JobOnNode:
             self.request, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
         with training.beating():
-            own = self._measured_speed(attempt.folder)
+            own = self._measured_speed(attempt.folder, self._is_superseded)
         add_speeds(attempt.request, [own])
         alone = Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN)
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
@@ -260,13 +268,11 @@ class JobOnNode:
         write_json(attempt.request, attempt_request)
         return attempt
 
-    def _measured_speed(self, folder: Path) -> NodeSpeed | None:
+    def _measured_speed(self, folder: Path, is_over: Callable[[], bool]) -> NodeSpeed | None:
         """This node's speed, with its files in a folder on the shared file system."""
 
         def is_stopping() -> bool:
-            if self.stops.signal is not None or self.stops.asked() is not None:
-                return True
-            return self.place.rank == 0 and self._is_superseded()  # life.json has rank 0's token
+            return self.stops.signal is not None or self.stops.asked() is not None or is_over()
 
         return measured_speed(self.request, os.environ, self.place.host, folder, is_stopping)
 

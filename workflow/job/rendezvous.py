@@ -120,6 +120,11 @@ def status_file(rank: int) -> str:
     return f"rank-{rank}.json" if rank else "head.json"
 
 
+def end_life(setup: TaskSetup) -> None:
+    """Rank 0's last word to the other tasks, whatever it has written before, or if it has not begun."""
+    OwnStatus(setup.folder / status_file(0), setup.place.host, setup.beat_s).set("ended")
+
+
 class Task(ABC):
     """A task's part in its job; `close` ends it."""
 
