@@ -13,7 +13,7 @@ rule collect:
     params:
         folder=subpath(output[0], parent=True),
     shell:
-        "python -m analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)"
+        "python -P -m analysis.collect {params.folder:q} --out {output:q} 2> >(tee {log:q} >&2)"
 
 
 # Reads the steps of a script's run from its own log.
@@ -32,4 +32,4 @@ rule collect_log:
     params:
         folder=subpath(output[0], parent=True),
     shell:
-        "python -m workflow.launch_scripts.log {params.folder:q} --out {output.steps:q} 2> >(tee {log:q} >&2)"
+        "python -P -m workflow.launch_scripts.log {params.folder:q} --out {output.steps:q} 2> >(tee {log:q} >&2)"

@@ -19,5 +19,5 @@ rule stack:
         mem_mb=lambda wildcards: load_stack(wildcards.stack).build_job["mem_mb"],
         runtime=lambda wildcards: load_stack(wildcards.stack).build_job["runtime"],
     shell:
-        "python -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
+        "python -P -m workflow.stacks build {wildcards.stack:q} --expect {wildcards.lock_id:q} --stacks-dir .stacks"
         " --backend {resources.backend:q} 2> >(tee {log:q} >&2)"

@@ -34,4 +34,4 @@ rule import_run:
         # Unused by the command: it makes Snakemake import a run again if an older log replaced its log.
         state=lambda wildcards: PLAN.import_state(wildcards.run_id),
     shell:
-        "python -m analysis.imports {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"
+        "python -P -m analysis.imports {params.spec:q} --out {output.steps:q} --cache .wandb-cache 2> >(tee {log:q} >&2)"

@@ -13,4 +13,4 @@ rule plan:
         # factors in a run's id. A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
-        "python -m workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}"
+        "python -P -m workflow.cli write-plan {params.config:q} --out {output:q} 2> {log:q}"

@@ -30,7 +30,7 @@ rule settings:
             settings_request(SETTINGS[wildcards.settings_id]), sort_keys=True
         ),
     shell:
-        "python -m workflow.cli resolve-settings {params.request:q} --stack {input.stack:q} --out {output:q}"
+        "python -P -m workflow.cli resolve-settings {params.request:q} --stack {input.stack:q} --out {output:q}"
         " 2> >(tee {log:q} >&2)"
 
 
@@ -57,6 +57,6 @@ rule preflight:
         # A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
-        "python -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"
+        "python -P -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"
         " --out {output:q}"
         " 2> >(tee {log:q} >&2)"

@@ -41,5 +41,5 @@ rule report:
     params:
         folder=subpath(output.html, parent=True),
     shell:
-        "python -m analysis.report --plan {input.plan:q} --preflight {input.preflight:q} --results {params.folder:q} --out {params.folder:q}"
+        "python -P -m analysis.report --plan {input.plan:q} --preflight {input.preflight:q} --results {params.folder:q} --out {params.folder:q}"
         " --stacks .stacks --all-runs 2> >(tee {log:q} >&2)"

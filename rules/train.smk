@@ -48,6 +48,6 @@ rule train:
             PLAN.runs[wildcards.run_id].spec, sort_keys=True
         ),
     shell:
-        "python -m workflow.head.launcher {params.folder:q} --spec {params.spec:q} --inputs {input.inputs:q}"
+        "python -P -m workflow.head.launcher {params.folder:q} --spec {params.spec:q} --inputs {input.inputs:q}"
         " --stack {input.stack:q} --log {log:q} --resources "
         f"{AS_WORDS}"

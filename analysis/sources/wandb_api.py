@@ -60,13 +60,14 @@ def download(name: str, cache: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_complete(folder):  # another process downloaded it in the meantime
             return folder
-        # wandb's client writes files where it runs and takes a second to import, so it runs in its own process.
-        fetch = [sys.executable, "-m", "analysis.sources.wandb_api", name, "--into", str(folder)]
+        # wandb's client writes files where it runs and takes a second to import, so it runs in its own process. In the
+        # user's folder it would import a json.py from there, and send the key where ./wandb/settings says.
+        fetch = [sys.executable, "-P", "-m", "analysis.sources.wandb_api", name, "--into", str(folder.absolute())]
         fetch += ["--first-wait-s", str(FIRST_WAIT_S), "--tries", str(TRIES)]
         env = {key: value for key, value in os.environ.items() if key not in ("WANDB_MODE", "WANDB_SERVICE")}
         folders = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
-        env |= dict.fromkeys(folders, scratch) | {"WANDB_ERROR_REPORTING": "false"}
-        done = subprocess.run(fetch, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        env |= dict.fromkeys(folders, str(Path(scratch).absolute())) | {"WANDB_ERROR_REPORTING": "false"}
+        done = subprocess.run(fetch, cwd=scratch, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0 or not is_complete(folder):
         *_, last_line = ["", *done.stdout.strip().splitlines()]
         raise UserError(last_line.removeprefix("error: ") or f"the download ended with status {done.returncode}")
@@ -86,7 +87,7 @@ def fetch(name: str, folder: Path, calls: _RetriedCalls) -> None:
     entity, project, _ = name.split("/")
     # wandb's client retries twice; `calls` handles what is left. `silent`: it never prompts.
     shortest_s, longest_s = min(1.0, calls.first_wait_s), min(2.0, calls.first_wait_s)
-    wandb.setup(
+    calls.host = wandb.setup(
         wandb.Settings(
             silent=True,
             x_graphql_retry_max=1,
@@ -97,7 +98,7 @@ def fetch(name: str, folder: Path, calls: _RetriedCalls) -> None:
             x_file_transfer_retry_wait_min_seconds=shortest_s,
             x_file_transfer_retry_wait_max_seconds=longest_s,
         )
-    )
+    ).settings.base_url
     api = calls(lambda: wandb.Api(overrides={"entity": entity, "project": project}, timeout=60))
     run = calls(lambda: api.run(name))
     if run.state not in ENDED:
@@ -169,6 +170,7 @@ class _RetriedCalls:
 
     def __init__(self, name: str, first_wait_s: float, tries: int) -> None:
         self.name, self.first_wait_s, self.tries = name, first_wait_s, tries
+        self.host = "wandb's server"
         self.answered = False
 
     def __call__(self, call: Callable[[], T]) -> T:
@@ -178,13 +180,13 @@ class _RetriedCalls:
             try:
                 found = call()
             except Exception as error:
-                temporary, text, status = _explained(error, self.name)
+                temporary, text, status = _explained(error, self.name, self.host)
                 self.answered |= status is not None
                 if not temporary or tried >= (self.tries if self.answered else min(self.tries, TRIES_WITHOUT_ANSWER)):
                     if temporary and not self.answered:
                         text += (
                             ". No network here? Download it beforehand, on a machine that has one: "
-                            f"python -m analysis.sources.wandb_api {self.name} --cache .wandb-cache"
+                            f"python -P -m analysis.sources.wandb_api {self.name} --cache .wandb-cache"
                         )
                     raise UserError(text) from None
                 wait_s = min(wait_s, LONGEST_WAIT_S)
@@ -197,7 +199,7 @@ class _RetriedCalls:
                 return found
 
 
-def _explained(error: BaseException, name: str) -> tuple[bool, str, int | None]:
+def _explained(error: BaseException, name: str, host: str) -> tuple[bool, str, int | None]:
     """Whether an error of wandb's client is temporary, its message for the user, and its HTTP status."""
     chain: list[BaseException] = []
     cause: BaseException | None = error
@@ -209,42 +211,40 @@ def _explained(error: BaseException, name: str) -> tuple[bool, str, int | None]:
     message = re.sub(r".*giving up after \d+ attempt\(s\): ", "", " ".join(str(error).split()))
     if key := os.environ.get("WANDB_API_KEY"):
         message = message.replace(key, "(the key)")
-    site = os.environ.get("WANDB_BASE_URL", "")
-    at = f" at {site}" if site else ""
     not_found = "RunNotFoundError" in types or status == 404 or "Could not find run" in message
     # The first line that applies counts.
     explanations = (
         (
             "UsageError" in types and "No API key" in message,
-            f"reading wandb run {name} needs a key{at}: run `wandb login`, or set WANDB_API_KEY. A run's folder on "
-            "disk (wandb/offline-run-...) needs none",
+            f"reading wandb run {name} needs a key at {host}: run `wandb login`, or set WANDB_API_KEY. A run's "
+            "folder on disk (wandb/offline-run-...) needs none",
         ),
         (
             "AuthenticationError" in types and status is None and "invalid" in message,
-            f"wandb's key is invalid ({message.rstrip('.')}): run `wandb login`, or set WANDB_API_KEY again",
+            f"wandb's key is invalid at {host} ({message.rstrip('.')}): run `wandb login`, or set WANDB_API_KEY again",
         ),
         (
             status == 401,
-            f"wandb{at} does not accept the key: run `wandb login --relogin`, or set WANDB_API_KEY again",
+            f"wandb at {host} does not accept the key: run `wandb login --relogin`, or set WANDB_API_KEY again",
         ),
         (
             status == 403,
-            f"the key{at} may not read wandb run {name}: ask for access to the project, or use another key",
+            f"the key at {host} may not read wandb run {name}: ask for access to the project, or use another key",
         ),
         (
             not_found,
-            f"wandb{at} has no run {name} that this key may see: copy entity/project/id from the run's address (the id "
-            "is its last part, not the shown name), and check that the key's account may see the project",
+            f"wandb at {host} has no run {name} that this key may see: copy entity/project/id from the run's address "
+            "(the id is its last part, not the shown name), and check that the key's account may see the project",
         ),
     )
     if permanent := next((text for applies, text in explanations if applies), None):
         return False, permanent, status
     if status == 429:
-        return True, f"wandb{at} asks to slow down (429)", status
+        return True, f"wandb at {host} asks to slow down (429)", status
     if status is None or status == 408 or status >= 500:
         reason = f"status {status}" if status else message[:200]
-        return True, f"wandb{at} gave no answer about run {name} ({reason})", status
-    return False, f"wandb{at} refused to give run {name} (status {status}: {message[:300]})", status
+        return True, f"wandb at {host} gave no answer about run {name} ({reason})", status
+    return False, f"wandb at {host} refused to give run {name} (status {status}: {message[:300]})", status
 
 
 def _status(error: BaseException) -> int | None:

@@ -36,7 +36,7 @@ def inspect_command() -> tuple[str, ...]:
         core = Path(place) / "bin" / "wandb-core"
         if core.is_file():
             return (str(core), "leet", "inspect", "--no-observability", "--json", "--run-file")
-    return (sys.executable, "-m", "wandb", "leet", "inspect", "--json")
+    return (sys.executable, "-P", "-m", "wandb", "leet", "inspect", "--json")
 
 
 def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -48,7 +48,8 @@ def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]
     argv = [*inspect_command(), str(path.resolve())]
     with (
         tempfile.TemporaryFile() as stderr,
-        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr) as process,
+        # Not in the user's folder: wandb reads ./wandb/settings.
+        subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr) as process,
     ):
         assert process.stdout is not None
         try:

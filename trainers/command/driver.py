@@ -262,7 +262,7 @@ def _keep_logs(settings: Mapping[str, Any], cwd: Path, before: Mapping[Path, os.
 
 def _read_log(run_folder: Path, attempt: int) -> tuple[dict[str, Any], str]:
     """What the log has (`first_step`, `last_step`, `steps`, `step_s`, ...), or nothing and why."""
-    command = [sys.executable, "-m", READER, str(run_folder), "--attempt", str(attempt)]
+    command = [sys.executable, "-P", "-m", READER, str(run_folder), "--attempt", str(attempt)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1]), ""

@@ -127,6 +127,24 @@ def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) ->
             parsed.setdefault(workflow.modifier.modify_rulename(rule), parsed[rule])
 
 
+def start_isolated() -> None:
+    """Makes Snakemake start itself with -P: on a node it would import a json.py of the folder where the user stands.
+
+    Nothing sets it: PYTHONSAFEPATH would reach a site's programs, a stack's build and the user's own rules.
+    """
+    from snakemake_interface_executor_plugins.executors.real import RealExecutor
+
+    ours = "_rolloutbench_format_job_exec"
+    if hasattr(RealExecutor, ours):  # read again, as a module
+        return
+    setattr(RealExecutor, ours, RealExecutor.format_job_exec)
+
+    def format_job_exec(self: Any, job: Any) -> str:
+        return str(getattr(self, ours)(job)).replace(" -m snakemake ", " -P -m snakemake ", 1)
+
+    RealExecutor.format_job_exec = format_job_exec
+
+
 def _require_readable_request(profile: Path) -> None:
     """UserError if a profile's request for training cannot be read; Snakemake would show a traceback."""
     if errors := replace(read_site(profile), on_slurm=False).request().errors:

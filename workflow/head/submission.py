@@ -211,7 +211,7 @@ class Submitter:
             file.write(json.dumps(request).encode())  # complete before the program starts, in case this launcher dies
             file.seek(0)
             program = subprocess.Popen(
-                [sys.executable, "-m", "workflow.head.submit", str(self._run.folder)],
+                [sys.executable, "-P", "-m", "workflow.head.submit", str(self._run.folder)],
                 cwd=ROOT,
                 stdin=file,
                 stdout=log,

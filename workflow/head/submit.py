@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +98,18 @@ def _write_request(run: RunPaths, request: dict[str, Any], job: JobPaths) -> tup
 def _submitted(run: RunPaths, job: JobPaths, full: dict[str, Any]) -> dict[str, Any]:
     """The additions to the record: the id of the submitted job, or the error."""
     try:
-        executor = submitit.AutoExecutor(folder=job.submitit, cluster=full["cluster"])
+        # -P: a job must not import a json.py from where the user stands. A process of submitit's beside a local job has
+        # no such option; a site's script may rely on where sbatch was called.
+        folder = job.submitit if full["cluster"] == "local" else Path()
+        python = {f"{full['cluster']}_python": f"{shlex.quote(sys.executable)} -P"}
+        executor = submitit.AutoExecutor(folder=job.submitit, cluster=full["cluster"], **python)
         if full["cluster"] == "local":
             executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=full["name"])
         else:
             executor.update_parameters(**slurm_parameters(full, job))
         # clean_env also removes the path of Slurm's configuration.
         kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
-        with clean_env(), _ignored(signal.SIGINT), warnings.catch_warnings():
+        with clean_env(), _ignored(signal.SIGINT), chdir(folder), warnings.catch_warnings():
             os.environ.update(kept)
             # submitit warns of its own settings, which the user cannot change.
             warnings.simplefilter("ignore")

@@ -300,7 +300,7 @@ def downloaded(given: str, folder: Path) -> tuple[Path, str]:
     wanted = single_release(given, "release, wheel or folder")
     if canonicalize_name(wanted.name) not in names:
         raise UserError(unknown_name("package with hooks", wanted.name, sorted(names)))
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     # The wheel is read, not run.
     command += ["--ignore-requires-python", "--progress-bar", "off", "--dest", str(folder), given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

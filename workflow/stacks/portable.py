@@ -174,7 +174,7 @@ def download(pins: Sequence[Pin], folder: Path, python: str, platform: str, opti
         listed.write("".join(pin.requirement for pin in pins))
         listed.flush()
         # Without a source archive no setup.py runs.
-        command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+        command = [sys.executable, "-P", "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
         command += ["--only-binary=:all:", "--require-hashes", "--implementation=cp", f"--python-version={python}"]
         command += ["--no-cache-dir", *platforms, *options, "--dest", str(folder), "-r", listed.name]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
