@@ -21,6 +21,7 @@ from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import fingerprint_of
 from common.messages import join_first
+from common.shown import shown_output
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import TIMERS
 from trainers.registry import driven_releases, mode_of, nearest_tree, trainer_named
@@ -157,6 +158,7 @@ def timer_verdicts(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str) -
         yield Verdict("error", "children-exceed-parent", text)
 
 
+@shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.collect", description="Collect the steps of runs.")
     parser.add_argument("run_dir", type=Path, nargs="+", metavar="RUN_DIR", help="results/<experiment>/runs/<run_id>")

@@ -69,16 +69,22 @@ def tail(path: Path, since: int = 0) -> str:
 
 
 def json_safe(value: Any) -> Any:
-    """A value as JSON: NaN and infinities become null, unknown types become text."""
-    if isinstance(value, bool | int | str) or value is None:
+    """A value as JSON: NaN and infinities become null, unknown types become text, halves of a character an escape."""
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, bool | int) or value is None:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): json_safe(item) for key, item in value.items()}
+        return {_encodable(str(key)): json_safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [json_safe(item) for item in value]
-    return str(value)
+    return _encodable(str(value))
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,6 +17,7 @@ from common.errors import UserError
 from common.files import write_text
 from common.redaction import without_secrets
 from common.retry import denying_owner, is_transient
+from common.shown import shown_lines, shown_output
 
 QUOTE = "  | "
 """Prefix of each log line that a message quotes."""
@@ -24,7 +25,7 @@ QUOTE = "  | "
 
 def print_message(message: str) -> None:
     """Print one line to stderr."""
-    print(message, file=sys.stderr, flush=True)
+    print(shown_lines(message), file=sys.stderr, flush=True)
 
 
 def can_redraw(stream: TextIO) -> bool:
@@ -101,7 +102,7 @@ def exit_on_user_error() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        sys.exit(f"error: {without_secrets(str(error))}")
+        sys.exit(f"error: {shown_lines(without_secrets(str(error)))}")
 
 
 def remedy(error: OSError) -> str:
@@ -113,10 +114,11 @@ def remedy(error: OSError) -> str:
 def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
     """Run an action; a `UserError` or a temporary file system error becomes one message and exit code 1.
 
-    The message goes to stderr and to the log. Other OSErrors are raised.
+    What it prints is `shown_output`. The message goes to stderr and to the log. Other OSErrors are raised.
     """
     try:
-        action()
+        with shown_output():
+            action()
         return 0
     except (UserError, OSError) as error:
         written = message = without_secrets(str(error))

@@ -16,6 +16,7 @@ from types import FrameType
 
 from common.errors import UserError
 from common.redaction import without_secrets
+from common.shown import shown_lines
 
 OK = 0
 FAILED = 1
@@ -70,7 +71,7 @@ def run(main: Callable[[], None]) -> int:
             message, code = one_line(f"{type(error).__name__}: {error}"), FAILED
     else:
         return OK
-    print(f"error: {without_secrets(message)}", file=sys.stderr, flush=True)
+    print(f"error: {shown_lines(without_secrets(message))}", file=sys.stderr, flush=True)
     return code
 
 

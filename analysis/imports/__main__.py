@@ -12,6 +12,7 @@ from typing import Any
 from analysis.imports.import_run import CACHE, write_import
 from common.errors import UserError
 from common.files import read_json_object
+from common.shown import shown_output
 
 
 def _read_spec(given: str) -> dict[str, Any]:
@@ -24,6 +25,7 @@ def _read_spec(given: str) -> dict[str, Any]:
     return spec
 
 
+@shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.imports", description="Import one run's steps.")
     parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the name of its file")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -24,10 +25,12 @@ from analysis.report.rendering import html_page, markdown
 from analysis.verdict.verdict_block import print_verdict
 from common.errors import UserError
 from common.files import atomic_path, write_bytes
+from common.shown import shown, shown_output
 from common.verdicts import REPORT_FORMAT, ReportFile, count_of
 
 # Tables of rare options, which are not written without rows.
 OPTIONAL_TABLES = ("explained", "ranking")
+_FORMULA, _NUMBER = r"^[=@+\-\t\r\n]", r"^[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 IN_JSON = (
     *("estimates", "comparison", "phases", "sums", "phase_speedups", "waterfall", "stragglers", "gate", "rewards"),
@@ -82,9 +85,21 @@ def _write_table(frame: pd.DataFrame, stem: Path) -> None:
     """Writes a table as CSV and parquet, floats in full."""
     table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     with atomic_path(stem.with_name(f"{stem.name}.csv")) as csv:
-        pyarrow.csv.write_csv(table, csv)
+        pyarrow.csv.write_csv(_without_formulas(table), csv)
     with atomic_path(stem.with_name(f"{stem.name}.parquet")) as parquet:
         pyarrow.parquet.write_table(table, parquet, compression="zstd")
+
+
+def _without_formulas(table: pa.Table) -> pa.Table:
+    """A table for spreadsheets: an apostrophe before each text that they would compute, as it begins like a formula."""
+    for at, field in enumerate(table.schema):
+        column = table[at].cast(pa.string()) if pa.types.is_dictionary(field.type) else table[at]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            begins, number = (pc.match_substring_regex(column, one, ignore_case=True) for one in (_FORMULA, _NUMBER))
+            computed = pc.fill_null(pc.and_not(begins, number), False)
+            as_text = pc.binary_join_element_wise(pa.scalar("'", column.type), column, pa.scalar("", column.type))
+            table = table.set_column(at, field.name, pc.if_else(computed, as_text, column))
+    return table
 
 
 def give_back_freed_memory() -> None:
@@ -98,6 +113,7 @@ def give_back_freed_memory() -> None:
             ctypes.CDLL(None).mallopt(option, value)
 
 
+@shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
     give_back_freed_memory()
     parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Render an experiment's report.")
@@ -121,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if content.arm_verdicts:
         print_verdict(content.arm_verdicts)
     if content.no_comparison:
-        print(content.no_comparison)
+        print(shown(content.no_comparison))
     serious = sum(v.level != "note" for v in content.verdicts)
     print(f"{args.out / 'report.html'}" + (f" ({count_of(serious, 'thing')} to read first)" if serious else ""))
     return 0

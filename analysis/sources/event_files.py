@@ -20,6 +20,7 @@ from analysis.sources.wandb_import import joined_attempts, plain_config
 from analysis.sources.wandb_rows import HF_STEP, WANDB_STEP, Row, logged_steps, read_steps
 from common.errors import UserError
 from common.messages import join_first
+from common.shown import shown
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import TRAIN
 from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord
@@ -95,7 +96,7 @@ class _Life:
             values = event.summary.value
             if values and values[0].tag == _ARGUMENTS:
                 self.config = _arguments(values[0])
-            scalars = {value.tag: scalar for value in values if (scalar := _scalar(value)) is not None}
+            scalars = {shown(value.tag): scalar for value in values if (scalar := _scalar(value)) is not None}
             if scalars:
                 self.last_at = event.wall_time
                 yield number, event.step, event.wall_time, scalars

@@ -15,6 +15,7 @@ from analysis.sources.table_rows import SELECTING, Row, name_taken, names_phases
 from analysis.sources.table_texts import number_of
 from common.errors import UserError
 from common.messages import join_first
+from common.shown import shown
 from common.verdicts import Verdict, count_of
 from trainers.logs.log_files import PrintedNumber, half_digit, parse_number
 from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord, TablePhase
@@ -97,7 +98,7 @@ def read_long(rows: Iterable[Row], path: Path, form: str, names: Collection[str]
 
 
 def _texts(row: Mapping[str, Any]) -> _Texts:
-    return {name.strip().lower(): "" if value is None else str(value).strip() for name, value in row.items()}
+    return {name.strip().lower(): "" if value is None else shown(str(value).strip()) for name, value in row.items()}
 
 
 def _of_one_run(

@@ -28,6 +28,7 @@ from analysis.sources.table_texts import (
 from common.dotted import flatten
 from common.errors import UserError
 from common.messages import join_first
+from common.shown import shown
 from common.verdicts import Verdict
 from trainers.logs.record import STEPS_LOGGED
 from trainers.logs.restarts import split_commands
@@ -121,9 +122,9 @@ def columns_of(rows: Iterable[Row], path: Path) -> TableColumns:
                     found.values[name] = [math.nan] * len(found.places)
                 found.values[name].append(value)
             elif name and name.lower() in _KINDS.union(SELECTING) and isinstance(raw, str):
-                found.kinds.setdefault(name, [""] * len(found.places)).append(raw)
+                found.kinds.setdefault(name, [""] * len(found.places)).append(shown(raw))
             elif name and raw and isinstance(raw, str):
-                found.unread.setdefault(name, raw)
+                found.unread.setdefault(name, shown(raw))
         found.places.append((file, line))
         for texts in found.kinds.values():
             texts.extend([""] * (len(found.places) - len(texts)))
@@ -148,7 +149,13 @@ def name_taken(path: Path) -> Verdict:
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """The rows of a file."""
+    """The rows of a file, whose columns have names that can be `shown`."""
+    for file, line, row in _rows_of(path):
+        plain = row is None or all(map(str.isprintable, row))
+        yield file, line, row if plain or row is None else {shown(name): value for name, value in row.items()}
+
+
+def _rows_of(path: Path) -> Iterator[Row]:
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from common.errors import UserError
 from common.files import read_json_object, write_private
 from common.retry import interruptible_sleep
+from common.shown import shown_output
 
 RUN_FILE = "run.json"
 HISTORY_PARTS = "history-*.jsonl"
@@ -255,6 +256,7 @@ def _status(error: BaseException) -> int | None:
     return int(status) if status else int(found[1] or found[2]) if found else None
 
 
+@shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.sources.wandb_api", description=__doc__)
     parser.add_argument("name", metavar="ENTITY/PROJECT/ID")

@@ -11,6 +11,7 @@ from sys import intern
 from typing import Any
 
 from common.messages import join_first
+from common.shown import shown
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import STEP_TIME, window_verdicts, windows_of
 from trainers.logs.record import EVALUATED_STEP, STEPS_LOGGED, TIMERS, WALL, SourceRead, StepRecord, as_number
@@ -51,7 +52,7 @@ def _number(raw: object) -> float | None:
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
     """The numbers that the program logged, without wandb's own."""
     values = {name: raw if type(raw) is float else _number(raw) for name, raw in row.items() if name[:1] != "_"}
-    return {intern(name): value for name, value in values.items() if value is not None}
+    return {intern(shown(name)): value for name, value in values.items() if value is not None}
 
 
 def time_of(row: dict[str, Any]) -> float | None:

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from markupsafe import Markup, escape
 from analysis.verdict.arm_verdict import ArmVerdict, Ratio, ratio_text
 from analysis.verdict.caveats import MOST_NAMES
 from common.messages import colour_wanted, join_first, print_message
+from common.shown import own_stream, shown
 
 MOST_CAVEATS = 5
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
@@ -43,14 +45,14 @@ def verdict_text(verdicts: Sequence[ArmVerdict], width: int = _WIDTH, colour: bo
     for verdict in verdicts:
         # The claim may take two lines.
         line, claim = (
-            fill(f"{_claim(verdict)} {ratio_sentences(verdict)}".strip()),
-            textwrap.fill(_claim(verdict), width),
+            fill(shown(f"{_claim(verdict)} {ratio_sentences(verdict)}".strip())),
+            textwrap.fill(shown(_claim(verdict)), width),
         )
         bold = colour and line.startswith(claim)
         lines.append(f"{_BOLD}{claim}{_PLAIN}{line[len(claim) :]}" if bold else line)
         for item in _items(verdict):
-            shown = fill(f"{item.symbol} {item.text}", subsequent_indent="  ")
-            lines.append(f"{_COLOURS[item.kind]}{shown}{_PLAIN}" if colour and item.kind in _COLOURS else shown)
+            text = fill(shown(f"{item.symbol} {item.text}"), subsequent_indent="  ")
+            lines.append(f"{_COLOURS[item.kind]}{text}{_PLAIN}" if colour and item.kind in _COLOURS else text)
         lines.append("")
     return "\n".join(lines).strip()
 
@@ -112,9 +114,9 @@ def print_verdict(verdicts: Sequence[ArmVerdict], after: Sequence[str] = ()) -> 
     """Prints the block and lines after it: in colour on a terminal without NO_COLOR, and no wider than the terminal."""
     colour = colour_wanted()
     width = min(shutil.get_terminal_size().columns, 100) if colour else _WIDTH
-    print(verdict_text(verdicts, width, colour))
+    print(verdict_text(verdicts, width, colour), file=own_stream(sys.stdout))
     for line in after:
-        print(textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+        print(textwrap.fill(shown(line), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def add_to_job_summary(text: str) -> None:
@@ -128,8 +130,12 @@ def add_to_job_summary(text: str) -> None:
 
 
 def escaped(text: str) -> str:
-    """A text from the data with its Markdown characters escaped, for a line or a table cell."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text).replace("\n", " ")
+    """A text from the data for a line or a table cell of Markdown, in which nothing of it is live.
+
+    GitHub looks for names of its users also behind a backslash.
+    """
+    text = re.sub(r"([\\`*_\[\]<>|#&]|(?<=www)\.|:(?=//))", r"\\\1", shown(text.replace("\n", " ")))
+    return re.sub(r"@(?=\w)", "@&#8203;", text)
 
 
 def ratio_sentences(verdict: ArmVerdict) -> str:

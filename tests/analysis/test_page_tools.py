@@ -67,3 +67,10 @@ def test_a_table_copies_as_tsv_with_every_digit_as_it_is_sorted(opened, report):
     phases = pd.read_csv(io.StringIO(copied(opened, "phases", "Copy TSV")), sep="\t")
     step = pd.read_parquet(report / "tables" / "phases.parquet").iloc[0]
     assert phases.loc[0, f"{step['arm']}: mean"] == step["mean_s"]
+
+
+def test_a_copied_text_that_a_spreadsheet_would_compute_is_a_text(opened):
+    opened.js("document.querySelector('table.estimates tbody tr').cells[0].textContent = '=1+1'")
+    opened.js("document.querySelector('table.estimates tbody tr').cells[1].textContent = '-1.5'")
+    first = copied(opened, "estimates", "Copy TSV").splitlines()[1].split("\t")
+    assert first[0] == "'=1+1" and first[1].lstrip("-").replace(".", "").isdigit(), first

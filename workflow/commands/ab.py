@@ -21,6 +21,7 @@ import yaml
 from common.errors import UserError
 from common.files import ROOT, is_checkout, write_text_at
 from common.redaction import without_secrets
+from common.shown import print_lines
 from common.verdicts import count_of
 from engines import UNKNOWN, engine_of_name
 from trainers.command.driver import environment_of
@@ -87,14 +88,14 @@ def ab(args: argparse.Namespace) -> None:
     if on_slurm:
         writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))
     _write(writes, f"{MARK}{use}\n")
-    print("\n".join(_changes_of(arms)))
+    print_lines(_changes_of(arms))
     doubts = [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]
     doubts += _requests_left_out(left) if on_slurm else []
     if has_slurm and not on_slurm:
         doubts.append("the runs start on this machine, as no #SBATCH line names a partition; --partition NAME submits")
     if on_slurm and not shared.get("gpus_per_node"):
         doubts.append("no GPU is requested: no #SBATCH line of the script asks for one; --gpus 8 does")
-    print("\n".join(f"? {without_secrets(doubt)}" for doubt in doubts))
+    print_lines(f"? {without_secrets(doubt)}" for doubt in doubts)
     print(f"{count_of(len(plan.runs), 'run')}, in this order: {', '.join(plan.runs)}")
     if not args.start:
         print(f"start: {use}" + ("" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"))

@@ -12,6 +12,7 @@ from common.errors import UserError
 from common.files import user_name, write_json, write_text
 from common.messages import join_first, unknown_name
 from common.retry import READ_PATIENCE_S, retry_io
+from common.shown import print_lines
 from workflow.runs.experiment import Experiment, find_experiment, unplanned
 from workflow.runs.history import cancelled_by
 from workflow.runs.job_state import JobState, Life, filesystem_now
@@ -39,7 +40,7 @@ def cancel_jobs(args: argparse.Namespace) -> None:
     config, runs = (first, given[1:]) if is_config else (None, given)
     find = find_experiment(config, args.experiment)
     experiment = retry_io(find, "the experiment", READ_PATIENCE_S, for_others=False)
-    print("\n".join(cancel(experiment, runs, args.now)))
+    print_lines(cancel(experiment, runs, args.now))
 
 
 def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> list[str]:

@@ -25,6 +25,7 @@ from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_ve
 from common.errors import UserError
 from common.files import read_json, write_json, write_text_at
 from common.messages import unknown_name
+from common.shown import shown
 from common.verdicts import count_of
 from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
@@ -129,7 +130,7 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     elif content.arm_verdicts:
         print_verdict(content.arm_verdicts, lacking)
     else:
-        print(content.no_comparison)
+        print(shown(content.no_comparison))
     sys.stdout.flush()
     for line in lacking if args.json or args.markdown else ():
         _say(line, args)
@@ -190,7 +191,7 @@ def _has_one_step(plan: Plan, folder: Path) -> bool:
 
 def _say(line: str, args: argparse.Namespace) -> None:
     """Print a line beside the verdict: on stderr if a program reads the verdict."""
-    print(line, file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
+    print(shown(line), file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
 
 
 def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:

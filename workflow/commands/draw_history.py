@@ -33,9 +33,9 @@ def history(args: argparse.Namespace) -> None:
     shown = [one for one in series if args.arm in (None, one.arm)]
     notes = _notes(experiments, skipped, shown)
     for line in _first_lines([sentence(one) for one in shown]):
-        print(line)
+        print(shown(line))
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {shown(note)}", file=sys.stderr)
     sys.stdout.flush()
     text = json.dumps(history_file(shown, notes), indent=1, ensure_ascii=False, allow_nan=False)
     write_text_at(args.to / "history.json", f"{text}\n", OTHER_PLACE)

@@ -16,6 +16,7 @@ from common.errors import UserError
 from common.messages import join_first, table_lines
 from common.model_facts import model_facts
 from common.retry import READ_PATIENCE_S, retry_io
+from common.shown import print_lines
 from common.verdicts import count_of
 from workflow.commands.status import readable_step
 from workflow.config.plan import Plan, plan_of
@@ -150,7 +151,7 @@ def print_plan(args: argparse.Namespace) -> None:
     require_readable(plan)
     require_sources(plan)
     lines = partial(plan_lines, plan, args.profile, args.seconds_per_step)
-    print("\n".join(retry_io(lines, "the results", READ_PATIENCE_S, for_others=False)))
+    print_lines(retry_io(lines, "the results", READ_PATIENCE_S, for_others=False))
 
 
 def require_pace(seconds_per_step: float | None) -> None:

@@ -16,6 +16,7 @@ from common.errors import UserError
 from common.files import read_json, write_json
 from common.findings import EQUALITIES, LEVELS, Finding, Level
 from common.messages import print_message
+from common.shown import print_lines, shown
 from common.verdicts import count_of
 from trainers.cases import Case
 from trainers.registry import trainer_named
@@ -54,7 +55,7 @@ def print_preflight(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     else:
-        print("\n".join(preflight_lines(found)))
+        print_lines(preflight_lines(found))
     if found.impossible:
         raise UserError(f"{found.refusal}: {count_of(len(found.impossible), 'impossible finding')}")
 
@@ -106,7 +107,7 @@ def write_and_summarize(args: argparse.Namespace) -> None:
     """Write preflight.json from the settings that the stacks resolved, and print a line per finding."""
     found = write_preflight(load_plan(args.request), args.settings, args.out, args.imported)
     for line in summary_lines(found):
-        print_message(line)
+        print_message(shown(line))
     if found.impossible:
         # Composed settings can show what the defaults did not: fail here rather than in the queue.
         reasons = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)

@@ -17,6 +17,7 @@ from common.errors import UserError
 from common.files import read_json
 from common.messages import can_redraw, table_lines
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
+from common.shown import own_stream, print_lines, shown
 from workflow.config.plan import CONFIG, Plan, plan_of
 from workflow.runs.experiment import Experiment, find_experiment, is_imported, unplanned
 from workflow.runs.history import explain, read_object
@@ -74,7 +75,7 @@ def show_status(find: Callable[[], Experiment], every_s: float | None) -> None:
                 print()
             if every_s is not None:
                 print(time.strftime("%Y-%m-%d %H:%M:%S"))
-            print("\n".join(status_lines(snapshot)), flush=True)
+            print_lines(status_lines(snapshot))
     except KeyboardInterrupt:
         print()
 
@@ -86,11 +87,11 @@ def watch(find: Callable[[], Experiment], every_s: float) -> None:
         from rich.live import Live
         from rich.text import Text
 
-        console = Console()
+        console = Console(file=own_stream(sys.stdout))
         # Drawn only after each snapshot: no refresh thread is needed.
         with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
             for snapshot in _snapshots(find, every_s):
-                lines = _live_lines(snapshot, every_s, console.height)
+                lines = map(shown, _live_lines(snapshot, every_s, console.height))
                 live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
     except KeyboardInterrupt:
         print()
@@ -265,4 +266,4 @@ def verdict(args: argparse.Namespace) -> None:
     verdicts = [ArmVerdict.from_json(dict(one)) for one in found["arms"]]
     add_to_job_summary(verdict_markdown(verdicts) or escaped(found["no_comparison"]))
     print_verdict(verdicts)
-    print("\n".join(filter(None, [found["no_comparison"], f"report: {folder / 'report.html'}"])))
+    print_lines(filter(None, [found["no_comparison"], f"report: {folder / 'report.html'}"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.messages import colour_wanted
+from common.shown import own_stream, shown
 from workflow.commands.estimate import default_profile
 from workflow.config.plan import CONFIG, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
@@ -41,7 +43,8 @@ def doctor(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(as_dict(results), indent=1, ensure_ascii=False))
     else:
-        print("\n".join(lines_of(results, colour_wanted())))
+        coloured = colour_wanted()
+        print("\n".join(lines_of(results, coloured)), file=own_stream(sys.stdout) if coloured else None)
     failed = sum(result.level == "failed" for result in results)
     if failed:
         raise UserError(f"{failed} of {len(results)} checks failed; the list above has a remedy for each")
@@ -102,11 +105,12 @@ def lines_of(results: Sequence[CheckResult], colour: bool = False) -> Iterator[s
         if result.group != group:
             group = result.group
             yield group
-        body = _wrapped(f"{result.level:8} {result.name}: {textwrap.shorten(result.found, _MOST)}", "  ")
+        found = shown(textwrap.shorten(result.found, _MOST))
+        body = _wrapped(f"{result.level:8} {result.name}: {found}", "  ")
         mark = f"  {result.level}"
         yield f"{_COLOURS[result.level]}{mark}{_PLAIN}{body[len(mark) :]}" if colour else body
         if result.remedy:
-            yield _wrapped(f"-> {result.remedy}", " " * 11)
+            yield _wrapped(f"-> {shown(result.remedy)}", " " * 11)
     counts = as_dict(results)
     passed, warnings, failed = (counts[level] for level in _COLOURS)
     yield f"{passed} passed, {warnings} {'warning' if warnings == 1 else 'warnings'}, {failed} failed"

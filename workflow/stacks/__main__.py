@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from common.errors import UserError
+from common.shown import shown_output
 from workflow.stacks import portable
 from workflow.stacks.build import BACKENDS, build
 from workflow.stacks.conda import check_conda_lock
@@ -20,6 +21,7 @@ from workflow.stacks.needs import missing_needs
 from workflow.stacks.verification import verify_again
 
 
+@shown_output()
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; exit code 0 on success, 1 for an error that the user can correct, 128+n after a signal."""
     for number in (signal.SIGTERM, signal.SIGHUP):

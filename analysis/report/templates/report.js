@@ -169,10 +169,12 @@
     const groups = rows[0].slice(1).flatMap((cell) => Array(cell.colSpan).fill(words(cell)));
     return [words(rows[0][0]), ...last.map((head, i) => `${groups[i]}: ${head}`)];
   };
-  const full = (cell) => cell.dataset.value || (cell.textContent === "\u2014" ? "" : words(cell));
+  // A spreadsheet would compute a text that begins like a formula; a number such as -1.5 is none.
+  const text = (some) => (/^[=@+-]/.test(some) && Number.isNaN(Number(some)) ? `'${some}` : some);
+  const full = (cell) => cell.dataset.value || (cell.textContent === "\u2014" ? "" : text(words(cell)));
   const lines = (rows) => rows.map((row) => `${row}\n`).join("");
   const tsv = (table) =>
-    lines([heads(table), ...bodyRows(table).map((row) => [...row.cells].map(full))].map((row) => row.join("\t")));
+    lines([heads(table).map(text), ...bodyRows(table).map((row) => [...row.cells].map(full))].map((row) => row.join("\t")));
 
   // Only a page from https may use the clipboard; elsewhere the script copies a selected text field.
   const copy = async (text) => {
