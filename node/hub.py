@@ -35,6 +35,11 @@ def source_kind(source: str) -> Literal["builtin", "local", "hub"]:
     return "hub"
 
 
+def commit_command(source: str, is_data: bool) -> str:
+    """The command that prints the newest commit of a hub's id, its first word."""
+    return f"git ls-remote https://huggingface.co/{'datasets/' * is_data}{source} HEAD"
+
+
 def hub_error(kind: str, source: str, revision: str, error: BaseException) -> UserError:
     """The error for a hub id that could not be loaded; `kind` is `data` or `model`."""
     names = {base.__name__ for link in causes(error) for base in type(link).__mro__}

@@ -14,8 +14,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from common.dotted import nested_settings
 from common.errors import UserError
 from common.published import check_published, check_text, check_variable
-from node.hub import source_kind
+from node.hub import commit_command, source_kind
 
+NO_COMMIT = "write-the-commit-here"
+"""A revision in a file that `rolloutbench new` wrote without the hub; nothing starts with it."""
 # More than any run needs: a larger number is a typo, and overflows in a library later.
 MOST = 1_000_000_000
 
@@ -61,8 +63,10 @@ class Section(BaseModel):
     model_config = SECTION
 
 
-def require_source(source: str, revision: str | None, builtins: tuple[str, ...], local: str) -> None:
-    """A `ValueError` for an unknown built-in source, and for a hub id without a revision."""
+def require_source(
+    source: str, revision: str | None, builtins: tuple[str, ...], local: str, is_data: bool = False
+) -> None:
+    """A `ValueError` for an unknown built-in source, and for a hub id without a revision or with a placeholder."""
     kind = source_kind(source)
     if kind == "builtin" and source not in builtins:
         raise ValueError(f"source must be {' or '.join(builtins)}, {local} or a hub id (got {source!r})")
@@ -70,6 +74,11 @@ def require_source(source: str, revision: str | None, builtins: tuple[str, ...],
         raise ValueError(
             f"{source!r} is read as a hub id, and needs a revision (a commit), so that it cannot change under a "
             f"result; for {local} write a path, such as ./{source}"
+        )
+    if kind == "hub" and revision == NO_COMMIT:
+        raise ValueError(
+            f"revision is still {NO_COMMIT!r}; write the commit of {source}, which `{commit_command(source, is_data)}` "
+            "prints first"
         )
 
 

@@ -64,7 +64,7 @@ class Data(Section):
     @model_validator(mode="after")
     def _source_is_pinned(self) -> Data:
         kind = f"a local {', '.join(DATA_SUFFIXES)} file"
-        require_source(self.source, self.revision, BUILTIN_DATA, kind)
+        require_source(self.source, self.revision, BUILTIN_DATA, kind, is_data=True)
         if source_kind(self.source) == "local" and not self.source.endswith(DATA_SUFFIXES):
             raise ValueError(f"source must be {kind}, a hub id or {BUILTIN_DATA[0]} (got {self.source!r})")
         if self.test_source is not None and not self.test_source.endswith(DATA_SUFFIXES):

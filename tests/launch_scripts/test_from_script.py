@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from common.dotted import flatten, nested_settings
 from common.errors import UserError
 from tests.attempts import ROOT, job_environment
 from tests.launch_scripts.parsed_arguments import NOT_HERE
+from tests.patience import run as run_patiently
 from tests.trainers import article
 from tests.trainers.composed import composed_by
 from tests.trainers.verl.tiers import SECOND
@@ -254,7 +256,8 @@ def test_the_pages_command_lines_are_experiments():
     workload = raw["workload"]
     assert (workload["batch_size"], workload["gpus_per_node"], workload["num_generations"]) == (14, 8, 7)
     assert "--num_infer_workers 1: ms-swift 4 has no such setting: a server has 1 of the GPUs" in said
-    assert "write it into model.revision: git ls-remote" in said
+    assert "write it into workload.model.revision: git ls-remote" in said
+    assert "next: write the commit of Qwen/" in said
     for path in Path().glob("*.yaml"):
         path.unlink()
     raw, said = written(SWIFT["DAPO"])
@@ -275,7 +278,7 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings():
     ]
     request = read_site(Path("profiles/run")).request()
     assert (request.nodes, request.cpus, request.gpus, request.runtime_min) == (2, 96, 8, 720)
-    assert (request.site["mem_mb"], request.site["extra"]) == (966367, {"exclusive": True})
+    assert (request.site["mem_mb"], request.site["extra"]) == (921600, {"exclusive": True})
     files = [path for path in Path().rglob("*") if path.is_file()]
     assert not [path for path in files if "hf_aaa" in path.read_text()]
     assert "export PATH=$HOME/tools/bin:$PATH" in Path("profiles/run/setup.sh").read_text()
@@ -286,7 +289,30 @@ def test_a_script_of_two_nodes_with_arrays_secrets_and_unknown_settings():
     Path("rewards/score.py").write_text("def score(solution_str, ground_truth, scale, **rest):\n    return scale\n")
     Path("data").mkdir()
     Path("data/train.parquet").write_bytes(b"")
+    raw["workload"]["model"]["revision"] = "0" * 40
     assert len(load_plan(raw).runs) == 4
+
+
+@pytest.mark.parametrize("words", ["plan", "preflight", "doctor", "snakemake -n", "snakemake"])
+def test_a_commit_that_is_still_to_be_written_is_refused_by_every_command(words, here):
+    """`new --from` writes a placeholder where the hub does not answer, and nothing passes with it."""
+    data = "data.train_files=owner/rows data.train_batch_size=8 actor_rollout_ref.model.path=owner/model"
+    _, said = written(f"{VERL} {data}\n")
+    for what in ("model of owner/model", "data of owner/rows"):
+        key, _, source = what.partition(" of ")
+        assert f"write the commit of {source} into workload.{key}.revision of run.yaml" in said
+    program, *flags = words.split()
+    command = [str(Path(sys.executable).with_name("rolloutbench")), program, "run.yaml"]
+    if program == "snakemake":
+        profile = ["--profile", str(ROOT / "profiles" / "local"), "-s", str(ROOT / "workflow" / "Snakefile")]
+        command = [str(Path(sys.executable).with_name(program)), *profile, "--configfile", "run.yaml", *flags]
+    done = run_patiently(command, 300, cwd=here, env={**os.environ})
+    told = done.stdout + done.stderr
+    assert done.returncode == 1 and "Traceback" not in told, told
+    for key, source in (("model", "owner/model"), ("data", "datasets/owner/rows")):
+        (line,) = (one for one in told.splitlines() if f"workload.{key}: revision is still" in one)
+        assert f"`git ls-remote https://huggingface.co/{source} HEAD` prints first" in line
+    assert not (here / "results").exists() and not (here / ".stacks").exists()
 
 
 def test_what_is_printed_of_a_script_has_no_key(tmp_path):

@@ -96,3 +96,23 @@ def test_options_in_slurm_extra_reach_sbatch(run):
     one.finish(head)
     refused = run(options=("slurm_extra=--no-requeue",)).launch()
     assert refused.returncode == 1 and "slurm_extra cannot have --no-requeue" in refused.stderr
+
+
+def test_a_script_for_a_whole_nodes_memory_is_accepted_as_sbatch_accepts_it(cluster, tmp_path):
+    """gpu1 has 2000000 MB, of 1024 * 1024 bytes as in sbatch: 1900 GB of that size fit."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH -p h100 --gres=gpu:h100:8 --mem=1900G -t 60\nsrun python3 train.py --e vllm\n"
+    )
+    env = {**os.environ, **cluster.env, "PYTHONPATH": str(ROOT)}
+
+    def said(*words):
+        done = run_command(words, 120, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    said("sbatch", "--test-only", "run.sh")
+    rolloutbench = (sys.executable, "-m", "workflow.cli")
+    said(*rolloutbench, "ab", "run.sh", "--vary", "e=vllm,sglang")
+    found = said(*rolloutbench, "preflight", "run-ab.yaml", "--profile", "profiles/run-ab")
+    assert "[slurm-refuses]" not in found and "was not asked" not in found, found

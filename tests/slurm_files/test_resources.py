@@ -46,17 +46,43 @@ def test_a_time_that_cannot_be_meant_is_told(text, says):
 
 @pytest.mark.parametrize(
     ("text", "megabytes"),
-    [("1500000", 1500000), ("1500G", 1500000), ("800GB", 800000), ("1.5T", 1500000), ("1GiB", 1073), ("500 MB", 500)],
+    [("1500000", 1500000), ("1500G", 1500000), ("800GB", 800000), ("1.5T", 1500000), ("1GiB", 1024), ("500 MB", 500)],
 )
 def test_memory_is_read_with_its_unit(text, megabytes):
     assert megabytes_of(text) == megabytes
-    assert read_request({"mem": text}, on_slurm=False).site["mem_mb"] == megabytes
+    assert read_request({"mem_mb": text}, on_slurm=False).site["mem_mb"] == megabytes
+
+
+@pytest.mark.parametrize(
+    ("option", "submitted"),
+    [
+        ("--mem=4G", "4096M"),
+        ("--mem=1900G", "1945600M"),
+        ("--mem 2T", "2097152M"),
+        ("--mem=5000", "5000M"),
+        ("--mem=5000M", "5000M"),
+        ("--mem=1500K", "2M"),
+        ("--gres=gpu:8 --mem-per-gpu=64G", "524288M"),
+    ],
+)
+def test_the_memory_of_a_script_is_what_sbatch_gets(option, submitted):
+    """sbatch's K, M, G and T are powers of 1024, in what a script asks and in what is submitted."""
+    found, left = keys_of(options_of_script(f"#!/bin/bash\n#SBATCH {option}\nsrun train\n"))
+    for given in (found, {"slurm_extra": option}):
+        request = read_request({"slurm_partition": "h100", "runtime": "60", **given})
+        assert not request.errors and sbatch_options(request.site)["mem"] == submitted, given
+    assert not left
+
+
+def test_memory_of_each_cpu_stays_sbatchs_own_option():
+    assert extra("--mem-per-cpu=4G", mem_mb="0")["mem-per-cpu"] == "4G"
 
 
 def test_memory_that_is_no_size_or_is_given_twice_is_told():
-    assert "mem_mb 'much' is not a size; write MB (1500000) or 1500GB" in told(mem_mb="much")
+    assert "mem_mb 'much' is not a size; write MB (1500000), 1500GB or 1500GiB" in told(mem_mb="much")
     assert "train: has mem_mb and mem, which mean the same" in told(mem="1G")
-    assert read_request({"mem_mib": "1000"}, on_slurm=False).site["mem_mb"] == 1048
+    assert "write mem_mb: 1GiB under set-resources: train:" in told(mem_mb="", mem="1GiB")
+    assert read_request({"mem_mib": "1000"}, on_slurm=False).site["mem_mb"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -152,7 +178,7 @@ def test_a_script_and_slurm_extra_are_read_alike():
     ]
     assert requests[0] == requests[1] == requests[2] and not requests[0].errors
     read = requests[0]
-    assert (read.runtime_min, read.nodes, read.gpus, read.cpus, read.site["mem_mb"]) == (1200, 2, 8, 64, 1048)
+    assert (read.runtime_min, read.nodes, read.gpus, read.cpus, read.site["mem_mb"]) == (1200, 2, 8, 64, 1000)
     assert sbatch_options(read.site)["exclusive"] is True
     assert "slurm_extra has --time=2:00:00, and runtime is '20h'; keep one" in told(slurm_extra="--time=2:00:00")
 
@@ -161,7 +187,7 @@ def test_a_script_and_slurm_extra_are_read_alike():
 def test_cpus_and_memory_for_a_gpu_are_those_of_its_node(gpus):
     text = f"#SBATCH -N 2 {gpus} --cpus-per-gpu=8 --mem-per-gpu=100M\n"
     read, left = keys_of(options_of_script(text))
-    assert (read["cpus_per_task"], read["mem_mb"], left) == ("64", "832", [])
+    assert (read["cpus_per_task"], read["mem_mb"], left) == ("64", "800", [])
 
 
 REFUSED = """

@@ -102,15 +102,19 @@ def write_experiment(writes: Mapping[Path, str], plan: Plan, steps: int) -> None
     print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {count_of(steps, 'step')} each")
 
 
-def print_next(file: Path, profile: Path | None, gpus: int) -> None:
-    """The commands that come next."""
+def print_next(file: Path, profile: Path | None, gpus: int, first: Sequence[str] = ()) -> None:
+    """The commands that come next; `first`: what is to be written before."""
     used = profile or ("slurm" if gpus else "profiles/local")
     written = shlex.quote(str(file))
     site = f"{written} --profile {profile}" if profile else written
-    print(f"next: rolloutbench doctor {site}       # what this machine or site lacks")
-    print(f"      rolloutbench preflight {site}    # what is impossible, unequal or odd")
     where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"
-    print(f"      snakemake --profile {used} --configfile {written}{where}")
+    steps = [
+        *first,
+        f"rolloutbench doctor {site}       # what this machine or site lacks",
+        f"rolloutbench preflight {site}    # what is impossible, unequal or odd",
+        f"snakemake --profile {used} --configfile {written}{where}",
+    ]
+    print("next: " + "\n      ".join(steps))
 
 
 def name_of(file: Path) -> str:

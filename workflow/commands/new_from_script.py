@@ -23,9 +23,10 @@ from common.messages import join_first, short_repr, unknown_name
 from common.redaction import without_secrets
 from common.verdicts import count_of
 from node.built_in_rewards import ROW
-from node.hub import DATA_SUFFIXES, source_kind
+from node.hub import DATA_SUFFIXES, commit_command, source_kind
 from node.own_reward_signatures import ARGUMENTS
 from trainers.launching import Left
+from trainers.section import NO_COMMIT
 from trainers.workload import Workload
 from workflow.commands.new import (
     columns_in,
@@ -47,7 +48,6 @@ from workflow.slurm.site import filled_profile
 from workflow.stacks import Stack
 from workflow.stacks.found import record
 
-_NO_COMMIT = "write-the-commit-here"
 _HUB_S = 5.0
 # The script's folder at its start: paths are looked for there.
 _WORKING_FOLDER = re.compile(r"^(\$PWD|\$\{PWD\}|\$\(pwd\))/")
@@ -74,6 +74,8 @@ def new_from_script(args: argparse.Namespace) -> None:
     raw["arms"] = {arm: raw["arms"][arm] for arm in plan.config.arms}
     read.left += differences(read, plan)
     writes = {file: commented(raw, f"rolloutbench new {file} --from {script}")}
+    unpinned = {one: raw["workload"][one]["source"] for one in _without_commit(raw)}
+    first = [f"write the commit of {source} into workload.{one}.revision of {file}" for one, source in unpinned.items()]
     if read.request:
         setup = folder / "setup.sh"
         # A profile's paths are seen from the checkout.
@@ -81,17 +83,16 @@ def new_from_script(args: argparse.Namespace) -> None:
         keys = train_keys(read.request, int(raw["workload"]["gpus_per_node"]))
         writes[folder / "config.yaml"] = filled_profile({**keys, "setup": str(seen)})
         writes[setup] = _setup_script(read, script)
-        read.left += [
-            Left(0, key, "no #SBATCH line has it, and a profile needs it", f"write it into {folder}/config.yaml")
-            for key in ("slurm_partition", "runtime")
-            if key not in read.request
-        ]
+        missing = [key for key in ("slurm_partition", "runtime") if key not in read.request]
+        do = f"write it into {folder}/config.yaml"
+        read.left += [Left(0, key, "no #SBATCH line has it, and a profile needs it", do) for key in missing]
+        first += [f"write {' and '.join(missing)} into {folder}/config.yaml"] * bool(missing)
     else:
         why = "only a profile's setup script can have it, and no #SBATCH line asks for a profile"
         read.left += [Left(0, line, why, "--partition NAME writes one") for line in read.setup]
     write_experiment(writes, plan, int(raw["workload"]["steps"]))
     _print_left(read.left)
-    print_next(file, folder if read.request else None, int(raw["workload"]["gpus_per_node"]))
+    print_next(file, folder if read.request else None, int(raw["workload"]["gpus_per_node"]), first)
 
 
 def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
@@ -228,13 +229,13 @@ def _require_source(section: dict[str, Any], what: str, read: LaunchScript, scri
         section["source"] = _located(source, what, read, script)
     elif source_kind(source) == "hub" and not section.get("revision"):
         commit = _newest_commit(source, what)
-        section["revision"] = commit or _NO_COMMIT
+        section["revision"] = commit or NO_COMMIT
         if commit:
             read.left.append(Left(0, source, f"pinned to its newest commit, {commit[:12]}"))
         else:
             why = "an experiment needs the commit of a hub's id, so that it cannot change under a result"
-            address = f"https://huggingface.co/{'datasets/' * (what == 'data')}{source}"
-            read.left.append(Left(0, source, why, f"write it into {what}.revision: git ls-remote {address}"))
+            do = f"write it into workload.{what}.revision: {commit_command(source, what == 'data')}"
+            read.left.append(Left(0, source, why, do))
 
 
 def _located(source: str, what: str, read: LaunchScript, script: Path) -> str:
@@ -246,6 +247,11 @@ def _located(source: str, what: str, read: LaunchScript, script: Path) -> str:
             return str(Path(folder).expanduser() / path) if folder else source
     read.left.append(Left(0, source, f"{what}: no such path on this machine; it was kept", "correct it if it is wrong"))
     return source
+
+
+def _without_commit(raw: Mapping[str, Any]) -> list[str]:
+    """The sections of the workload whose commit is still to be written."""
+    return [key for key in ("model", "data") if raw["workload"][key].get("revision") == NO_COMMIT]
 
 
 def _newest_commit(source: str, what: str) -> str | None:
@@ -266,6 +272,8 @@ def _planned(raw: dict[str, Any], stacks: Mapping[str, Stack], read: LaunchScrip
     """The plan of the arms that can be planned; a `UserError` if the script's own cannot."""
     here = [one for one in raw["workload"]["rewards"] if Path(one.get("source", "")).expanduser().exists()]
     checked = {**raw, "workload": {**raw["workload"], "rewards": here or [{"name": "accuracy"}]}}
+    for key in _without_commit(raw):
+        checked["workload"][key] = {**raw["workload"][key], "revision": "0" * 40}
     for engine in stacks:
         if engine != raw["baseline"]:
             try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from common.errors import UserError
@@ -156,7 +158,7 @@ def meanings_of(options: Sequence[Option]) -> Iterator[Meaning]:
         if name not in readers:
             yield Meaning(option, reason=_REASONS.get(name, ""))
         elif name == "mem" and option.value == "0":
-            yield Meaning(option, reason="all memory of a node, which mem_mb sets in MB")
+            yield Meaning(option, reason="all memory of a node, which mem_mb sets")
         else:
             key, read = readers[name]
             try:
@@ -172,7 +174,7 @@ def _minutes(value: str) -> str:
 
 
 def _megabytes(value: str) -> str:
-    """sbatch's K, M, G and T are powers of 1024; a number alone is in MB."""
+    """sbatch's K, M, G and T are powers of 1024; a number alone is in M, as in mem_mb."""
     return str(megabytes_of(f"{value}iB" if value[-1:].upper() in "KMGT" else value))
 
 
@@ -245,12 +247,21 @@ def misread_time(raw: str, minutes: str) -> RequestError:
 
 
 def megabytes_of(text: str, key: str = "mem_mb") -> int:
-    """Memory in MB, as Snakemake reads `mem`: `1500000`, `1500G`, `1.5TB`, `1400GiB`."""
+    """The number of `sbatch --mem=<number>M`, of `1500000`, `1500G`, `1.5TB`, `1400GiB`.
+
+    sbatch's M is 1024 * 1024 bytes: a size in GiB is exact. GB are read as Snakemake reads `mem`, whose 1500 GB are
+    1500000: Slurm is asked for no more than a node of that name has.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", text.strip().upper())
     if match is None:
-        raise RequestError(f"{key} {text!r} is not a size", f"write MB (1500000) or 1500GB {WHERE}")
-    base = 1024 if match[3] or (key == "mem_mib" and not match[2]) else 1000
-    return int(float(match[1]) * base ** ("KMGT".index(match[2] or "M") + 1) / 1e6)
+        raise RequestError(f"{key} {text!r} is not a size", f"write MB (1500000), 1500GB or 1500GiB {WHERE}")
+    if match[3] and key == "mem":
+        raise RequestError(
+            f"mem {text!r}: Snakemake makes MB of it, and sbatch would ask for 5% more", f"write mem_mb: {text} {WHERE}"
+        )
+    power = "KMGT".index(match[2] or "M") - 1
+    # sbatch, too, takes a part of an M for a whole one.
+    return math.ceil(Decimal(match[1]) * Decimal(1024 if match[3] else 1000) ** power)
 
 
 def gpus_of_gres(gres: str) -> int:
