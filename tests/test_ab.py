@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 from tests.patience import run as run_patiently
 from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
+from trainers.command.driver import keep
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.slurm.site import read_site
@@ -102,7 +104,7 @@ def test_doubts_name_the_line_and_the_remedy(ab):
         "line 3: its output goes to log.txt, which is read instead of the console",
         "line 3: the training runs in the background and no `wait` follows",
         "line 3: there is no train.py in .",
-        "--set 'output_dir=out/{run}' gives each its own",
+        "--set 'output_dir={value}/{run}' gives each its own",
     ):
         assert told in said
     options = yaml.safe_load(Path("run-ab.yaml").read_text())["arms"]["vllm"]["options"]
@@ -113,12 +115,100 @@ def test_doubts_name_the_line_and_the_remedy(ab):
     assert "line 1: `ray job submit --no-wait` does not wait" in ab("--vary", "a.b=1,2")[1]
 
 
+SHOW = """#!/bin/bash
+printf '<%s>' "$@"
+"""
+
+
+def argv_of(run_id, folder):
+    """The arguments of a run's training, whose copy is written as for a job and run by bash."""
+    plan = load_plan(yaml.safe_load(Path("run-ab.yaml").read_text()))
+    spec, run = plan.runs[run_id].spec, folder / plan.folder / "runs" / run_id
+    keep(spec, run)
+    program = folder / "bin" / "python3"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(SHOW)
+    program.chmod(0o755)
+    env = {"PATH": f"{program.parent}:/usr/bin:/bin", "USER": "me", "LATER": "on-the-node", "ROLLOUTBENCH_SCRIPT": "s"}
+    (copy,) = run.glob("script-*")
+    command = ["bash", str(copy), *spec["trainer_args"]["arguments"]]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout[1:-1].split("><")
+
+
+def test_a_flag_whose_value_is_a_variable_is_replaced_with_it(ab, tmp_path):
+    script = "#!/bin/bash\nMODE=colocate\npython3 train_grpo.py --use_vllm true --vllm_mode $MODE --seed ${SEED:-0}\n"
+    code, said = ab("--vary", "vllm_mode=colocate,server", script=script)
+    assert code == 0, said
+    assert " ".join(argv_of("server-s0", tmp_path)) == "train_grpo.py --use_vllm true --vllm_mode server --seed 0"
+    assert [" ".join(line.split()) for line in said.splitlines() if " | " in line] == [
+        "line 3 | python3 train_grpo.py --use_vllm true --vllm_mode $MODE --seed ${SEED:-0}",
+        "colocate | python3 train_grpo.py --use_vllm true --vllm_mode colocate --seed ${SEED:-0}",
+        "server | python3 train_grpo.py --use_vllm true --vllm_mode server --seed ${SEED:-0}",
+    ]
+
+
+def test_the_remedy_for_a_shared_folder_works_as_it_is_printed(ab, tmp_path):
+    script = (
+        "#!/bin/bash\nset -euo pipefail\n"
+        "python3 -m verl.trainer.main_ppo e=vllm trainer.default_local_dir=/scratch/$USER/x-$(echo '$5')/y\n"
+    )
+    _, said = ab("--vary", "e=vllm,sglang", script=script)
+    remedy = re.search(r"--set '([^']*)' gives each its own", said)[1]
+    assert "was $USER" not in said, "USER is a part of the value only"
+    code, said = ab("--vary", "e=vllm,sglang", "--set", remedy)
+    assert code == 0 and "gives each its own" not in said, said
+    assert "trainer.default_local_dir keeps its value and gets /{run} in line 3" in said
+    assert argv_of("sglang-s1", tmp_path)[2:] == [
+        "e=sglang",
+        "trainer.default_local_dir=/scratch/me/x-$5/y/sglang-s1",
+    ]
+
+
+def test_of_a_value_variables_are_expanded_where_the_script_runs_and_nothing_else(ab, tmp_path):
+    given = '/s/$USER/${LATER}/`id`/$(id)/${trainer.name}/"$5"; id/{run}'
+    code, said = ab("--vary", "e=vllm,sglang", "--set", f"out={given}", script="python3 train.py e=vllm out=x\n")
+    assert code == 0 and "a command in a value is text and does not run" in said, said
+    (out,) = (one for one in argv_of("vllm-s0", tmp_path) if one.startswith("out="))
+    assert out == 'out=/s/me/on-the-node/`id`/$(id)/${trainer.name}/"$5"; id/vllm-s0'
+
+
+def test_what_somebody_has_edited_is_kept(ab):
+    arguments = ("--vary", "engine=vllm,sglang", "--partition", "a100")
+    assert ab(*arguments, script=SBATCH)[0] == 0
+    profile, yaml_file = Path("profiles/run-ab/config.yaml"), Path("run-ab.yaml")
+    written = profile.read_text(), yaml_file.read_text()
+    profile.write_text(
+        written[0].replace("runtime: 480", "runtime: 600").replace("cpus_per_task: 64", "cpus_per_task: 48")
+    )
+    yaml_file.write_text(written[1].replace("- 1\n", "- 1\n- 2\n"))
+    mine = profile.read_text(), yaml_file.read_text()
+    code, said = ab(*arguments)
+    assert code == 0 and (profile.read_text(), yaml_file.read_text()) == mine, said
+    (line,) = (one for one in said.splitlines() if one.startswith("kept profiles/run-ab/config.yaml"))
+    assert (
+        "cpus_per_task: 48 -> cpus_per_task: 64, runtime: 600 -> runtime: 480; rm profiles/run-ab/config.yaml" in line
+    )
+    assert "kept run-ab.yaml" in said and "6 runs, in this order" in said, "the runs are those of the file"
+    profile.unlink()
+    assert "wrote profiles/run-ab/config.yaml" in ab(*arguments)[1] and profile.read_text() == written[0]
+    # A script that requests more is written into a file that nobody has edited.
+    Path("run.sh").write_text(SBATCH.replace("08:00:00", "09:00:00"))
+    assert ab(*arguments)[0] == 0 and "runtime: 540" in profile.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "script", "told"),
     [
         ((), SCRIPT, "nothing varies: give --vary KEY=A,B"),
         (("--vary", "a.b=1"), SCRIPT, "--vary a.b has one value (1); give two or more"),
         (("--vary", "a=1,2", "--vary", "b=1,2,3"), SCRIPT, "--vary a has 2 values, and another flag 3"),
+        (("--vary", "e=a,b"), "E='1 2'\npython3 t.py --e $E\n", "line 2: $E behind --e is 2 words; write --e with one"),
+        (
+            ("--vary", "e=a,b"),
+            'python3 t.py --e "${E[@]}"\n',
+            'line 1: "${E[@]}" behind --e may be several words or none',
+        ),
+        (("--vary", "e={value}/a,b"), "python3 t.py\n", "e is not in the script, and {value} stands for the value"),
         (("--vary", "x.y=1,2"), "echo hello\n", "no command in it looks like the training"),
         (("--vary", "x.y=1,2"), "sbatch train.sh\n", "line 1: the script submits itself (sbatch train.sh)"),
         (("--vary", "api_key=1,2"), SCRIPT, "looks like a secret"),

@@ -135,7 +135,7 @@ def test_imports_of_benches_and_scripts_exist():
 
 
 # Lines of all rooms. A change that needs more raises it in its own commit, with the reason; fewer lower it.
-MOST_LINES = 54_100
+MOST_LINES = 54_400
 
 
 def test_the_rooms_do_not_grow_unnoticed():

@@ -1,5 +1,6 @@
 """Where a script has a varied word, and what the copy has there: every form is run by a real bash."""
 
+import re
 import subprocess
 
 import pytest
@@ -53,6 +54,115 @@ def ran(text, words, tmp_path):
 )  # fmt: skip
 def test_a_word_is_replaced_at_its_place(script, word, prints, tmp_path):
     assert ran(HEAD + script, [word], tmp_path).replace("<.>", "<>") == prints
+
+
+SETS = HEAD.replace("-eu", "-e") + "one() { echo one-$#; }\nE=vllm F=f A=/a ARR=(one two)\n"
+VALUES = r"""
+x|$E|${E}|${E:-d}|"$E"|'two words'|"a $E b"|$(one)|$(one "a b")|`one`|$A/b-$E/d|${E}_x"y"'z'|$E$F|~/x|$((1+2))|-1|[1,2]
+a=b=$E|"$(one "a b")"|${#E}|${E%m}|"${ARR[0]}"|${ARR[0]}|"$1"|$1|${Q:-$E}|${Q:-$(one)}|"${E:-a b}"|""|$E"$F"|"$*"|{x}
+$'a b'|$"a b"|\$x\ y|'{"a": 1}'|/x/$E-$(one a b)/y
+"""
+AROUND = {
+    "a command": "show t --e {} -b 1\n",
+    "its end": "show -b 1 --e \\\n   {} 2>&1 | cat\n",
+    "equals": "show t -b 1 --e={} -c; true\n",
+    "an array": 'X=(-c\n --e {}\n -d 1\n)\nshow "${{X[@]}}"\n',
+    "a function": "run() {{ show t --e {}; }}\nrun first second\n",
+    "a substitution": 'Y=$(show t --e {}); echo "$Y"\n',
+    "a text": 'X="-c --e {} -d"\nshow $X\n',
+    "an evaluated text": "X='-c --e {} -d'\neval show $X\n",
+    "a here-document": "bash <<EOF\nprintf '<%s>' t --e {} -d\nEOF\n",
+}
+
+
+def argv(text, tmp_path):
+    (tmp_path / "run.sh").write_text(text)
+    command = ["bash", "run.sh", "first", "second"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    return None if done.returncode or done.stderr else re.findall("<([^<>]*)>", done.stdout)
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_flag_is_replaced_with_any_value_that_bash_reads_as_one_word(around, tmp_path):
+    """Bash runs script and copy: the value differs, and no other argument. Inside a text some are refused."""
+    replaced = 0
+    for value in VALUES.replace("\n", "|").strip("|").split("|"):
+        text = SETS + AROUND[around].format(value)
+        before = argv(text, tmp_path)
+        if before is None:
+            continue
+        try:
+            copy, _ = copy_of(text, ["--e=NEW"])
+        except UserError:
+            assert "text" in around or "document" in around, value
+            continue
+        at = before.index("--e") + 1 if "--e" in before else None
+        wanted = [one if number != at else "NEW" for number, one in enumerate(before)]
+        wanted = [re.sub("^--e=.*", "--e=NEW", one, flags=re.DOTALL) for one in wanted]
+        assert argv(copy, tmp_path) == wanted, value
+        replaced += 1
+    assert replaced > 15, replaced
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("E='--x 1'\npython train.py --e $E -b\n", "python train.py --e new $E -b"),
+        ("E=\npython train.py --e $E -b\n", "python train.py --e new $E -b"),
+        ('python train.py --e "$@"\n', 'python train.py --e new "$@"'),
+        ('A=(--x 1)\npython train.py --e "${A[@]}"\n', 'python train.py --e new "${A[@]}"'),
+        ('A=(1)\npython train.py --e "${A[@]}"\n', "python train.py --e new"),
+        ("ARGS='--e -b 1'\npython train.py $ARGS\n", "ARGS='--e new -b 1'"),
+        ('python train.py "a=two words" b --e 1\n', 'python train.py "a=two words" b --e new'),
+    ],
+)
+def test_options_behind_a_flag_are_not_its_value(script, line):
+    assert line in copy_of(script, ["--e=new"])[0].splitlines()
+
+
+@pytest.mark.parametrize(
+    "value", ["$E", '"${A[@]}"', "{a,b}", "$EMPTY c", '"${UNKNOWN[@]}"', "a\\\nb", '"$@" c', '"${A[@]:1}"']
+)
+def test_a_flag_with_several_values_or_none_is_refused(value):
+    script = f"E='1 2'\nA=(1 2)\nEMPTY=\npython train.py --e {value}\n"
+    with pytest.raises(UserError, match=r"^line 4: "):
+        changes_of(script, ["--e=new"])
+
+
+def test_a_value_that_is_not_known_is_replaced_with_a_doubt():
+    for value in ("$UNKNOWN", "$(get)", "*.txt"):
+        changes = changes_of(f"python train.py --e {value} -b\n", ["--e=new"])
+        assert [edit.text for edit in changes.edits] == ["--e new"]
+        assert changes.doubts == [f"line 1: {value} is taken for the value of --e, as one word; check it"]
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "prints"),
+    [
+        ("E=x\nshow t out=/s/$E-$(one) b\n", "out={value}/new", "<t><out=/s/x-one-0/new><b>"),
+        ("E=x\nshow t --out \"/s $E\" b\n", "out={value}/a b", "<t><--out></s x/a b><b>"),
+        ('E=x\nenv printf "<%s>" t "out=/s $E" b\n', "out={value}/new", "<t><out=/s x/new><b>"),
+        ("OUT=/s/$(one)\nshow $OUT\n", "OUT={value}/new", "</s/one-0/new>"),
+        ("ARGS='a=1 out=/s b=1'\nshow $ARGS\n", "out={value}/new", "<a=1><out=/s/new><b=1>"),
+        ("E=x\nshow a=1\n", "a=$E/${E}/${e.f}", "<a=x/x/${e.f}>"),
+        ('env printf "<%s>" train a=1 "$@"\n', 'b=$E `one` $(one) "$1"', '<train><a=1><b=vllm `one` $(one) "$1">'),
+    ],
+)  # fmt: skip
+def test_a_value_keeps_what_it_means_in_the_script(script, word, prints, tmp_path):
+    assert ran(SETS + script, [word], tmp_path) == prints
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "told"),
+    [
+        ("python train.py\n", "a={value}/x", "a is not in the script"),
+        ("python train.py a=1\n", "a=x/{value}", "stands at the beginning only"),
+        ("A=(1 2)\npython train.py $A\n", "A={value}/x", "line 1: A has no single value there"),
+    ],
+)
+def test_the_scripts_own_value_needs_one(script, word, told):
+    with pytest.raises(UserError, match=told):
+        changes_of(script, [word])
 
 
 def test_a_word_that_is_missing_is_appended_to_the_training_command():

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ CONSOLE, LOGS, ENDED = "console.log", "read", "ended"
 """In an attempt's folder: what the script printed, the log files that it wrote, and a file that marks exit code 0."""
 SCRIPT_PATH = "ROLLOUTBENCH_SCRIPT"
 """The variable with the script's own path, which its copy has in place of `$0`."""
+VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Z_][A-Z0-9_]*\})")
+"""A variable in a word's value. `${trainer.name}` is Hydra's, and `$(...)` is text."""
 _LIFE = "ROLLOUTBENCH_LIFE"  # marks all processes of this life (workflow/job/processes.py)
 _FILES = "the run's files"
 _POLL_S, _LOGS_EVERY_S = 0.2, 60.0
@@ -58,10 +60,15 @@ def keep(spec: Mapping[str, Any], run_folder: Path) -> None:
         raise UserError(f"the script {script} cannot be read ({error.strerror}); nothing was submitted") from None
     if hashlib.sha256(text).hexdigest() != settings["sha256"]:
         raise UserError(f"{script} changed since the run was planned; start snakemake again (nothing was submitted)")
-    for start, end, new in sorted(settings["edits"], reverse=True):
-        text = text[:start] + new.encode() + text[end:]
     # Scripts export keys.
-    write_private(_kept(spec, run_folder), text)
+    write_private(_kept(spec, run_folder), edited(text, settings["edits"]))
+
+
+def edited(text: bytes, edits: Iterable[Sequence[Any]]) -> bytes:
+    """A copy of a script with its edits: each one's first byte, the byte behind its last, and the text instead."""
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new.encode() + text[end:]
+    return text
 
 
 def run_script(attempt: dict[str, Any], stop: StopRequest) -> None:
@@ -180,7 +187,8 @@ def _environment(ours: Mapping[str, str], spec: Mapping[str, Any], script: Path,
         env["SLURM_SUBMIT_DIR"] = str(script.parent)
     names = {"RUN": spec["run_id"], "ARM": spec["arm"], "SEED": str(spec["seed"]), "ATTEMPT": attempt}
     own = {f"ROLLOUTBENCH_{name}": value for name, value in names.items()}
-    env |= settings["environment"]
+    given = settings["environment"]
+    env |= {name: VARIABLE.sub(lambda one: env.get(one[0].strip("${}"), ""), text) for name, text in given.items()}
     return {**env, "PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", SCRIPT_PATH: str(script), **own}
 
 

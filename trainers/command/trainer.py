@@ -24,7 +24,8 @@ class CommandOptions(Section):
     """Arguments of the script."""
     words: tuple[str, ...] = ()
     """Words of the training command, replaced in a copy of the script or appended: `key=value`, `--flag=value`,
-    `NAME=value`. `{seed}`, `{arm}` and `{run}` in a value are the run's."""
+    `NAME=value`. `{seed}`, `{arm}` and `{run}` in a value are the run's, `{value}` at its beginning is the script's
+    own, and `$NAME` is a variable where the script runs."""
     python: str = ""
     """An interpreter, or the folder of a venv or a conda environment: its programs come first on PATH."""
     packages: str = ""

@@ -19,23 +19,25 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout, write_text_at
+from common.files import ROOT, is_checkout
 from common.redaction import without_secrets
 from common.shown import print_lines
 from common.verdicts import count_of
 from engines import UNKNOWN, engine_of_name
-from trainers.command.driver import environment_of
+from trainers.command.driver import edited, environment_of
 from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
 from workflow.commands.new import given_flags, name_of
+from workflow.commands.rewriting import line_changes, write_unless_edited
 from workflow.config.plan import load_plan
+from workflow.config.reading import read_yaml
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
-from workflow.launch_scripts.words import changes_of, read_text
+from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
 from workflow.slurm.sbatch import gpus_of_gres, keys_of, options_of_script, train_keys
 from workflow.slurm.site import filled_profile
 
-MARK = "# Written by rolloutbench ab; "
+MARK = "# Written by rolloutbench ab"
 _VARY = "--vary "
 _ACTIVATES = re.compile(
     r"(conda|mamba|micromamba|pyenv) (activate|shell)\b|(source|\.) \S*activate\b|module load \S*(python|conda)"
@@ -55,8 +57,8 @@ class AbArm:
     engine: str
     words: list[str]
     options: dict[str, Any]
-    changes: Sequence[str]
-    """A sentence for each word that the script's copy has instead."""
+    changes: Changes
+    """What the script's copy has instead."""
 
 
 def ab(args: argparse.Namespace) -> None:
@@ -87,12 +89,18 @@ def ab(args: argparse.Namespace) -> None:
     writes = {file: yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}
     if on_slurm:
         writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))
-    _write(writes, f"{MARK}{use}\n")
-    print_lines(_changes_of(arms))
-    doubts = [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]
+    if file in write_unless_edited(writes, MARK, use):
+        plan = load_plan(read_yaml(file))
+    print_lines([*_changes_of(arms), *_lines_of_copies(arms, text)])
+    doubts = [*dict.fromkeys(doubt for arm in arms.values() for doubt in arm.changes.doubts)]
+    doubts += [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]
     doubts += _requests_left_out(left) if on_slurm else []
     if has_slurm and not on_slurm:
         doubts.append("the runs start on this machine, as no #SBATCH line names a partition; --partition NAME submits")
+    if on_slurm and "runtime" not in request:
+        doubts.append(
+            f"no #SBATCH line has --time, and no job starts without: write runtime into {profile}/config.yaml"
+        )
     if on_slurm and not shared.get("gpus_per_node"):
         doubts.append("no GPU is requested: no #SBATCH line of the script asks for one; --gpus 8 does")
     print_lines(f"? {without_secrets(doubt)}" for doubt in doubts)
@@ -122,9 +130,23 @@ def _changes_of(arms: Mapping[str, AbArm]) -> list[str]:
     """What is changed in the script, with the arms of each change."""
     sentences: dict[str, list[str]] = {}
     for name, arm in arms.items():
-        for sentence in arm.changes:
+        for sentence in arm.changes.sentences:
             sentences.setdefault(sentence, []).append(name)
     return [f"{', '.join(names)}: {sentence}" for sentence, names in sentences.items()]
+
+
+def _lines_of_copies(arms: Mapping[str, AbArm], text: str) -> Iterator[str]:
+    """The script's lines that an arm's copy has otherwise, each with the arms' own."""
+    found: dict[tuple[int, str], dict[str, list[str]]] = {}
+    for name, arm in arms.items():
+        copy = edited(text.encode(), arm.changes.edits).decode()
+        for line, before, after in line_changes(text, copy):
+            found.setdefault((line, before), {}).setdefault(after, []).append(name)
+    width = max(len(", ".join(arms)), len(f"line {max((line for line, _ in found), default=0)}"))
+    for (line, before), copies in sorted(found.items()):
+        for whose, lines in ((f"line {line}", before), *((", ".join(names), after) for after, names in copies.items())):
+            for number, one in enumerate(without_secrets(lines).splitlines()):
+                yield f"  {'' if number else whose:>{width}} | {one}"
 
 
 def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
@@ -153,7 +175,7 @@ def _arms(args: argparse.Namespace, text: str) -> dict[str, AbArm]:
         options = _environment(row["--python"]) if "--python" in row else {}
         options |= {"image": row["--image"]} if "--image" in row else {}
         try:
-            arms[name] = AbArm(engine, words, options, changes_of(text, words, args.arguments).sentences)
+            arms[name] = AbArm(engine, words, options, changes_of(text, words, args.arguments))
         except UserError as error:
             raise UserError(f"{name}: {error} (nothing was written)") from None
     return arms
@@ -237,16 +259,6 @@ def _train_keys(args: argparse.Namespace, request: Mapping[str, str], shared: Ma
     return {key: value for key, value in keys.items() if key != "nodes"}
 
 
-def _write(writes: Mapping[Path, str], mark: str) -> None:
-    """Write files that this command may have written before, and no others."""
-    for file in writes:
-        if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
-            raise UserError(f"{file} exists and was not written by this command; give --save FILE.yaml")
-    for file, text in writes.items():
-        write_text_at(file, mark + text, "give another file with --save")
-        print(f"wrote {file}")
-
-
 def _require_one_job(file: Path, script: Script) -> None:
     for command in script.commands:
         words = [word.text for word in command.words]
@@ -260,6 +272,9 @@ def _require_one_job(file: Path, script: Script) -> None:
 
 def _doubts(args: argparse.Namespace, script: Script, text: str, words: Sequence[str]) -> Iterator[str]:
     """What may not be as the user expects, and the remedy."""
+    for word in dict.fromkeys(words):
+        if re.search(r"\$\(|`", word):
+            yield f"{word}: a command in a value is text and does not run; {OWN_VALUE} keeps the script's own value"
     for one in script.commands if args.python else ():
         if _ACTIVATES.match(line := " ".join(word.text for word in one.words)):
             yield f"line {one.line}: `{line[:60]}` comes after --python and wins; remove it there, or omit --python"
@@ -309,12 +324,15 @@ def _doubts_of_training(
     if not args.read and (files := _redirected(command)):
         yield f"{where}: its output goes to {files[0]}, which is read instead of the console"
     for word in command.words:
-        name, equals, value = word.text.partition("=")
+        name, equals, _ = word.text.partition("=")
         plain = name.lstrip("+-")
-        if _KEPT_FILES.fullmatch(name) and not any(one.lstrip("+-").startswith(plain) and "{" in one for one in words):
+        if not _KEPT_FILES.fullmatch(name) or not (equals or name.startswith("-")):
+            continue
+        values = [value for own, _, value in (one.partition("=") for one in words) if own.lstrip("+-") == plain]
+        if not any("{run}" in value or ("{arm}" in value and "{seed}" in value) for value in values):
             yield (
                 f"line {word.line}: {word.text[:60]} is one folder for all runs: a run may resume from another's "
-                f"checkpoint; --set '{plain}={value if equals else 'out'}/{{run}}' gives each its own"
+                f"checkpoint; --set '{plain}={OWN_VALUE}/{{run}}' gives each its own"
             )
 
 

@@ -96,7 +96,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--set": {
         "action": "append",
         "metavar": "KEY=VALUE",
-        "help": "a setting of all arms; its value may contain {run}, {arm}, {seed}",
+        "help": "a setting of all arms; in its value {run}, {arm}, {seed}; {value} is the script's own",
     },
     "--python": {"metavar": "A,B", "help": "each arm's environment: its interpreter or its folder"},
     "--image": {"metavar": "A,B", "help": "each arm's container image, for srun --container-image (pyxis)"},

@@ -60,6 +60,8 @@ class Script:
 
     text: str
     commands: list[ShellCommand] = field(default_factory=list)
+    arrays: list[tuple[Word, ...]] = field(default_factory=list)
+    """The words of each array where it is set."""
     exports: dict[str, Word] = field(default_factory=dict)
     """Exported variables, with their last value."""
     files: dict[str, str] = field(default_factory=dict)

@@ -281,6 +281,8 @@ class _Reader:
         if (found := self._variables.assignment(node)) is None:
             return
         name, value = found
+        if (array := node.child_by_field_name("value")) is not None and array.type == "array":
+            self._script.arrays.append(tuple(word for child in array.named_children for word in self._words(child)))
         self._variables.values[name] = value
         if exports:
             self._exported.add(name)

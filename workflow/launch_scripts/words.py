@@ -1,8 +1,8 @@
-"""Finds the words of a launch script that an arm varies, and what a copy of the script has instead of them.
+"""Says what a copy of a launch script has instead of the words that an arm varies.
 
 A word is `key=value`, `--flag=value`, `NAME=value`, or `1=value` for the script's first argument. It is replaced
-wherever the script has it: in a command, an array, a text of arguments, a here-document. A word that the script lacks
-is appended to the training command.
+wherever the script has it. A word that the script lacks is appended to the training command. A value is text, in which
+`$NAME` is a variable of the script; `{value}` at its beginning is what the script has there.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ from typing import Any, NamedTuple
 from tree_sitter import Node
 
 from common.errors import UserError
-from trainers.command.driver import SCRIPT_PATH
+from trainers.command.driver import SCRIPT_PATH, VARIABLE
 from workflow.launch_scripts.expansion import parsed
+from workflow.launch_scripts.places import Occurrence, places_of
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 
+OWN_VALUE = "{value}"
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# A value that is one variable as a whole.
+_OF_VARIABLE = re.compile(r"""(?s).*?[=\s]"?\$\{?([A-Za-z_]\w*)(:?-[^}]*)?\}?"?""")
 _PLAIN = re.compile(r"[\w.,:/@%+=\[\]{}-]*")
-# Of a word inside a longer text: up to a blank or the end of the text.
-_VALUE = re.compile(rb"""(?:'[^'\s]*'|\\?"[^"\s]*"|[^\s"'\\])*""")
-_TEXTS = ("string", "raw_string", "heredoc_body", "ansi_c_string")
-_WORDS = (
-    *("word", "concatenation", "variable_assignment", "variable_name", "command_name", "string", "raw_string"),
-    "number",
-)
 
 
 class Edit(NamedTuple):
@@ -41,21 +38,6 @@ class Edit(NamedTuple):
     start: int
     end: int
     text: str
-
-
-class Occurrence(NamedTuple):
-    """Where a script has a word."""
-
-    start: int
-    end: int
-    line: int
-    text: str
-    name: str
-    """Its name as written, such as `+key` or `--flag`."""
-    separator: str
-    """`=`, or a blank for `--flag value`."""
-    in_text: bool
-    """Whether it is a part of a longer text, where nothing can be quoted."""
 
 
 @dataclass
@@ -67,6 +49,7 @@ class Changes:
     """All arguments of the script."""
     environment: dict[str, str] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -> Changes:
@@ -76,10 +59,14 @@ def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -
     for name, equals, value in named:
         if not equals or not name.lstrip("+-"):
             raise UserError(f"{name!r} is no word to vary: write key=value, --flag=value or NAME=value")
+        if OWN_VALUE in value[1:]:
+            raise UserError(f"{name}={value}: {OWN_VALUE}, the script's own value, stands at the beginning only")
         if name.isdigit() and int(name):
             found.arguments += [""] * (int(name) - len(found.arguments))
             found.arguments[int(name) - 1] = value
             found.sentences.append(f"argument {name} of the script is {value}")
+            if VARIABLE.search(value):
+                found.doubts.append(f"argument {name} is {value} as it stands: a script's arguments are not expanded")
     script, root = read_script(text, found.arguments), parsed(text)
     command = training_command(script)
     for name, _, value in named:
@@ -87,12 +74,9 @@ def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -
             continue
         places, others = places_of(script, root, name, command)
         if places:
-            found.edits += [Edit(place.start, place.end, _replaced(place, value)) for place in places]
-            lines = list(dict.fromkeys(place.line for place in places))
-            how = "is replaced" if len(places) == 1 else f"occurs {len(places)} times: all are replaced"
-            left = f"; other commands keep theirs: {_lines(sorted({at.line for at in others}))}" if others else ""
-            found.sentences.append(f"{name} {how} in {_lines(lines)}{left}")
-            found.sentences += [*_also_used(text, name, places), *_further_values(name, command)]
+            _replace(found, name, value, places, others)
+            if not value.startswith(OWN_VALUE):
+                found.sentences += [*_also_used(text, name, places), *_further_values(name, command)]
         else:
             _append(found, script, command, name, value)
     # A replaced word may hold the script's path.
@@ -101,13 +85,26 @@ def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -
     return found
 
 
+def _replace(found: Changes, name: str, value: str, places: Sequence[Occurrence], others: Sequence[Occurrence]) -> None:
+    """Give the places of a word its value."""
+    found.edits += [_edit(place, value) for place in places]
+    lines = _lines(list(dict.fromkeys(place.line for place in places)))
+    left = f"; other commands keep theirs: {_lines(sorted({at.line for at in others}))}" if others else ""
+    if value.startswith(OWN_VALUE):
+        found.sentences.append(f"{name} keeps its value and gets {value.removeprefix(OWN_VALUE)} in {lines}{left}")
+        return
+    how = "is replaced" if len(places) == 1 else f"occurs {len(places)} times: all are replaced"
+    found.sentences.append(f"{name} {how} in {lines}{left}")
+    found.doubts += dict.fromkeys(place.doubt for place in places if place.doubt)
+
+
 def _lines(numbers: Sequence[int]) -> str:
     return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def _also_used(text: str, name: str, places: Sequence[Occurrence]) -> Iterator[str]:
     """Variables that gave a replaced word its value, and that other lines use, too."""
-    variables = [found for place in places for found in re.findall(r"\$\{?([A-Za-z_]\w*)", place.text)]
+    variables = [found[1] for place in places if (found := _OF_VARIABLE.fullmatch(place.text)) is not None]
     for variable in dict.fromkeys(one for one in variables if one != name):
         lines = [at for at, line in enumerate(text.splitlines(), 1) if re.search(rf"\$\{{?{variable}\b", line)]
         if others := [line for line in lines if line not in [place.line for place in places]]:
@@ -162,80 +159,38 @@ def read_text(script: Path) -> str:
     return text
 
 
-def places_of(
-    script: Script, root: Node, name: str, command: ShellCommand | None
-) -> tuple[list[Occurrence], list[Occurrence]]:
-    """Where a script has a word of this name: in its training command and in variables, and where in other commands.
-
-    Without one in the training command or a variable all places count. A name without dashes is also found as a flag,
-    if the script has it in no other form.
-    """
-    source = script.text.encode()
-    plain = name.lstrip("+-")
-    forms = [rf"\+{{0,2}}{re.escape(plain)}", rf"--?{re.escape(plain).replace('_', '[_-]')}"]
-    spans = [(one.words[0].start, one.end) for one in script.commands if one.words]
-    own = (command.words[0].start, command.end) if command is not None and command.words else None
-    for form in forms[1:] if name.startswith("-") else forms:
-        found = list(_places(source, root, form))
-        others = [at for at in found if any(start <= at.start < end for start, end in spans if (start, end) != own)]
-        # A command around the training one (`docker run ... bash -c "..."`) has its words, too.
-        others = [at for at in others if own is None or not own[0] <= at.start < own[1]]
-        if len(others) < len(found):
-            return [at for at in found if at not in others], others
-        if found:
-            return found, []
-    return [], []
+def _edit(place: Occurrence, value: str) -> Edit:
+    """What a place has with a value. The script's own value stays where it is, and keeps its meaning."""
+    if not value.startswith(OWN_VALUE):
+        return Edit(place.start, place.end, f"{place.name}{place.separator}{_as_word(place, value)}")
+    if not place.has_value or place.text.partition("=")[2].startswith("("):
+        raise UserError(f"line {place.line}: {place.name} has no single value there, which {OWN_VALUE} stands for")
+    return Edit(place.end, place.end, _as_word(place, rest) if (rest := value.removeprefix(OWN_VALUE)) else "")
 
 
-def _places(source: bytes, root: Node, form: str) -> Iterator[Occurrence]:
-    blank = r"|(?:[ \t]|\\\n)+" if form.startswith("-") else ""
-    for match in re.finditer(rf"(?<![\w.+$/{{-])({form})(={blank})".encode(), source):
-        start, end = match.span()
-        node = root.descendant_for_byte_range(start, start + 1)
-        text = node
-        while text is not None and text.type not in (*_TEXTS, "comment"):
-            text = text.parent
-        if node is None or (text is not None and text.type == "comment"):
-            continue
-        name, separator = match[1].decode(), "=" if match[2] == b"=" else " "
-        line = source.count(b"\n", 0, start) + 1
-        if text is not None and (text.start_byte + 1 != start or re.search(rb"\s", source[start : text.end_byte])):
-            limit = text.end_byte - (text.type != "heredoc_body")
-            value = _VALUE.match(source, end, limit)
-            end = value.end() if value is not None else end
-            yield Occurrence(start, end, line, source[start:end].decode(), name, separator, in_text=True)
-            continue
-        word = _word_at(text or node)
-        start = word.start_byte
-        following = root.descendant_for_byte_range(end, end + 1) if separator == " " else None
-        value_node = _word_at(following) if following is not None else None
-        # The next word is the flag's value, if it is no flag itself.
-        if value_node is None or value_node.type not in _WORDS or re.match(rb"-\D", source[end : end + 2]):
-            value_node = word
-        end = value_node.end_byte
-        # Of `ARGS="--flag=value"` the variable is split into words later, where no quotes count.
-        in_text = word.parent is not None and word.parent.type == "variable_assignment"
-        yield Occurrence(start, end, line, source[start:end].decode(), name, separator, in_text)
-
-
-def _word_at(node: Node) -> Node:
-    """The whole word that begins with a node."""
-    while (above := node.parent) is not None and above.start_byte == node.start_byte and above.type in _WORDS:
-        node = above
-    return node
-
-
-def _replaced(place: Occurrence, value: str) -> str:
-    if place.in_text and not _PLAIN.fullmatch(value):
+def _as_word(place: Occurrence, value: str) -> str:
+    if not place.in_text:
+        return _quoted(value)
+    if not _PLAIN.fullmatch(value):
         raise UserError(
             f"line {place.line}: {place.name} is part of a longer text, where {value!r} cannot be quoted; write the "
             "arguments of the training command as an array, ARGS=(key=value ...)"
         )
-    return f"{place.name}{place.separator}{value if place.in_text else shlex.quote(value)}"
+    return value
+
+
+def _quoted(text: str) -> str:
+    """A text as one word of bash, in which only variables are expanded."""
+    if not VARIABLE.search(text):
+        return shlex.quote(text)
+    escaped = re.compile(rf"""({VARIABLE.pattern})|[\\"`$]""")
+    return '"' + escaped.sub(lambda found: found[0] if found[1] else f"\\{found[0]}", text) + '"'
 
 
 def _append(found: Changes, script: Script, command: ShellCommand | None, name: str, value: str) -> None:
     """Give a word that the script lacks to its environment, its arguments, or its training command."""
+    if value.startswith(OWN_VALUE):
+        raise UserError(f"{name} is not in the script, and {OWN_VALUE} stands for the value that it has there")
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         found.environment[name] = value
         found.sentences.append(f"{name} is set in the environment, as the script does not set it")
@@ -247,7 +202,8 @@ def _append(found: Changes, script: Script, command: ShellCommand | None, name: 
     with_equals = any(re.match(r"[+~]*[\w.@/]+=", word) for word in words[1:])
     form = f"--{name}={value}" if is_flag and not with_equals else f"{name}={value}"
     where = f"line {command.line} ({' '.join(words[:4])[:60]})"
-    if command.passes_arguments and _adds_only(script, found.arguments, form, words):
+    # An argument is not expanded.
+    if command.passes_arguments and not VARIABLE.search(value) and _adds_only(script, found.arguments, form, words):
         found.arguments.append(form)
         found.sentences.append(f'{name} is not in the script: it is given as an argument, which {where} gets by "$@"')
         return
@@ -256,7 +212,7 @@ def _append(found: Changes, script: Script, command: ShellCommand | None, name: 
         raise UserError(
             f"{name} is not in the script, and cannot be added to the quoted command of {where}; write it there"
         )
-    more = f" {form if in_text else shlex.quote(form)}"
+    more = f" {form if in_text else _quoted(form)}"
     before = next((edit for edit in found.edits if edit.start == edit.end == command.end), None)
     if before is not None:
         found.edits.remove(before)

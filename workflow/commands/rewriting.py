@@ -1,0 +1,65 @@
+"""Writes the files of a command again, except those that somebody has edited since."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from common.errors import UserError
+from common.files import write_text_at
+
+_SHOWN = 5
+
+
+def line_changes(before: str, after: str) -> Iterator[tuple[int, str, str]]:
+    """Where two texts differ: the line's number in the first, its lines there, and those of the second."""
+    old, new = before.splitlines(), after.splitlines()
+    for kind, start, end, other, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            yield start + 1, "\n".join(old[start:end]), "\n".join(new[other:last])
+
+
+def write_unless_edited(writes: Mapping[Path, str], mark: str, about: str) -> list[Path]:
+    """Write files whose first line is a mark with the hash of what follows; the files that are kept as edited.
+
+    A `UserError`, before anything is written, if a file has no such mark.
+    """
+    marked = re.compile(rf"{re.escape(mark)}(?: \((\w+)\))?; .*")
+    kept = []
+    for file, text in writes.items():
+        if not file.exists():
+            continue
+        first, _, rest = file.read_text(encoding="utf-8", errors="replace").partition("\n")
+        if (found := marked.fullmatch(first)) is None:
+            raise UserError(f"{file} exists and was not written by this command; give --save FILE.yaml")
+        if found[1] != _hash(rest) and rest != text:
+            kept.append(file)
+    for file, text in writes.items():
+        if file in kept:
+            print(f"kept {file}, edited since this command wrote it; {_instead(file, text)}")
+        else:
+            write_text_at(file, f"{mark} ({_hash(text)}); {about}\n{text}", "give another file with --save")
+            print(f"wrote {file}")
+    return kept
+
+
+def _instead(file: Path, text: str) -> str:
+    """What a kept file would have, and how it is written all the same."""
+    rest = file.read_text(encoding="utf-8", errors="replace").partition("\n")[2]
+    found = [
+        f"{_of(before)} -> {_of(after)}" for _, before, after in line_changes(rest, text) if _of(before) != _of(after)
+    ]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"it would become: {', '.join(found[:_SHOWN])}{more}; rm {shlex.quote(str(file))} before, to have it written"
+
+
+def _of(lines: str) -> str:
+    return " | ".join(line.strip() for line in lines.splitlines()) or "(nothing)"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
