@@ -1,8 +1,10 @@
 """`rolloutbench new`: what it writes plans, a wrong answer is one line, and no file is overwritten."""
 
 import itertools
+import json
 import random
 import shlex
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -10,12 +12,14 @@ import pytest
 import yaml
 
 from node.built_in_rewards import BUILT_IN
+from tests.patience import run as run_patiently
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.preflight import preflight
 from workflow.slurm.site import read_site
 from workflow.stacks import load_stack, stack_names
 
+ROOT = Path(__file__).resolve().parents[1]
 STACKS = [load_stack(name) for name in stack_names()]
 HUB = "some-team/some-name@0123456789abcdef0123456789abcdef01234567"
 CHOICES = {
@@ -98,7 +102,7 @@ def test_what_it_writes_plans_for_every_combination_of_flags(here, capsys):
         assert profile.exists() == (chosen["partition"] is not None), words
         if chosen["partition"]:
             site, gpus = read_site(profile), int(chosen["gpus"] or 0)
-            assert f"snakemake --profile {profile} --configfile {file}" in out
+            assert f"--profile {profile} --configfile {file}" in out
             assert f"rolloutbench doctor {file} --profile {profile} " in out
             assert repr(chosen["partition"]) in (profile / "config.yaml").read_text(encoding="utf-8") and site
             assert f"'gpu:{gpus}'" in (profile / "config.yaml").read_text(encoding="utf-8") or not gpus
@@ -139,6 +143,49 @@ def test_the_commands_that_follow_can_be_copied_for_any_name(here, capsys):
     assert main(["new", "my runs/実験.yaml", "--gpus", "0"]) == 0
     follow = capsys.readouterr().out.partition("next: ")[2].splitlines()
     assert len(follow) == 3 and all("my runs/実験.yaml" in shlex.split(line, comments=True) for line in follow), follow
+
+
+@pytest.fixture
+def run(here, capsys):
+    def run(*words):
+        """What a command says, line by line."""
+        main([*words])
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_an_experiment_is_judged_by_its_own_profile_or_this_machine_and_not_by_the_shipped_example(run, here):
+    """A cluster's example lies in every checkout, for 8 GPUs: nobody named it."""
+    Path("profiles").mkdir()
+    Path("profiles/slurm").symlink_to(ROOT / "profiles" / "slurm")
+    Path("slurm").symlink_to("profiles/slurm")
+    said = run("new", "one.yaml", "--gpus", "1")
+    assert not [line for line in said if "profile slurm" in line]
+    assert said[-2].endswith(f"--profile {ROOT}/profiles/local --configfile one.yaml    # on a machine with 1 GPU")
+    assert said[-1].strip().startswith("for Slurm: rm one.yaml, and the same command with --partition NAME")
+    run("new", "site.yaml", "--gpus", "1", "--partition", "a100")
+    for file, judged in (("one", "by this machine (no --profile)"), ("site", "by profile profiles/site")):
+        planned = run("plan", f"{file}.yaml", "--seconds-per-step", "100")
+        assert planned[0] == judged
+        assert {line.split()[5] for line in planned if " submit" in line and "trl-" in line} == {"1"}, planned
+        assert ("walltime: unknown" in "\n".join(planned)) is (file == "one")
+        preflight = run("preflight", f"{file}.yaml", "--seconds-per-step", "100")
+        assert preflight[0] == judged and not [line for line in preflight if "profiles/slurm" in line]
+        assert run("doctor", f"{file}.yaml")[0] == judged
+    assert run("plan", "one.yaml", "--profile", "profiles/slurm")[0] == "by profile profiles/slurm"
+    assert json.loads("".join(run("preflight", "site.yaml", "--json")))["judged"] == "by profile profiles/site"
+
+
+def test_the_next_commands_work_in_the_folder_where_they_are_printed(run, here):
+    said = run("new", "--engines", "transformers")
+    commands = [line.removeprefix("next:") for line in said[said.index(next(x for x in said if "next:" in x)) :]]
+    assert len(commands) == 3
+    for command in commands[1:]:
+        program, *words = shlex.split(command, comments=True)
+        more = ["--dry-run"] if program == "snakemake" else []
+        done = run_patiently([str(Path(sys.executable).with_name(program)), *words, *more], 300, cwd=here)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_without_flags_it_writes_an_experiment_for_a_cpu(here, capsys):

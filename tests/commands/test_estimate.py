@@ -35,8 +35,10 @@ def planned(**changes):
 
 
 def told(plan, given=None, profile="site"):
-    """The printed lines, in words."""
-    return [line.split() for line in plan_lines(plan, Path(profile) if profile else None, given)]
+    """The printed lines, in words, below the one that names the profile."""
+    judged, _, *lines = plan_lines(plan, Path(profile) if profile else None, given)
+    assert judged == (f"by profile {profile}" if profile else "by this machine (no --profile)")
+    return [line.split() for line in lines]
 
 
 def made(results, plan, run_id):

@@ -37,7 +37,7 @@ def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused():
         (request("gpu:8", nodes=1, gpus_per_node=8, nodes_wanted=2), "needs 2 nodes per run .* requests 1 from Slurm;"),
         (request("gpu:8", nodes=2, gpus_per_node=8), "needs 1 node per run .* requests 2 from Slurm; remove `nodes`"),
         (request("gpu:8", nodes=2, ray=False, nodes_wanted=2), r"verl trains on one node \(got workload.nodes: 2\)"),
-        (request(cluster="local", nodes_wanted=2), "needs 2 nodes .* this is one machine; use --profile slurm"),
+        (request(cluster="local", nodes_wanted=2), "needs 2 nodes .* this is one machine; use a profile for Slurm"),
     ],
 )
 def test_what_contradicts_the_experiment_is_refused(order, says):

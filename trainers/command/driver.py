@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,9 @@ def keep(spec: Mapping[str, Any], run_folder: Path) -> None:
     write_private(_kept(spec, run_folder), edited(text, settings["edits"]))
 
 
-def edited(text: bytes, edits: Iterable[Sequence[Any]]) -> bytes:
+def edited(text: bytes, edits: Iterable[Iterable[Any]]) -> bytes:
     """A copy of a script with its edits: each one's first byte, the byte behind its last, and the text instead."""
-    for start, end, new in sorted(edits, reverse=True):
+    for start, end, new in sorted(map(tuple, edits), reverse=True):
         text = text[:start] + new.encode() + text[end:]
     return text
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout
+from common.files import is_checkout
 from common.redaction import without_secrets
 from common.shown import print_lines
 from common.verdicts import count_of
@@ -35,7 +35,7 @@ from workflow.launch_scripts.script import Script, ShellCommand, training_comman
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
 from workflow.slurm.sbatch import gpus_of_gres, keys_of, options_of_script, train_keys
-from workflow.slurm.site import filled_profile
+from workflow.slurm.site import filled_profile, start_command
 
 MARK = "# Written by rolloutbench ab"
 _VARY = "--vary "
@@ -81,11 +81,8 @@ def ab(args: argparse.Namespace) -> None:
         shared |= _places(args, request, {name: value for _, name, value in options})
     raw = _configuration(file, arms, shared, args.seeds)
     plan = load_plan(raw)
-    # Elsewhere than in the checkout its rules are named.
-    rules = Path("workflow", "Snakefile")
-    there = [] if rules.is_file() else ["-s", str(ROOT / rules)]
-    profile = Path("profiles", name_of(file)) if on_slurm else Path(ROOT if there else "", "profiles", "local")
-    use = shlex.join(["snakemake", *there, "--profile", str(profile), "--configfile", str(file)])
+    profile = Path("profiles", name_of(file))
+    use = start_command(file, profile if on_slurm else None)
     writes = {file: yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)}
     if on_slurm:
         writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))

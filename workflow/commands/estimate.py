@@ -21,7 +21,7 @@ from common.verdicts import count_of
 from workflow.commands.status import readable_step
 from workflow.config.plan import Plan, plan_of
 from workflow.config.planned_run import PlannedRun
-from workflow.head.train_rule import require_requests
+from workflow.head.train_rule import machine_lacks, require_requests
 from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
 from workflow.runs.history import steps_of
 from workflow.runs.jobs import SlurmReport
@@ -29,12 +29,13 @@ from workflow.runs.paths import RunPaths
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
 from workflow.slurm.sbatch import gpus_of_gres
-from workflow.slurm.site import Site, read_site
+from workflow.slurm.site import Site, site_for
 from workflow.stacks.verification import stack_notes
 
 _CHECKPOINT = re.compile(r"(?:checkpoint-|global_step_)(\d+)")
 _HEADER = ("run", "trainer", "engine", "stack", "steps", "GPUs", "s/step", "time", "GPU-h", "next")
 _NUMBERS = ("runs", "steps", "GPUs", "s/step", "time", "GPU-h")
+_STARTS = ("resume", "submit")
 _ACTIONS = ("skip", "attach", "resume", "submit", "attach?", "if needed", "not needed")
 
 
@@ -83,12 +84,6 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
             saved = _saved_step(experiment.run(run.run_id), run.fingerprint, state.step)
         estimates.append(_estimate(run, state, saved, pace, site))
     return estimates, report
-
-
-def default_profile(plan: Plan | None) -> Path | None:
-    """The folder of the Slurm profile, if it exists; None for an experiment without GPUs."""
-    on_gpus = plan is None or any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
-    return next((folder for folder in (Path("slurm"), Path("profiles/slurm")) if on_gpus and folder.is_dir()), None)
 
 
 def _paces(runs: Sequence[PlannedRun], states: Sequence[RunState], given_step_s: float | None) -> list[Pace]:
@@ -162,15 +157,14 @@ def require_pace(seconds_per_step: float | None) -> None:
 
 def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> list[str]:
     """All lines of `rolloutbench plan`."""
-    profile = profile or default_profile(plan)
-    site = read_site(profile) if profile else Site()
+    site = site_for(profile, plan.config.experiment)
     estimates, report = estimates_of(plan, site, given_step_s)
-    require_requests(site, [one.run.spec for one in estimates if one.action in ("resume", "submit")])
+    require_requests(site, [one.run.spec for one in estimates if one.action in _STARTS])
     ahead = outlook(plan)
     certain = plan.first_pairs(ahead.wanted)
     estimates = [
         replace(one, action="if needed", action_text="if needed")
-        if one.action in ("resume", "submit") and one.run.run_id not in certain
+        if one.action in _STARTS and one.run.run_id not in certain
         else one
         for one in estimates
     ]
@@ -183,6 +177,7 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
         *_pair_notes(plan, ahead, estimates),
         *_model_notes(estimates),
         *_site_notes(site, estimates),
+        *([] if site.profile else machine_lacks([one.run.spec for one in estimates if one.action in _STARTS])),
         *_pace_notes(estimates),
         *_walltime_notes(estimates, site),
     ]
@@ -191,7 +186,8 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     counts = [(len(estimates), ""), (len(imported), "imported ")] if imported else [(len(estimates), "")]
     runs = " and ".join(f"{n} {kind}run{'s' * (n != 1)}" for n, kind in counts if n or not imported)
     count = f"{runs} of experiment {plan.config.experiment}"
-    return [*table, "", count, *totals, *(f"- {note}" for note in [*notes, *stack_notes(experiment.stacks)])]
+    notes += stack_notes(experiment.stacks)
+    return [site.label, "", *table, "", count, *totals, *(f"- {note}" for note in notes)]
 
 
 def _pair_notes(plan: Plan, ahead: Outlook, estimates: Sequence[Estimate]) -> list[str]:
@@ -283,7 +279,7 @@ def _site_notes(site: Site, estimates: Iterable[Estimate]) -> list[str]:
     if site.profile is not None:
         unread = ", whose gres or nodes contain no plain number" if None in gpus else ""
         return [f"GPUs and walltime: as {site.profile} asks for each run{unread}; an existing job keeps its own"]
-    return ["walltime: unknown without a profile; name one with --profile profiles/slurm"] if any(gpus) else []
+    return ["walltime: unknown without a profile; name one with --profile"] if any(gpus) else []
 
 
 def _pace_notes(estimates: Sequence[Estimate]) -> list[str]:

@@ -27,7 +27,7 @@ from node.tiny import SHAPES
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import preflight
-from workflow.slurm.site import filled_profile
+from workflow.slurm.site import filled_profile, start_command
 from workflow.stacks import Stack, load_stack, stack_names
 
 # Usual names of the data's columns; the first is the default.
@@ -78,7 +78,7 @@ def new_experiment(args: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"{' '.join(str(error).split())} (nothing was written)") from None
     write_experiment(writes, plan, int(found["steps"]))
-    print_next(file, profile.parent if found["partition"] else None, int(found["gpus"]))
+    print_next(file, profile.parent if found["partition"] else None, raw["workload"])
 
 
 def commented(raw: Mapping[str, Any], command: str) -> str:
@@ -102,17 +102,20 @@ def write_experiment(writes: Mapping[Path, str], plan: Plan, steps: int) -> None
     print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {count_of(steps, 'step')} each")
 
 
-def print_next(file: Path, profile: Path | None, gpus: int, first: Sequence[str] = ()) -> None:
+def print_next(file: Path, profile: Path | None, workload: Mapping[str, Any], first: Sequence[str] = ()) -> None:
     """The commands that come next; `first`: what is to be written before."""
-    used = profile or ("slurm" if gpus else "profiles/local")
-    written = shlex.quote(str(file))
+    written, gpus = shlex.quote(str(file)), workload["gpus_per_node"]
     site = f"{written} --profile {profile}" if profile else written
-    where = "" if is_checkout() else "    # in a checkout of rolloutbench, after `make venv`"
+    where = [] if is_checkout() else ["in a checkout of rolloutbench, after `make venv`"]
+    where += [f"on a machine with {count_of(gpus, 'GPU')}"] if gpus and not profile else []
+    start = f"{start_command(file, profile)}{'    # ' * bool(where)}{'; '.join(where)}"
+    again = f"for Slurm: rm {written}, and the same command with --partition NAME, which also writes a profile"
     steps = [
         *first,
         f"rolloutbench doctor {site}       # what this machine or site lacks",
         f"rolloutbench preflight {site}    # what is impossible, unequal or odd",
-        f"snakemake --profile {used} --configfile {written}{where}",
+        *([start] if profile or workload["nodes"] == 1 else []),
+        *([again] if gpus and not profile else []),
     ]
     print("next: " + "\n      ".join(steps))
 

@@ -74,8 +74,11 @@ def new_from_script(args: argparse.Namespace) -> None:
     raw["arms"] = {arm: raw["arms"][arm] for arm in plan.config.arms}
     read.left += differences(read, plan)
     writes = {file: commented(raw, f"rolloutbench new {file} --from {script}")}
-    unpinned = {one: raw["workload"][one]["source"] for one in _without_commit(raw)}
-    first = [f"write the commit of {source} into workload.{one}.revision of {file}" for one, source in unpinned.items()]
+    first = [
+        f"write the commit of {section['source']} into workload.{key}.revision of {file}"
+        for key, section in raw["workload"].items()
+        if isinstance(section, dict) and section.get("revision") == NO_COMMIT
+    ]
     if read.request:
         setup = folder / "setup.sh"
         # A profile's paths are seen from the checkout.
@@ -92,7 +95,7 @@ def new_from_script(args: argparse.Namespace) -> None:
         read.left += [Left(0, line, why, "--partition NAME writes one") for line in read.setup]
     write_experiment(writes, plan, int(raw["workload"]["steps"]))
     _print_left(read.left)
-    print_next(file, folder if read.request else None, int(raw["workload"]["gpus_per_node"]), first)
+    print_next(file, folder if read.request else None, raw["workload"], first)
 
 
 def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:
@@ -249,11 +252,6 @@ def _located(source: str, what: str, read: LaunchScript, script: Path) -> str:
     return source
 
 
-def _without_commit(raw: Mapping[str, Any]) -> list[str]:
-    """The sections of the workload whose commit is still to be written."""
-    return [key for key in ("model", "data") if raw["workload"][key].get("revision") == NO_COMMIT]
-
-
 def _newest_commit(source: str, what: str) -> str | None:
     """The commit of a hub's main branch; None without the hub."""
     if os.environ.get("HF_HUB_OFFLINE") == "1":
@@ -272,8 +270,8 @@ def _planned(raw: dict[str, Any], stacks: Mapping[str, Stack], read: LaunchScrip
     """The plan of the arms that can be planned; a `UserError` if the script's own cannot."""
     here = [one for one in raw["workload"]["rewards"] if Path(one.get("source", "")).expanduser().exists()]
     checked = {**raw, "workload": {**raw["workload"], "rewards": here or [{"name": "accuracy"}]}}
-    for key in _without_commit(raw):
-        checked["workload"][key] = {**raw["workload"][key], "revision": "0" * 40}
+    # Any commit will do for a plan.
+    checked = json.loads(json.dumps(checked).replace(NO_COMMIT, "0" * 40))
     for engine in stacks:
         if engine != raw["baseline"]:
             try:

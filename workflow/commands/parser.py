@@ -49,7 +49,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "request": {"type": json.loads, "help": "JSON"},
     "--profile": {
         "type": Path,
-        "help": "the site's Snakemake profile: GPUs, walltime, setup (default: slurm, if it exists)",
+        "help": "the site's Snakemake profile (default: profiles/<experiment>, if it exists, else this machine)",
     },
     "--seconds-per-step": {
         "type": float,

@@ -20,15 +20,15 @@ from common.shown import print_lines, shown
 from common.verdicts import count_of
 from trainers.cases import Case
 from trainers.registry import trainer_named
-from workflow.commands.estimate import default_profile, estimates_of, require_pace
+from workflow.commands.estimate import estimates_of, require_pace
 from workflow.config.plan import CONFIG, Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.head.train_rule import request_errors
+from workflow.head.train_rule import machine_lacks, request_errors
 from workflow.preflight import PreflightResult, preflight, write_preflight
 from workflow.preflight.cases import LaunchContext, settings_requests
 from workflow.preflight.variables import variables_of
 from workflow.slurm.commands import SlurmError, limited
-from workflow.slurm.site import Site, read_site, refusals
+from workflow.slurm.site import Site, refusals, site_for
 from workflow.stacks.environment import run_in_stack
 
 WIDTH = 100
@@ -49,13 +49,12 @@ def print_preflight(args: argparse.Namespace) -> None:
     plan = plan_runs(parse_config(read_yaml(args.config or CONFIG)), functools.cache(stack_facts))
     files = [Path(plan.folder) / "settings" / f"{one}.json" for one in settings_requests(plan)]
     composed = {file.stem: read_json(file) for file in files if file.is_file()}
-    found = preflight(
-        plan, launch_context(plan, args.profile, args.seconds_per_step), composed, imported=_read_imports(plan)
-    )
+    launch = launch_context(plan, args.profile, args.seconds_per_step)
+    found = preflight(plan, launch, composed, imported=_read_imports(plan))
     if args.json:
-        print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+        print(json.dumps({"judged": launch.site.label, **found.as_json()}, indent=1, ensure_ascii=False))
     else:
-        print_lines(preflight_lines(found))
+        print_lines([launch.site.label, "", *preflight_lines(found)])
     if found.impossible:
         raise UserError(f"{found.refusal}: {count_of(len(found.impossible), 'impossible finding')}")
 
@@ -70,14 +69,14 @@ def _read_imports(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def launch_context(plan: Plan, profile: Path | None, step_s: float | None) -> LaunchContext:
     """Where the runs would go, and how long a step takes: measured in earlier runs, or as given."""
-    profile = profile or default_profile(plan)
-    if profile is None:
-        return LaunchContext(variables=variables_of(None))
-    site = read_site(profile)
+    site = site_for(profile, plan.config.experiment)
+    if site.profile is None:
+        lacks = machine_lacks(run.spec for run in plan.runs.values())
+        return LaunchContext(variables=variables_of(None), unasked=tuple(lacks))
     estimates, _ = estimates_of(plan, site, step_s)
     paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
     specs = [one.run.spec for one in estimates if one.action in ("resume", "submit")]
-    return LaunchContext(site, paces, variables_of(profile), *_request_findings(site, specs))
+    return LaunchContext(site, paces, variables_of(site.profile), *_request_findings(site, specs))
 
 
 def _request_findings(site: Site, specs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:

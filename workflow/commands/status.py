@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import socket
 import sys
 import time
@@ -27,6 +26,7 @@ from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import DONE, RunState, run_states
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import explain_wait
+from workflow.slurm.site import site_for, start_command
 from workflow.stacks.verification import stack_notes
 
 HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
@@ -246,9 +246,9 @@ def require_report(plan: Plan, config: Path) -> Path:
     """The folder of a plan's finished report; `UserError` if it is missing or of another configuration."""
     folder = Path(plan.folder)
     if not (folder / "verdict.json").is_file():
+        profile = site_for(None, plan.config.experiment).profile
         on_gpus = any(run.spec["workload"]["gpus_per_node"] for run in plan.runs.values())
-        profile = "slurm" if on_gpus else "profiles/local"
-        use = f"snakemake --profile {profile} --configfile {shlex.quote(str(config))}"
+        use = "snakemake with its site's profile" if on_gpus and not profile else start_command(config, profile)
         raise UserError(f"no report yet in {folder}; create it with: {use}")
     if read_json(folder / "plan.json")["fingerprint"] != plan.fingerprint:
         raise UserError(f"the report in {folder} was made from another configuration; run snakemake with this one")

@@ -16,14 +16,13 @@ from pathlib import Path
 from common.errors import UserError
 from common.messages import colour_wanted
 from common.shown import own_stream, shown
-from workflow.commands.estimate import default_profile
 from workflow.config.plan import CONFIG, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning
 from workflow.doctor.machine_checks import file_checks, machine_checks
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
-from workflow.slurm.site import Site, read_site
+from workflow.slurm.site import site_for
 from workflow.stacks import found_names, load_stack, stack_names
 
 PATIENCE_S = 40.0  # limit for all checks together: they run in parallel
@@ -39,35 +38,38 @@ def doctor(args: argparse.Namespace) -> None:
     A configuration's stacks must work on this machine; without one all stacks are checked, and none must work.
     """
     config = args.config or (CONFIG if CONFIG.is_file() else None)
-    results = list(run_checks(checks_of(config, args.profile, args.across_nodes)))
+    checks, judged = checks_of(config, args.profile, args.across_nodes)
+    results = list(run_checks(checks))
     if args.json:
-        print(json.dumps(as_dict(results), indent=1, ensure_ascii=False))
+        print(json.dumps({"judged": judged, **as_dict(results)}, indent=1, ensure_ascii=False))
     else:
         coloured = colour_wanted()
-        print("\n".join(lines_of(results, coloured)), file=own_stream(sys.stdout) if coloured else None)
+        print(
+            "\n".join([shown(judged), *lines_of(results, coloured)]), file=own_stream(sys.stdout) if coloured else None
+        )
     failed = sum(result.level == "failed" for result in results)
     if failed:
         raise UserError(f"{failed} of {len(results)} checks failed; the list above has a remedy for each")
 
 
-def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = False) -> list[DoctorCheck]:
-    """The checks of this machine, for an experiment or for none."""
-    names, runs, plan = [*stack_names(), *found_names()], [], None
+def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = False) -> tuple[list[DoctorCheck], str]:
+    """The checks of this machine, for an experiment or for none, and by what they judge."""
+    names, runs, experiment = [*stack_names(), *found_names()], [], ""
     if config is not None:
         # The data may be elsewhere: only the machine is checked.
         plan = plan_runs(parse_config(read_yaml(config)), cache(stack_facts))
         names = list(dict.fromkeys(run.stack for run in plan.runs.values() if run.stack))
-        runs = [run.spec for run in plan.runs.values()]
-    profile = profile or default_profile(plan)
+        runs, experiment = [run.spec for run in plan.runs.values()], plan.config.experiment
     stacks = [load_stack(name) for name in names]
-    request = read_site(profile) if profile else Site()
+    request = site_for(profile, experiment)
     site = SlurmSite(request if request.on_slurm else None, runs)
-    return [
+    checks = [
         *machine_checks(stacks, config is not None, site),
         *stack_checks(stacks, required=config is not None, on_cluster=site.is_here),
         *slurm_checks(site),
         *file_checks(Path("results"), site, across_nodes),
     ]
+    return checks, request.label
 
 
 def run_checks(checks: Sequence[DoctorCheck], patience_s: float = PATIENCE_S) -> Iterator[CheckResult]:

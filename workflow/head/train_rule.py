@@ -138,15 +138,31 @@ def _require_cpus(spec: Mapping[str, Any], cpus: int, nodes: int, gpus: int) -> 
 def _require_here(nodes: int, gpus: int, env: Mapping[str, str]) -> None:
     if nodes > 1:
         raise RequestError(
-            f"the experiment needs {nodes} nodes (workload.nodes), but this is one machine", "use --profile slurm"
+            f"the experiment needs {nodes} nodes (workload.nodes), but this is one machine",
+            "use a profile for Slurm (--profile)",
         )
     found, source = local_gpus({**os.environ, **env}) if gpus else (0, "")
     if found < gpus:
         raise RequestError(
             f"the experiment needs {gpus} GPU{'s' * (gpus > 1)} (workload.gpus_per_node), but this machine has "
             f"{found or 'none'} to use ({source})",
-            "use --profile slurm, or a machine with enough GPUs; --until stack only builds",
+            "use a profile for Slurm (--profile), or a machine with enough GPUs; --until stack only builds",
         )
+
+
+def machine_lacks(specs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What runs need that this machine does not have, and the remedy."""
+    lacks = []
+    visible = "CUDA_VISIBLE_DEVICES"
+    wanted = dict.fromkeys(
+        (one["workload"].get("nodes", 1), one["workload"]["gpus_per_node"], one["env"].get(visible)) for one in specs
+    )
+    for nodes, gpus, shown in wanted:
+        try:
+            _require_here(nodes, gpus, {} if shown is None else {visible: shown})
+        except RequestError as error:
+            lacks.append(f"{error.what}; {error.remedy}")
+    return list(dict.fromkeys(lacks))
 
 
 def _require_slurm(nodes: int, gpus: int, asked_nodes: int | None, gres: str) -> str:

@@ -125,7 +125,7 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
             continue
         if not launch.site.life_s:
             remedy = "set runtime in" if launch.site.profile else "name"
-            missing.append(f"checkpoints against walltime: {remedy} the profile (--profile profiles/slurm)")
+            missing.append(f"checkpoints against walltime: {remedy} the profile (--profile)")
         elif case.workload.get("save_steps"):
             missing.append("checkpoints against walltime: no step was measured yet (give --seconds-per-step X)")
     return missing

@@ -37,7 +37,7 @@ class LaunchContext:
     requests: tuple[Finding, ...] = ()
     """What is wrong with the jobs that the profile requests."""
     unasked: tuple[str, ...] = ()
-    """What Slurm was not asked, and why."""
+    """What Slurm was not asked, or this machine lacks, and why."""
 
 
 def load_stack_pins(name: str) -> StackPins:

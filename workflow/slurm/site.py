@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from common.errors import UserError
-from common.files import ROOT
+from common.files import ROOT, is_checkout
 from common.messages import did_you_mean
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
@@ -49,6 +50,11 @@ class Site:
         """The GPUs of a run on all its nodes; None if the profile's gres or nodes contain no plain number."""
         request = self.request(workload)
         return None if request.gpus is None or request.nodes is None else request.gpus * request.nodes
+
+    @property
+    def label(self) -> str:
+        """By what a command judges: the first line of its output."""
+        return f"by profile {self.profile}" if self.profile else "by this machine (no --profile)"
 
     @property
     def runtime_min(self) -> int:
@@ -121,6 +127,23 @@ def read_site(profile: Path) -> Site:
         (*limited,),
         _resources(rules.get("stack") if isinstance(rules, Mapping) else rules, "stack:"),
     )
+
+
+def site_for(profile: Path | None, experiment: str = "") -> Site:
+    """The site by which a command judges: the given profile's, else that of the experiment's own, else this machine."""
+    own = Path("profiles", experiment)
+    if profile is None and experiment and any((own / name).is_file() for name in _file_names(own)):
+        profile = own
+    return Site() if profile is None else read_site(profile)
+
+
+def start_command(config: Path, profile: Path | None) -> str:
+    """The snakemake command that starts an experiment, from this folder; None: on this machine."""
+    # Elsewhere than in the checkout its rules are named.
+    rules = Path("workflow", "Snakefile")
+    there = ["-s", str(ROOT / rules)] if is_checkout() and not rules.is_file() else []
+    used = profile or Path(ROOT if there else "", "profiles", "local")
+    return shlex.join(["snakemake", *there, "--profile", str(used), "--configfile", str(config)])
 
 
 def unknown_profile(name: str) -> str:
