@@ -1,4 +1,4 @@
-"""Passes a server's address and request from the job to the server and to the trainer."""
+"""Passes a server's address, secret and request from the job to the server and to the trainer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from node.hf_training import newest_checkpoint
 
 URL, MEET = "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET"
 """Trainer variables: the server's URL, and the address for sending new weights."""
+SECRET = "ROLLOUTBENCH_SERVER_SECRET"
+"""A variable of the server and of the trainer that asks it: what an attempt's requests must have in their `HEADER`."""
+HEADER = "X-Rolloutbench-Secret"
+"""`Authorization` is not used: requests replaces it by an entry of the user's ~/.netrc."""
 _SEEDS_APART = 1000
 """Seed difference per resumed step, so that a resumed run does not repeat its first random numbers."""
 
@@ -47,6 +51,11 @@ def read_server_request(program: str) -> ServerRequest:
 def uses_server(trainer_args: Mapping[str, Any]) -> bool:
     """Whether a run's vLLM is a separate server, by the settings of TRL and ms-swift."""
     return bool(trainer_args.get("use_vllm")) and trainer_args.get("vllm_mode") == "server"
+
+
+def send_secret(session: Any) -> None:
+    """Make all requests of a `requests.Session` carry the secret."""
+    session.headers[HEADER] = os.environ[SECRET]
 
 
 def server_address() -> tuple[str, str, int]:

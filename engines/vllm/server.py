@@ -22,7 +22,7 @@ OWNED = frozenset(
     {
         *("model", "host", "port", "served_model_name", "seed", "dtype", "tensor_parallel_size", "data_parallel_size"),
         *("max_model_len", "gpu_memory_utilization", "model_impl", "weight_transfer_config", "worker_extension_cls"),
-        *("logprobs_mode", "max_logprobs", "api_key", "api_server_count"),
+        *("logprobs_mode", "max_logprobs", "api_key", "api_server_count", "middleware"),
     }
 )
 """Options that the workload, the trainer's settings or the job decide."""
@@ -48,6 +48,7 @@ def server_command(
         }
     options = {
         **{"host": host, "port": port, "uvicorn_log_level": "warning"},
+        "middleware": "engines.vllm.guard.Guard",
         # As in the trainer's own sampling; -1: no limit.
         **{"logprobs_mode": "processed_logprobs", "max_logprobs": -1},
         **transfer,

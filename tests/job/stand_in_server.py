@@ -11,7 +11,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-SEEN = ("ROLLOUTBENCH_SHARE", "CUDA_VISIBLE_DEVICES", "RANK")
+SEEN = ("ROLLOUTBENCH_SHARE", "CUDA_VISIBLE_DEVICES", "RANK", "ROLLOUTBENCH_SERVER_SECRET")
 order = json.loads(Path(sys.argv[1]).read_text())
 host, port = sys.argv[3], int(sys.argv[5])
 fault = os.environ.get("STAND_IN_SERVER")

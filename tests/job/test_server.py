@@ -145,6 +145,10 @@ def test_a_run_with_a_server_on_its_own_machine(tmp_path):
         refused = one.launch()
         assert refused.returncode == 1 and "the profile gives 2 CPUs" in refused.stderr
         one.options = (*one.options, "cpus_per_task=3")
+        refused = one.launch()
+        assert refused.returncode == 1 and "through a port that asks nobody for a password" in refused.stderr
+        assert "set private_nodes: true under set-resources: train:" in refused.stderr
+        one.options = (*one.options, "private_nodes=True")
         result = one.launch()
         assert result.returncode == 0, result.stderr
         first, server, trainer = (

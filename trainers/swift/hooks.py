@@ -138,6 +138,8 @@ WORKER = Hook(
 ASYNC_WORKER = Hook(
     _SERVER, "llm_worker_entry", "(*args, **kwargs)", "a worker process with vLLM's asynchronous engine"
 )
+ROUTES = Hook(_SERVER, "SwiftRolloutDeploy._register_rl_rollout_app", "(self)", "adds the routes to `app`")
+APP = Hook(_SERVER, "SwiftRolloutDeploy.app", "", "a FastAPI")
 SEED = Hook(_SERVER, "get_seed", "", "a worker's seed; swift's is random")
 WORKER_ENGINE = Hook(
     _SERVER,
@@ -159,8 +161,17 @@ JOIN = Hook(
 PACK = Hook(
     _SERVER, "WeightSyncWorkerExtension.process_weights_after_loading", "(self)", "overridden: after all buckets"
 )
+SERVER_GROUP = Hook(_SERVER, "StatelessProcessGroup", "", "vLLM's class; create(host, port, rank, world_size) joins")
 SERVER_NCCL = Hook(_SERVER, "PyNcclCommunicator", "", "vLLM's class, built with a group")
 SERVER_SYNCHRONIZE = Hook(_SERVER, "synchronize", "", "waits for a GPU")
+CHECK_SERVER = Hook(
+    _CLIENT,
+    "VLLMInferClient.check_server",
+    "(self, total_timeout, retry_interval)",
+    "called when `sessions` are there, before their first request",
+)
+SESSIONS = Hook(_CLIENT, "VLLMInferClient.sessions", "", "a requests.Session per server, for all but GET /health")
+CLIENT_GROUP = Hook(_CLIENT, "StatelessProcessGroup", "", "as SERVER_GROUP")
 CLIENT_NCCL = Hook(_CLIENT, "PyNcclCommunicator", "", "vLLM's class, built with a group")
 BROADCAST = Hook(
     _CLIENT, "_broadcast_tensors_for_vllm_weight_sync", "(communicator, tensors)", "sends tensors with a communicator"

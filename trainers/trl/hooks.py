@@ -59,6 +59,13 @@ UPDATE = Hook(
 )
 START_UPDATE = Hook(_CLIENT, "VLLMClient._start_weight_update", "(self)", "the server unpacks its weights")
 FINISH_UPDATE = Hook(_CLIENT, "VLLMClient._finish_weight_update", "(self)", "the server packs them")
+CHECK_SERVER = Hook(
+    _CLIENT,
+    "VLLMClient.check_server",
+    "(self, total_timeout, retry_interval)",
+    "called when `session` is there, before its first request",
+)
+SESSION = Hook(_CLIENT, "VLLMClient.session", "", "a requests.Session for all requests but GET /health")
 POST = Hook(_CLIENT, "VLLMClient._post", "(self, url, **kwargs)", "a request with a JSON body; raises if it fails")
 BASE_URL = Hook(_CLIENT, "VLLMClient.base_url", "", "the server's address")
 SERVER_INFO = Hook(_CLIENT, "VLLMClient.get_server_info", "(self)", "vLLM's configuration as nested dictionaries")

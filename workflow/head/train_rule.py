@@ -12,13 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from common.errors import UserError
 from common.files import inputs_sha256, read_json
 from common.retry import retry_io
 from trainers import Spread
 from workflow.job.place import visible_gpus
+from workflow.job.ray import TOKEN_SINCE
 from workflow.slurm.request import read_request
-from workflow.slurm.sbatch import RequestError, gpus_of_gres
+from workflow.slurm.sbatch import WHERE, RequestError, gpus_of_gres
 from workflow.slurm.site import Site
 
 _PATIENCE_S = 60.0
@@ -113,7 +116,30 @@ def require_fit(request: Mapping[str, Any]) -> str:
     else:
         _require_here(nodes, gpus, spec["env"])
     _require_cpus(spec, int(request["cpus"]), nodes, gpus)
+    require_private(spec, site)
     return remark
+
+
+def require_private(spec: Mapping[str, Any], site: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if whoever reaches a run's ports runs code, unless the site says that nobody does."""
+    spread, stack = Spread.from_spec(spec), str(spec.get("stack", ""))
+    what, other = "", ""
+    if spread is Spread.SERVER and spec["workload"].get("gpus_per_node"):
+        # On a CPU they go through files; the server itself asks for the attempt's secret (engines/vllm/guard.py).
+        what = "exchanges weights between vLLM's server and the trainer through a port that asks nobody for a password"
+        other = "use vllm_mode: colocate"
+    elif spread is Spread.RAY and stack:
+        from workflow.preflight.cases import load_stack_pins  # reads the lock
+
+        version = load_stack_pins(stack).packages.get("ray", "0")
+        what = f"starts Ray {version}, which asks nobody for a token" * (Version(version) < TOKEN_SINCE)
+        other = f"use a stack with Ray {TOKEN_SINCE} or newer"
+    if what and not site.get("private_nodes"):
+        raise RequestError(
+            f"trainer {spec['trainer']} {what}: who else uses a job's nodes or their network could run programs as you",
+            f"{other}; or, if no other user runs on a job's nodes and that network is the cluster's own, set "
+            f"private_nodes: true {WHERE}",
+        )
 
 
 def _require_cpus(spec: Mapping[str, Any], cpus: int, nodes: int, gpus: int) -> None:
@@ -196,12 +222,14 @@ def request_errors(
     for spec in specs:
         request = site.request(spec["workload"])
         errors = list(request.errors)
-        if (site.on_slurm or starts) and None not in (request.cpus, request.gpus):
-            cluster = "slurm" if site.on_slurm else "local"
-            try:
+        try:
+            if (site.on_slurm or starts) and None not in (request.cpus, request.gpus):
+                cluster = "slurm" if site.on_slurm else "local"
                 require_fit({"spec": spec, "cluster": cluster, "cpus": request.cpus, "site": request.site})
-            except RequestError as error:
-                errors.append(error)
+            else:
+                require_private(spec, request.site)
+        except RequestError as error:
+            errors.append(error)
         for each in errors:
             arms = found.setdefault((each.what, each.remedy), [])
             arms += [spec["arm"]] * (spec["arm"] not in arms)

@@ -16,7 +16,8 @@ What Ray does, as seen with 2.60 and 2.48 and read in their source:
   which cannot collide with another job's. Only the client server refuses 0, and ends the whole node if its port is
   taken.
 - `ray start` listens on all interfaces, even if told 127.0.0.1, and whoever reaches a port runs code as this user. From
-  2.52 on a token is required (RAY_AUTH_MODE); older releases ignore it.
+  2.52 on a token is required (RAY_AUTH_MODE); older releases ignore it. RAY_USE_TLS of 2.46 guards only gRPC: the HTTP
+  servers of the dashboard's and the runtime environments' agents run commands for everybody all the same.
 - `ray stop` ends every Ray of the user on the node, and `ray.init("auto")` may join a foreign one.
 - `ray start --block` ends within two seconds of its raylet or gcs_server; both die with it, even by SIGKILL. The agents
   may stay for a minute if the head's node is killed. SIGTERM makes newer releases wait up to 30 s for the actors.
@@ -34,7 +35,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import stat
 import subprocess
@@ -43,6 +43,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from packaging.version import Version
+
 from common.retry import READ_PATIENCE_S, exists, retry_io
 from workflow.job.place import ephemeral_port, machine_id, own_ip, source_ip, unreachable
 from workflow.job.processes import LIFE_VARIABLE, end_processes_of, start_in_session
@@ -50,6 +52,8 @@ from workflow.job.rendezvous import HeadTask, RendezvousError, Task, TaskSetup, 
 from workflow.runs.history import FILES
 from workflow.runs.locks import Lock, try_lock
 
+TOKEN_SINCE = Version("2.52")
+"""The first release that asks for a token: on every port but those of metrics, as seen with 2.60."""
 TRIES = 3  # a free port may be taken before Ray binds it
 SMALLEST_STORE = 80_000_000  # Ray's own minimum
 # Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
@@ -109,13 +113,6 @@ def _remove_leftover(lock: Path) -> None:
         if is_ours and (held := try_lock(lock)) is not None:
             with held:
                 shutil.rmtree(lock.parent, ignore_errors=True)
-
-
-def _write_secret(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # no other life's folder, no other's file
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
 
 
 class _RayNode(Task):
@@ -197,7 +194,7 @@ class _RayNode(Task):
             "AUTOSCALER_METRIC_PORT": "0",
             "DASHBOARD_METRIC_PORT": "0",
             "RAY_AUTH_MODE": self._setup.environment.get("RAY_AUTH_MODE", "token"),
-            "RAY_AUTH_TOKEN_PATH": str(self._setup.folder.absolute() / "secret"),
+            "RAY_AUTH_TOKEN_PATH": str(self._secret_file.absolute()),
             # `ray.init("auto")`, which some libraries call, looks here first and only then at foreign processes.
             "RAY_TMPDIR": str(self._temporary[-1].ray),
         }
@@ -221,7 +218,7 @@ class _RayNode(Task):
 class RayHead(_RayNode, HeadTask):
     def start(self) -> None:
         with self._reporting_failure("Ray"):
-            _write_secret(self._setup.folder / "secret")
+            self._write_secret()
             has_client = _has_grpcio(self._setup.python)
             self._start(lambda: self._arguments(has_client), self._find_address)
         self._status.set("up", address=self.address, machine=machine_id(), temporary=str(self._temporary[-1].folder))
@@ -236,9 +233,7 @@ class RayHead(_RayNode, HeadTask):
 
     def close(self) -> None:
         super().close()
-        if self._process is not None:  # without a process the secret may be another life's
-            with suppress(OSError):
-                (self._setup.folder / "secret").unlink(missing_ok=True)
+        self._remove_secret()
 
     def _arguments(self, has_client: bool) -> list[str]:
         arguments = ["--head", "--port=0", "--include-dashboard=false"]

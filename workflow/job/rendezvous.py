@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -163,6 +164,11 @@ class Task(ABC):
             raise RendezvousError(too_late)
         time.sleep(POLL_S)
 
+    @property
+    def _secret_file(self) -> Path:
+        """The file by which rank 0 gives the other nodes the life's secret."""
+        return self._setup.folder / "secret"
+
     def _own_name(self) -> str:
         return self._setup.place.name(self._setup.place.rank)
 
@@ -173,6 +179,8 @@ class HeadTask(Task):
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
         self._peers = [PeerStatus(setup, rank) for rank in range(1, setup.place.nodes)]
+        self._secret = secrets.token_urlsafe(32)
+        self._has_written_secret = False
 
     def wait_for_nodes(self) -> None:
         """Return when all ranks have joined; a `RendezvousError` when one fails or the time is up."""
@@ -188,6 +196,19 @@ class HeadTask(Task):
         """None while all is well; else a sentence that says what died. Call it about once a second."""
         self._status.beat()
         return self._local_problem() or next(filter(None, (peer.problem() for peer in self._peers)), None)
+
+    def _write_secret(self) -> None:
+        """Write the life's secret into a file that only this user can read."""
+        self._secret_file.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # no other life's folder, no other's file
+        with os.fdopen(os.open(self._secret_file, flags, 0o600), "w") as file:
+            self._has_written_secret = True
+            file.write(self._secret)
+
+    def _remove_secret(self) -> None:
+        if self._has_written_secret:  # otherwise it may be another life's
+            with suppress(OSError):
+                self._secret_file.unlink(missing_ok=True)
 
     def _local_problem(self) -> str | None:
         return None

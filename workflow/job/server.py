@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 from common.files import tail
 from common.redaction import without_secrets
-from node.engine_server import MEET, URL
+from common.retry import exists, retry_io
+from node.engine_server import MEET, SECRET, URL
 from node.hardware import free_port
 from node.ranks import SHARE, describe_exit
 from trainers import Spread
@@ -31,6 +32,7 @@ from workflow.job.ray import RayHead, RayWorker
 from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
 from workflow.job.torchrun import RanksHead, RanksWorker
 from workflow.job.training import server_environment, server_gpus_beside, trainer_command
+from workflow.runs.history import FILES
 from workflow.runs.paths import AttemptPaths
 
 _HEALTH_TIMEOUT_S = 5.0
@@ -56,7 +58,7 @@ class EngineServer:
         self._log_start = 0
         self.url = ""
 
-    def start(self, attempt: Path) -> None:
+    def start(self, attempt: Path, secret: str) -> None:
         """Start it for an attempt at a free port; on loopback if the job has one node."""
         setup, place = self._setup, self._task.place
         host, port = own_ip(place) if place.nodes > 1 else "127.0.0.1", free_port()
@@ -67,7 +69,7 @@ class EngineServer:
         self._process = start_in_session(
             [str(self._task.python), "-m", setup.spec["module"], request, "--host", host, "--port", str(port)],
             cwd=self._task.cwd,
-            env={**setup.environment, **self._variables},
+            env={**setup.environment, **self._variables, SECRET: secret},
             token=self._task.token,
             log=setup.log,
             ignore_sigterm=True,
@@ -116,15 +118,18 @@ class ServerHead(RanksHead):
 
     def start(self, attempt: Path) -> None:
         """Publish the rendezvous address, and start a server of this node."""
+        with self._reporting_failure("The server"):
+            if self._own:
+                self._own.start(attempt, self._secret)
+            else:
+                self._write_secret()
         super().start(attempt)
-        if self._own:
-            with self._reporting_failure("The server"):
-                self._own.start(attempt)
 
     def wait_for_nodes(self) -> None:
         """Return when all nodes have joined and the server answers; a `NoServerError` if it does not."""
         try:
             super().wait_for_nodes()
+            self._remove_secret()
             self._url = self._own.url if self._own else str(self._peers[-1].read()["url"])
             self._wait_for_answer()
         except RendezvousError:
@@ -152,7 +157,8 @@ class ServerHead(RanksHead):
             name: ",".join(filter(None, (self._setup.environment.get(name), host))) for name in ("NO_PROXY", "no_proxy")
         }
         meet = f"{ip}:{free_port()}"
-        return {**super().environment(), **proxies, URL: self._url, MEET: meet, **self._variables}
+        ours = {URL: self._url, MEET: meet, SECRET: self._secret}
+        return {**super().environment(), **proxies, **ours, **self._variables}
 
     def poll(self) -> str | None:
         if (died := self._server_died()) is not None:
@@ -165,6 +171,7 @@ class ServerHead(RanksHead):
 
     def close(self) -> None:
         super().close()
+        self._remove_secret()
         if self._own:
             self._own.close()
 
@@ -190,7 +197,11 @@ class ServerWorker(WorkerTask):
 
     def join(self) -> None:
         with self._reporting_failure("The server"):
-            self._server.start(Path(self._await_head()["attempt"]))
+            attempt = Path(self._await_head()["attempt"])
+            while not retry_io(lambda: exists(self._secret_file), FILES):  # a shared file may appear late
+                self._head.raise_problem()
+                self._pause(f"{self._secret_file} is missing")
+            self._server.start(attempt, retry_io(lambda: self._secret_file.read_text(encoding="ascii"), FILES))
         self._status.set("joined", url=self._server.url)
 
     def _failure(self) -> dict[str, str] | None:

@@ -30,7 +30,7 @@ from workflow.slurm.sbatch import (
 LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s", "node_speed_s", "pair_wait_s")
 # The resources of rules/train.smk that do not depend on the run; a profile's `train:` replaces them.
 RESOURCES: dict[str, str | int] = {
-    **{key: "" for key in (*TEXTS, "setup", "slurm_extra", "pair") if key != "gres"},
+    **{key: "" for key in (*TEXTS, "setup", "slurm_extra", "pair", "private_nodes") if key != "gres"},
     **{"mem_mb": 0, "runtime": 0},
     **dict(zip(LIMITS, (5, 120, 10, 600, 7200, 60, 600), strict=True)),
 }
@@ -96,6 +96,7 @@ def read_request(given: Mapping[str, str], others: Container[str] = (), on_slurm
         "nodes": value_of("nodes", lambda text: _whole("nodes", text), 1),
         "mem_mb": value_of(sizes[0], lambda text: megabytes_of(text, sizes[0]), 0) if sizes else 0,
         "runtime": value_of("runtime", minutes_of, 0),
+        "private_nodes": value_of("private_nodes", _yes_or_no, False),
         **({"extra": extra} if extra else {}),
     }
     limits = {key: value_of(key, partial(_limit, key), RESOURCES[key]) for key in LIMITS}
@@ -120,6 +121,13 @@ def pair_of(text: str) -> str:
     if word not in ("node", "off", "false"):
         raise RequestError(f"pair {text!r} is not node or off", f"correct it {WHERE}")
     return "node" if word == "node" else "off"
+
+
+def _yes_or_no(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false", "yes", "no"):  # YAML also reads the last two so
+        raise RequestError(f"private_nodes {text!r} is not true or false", f"correct it {WHERE}")
+    return word in ("true", "yes")
 
 
 def _whole(key: str, text: str) -> int:

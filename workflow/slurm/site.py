@@ -86,7 +86,7 @@ def site_of(workflow: Any) -> Site:
     )
     request = site.request()
     read = {"runtime": request.runtime_min, "mem_mb": request.site["mem_mb"], "nodes": request.nodes}
-    plain = (*TEXTS, "setup", "slurm_extra", "pair")
+    plain = (*TEXTS, "setup", "slurm_extra", "pair", "private_nodes")
     read |= {key: text for key, text in texts.items() if key in plain and not is_computed(text)}
     for name in texts.keys() & read.keys():
         if read[name] is not None:

@@ -1,5 +1,4 @@
-"""ms-swift with its own `swift rollout` beside it, on a CPU: both real, new weights through a store where NCCL would
-carry them."""
+"""ms-swift with its own `swift rollout` beside it, both real, on a CPU: new weights go by files, not through NCCL."""
 
 from __future__ import annotations
 
@@ -8,12 +7,10 @@ import json
 import os
 import shutil
 import socket
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -28,7 +25,7 @@ from workflow.job.rendezvous import TaskSetup
 from workflow.job.server import ServerHead, ServerSetup, is_healthy
 from workflow.runs.paths import RunPaths
 
-from ... import patience
+from ... import guarded, patience
 from ...attempts import DATA, EAGER, ROOT, job_environment, read_lines, run_job, warm
 from ..trl.test_trl_grpo import COMMON, PREPARE, check_tree
 from .test_swift_vllm import AGREE, LORA, STACK, SYNC, differences, ordered
@@ -96,10 +93,17 @@ class Beside:
     def log(self):
         return (self.folder / "server.log").read_text()
 
-    def asked(self, endpoint):
-        """What the server answers."""
-        with urlopen(self.head.environment()["ROLLOUTBENCH_SERVER"] + endpoint) as answer:
-            return json.load(answer)
+    @property
+    def url(self):
+        return self.head.environment()["ROLLOUTBENCH_SERVER"]
+
+    @property
+    def secret(self):
+        return self.head.environment().get("ROLLOUTBENCH_SERVER_SECRET", "none")
+
+    def asked(self, endpoint, method="GET", body=None):
+        """What the server answers to its trainer."""
+        return guarded.status(self.url, method, endpoint, {guarded.HEADER: self.secret}, body)[1]
 
     def run(self, *arguments, code=0):
         """What a program says that ends as it should."""
@@ -123,7 +127,10 @@ class Beside:
         order = self.runs[name].folder / "attempts" / str(number) / "attempt.json"
         if not order.exists():
             ordered(self.runs[name], self.specs[name], self.inputs, number)
-            shutil.copy(self.runs[self.first].folder / "attempts" / "1" / "server-engine.json", order.parent)
+            first = self.runs[self.first].folder / "attempts" / "1"
+            shutil.copy(first / "server-engine.json", order.parent)
+            (first / "weights").mkdir(exist_ok=True)
+            (order.parent / "weights").symlink_to(first / "weights")
         watched = ("-m", "tests.trainers.swift.watched", "swift", self.folder / f"{name}.jsonl", stop_at, "-", order)
         return self.run(*(("-m", "node.ranks", *place) if in_two else ()), *watched, code=75 if stop_at else 0)
 
@@ -169,7 +176,7 @@ def served(beside):
     beside.train("server", 1, STOPPED_AT)
     beside.train("server", 2)
     assert beside.head.poll() is None
-    patience.until(lambda: is_healthy(beside.head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
+    patience.until(lambda: is_healthy(beside.url), os.getpid(), 60)
     return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), beside.log)
 
 
@@ -236,7 +243,7 @@ def test_two_processes_that_share_the_model_send_its_newest_weights(beside):
 def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python, tmp_path):
     """Two engines have it, each with half of the prompts; a resumed run's adapter is no new one."""
     with serving(stack_python(STACK), tmp_path, "adapter") as one:
-        assert one.asked("/get_world_size/") == {"world_size": 2}
+        assert json.loads(one.asked("/get_world_size/")) == {"world_size": 2}
         one.train("adapter", 1, STOPPED_AT)
         one.train("adapter", 2)
     seen = read_lines(tmp_path / "adapter.jsonl")
@@ -245,6 +252,17 @@ def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python, tmp_pat
     assert far[0] < AGREE and min(far[STOPPED_AT:]) > 100 * AGREE
     done = json.loads((one.runs["adapter"].folder / "attempts" / "2" / "done.json").read_text())
     assert done["resolved"]["engine"]["adapter_only_sync"]
+
+
+def test_nobody_without_the_attempts_secret_uses_the_server(beside, served):
+    assert guarded.answered(beside.url, beside.secret) == []
+    assert json.loads(beside.asked("/get_world_size/")) == {"world_size": 1} and is_healthy(beside.url)
+
+
+def test_nothing_shows_the_secret(beside, served, ahead):
+    assert guarded.command_lines_with(beside.secret) + guarded.files_with(beside.folder, beside.secret) == []
+    left = [path for path in beside.folder.rglob("weights/*/*") if not path.name.startswith("rank-")]
+    assert left == [], "new weights stay in no file"
 
 
 def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python, beside):
@@ -260,12 +278,8 @@ def test_a_port_in_use_is_named_as_the_job_looks_for_it(stack_python, beside):
 
 def test_a_server_ends_with_a_worker_whose_call_fails(beside):
     """`swift rollout` itself logs it and lives on, with old weights: the trainer would not hear of it, or wait."""
-    at = urlsplit(beside.head.environment()["ROLLOUTBENCH_SERVER"])
-    asked = json.dumps({"infer_requests": [{"messages": "none"}]})
-    with closing(http.client.HTTPConnection(str(at.hostname), at.port)) as client:
-        client.request("POST", "/infer/", asked, {"Content-Type": "application/json"})
-        with suppress(OSError, http.client.HTTPException):
-            client.getresponse()
+    with suppress(OSError, http.client.HTTPException):
+        beside.asked("/infer/", "POST", json.dumps({"infer_requests": [{"messages": "none"}]}))
     patience.until(beside.head.poll, os.getpid())
     said, code = beside.head.culprit(75)
     assert code == 1 and "server" in said and "Error: " in said

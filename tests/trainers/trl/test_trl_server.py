@@ -10,7 +10,7 @@ from workflow.job.place import Place
 from workflow.job.rendezvous import TaskSetup
 from workflow.job.server import ServerHead, ServerSetup, is_healthy
 
-from ... import patience
+from ... import guarded, patience
 from ...attempts import EAGER, ROOT, VLLM_ARGS, job_environment, read_lines, run_job, warm, write_attempt
 from .test_trl_grpo import COMMON, PREPARE, check_tree
 
@@ -56,8 +56,24 @@ def served(stack_python, made_inputs, tmp_path_factory):
             _, said = patience.ended(job, 300, whom=os.getpid())
             assert job.returncode == 0, said + (folder / "server.log").read_text()
         assert head.poll() is None
-        patience.until(lambda: is_healthy(head.environment()["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
-    return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text()}
+        told = head.environment()
+        patience.until(lambda: is_healthy(told["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
+        secret = told.get("ROLLOUTBENCH_SERVER_SECRET", "none")
+        seen = {
+            "answered": guarded.answered(told["ROLLOUTBENCH_SERVER"], secret),
+            "known": guarded.status(told["ROLLOUTBENCH_SERVER"], "GET", "/server_info", {guarded.HEADER: secret})[0],
+            "shown": guarded.command_lines_with(secret) + guarded.files_with(folder, secret),
+        }
+        assert is_healthy(told["ROLLOUTBENCH_SERVER"])
+    return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text(), **seen}
+
+
+def test_nobody_without_the_attempts_secret_uses_the_server(served):
+    assert served["answered"] == [] and served["known"] == 200
+
+
+def test_nothing_shows_the_secret(served):
+    assert served["shown"] == [] and "s3cret" not in served["log"]
 
 
 def test_it_trains_with_the_synced_weights(served):

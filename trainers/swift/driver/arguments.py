@@ -38,6 +38,8 @@ _SWIFT_SETTINGS = (
 # Arguments that a server shares with its trainer, in addition to vLLM's.
 _TEMPLATE = ("template", "template_backend", "max_length")
 _ADAPTER_ALONE = "vllm_enable_lora"
+WEIGHTS = "ROLLOUTBENCH_WEIGHTS"
+"""The variable with the folder through which trainer and server exchange weights on a CPU."""
 # Settings are resolved without a server.
 _NO_ADDRESS: Mapping[str, Any] = {"host": "127.0.0.1", "port": 0, "seed": 0}
 _NO_SERVER: Mapping[str, Any] = {"vllm_server_base_url": ["http://127.0.0.1"], "vllm_server_group_port": [0]}
@@ -162,11 +164,12 @@ def _type_of(model: Path) -> str | None:
 
 
 def set_environment(folder: Path) -> None:
-    """Set defaults of the variables that swift and ModelScope's client read.
+    """Set the folder for weights, and defaults of the variables that swift and ModelScope's client read.
 
     The client needs a folder, and the home folder may be on another node or full. swift's own log level prints all
     arguments and the model.
     """
+    os.environ[WEIGHTS] = str(folder / "weights")
     os.environ.setdefault("MODELSCOPE_CACHE", str(folder / "modelscope"))
     os.environ.setdefault("LOG_LEVEL", "WARNING")
     # swift's vLLM plugin is for embeddings and imports torchvision.

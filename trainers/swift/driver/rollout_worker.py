@@ -1,40 +1,48 @@
 """Corrects the worker processes of `swift rollout`, and transfers new weights without NCCL.
 
-Source: ms-swift 4.6.0 pipelines/infer/rollout.py and rlhf_trainers/vllm_client.py. On a CPU weights go through the
-store of the trainer's and server's process group; endpoints, buckets and their order are swift's own.
+Source: ms-swift 4.6.0 pipelines/infer/rollout.py and rlhf_trainers/vllm_client.py. On a CPU weights go through files of
+the attempt; endpoints, buckets and their order are swift's own.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
-from common.files import write_json
+from common.files import write_json, write_text
 from common.retry import retry_io
 from engines.vllm import hooks as vllm_hooks
 from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, repack_tied_output_layers
 from node.hooks import Hook
 from trainers.swift import hooks
+from trainers.swift.driver import arguments
 from trainers.swift.driver.colocate import change_engine_args
 from trainers.swift.driver.pipeline import encode_with_chat_template
 
 WORKERS = (hooks.WORKER, hooks.ASYNC_WORKER)
 """swift's functions for a worker process, with vLLM's engine and with its asynchronous one."""
+_FILES = "the attempt's files"
+_PATIENCE_S = 300.0
+"""As in the store that the files replace."""
 
 
-def run(worker: Hook, settings_file: Path, arguments: Any, rank: int, *others: Any) -> None:
+def run(worker: Hook, settings_file: Path, server: Any, rank: int, *others: Any) -> None:
     """Run one of swift's workers with the run's seed plus its rank (swift's own seed is random).
 
     `worker` is the row of swift's function, whose name is ours in the server: a process cannot be given the function
     itself by that name. Worker 0 writes its engine's settings to `settings_file`.
     """
-    hooks.SEED.replace(lambda: int(arguments.seed) + rank)
+    hooks.SEED.replace(lambda: int(server.seed) + rank)
     build = hooks.WORKER_ENGINE.get()
 
     def built(given: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +51,7 @@ def run(worker: Hook, settings_file: Path, arguments: Any, rank: int, *others: A
         if rank == 0:
             final = engine_settings(hooks.VLLM_ENGINE.get(engine), str(given.torch_dtype).removeprefix("torch."))
             final |= {"adapter_only_sync": bool(given.vllm_enable_lora)}
-            retry_io(lambda: write_json(settings_file, final), "the attempt's files")
+            retry_io(lambda: write_json(settings_file, final), _FILES)
         return engine
 
     hooks.WORKER_ENGINE.replace(staticmethod(built))
@@ -54,7 +62,7 @@ def run(worker: Hook, settings_file: Path, arguments: Any, rank: int, *others: A
         # swift's own extension of vLLM's worker would need NCCL.
         extension = f"{__name__}.{OnCpu.__name__}"
         change_engine_args(lambda engine_args: setattr(engine_args, "worker_extension_cls", extension))
-    worker.get()(arguments, rank, *others)
+    worker.get()(server, rank, *others)
 
 
 class _Fatal(logging.LoggerAdapter[logging.Logger]):
@@ -65,19 +73,71 @@ class _Fatal(logging.LoggerAdapter[logging.Logger]):
         os._exit(1)
 
 
-class StoreCommunicator:
-    """Replaces vLLM's PyNcclCommunicator: tensors go through the store of the group."""
+class FileGroup:
+    """Replaces vLLM's StatelessProcessGroup, whose store listens on a port: whoever reaches it runs code in a member.
 
-    def __init__(self, group: Any, device: Any) -> None:
+    Tensors go through files in a folder of the attempt; a barrier follows them, so the sender can delete its file.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int) -> None:
+        self.rank, self._folder, self._world_size = rank, folder, world_size
+        self._tensors = self._barriers = 0
+        self._sent: list[Path] = []
+
+    @classmethod
+    def create(cls, host: str, port: int, rank: int, world_size: int) -> FileGroup:
+        """Join the group of a port, which only names it."""
+        folder = Path(os.environ[arguments.WEIGHTS]) / str(port)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(folder, rank, world_size)
+
+    def broadcast(self, tensor: torch.Tensor, src: int) -> None:
+        """Send or receive a tensor."""
+        path = self._folder / f"{self._tensors}.safetensors"
+        self._tensors += 1
+        if self.rank == src:
+            save_file({"": tensor.contiguous()}, new := path.with_suffix(".new"))
+            new.replace(path)
+            self._sent.append(path)
+            return
+        _await(path.exists, path)
+        tensor.copy_(load_file(path)[""])
+
+    def barrier(self) -> None:
+        """Wait for all members."""
+        self._barriers += 1
+        own, *others = (self._folder / f"rank-{(self.rank + n) % self._world_size}" for n in range(self._world_size))
+        retry_io(lambda: write_text(own, str(self._barriers)), _FILES)
+        for other in others:
+            _await(functools.partial(self._is_at_barrier, other), other)
+        while self._sent:
+            with suppress(OSError):
+                self._sent.pop().unlink()
+
+    def _is_at_barrier(self, member: Path) -> bool:
+        try:
+            return int(member.read_text(encoding="ascii")) >= self._barriers
+        except OSError:  # not there yet
+            return False
+
+
+def _await(is_there: Callable[[], bool], path: Path) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while not is_there():
+        if time.monotonic() > until:
+            raise TimeoutError(f"new weights: {path} was not written within {_PATIENCE_S:.0f} s")
+        time.sleep(0.005)
+
+
+class FileCommunicator:
+    """Replaces vLLM's PyNcclCommunicator: tensors go through the files of the group."""
+
+    def __init__(self, group: FileGroup, device: Any) -> None:
         self.group, self.rank, self.device = group, group.rank, torch.device("cpu")
 
-    def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
-        """Send or receive a tensor. A barrier follows, so the sender can delete the tensor before."""
-        while self.rank == src and self.group.entries:
-            self.group.store.delete_key(self.group.entries.popleft()[0])
-        found = self.group.broadcast(tensor, src)
-        if self.rank != src:
-            tensor.copy_(found)
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
+        """Send or receive a tensor."""
+        self.group.broadcast(tensor, src)
 
 
 _Extension: Any = hooks.EXTENSION.get()
@@ -90,7 +150,8 @@ class OnCpu(_Extension):  # type: ignore[misc]
 
     def init_communicator(self, host: str, port: int, world_size: int) -> None:
         """Connect to the trainer without NCCL."""
-        hooks.SERVER_NCCL.replace(StoreCommunicator)
+        hooks.SERVER_GROUP.replace(FileGroup)
+        hooks.SERVER_NCCL.replace(FileCommunicator)
         hooks.SERVER_SYNCHRONIZE.replace(lambda *device: None)
         super().init_communicator(host, port, world_size)
 
@@ -110,12 +171,13 @@ class OnCpu(_Extension):  # type: ignore[misc]
         repack_tied_output_layers(model)
 
 
-def send_through_store() -> None:
+def send_through_files() -> None:
     """Make the trainer's client send weights to `OnCpu`."""
 
     def send(communicator: Any, tensors: Iterable[Any]) -> None:
         for tensor in tensors:
             communicator.broadcast(tensor.detach(), src=communicator.rank)
 
-    hooks.CLIENT_NCCL.replace(StoreCommunicator)
+    hooks.CLIENT_GROUP.replace(FileGroup)
+    hooks.CLIENT_NCCL.replace(FileCommunicator)
     hooks.BROADCAST.replace(send)

@@ -18,7 +18,8 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json_object
-from node.engine_server import read_server_request, server_address, uses_server
+from engines.vllm.guard import Guard
+from node.engine_server import read_server_request, send_secret, server_address, uses_server
 from node.exit_codes import run
 from node.hardware import importing
 from node.ranks import describe_exit
@@ -42,6 +43,8 @@ def main() -> None:
         serve = hooks.SERVE.get()
         from trainers.swift.driver import rollout_worker
 
+    # swift's own key guards its routes, but not those that FastAPI adds, and only in newer releases.
+    hooks.ROUTES.wrap(_guarded)
     for worker in rollout_worker.WORKERS:
         worker.replace(functools.partial(rollout_worker.run, worker, job.folder / _ENGINE))
     over = threading.Event()
@@ -51,6 +54,11 @@ def main() -> None:
     finally:
         over.set()
         _kill_workers()
+
+
+def _guarded(add_routes: Callable[[Any], None], deploy: Any) -> None:
+    add_routes(deploy)
+    hooks.APP.get(deploy).add_middleware(Guard)
 
 
 def _kill_workers() -> None:
@@ -79,9 +87,16 @@ def address_settings(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     url, _, port = server_address()
     if trainer_args.get("use_cpu"):
-        from trainers.swift.driver.rollout_worker import send_through_store
+        from trainers.swift.driver.rollout_worker import send_through_files
 
-        send_through_store()
+        send_through_files()
+
+    def check_server(original: Callable[..., None], client: Any, *args: Any, **named: Any) -> None:
+        for session in hooks.SESSIONS.get(client):
+            send_secret(session)
+        original(client, *args, **named)
+
+    hooks.CHECK_SERVER.wrap(check_server)
     return {"vllm_server_base_url": [url], "vllm_server_group_port": [port]}
 
 

@@ -15,6 +15,7 @@ from common.errors import UserError
 from engines.sglang.client import Sglang
 from engines.vllm.colocate import final_settings
 from engines.vllm.cpu import reload_weights
+from node import engine_server
 from node.hardware import importing
 from trainers.trl import hooks
 
@@ -117,6 +118,16 @@ def sync_through_reload() -> None:
         reload_weights(hooks.COLOCATED.get(generation).llm_engine, hooks.NAMED_PARAMETERS.get(generation)())
 
     hooks.SYNC_WEIGHTS.wrap(sync_weights)
+
+
+def send_secret() -> None:
+    """Make TRL's client send the attempt's secret, also in the first request, which its constructor sends."""
+
+    def check_server(original: Callable[..., None], client: Any, *args: Any, **named: Any) -> None:
+        engine_server.send_secret(hooks.SESSION.get(client))
+        original(client, *args, **named)
+
+    hooks.CHECK_SERVER.wrap(check_server)
 
 
 def server_settings(client: Any, dtype: str) -> dict[str, Any]:

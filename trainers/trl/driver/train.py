@@ -136,6 +136,8 @@ def _engine_corrections(args: Any, dtype: str, threads: int, folder: Path) -> Ab
 
     torch.set_num_threads(threads)
     if not (args.use_vllm and args.vllm_mode == "colocate"):
+        if args.use_vllm:
+            engines.send_secret()
         if args.use_vllm and args.use_cpu:
             # Without NCCL new weights travel through a file in the attempt's folder.
             engines.transfer_through_file(folder)
