@@ -12,7 +12,8 @@ from pathlib import Path
 from workflow.job.server import is_healthy
 
 SEEN = (
-    "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_MEET", "ROLLOUTBENCH_SHARE", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "NO_PROXY",
+    "ROLLOUTBENCH_SERVER", "ROLLOUTBENCH_SERVER_SECRET", "ROLLOUTBENCH_MEET", "ROLLOUTBENCH_SHARE",
+    "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "NO_PROXY",
 )  # fmt: skip
 folder = Path(json.loads(Path(sys.argv[-1]).read_text())["attempt_dir"])
 try:

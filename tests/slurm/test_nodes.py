@@ -13,6 +13,7 @@ import pytest
 
 from analysis.machines import RunNodes, slow_nodes
 
+from .. import guarded
 from ..job.run_bench import ROOT
 from ..programs import executable
 
@@ -147,7 +148,7 @@ def test_all_nodes_leave_at_once_when_the_first_has_nothing_to_train(ranks):
 
 @pytest.fixture
 def served(run):
-    one = run(steps=6, options=OPTIONS)
+    one = run(steps=6, options=(*OPTIONS, "private_nodes=true"))
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 1}
     one.spread_beside_a_server(gpus=1, patience_s=30)
     return one
@@ -169,6 +170,11 @@ def test_a_trainer_and_the_server_on_the_other_node_are_requeued_and_resume(serv
     after, trainer = (served.read("attempts", "2", f"{who}.json") for who in ("server", "trainer"))
     assert after["pid"] != before["pid"] and after["CUDA_VISIBLE_DEVICES"] == trainer["CUDA_VISIBLE_DEVICES"] == "0"
     assert (after["ROLLOUTBENCH_SHARE"], trainer["WORLD_SIZE"]) == (None, None), "each has its node"
+    # The secret is the life's, goes from node to node in a private file, and is in no file afterwards.
+    secrets = [one["ROLLOUTBENCH_SERVER_SECRET"] for one in (before, after)]
+    assert trainer["ROLLOUTBENCH_SERVER_SECRET"] == secrets[1] != secrets[0] and len(secrets[1]) > 40
+    shown = [path for secret in secrets for path in guarded.files_with(served.folder, secret)]
+    assert {path.name for path in shown} == {"server.json", "trainer.json"}, "the stand-ins' own"
     served.wait(lambda: not served.processes())
 
 
