@@ -13,7 +13,7 @@ import yaml
 
 from tests.patience import run as run_patiently
 from tests.trainers.command.script_bench import CONSOLES, FORMATS, program
-from trainers.command.driver import keep
+from trainers.command.driver import keep, prepared
 from workflow.cli import main
 from workflow.config.plan import load_plan
 from workflow.slurm.site import read_site
@@ -172,6 +172,21 @@ def test_of_a_value_variables_are_expanded_where_the_script_runs_and_nothing_els
     assert out == 'out=/s/me/on-the-node/`id`/$(id)/${trainer.name}/"$5"; id/vllm-s0'
 
 
+def test_a_variable_in_the_environment_is_expanded_on_the_node(ab, tmp_path, monkeypatch):
+    assert (
+        ab("--vary", "e=vllm,sglang", "--set", "OUT=/s/$USER/${LATER}$NONE/{run}", script="python3 t.py e=vllm\n")[0]
+        == 0
+    )
+    plan = load_plan(yaml.safe_load(Path("run-ab.yaml").read_text()))
+    spec, run = plan.runs["vllm-s0"].spec, tmp_path / plan.folder / "runs" / "vllm-s0"
+    assert spec["trainer_args"]["environment"] == {"OUT": "/s/$USER/${LATER}$NONE/vllm-s0"}
+    keep(spec, run)
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.setenv("LATER", "node")
+    (run / "attempts" / "1").mkdir(parents=True)
+    assert prepared(spec, run / "attempts" / "1")[2]["OUT"] == "/s/me/node/vllm-s0"
+
+
 def test_what_somebody_has_edited_is_kept(ab):
     arguments = ("--vary", "engine=vllm,sglang", "--partition", "a100")
     assert ab(*arguments, script=SBATCH)[0] == 0
@@ -191,6 +206,8 @@ def test_what_somebody_has_edited_is_kept(ab):
     assert "kept run-ab.yaml" in said and "6 runs, in this order" in said, "the runs are those of the file"
     profile.unlink()
     assert "wrote profiles/run-ab/config.yaml" in ab(*arguments)[1] and profile.read_text() == written[0]
+    flags = ("--vary", "rollout.name=vllm,sglang", "--partition", "a100", "--save", "other.yaml")
+    assert "no #SBATCH line has --time" in ab(*flags, script=SCRIPT, name="plain.sh")[1]
     # A script that requests more is written into a file that nobody has edited.
     Path("run.sh").write_text(SBATCH.replace("08:00:00", "09:00:00"))
     assert ab(*arguments)[0] == 0 and "runtime: 540" in profile.read_text()

@@ -127,7 +127,7 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     assert all(len(line) <= 120 for run_id, line in rows.items() if run_id)
 
     planned = mine.type("plan", "mine.yaml", "--profile", str(ROOT / "profiles" / "slurm"))
-    told = {line.split()[0]: " ".join(line.split()[5:]) for line in planned.split("\n\n")[0].splitlines()}
+    told = {line.split()[0]: " ".join(line.split()[5:]) for line in planned.split("\n\n")[1].splitlines()}
     assert told["transformers-s0"].endswith("skip: finished")
     assert told["vllm-s1"].endswith(f"attach: Slurm job {running.job_id()}, running")
     assert told["vllm-s0"].endswith(f"attach: Slurm job {requeued.job_id()}, requeued")
