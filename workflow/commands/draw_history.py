@@ -14,6 +14,7 @@ from analysis.history.series import LEAST_POINTS, SPEED, Series, history_file, s
 from common.errors import UserError
 from common.files import write_text_at
 from common.messages import join_first, unknown_name
+from common.shown import shown
 from common.verdicts import count_of
 
 SLOWER = 3
@@ -30,21 +31,21 @@ def history(args: argparse.Namespace) -> None:
     arms = list(dict.fromkeys(one.arm for one in series))
     if args.arm and args.arm not in arms:
         raise UserError(unknown_name("arm", args.arm, arms))
-    shown = [one for one in series if args.arm in (None, one.arm)]
-    notes = _notes(experiments, skipped, shown)
-    for line in _first_lines([sentence(one) for one in shown]):
+    drawn = [one for one in series if args.arm in (None, one.arm)]
+    notes = _notes(experiments, skipped, drawn)
+    for line in _first_lines([sentence(one) for one in drawn]):
         print(shown(line))
     for note in notes:
         print(f"note: {shown(note)}", file=sys.stderr)
     sys.stdout.flush()
-    text = json.dumps(history_file(shown, notes), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(history_file(drawn, notes), indent=1, ensure_ascii=False, allow_nan=False)
     write_text_at(args.to / "history.json", f"{text}\n", OTHER_PLACE)
     # Loading Altair takes a second: the answer is printed first.
     from analysis.history.history_page import history_page
 
-    write_text_at(args.to / "history.html", history_page(shown, notes), OTHER_PLACE)
+    write_text_at(args.to / "history.html", history_page(drawn, notes), OTHER_PLACE)
     print(f"history: {args.to / 'history.html'}", flush=True)
-    if limit is not None and _is_slower([one for one in shown if one.quantity == SPEED], limit):
+    if limit is not None and _is_slower([one for one in drawn if one.quantity == SPEED], limit):
         sys.exit(SLOWER)
 
 
