@@ -35,7 +35,7 @@ from workflow.launch_scripts.script import Script, ShellCommand, training_comman
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
 from workflow.slurm.sbatch import gpus_of_gres, keys_of, options_of_script, train_keys
-from workflow.slurm.site import filled_profile, start_command
+from workflow.slurm.site import filled_profile, read_site, start_command
 
 MARK = "# Written by rolloutbench ab"
 _VARY = "--vary "
@@ -94,7 +94,7 @@ def ab(args: argparse.Namespace) -> None:
     doubts += _requests_left_out(left) if on_slurm else []
     if has_slurm and not on_slurm:
         doubts.append("the runs start on this machine, as no #SBATCH line names a partition; --partition NAME submits")
-    if on_slurm and "runtime" not in request:
+    if on_slurm and not read_site(profile).runtime_min:
         doubts.append(
             f"no #SBATCH line has --time, and no job starts without: write runtime into {profile}/config.yaml"
         )

@@ -204,7 +204,7 @@ def _is_value(place: Occurrence, raw: str, words: Sequence[Word] | None, is_last
             return True, _taken_for_one(place, raw) if re.search(r"[*?]", words[0].text) else ""
         if not words and is_last:
             return False, ""
-        raise _several(place, raw, f"is {len(words) or 'no'} word{'s' * (len(words) != 1)}")
+        raise _several(place, raw, f"is {len(words)} words" if words else "is no word")
     if _ALL.search(raw):
         raise _several(place, raw, "may be several words or none")
     return True, _taken_for_one(place, raw)
