@@ -142,6 +142,8 @@ def test_a_value_that_is_not_known_is_replaced_with_a_doubt():
         ("E=x\nshow t out=/s/$E-$(one) b\n", "out={value}/new", "<t><out=/s/x-one-0/new><b>"),
         ("E=x\nshow t --out \"/s $E\" b\n", "out={value}/a b", "<t><--out></s x/a b><b>"),
         ('E=x\nenv printf "<%s>" t "out=/s $E" b\n', "out={value}/new", "<t><out=/s x/new><b>"),
+        ("show t out=/s/$E b\n", "out={value}_new", "<t><out=/s/vllm_new><b>"),
+        ('show t --out "$E" b\n', "out={value}_new", "<t><--out><vllm_new><b>"),
         ("OUT=/s/$(one)\nshow $OUT\n", "OUT={value}/new", "</s/one-0/new>"),
         ("ARGS='a=1 out=/s b=1'\nshow $ARGS\n", "out={value}/new", "<a=1><out=/s/new><b=1>"),
         ("E=x\nshow a=1\n", "a=$E/${E}/${e.f}", "<a=x/x/${e.f}>"),
@@ -158,6 +160,7 @@ def test_a_value_keeps_what_it_means_in_the_script(script, word, prints, tmp_pat
         ("python train.py\n", "a={value}/x", "a is not in the script"),
         ("python train.py a=1\n", "a=x/{value}", "stands at the beginning only"),
         ("A=(1 2)\npython train.py $A\n", "A={value}/x", "line 1: A has no single value there"),
+        ("A='--a 1 --out $E'\npython train.py $A\n", "out={value}_x", "line 1: put braces around the variable"),
     ],
 )
 def test_the_scripts_own_value_needs_one(script, word, told):

@@ -165,7 +165,13 @@ def _edit(place: Occurrence, value: str) -> Edit:
         return Edit(place.start, place.end, f"{place.name}{place.separator}{_as_word(place, value)}")
     if not place.has_value or place.text.partition("=")[2].startswith("("):
         raise UserError(f"line {place.line}: {place.name} has no single value there, which {OWN_VALUE} stands for")
-    return Edit(place.end, place.end, _as_word(place, rest) if (rest := value.removeprefix(OWN_VALUE)) else "")
+    more = value.removeprefix(OWN_VALUE)
+    if re.search(r"\$\w+$", place.text) and re.match(r"\w", more):
+        # `_new` behind `$USER` would make it another variable.
+        if place.in_text:
+            raise UserError(f"line {place.line}: put braces around the variable at the end of {place.text[:60]}")
+        return Edit(place.end, place.end, f"''{_quoted(more)}")
+    return Edit(place.end, place.end, _as_word(place, more) if more else "")
 
 
 def _as_word(place: Occurrence, value: str) -> str:
