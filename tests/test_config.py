@@ -1,9 +1,11 @@
 """The configuration: what is accepted, and what each mistake is told."""
 
 import copy
+from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
 from common.dotted import nested_settings
 from common.errors import UserError
@@ -15,7 +17,7 @@ from trainers.reward_settings import Reward
 from workflow.cli import main
 from workflow.config.model import Config
 from workflow.config.plan import load_plan
-from workflow.config.reading import parse_config, parse_overrides, read_yaml
+from workflow.config.reading import NO_LONGER_USED, parse_config, parse_overrides, read_yaml
 
 from .two_arms import two_arms
 
@@ -82,40 +84,21 @@ def test_a_mistake_is_told_in_one_message(raw, path, value, says):
     assert says in str(caught.value) and str(caught.value).count("\n  - ") <= 1
 
 
-def explaining(**chains):
-    """Two arms that train, the baseline transformers, with replays of their engines."""
-    raw = two_arms()
-    for engine in ("transformers", "vllm"):
-        options = {"lengths": {"mean": 5}}
-        alone = {"trainer": "replay", "engine": engine, "stack": f"trl-{engine}-cpu", "options": options}
-        raw["arms"] |= {f"{engine}-alone": alone}
-    raw["arms"]["vllm-4"] = {**alone, "options": {**options, "engine": {"max_num_seqs": 4}}}
-    return raw | {"report": {"explain": chains}}
-
-
-def test_what_explains_a_ratio_is_in_the_plan_and_in_no_run():
-    chain = ["transformers-alone", "vllm-4", "vllm-alone"]
-    with_it, without = parse_config(explaining(vllm=chain)), parse_config(explaining())
-    assert with_it.report.as_json()["explain"] == {"vllm": chain}
-    # A plan without it is what it was before there was such a key.
-    assert set(without.report.as_json()) == {"price_per_gpu_hour", "currency", "to_steps"}
-
-
-@pytest.mark.parametrize(
-    ("arm", "chain", "says"),
-    [
-        (
-            "transformers",
-            ["transformers-alone", "vllm-alone"],
-            "must be an arm that trains and differs from the baseline",
-        ),
-        ("vllm", ["vllm-4", "vllm-alone"], "vllm-4 has engine vllm and transformers has transformers"),
-    ],
-)
-def test_what_cannot_explain_a_ratio_is_refused(arm, chain, says):
-    with pytest.raises(UserError) as caught:
-        parse_config(explaining(**{arm: chain}))
-    assert says in str(caught.value)
+def test_a_key_that_is_no_longer_used_is_named_once_and_ignored(raw, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("new.yaml").write_text(yaml.safe_dump(raw))
+    Path("old.yaml").write_text(yaml.safe_dump(raw | {"report": {"explain": {"vllm": ["a", "b"]}, "to_steps": 9}}))
+    assert main(["plan", "new.yaml"]) == 0
+    new = capsys.readouterr()
+    assert main(["plan", "old.yaml"]) == 0
+    old = capsys.readouterr()
+    assert new.out == old.out and "no longer used" not in new.err
+    assert [line for line in old.err.splitlines() if "explain" in line] == [
+        f"report.explain is no longer used: {NO_LONGER_USED['report.explain']}"
+    ]
+    plans = [load_plan(read_yaml(Path(name))) for name in ("new.yaml", "old.yaml")]
+    assert [run.fingerprint for run in plans[0].runs.values()] == [run.fingerprint for run in plans[1].runs.values()]
+    assert plans[1].config.report.as_json() == {"price_per_gpu_hour": None, "currency": "USD", "to_steps": 9}
 
 
 def test_all_mistakes_are_listed_at_once(raw):

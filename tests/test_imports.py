@@ -279,6 +279,16 @@ def planned_file(name):
     return load_plan(yaml.safe_load(Path(name).read_text())).imports["vllm-s0"]
 
 
+def test_a_key_that_is_no_longer_used_is_named_once_by_snakemake_and_its_rules(two_logs):
+    raw = yaml.safe_load((two_logs / "logs.yaml").read_text())
+    (two_logs / "logs.yaml").write_text(yaml.safe_dump(raw | {"report": {"explain": {"sglang": ["a", "b"]}}}))
+    done = snakemake(two_logs, "--until", "plan")
+    assert done.returncode == 0, done.stderr
+    logged = "".join(log.read_text() for log in two_logs.glob("results/logs/logs/*"))
+    assert (done.stderr + logged).count("report.explain is no longer used: ") == 1
+    assert "explain" not in json.loads((two_logs / "results/logs/plan.json").read_text())["report"]
+
+
 @pytest.mark.full("whole workflows")
 def test_a_log_that_was_replaced_is_read_again_whatever_its_date(two_logs):
     """`rsync -a` and `mv` keep a file's date: the right log may be older than the import of the wrong one."""

@@ -14,7 +14,6 @@ from analysis.cost import cost_table
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import Comparable, comparable
 from analysis.estimates.estimate_table import estimate_table
-from analysis.estimates.explained import explained_table
 from analysis.estimates.gate import gate_table
 from analysis.estimates.noise import noise_table, repetition_of
 from analysis.estimates.ranking import ranking_lines, ranking_table
@@ -220,7 +219,6 @@ def _rest(
         "samples": completions,
         "phase_speedups": phase_speedups(wide, plan, trees, divisible.refused),
         "settings": settings_table([one for some in settings.values() for one in some], plan),
-        "explained": explained_table(wide, runs, plan, divisible, answered["estimates"]),
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])
     found = suggestions(tables["stragglers"], tables["waterfall"], wide, before)

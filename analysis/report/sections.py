@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from analysis.estimates.gate import LABELS
-from analysis.estimates.parts import ENGINE, LENGTHS, RAW, REST, SYNC
 from analysis.estimates.ranking import ranking_lines
-from analysis.factors import at
 from analysis.logged_rewards import SINGLE_REWARD
 from analysis.report.cells import (
     MINUS,
@@ -27,7 +25,6 @@ from analysis.report.cells import (
     times,
 )
 from analysis.report.content import Content
-from analysis.report.timing_tables import VERDICT_LABELS
 from analysis.roofline.step_floors import floor_lines
 
 
@@ -54,7 +51,6 @@ def sections(content: Content) -> list[ReportSection]:
     floors = tuple(floor_lines(content.tables["steps"], content.runs))
     every = [
         ReportSection("ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranked),
-        ReportSection("explained", "What the ratio is made of", explained_block(content), (), explained_lines(content)),
         ReportSection("stragglers", "What the step waits for", stragglers_block(content), (), floors),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), under_gate),
         ReportSection("rewards", "What was rewarded", rewards, under_rewards),
@@ -82,43 +78,6 @@ def ranking_block(content: Content) -> Table:
         "first, about one is called slower by chance. More seeds resolve more."
     )
     return frame_table(content, "ranking", columns, "Settings ranked by seconds of a step", note=note)
-
-
-PART_LABELS = {ENGINE: "engine", LENGTHS: "lengths", SYNC: "weight sync", REST: "rest"}
-
-
-def explained_block(content: Content) -> Table:
-    """Each explained arm's raw ratio, and the factors that multiply to it."""
-    columns = (
-        text_column("label", "factor"),
-        Column("value", "of the step", times),
-        *interval_columns(times),
-        text_column("verdict", "verdict", VERDICT_LABELS),
-        Column("share", "share of the ratio", percent),
-        Column("phase_ratio", "of its own phase", times),
-        Column("replay_pairs", "replays paired", _positive_count),
-        text_column("estimator", "from"),
-        text_column("why", "why not"),
-    )
-    note = (
-        "Engine, lengths, weight sync and rest multiply to raw. Of its own phase: the ratio without the other phases. "
-        "Share: of the logarithm of raw; a negative share works against the ratio. A factor without data is part of "
-        "the rest."
-    )
-    return frame_table(content, "explained", columns, "The raw ratio as a product", corner="arms", note=note)
-
-
-def explained_lines(content: Content) -> tuple[str, ...]:
-    """Each product as one sentence."""
-    lines = []
-    for (factors, arm), rows in content.tables["explained"].groupby(["factors", "arm"], sort=False):
-        value = dict(zip(rows["part"], rows["value"], strict=True))
-        known = [f"{label} {times(value[part]).text}" for part, label in PART_LABELS.items() if value.get(part, 0) > 0]
-        unknown = [label for part, label in PART_LABELS.items() if not value.get(part, 0) > 0]
-        missing = f" ({' and '.join(unknown)}: unknown)" if unknown else ""
-        product = f"raw {times(value[RAW]).text} = {' · '.join(known)}{missing}"
-        lines.append(f"{arm} vs {content.plan.baseline}{at(str(factors))}: {product}.")
-    return tuple(lines)
 
 
 # The heads of the stragglers table that need an explanation.

@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from common.messages import did_you_mean, short_repr
 from common.published import as_number, check_option_name, check_published, check_variable
 from common.verdicts import FIRST_LOOK
-from trainers.registry import brings_work, trainer_named
+from trainers.registry import brings_work
 from trainers.section import CURRENCY_PATTERN, Count, Environment, Name, Number, Options, PositiveInt, Section, Seed
 from trainers.workload import TrainedArm, Workload
 from workflow.config.imports import Import, ImportField, may_hold_several_runs, normalize_import, sources_of
@@ -70,15 +70,12 @@ class Report(Section):
     """The price's currency, as three letters."""
     to_steps: PositiveInt | None = None
     """Also report the GPU-hours of this many training steps, and with a price their cost; null: only those used."""
-    explain: dict[Name, Annotated[tuple[Name, ...], Field(min_length=2)]] = {}
-    """Arms whose raw ratio is explained, each with its replays in order: first one with the baseline's engine, then
-    optional others, last one with the arm's own engine (`sglang: [vllm-alone, sglang-alone]`)."""
     cpu_memory_gb_s: Annotated[Number, Field(gt=0)] | None = None
     """The machine's measured memory bandwidth in GB/s, for the decode floor of runs without a GPU; null: no floor."""
 
     def as_json(self) -> dict[str, Any]:
-        """The content for plan.json; newer settings are included only if set, so that old plans do not change."""
-        return self.model_dump(mode="json", exclude={n for n in ("explain", "cpu_memory_gb_s") if not getattr(self, n)})
+        """The content for plan.json; a newer setting is included only if set, so that old plans do not change."""
+        return self.model_dump(mode="json", exclude=set() if self.cpu_memory_gb_s else {"cpu_memory_gb_s"})
 
 
 class Until(Section):
@@ -204,31 +201,6 @@ class Config(Section):
                     "counts once, so give each its own source, or remove one"
                 )
             seen[identity] = where, source
-        return self
-
-    @model_validator(mode="after")
-    def _replays_explain_trainings(self) -> Config:
-        for name, chain in self.report.explain.items():
-            where = f"report.explain.{name}"
-            trained = [arm for arm, settings in self.arms.items() if trainer_named(settings.trainer).trains]
-            if name not in trained or self.baseline not in trained or name == self.baseline:
-                raise ValueError(
-                    f"{where}: must be an arm that trains and differs from the baseline, which must train too (the "
-                    f"baseline is {self.baseline}; arms that train: {', '.join(trained) or 'none'})"
-                )
-            replays = [arm for arm in self.arms if arm not in trained]
-            if wrong := [arm for arm in chain if arm not in replays or chain.count(arm) > 1]:
-                raise ValueError(
-                    f"{where} must list different arms of trainer replay: {', '.join(replays) or 'there is none'} (got "
-                    f"{wrong[0]!r}){did_you_mean(wrong[0], replays)}"
-                )
-            for end, replay in ((self.baseline, chain[0]), (name, chain[-1])):
-                if self.arms[end].engine != self.arms[replay].engine:
-                    raise ValueError(
-                        f"{where}: the list must begin with a replay of the baseline's engine and end with one of the "
-                        f"arm's, but {replay} has engine {self.arms[replay].engine} and {end} has "
-                        f"{self.arms[end].engine}"
-                    )
         return self
 
     @model_validator(mode="after")

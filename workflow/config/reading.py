@@ -10,13 +10,17 @@ import yaml
 from pydantic import ValidationError
 
 from common.errors import UserError
-from common.messages import did_you_mean, short_repr, yaml_repr
+from common.messages import did_you_mean, print_message, short_repr, yaml_repr
 from trainers.reward_settings import KINDS_OF_REWARD
 from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import SEEDS_LISTED, SEEDS_UNTIL, Config
 
 # The tags of unions, which are no keys, and the sections that they stand for.
 _TAGS = {**KINDS_OF_REWARD, SEEDS_UNTIL: "Until", SEEDS_LISTED: ""}
+NO_LONGER_USED = {
+    "report.explain": "the report compares replays with each other, below the trainings' verdicts (docs/replay.md)",
+}
+"""Keys of earlier releases (section.key), and what to use instead. They are named once and ignored."""
 
 
 def parse_overrides(overrides: Any, where: str = "") -> Any:
@@ -92,8 +96,20 @@ def _yaml_problem(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def without_old_keys(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration without the keys that are no longer used; each is named in one line."""
+    for path, instead in NO_LONGER_USED.items():
+        section, key = path.split(".")
+        written = raw.get(section)
+        if isinstance(written, Mapping) and key in written:
+            print_message(f"{path} is no longer used: {instead}")
+            raw = {**raw, section: {name: value for name, value in written.items() if name != key}}
+    return raw
+
+
 def parse_config(raw: Mapping[str, Any]) -> Config:
     """Validates a configuration from YAML; UserError lists all its errors."""
+    raw = without_old_keys(raw)
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
