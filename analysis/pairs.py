@@ -124,7 +124,7 @@ def _unpaired_verdicts(
         paired_s = mean_of(pairs[f"{PHASE}step_{side}"], pair_weights(pairs))
         if abs(own_s - paired_s) > OTHER_STEPS_SHARE * paired_s:
             text = (
-                f"{arm}{here}: its tables (phases, waterfall, GPU-hours used) are over its own "
+                f"{arm}{here}: its tables (phases, GPU-hours used) are over its own "
                 f"{count_of(steps, 'counted step')}, {own_s:.1f} s on average; {paired} of them are "
                 f"paired with {other}'s, {paired_s:.1f} s on average. Do not compare these tables with {other}'s: they "
                 "are of other steps"

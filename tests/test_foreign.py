@@ -57,12 +57,7 @@ def test_a_nemo_rl_table_against_a_verl_console_in_one_report(tmp_path, monkeypa
     for arm, mean in (("verl", 18.2), ("nemo", 20.5)):
         own = found.tables["phases"][found.tables["phases"]["arm"] == arm]["own_mean_s"]
         assert own.sum() == pytest.approx(mean), "own times and the residual are the step"
-        parts = found.tables["waterfall"][found.tables["waterfall"]["arm"] == arm].set_index("part")["seconds"]
-        assert parts.sum() == pytest.approx(mean)
-        assert parts["generation"] == pytest.approx({"verl": 12.5, "nemo": 12.5}[arm])
-    assert found.tables["waterfall"][found.tables["waterfall"]["arm"] == "nemo"]["part"].tolist() == [
-        "generation", "weight_sync", "loss+backward", "residual"
-    ]  # fmt: skip
+    assert set(nemo["category"]) == {"generation", "weight sync", "loss+backward", "residual"}
     other = "nemo" if first == "verl" else "verl"
     (row,) = found.tables["comparison"].to_dict("records")
     assert (row["arm"], row["paired_steps"]) == (other, 2)
@@ -85,7 +80,6 @@ def test_a_category_is_that_of_the_arms_own_table(tmp_path, monkeypatch):
         "nemo": "rewards",
         "verl": "generation",
     }
-    assert "generation" not in set(found.tables["waterfall"][found.tables["waterfall"]["arm"] == "nemo"]["part"])
 
 
 def test_lengths_beside_the_sum_are_compared_as_a_trainers_own(tmp_path, monkeypatch):

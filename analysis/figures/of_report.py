@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from analysis.figures.bars import phase_bars, waterfall_figure
+from analysis.figures.bars import phase_bars
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import length_figure, over_steps, reward_figures
 from analysis.figures.ratios import estimates_figure, paired_figure
@@ -24,7 +24,6 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
         return []
     made = [
         estimates_figure(estimates, plan, tables["noise"]),
-        waterfall_figure(tables["waterfall"]),
         phase_bars(category_table(tables["phases"], "step")),
     ]
     # One step needs no figure over the steps.

@@ -172,7 +172,7 @@ def _lines(frame: pd.DataFrame, plan: PlanRead, y: Callable[[str], Any], band: b
 
 
 def length_figure(wide: pd.DataFrame, plan: PlanRead, counts: pd.DataFrame) -> Figure | None:
-    """Distribution of response lengths by arm (`ReducedLengths.counts`), or their mean over the steps without any."""
+    """Distribution of response lengths by arm (`length_counts`), or their mean over the steps without any."""
     frame, title = length_histogram(counts), "How long the responses are"
     if frame.empty:
         column, what = (MEAN, "mean") if MEAN in wide else (LONGEST, "longest")
@@ -299,7 +299,7 @@ def _counted_first(frame: pd.DataFrame, point: list[str]) -> pd.DataFrame:
 
 
 def length_histogram(lengths: pd.DataFrame) -> pd.DataFrame:
-    """Share of an arm's responses by length (`ReducedLengths.counts`), in bins that all arms share.
+    """Share of an arm's responses by length (`length_counts`), in bins that all arms share.
 
     Columns: arm, start, end, share.
     """

@@ -119,8 +119,8 @@ def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterat
         yield Verdict("warning", "timings-missing", text)
     if not any(phase.category == "generation" for phase in tree.phases):
         text = (
-            f"{run_id}: its table gives no phase the category generation, so it has no roofline, and the waterfall "
-            "shows no generation. Add a column category (docs/import.md)"
+            f"{run_id}: its table gives no phase the category generation, so it has no roofline, and the figure of "
+            "phases shows no generation. Add a column category (docs/import.md)"
         )
         yield Verdict("note", "no-generation-phase", text)
 

@@ -33,8 +33,8 @@ OPTIONAL_TABLES = ("ranking",)
 _FORMULA, _NUMBER = r"^[=@+\-\t\r\n]", r"^[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 IN_JSON = (
-    *("estimates", "comparison", "phases", "sums", "phase_speedups", "waterfall", "stragglers", "gate", "rewards"),
-    *("noise", "cost", "suggestions", "runs"),
+    *("estimates", "comparison", "phases", "sums", "phase_speedups", "gate", "rewards", "noise", "cost"),
+    "runs",
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,15 +39,12 @@ from analysis.machines import (
     with_nodes,
 )
 from analysis.pairs import comparison_table, phase_speedups
-from analysis.phases import category_table, phase_table, phase_verdicts, sums_table
+from analysis.phases import phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
 from analysis.roofline.step_floors import with_floors
-from analysis.roofline.waterfall import waterfall_table
-from analysis.runs import Run, read_runs
-from analysis.stragglers import ReducedLengths, counted_lengths, straggler_table
-from analysis.suggestions import Suggestion, suggestions
+from analysis.runs import Run, length_counts, read_runs
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import verdict_table, with_engines_alone
 from common.contracts import VerdictFile
@@ -95,7 +92,7 @@ class Content:
 
     @property
     def lengths(self) -> pd.DataFrame:
-        """How many responses of the counted steps have a length (`ReducedLengths.counts`)."""
+        """How many responses of the counted steps have a length (`length_counts`)."""
         return self._rest.lengths
 
     @property
@@ -178,7 +175,7 @@ def read_content(
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
         answered = [*read, *refusals, *disagreements, *paired, *slow_node_verdicts(nodes)]
-        return _rest(plan, runs, trees, tables, divisible, of_floors, before, answered)
+        return _rest(plan, runs, trees, tables, divisible, of_floors, answered)
 
     return Content(plan, runs, trees, with_engines_alone(arm_verdicts, plan), read, before, rest)
 
@@ -190,14 +187,13 @@ def _rest(
     answered: dict[str, pd.DataFrame],
     divisible: Comparable,
     of_floors: Sequence[Verdict],
-    before: Preflight | None,
     verdicts: list[Verdict],
 ) -> Rest:
     """All tables and verdicts, from those of the answer."""
     wide = answered["steps"]
     of_arm = {arm: list(dict.fromkeys(r.tree for r in runs if r.arm == arm)) for arm in plan.arms}
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
-    lengths = counted_lengths(runs, wide)
+    lengths = length_counts(runs, wide)
     completions, without = read_samples(runs)
     verdicts = [*verdicts, *phase_verdicts(phases), *without, *of_floors]
     verdicts += _run_verdicts(runs, plan, wide, lengths)
@@ -213,17 +209,13 @@ def _rest(
         "estimates": answered["estimates"],
         "noise": noise_table(wide, plan, divisible),
         "comparison": answered["comparison"],
-        "waterfall": waterfall_table(wide, category_table(phases, "step")),
-        "stragglers": straggler_table(wide, runs, plan, lengths.by_step),
         "gate": answered["gate"],
         "samples": completions,
         "phase_speedups": phase_speedups(wide, plan, trees, divisible.refused),
         "settings": settings_table([one for some in settings.values() for one in some], plan),
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])
-    found = suggestions(tables["stragglers"], tables["waterfall"], wide, before)
-    tables["suggestions"] = pd.DataFrame(found, columns=[field.name for field in fields(Suggestion)])
-    return Rest(tables, lengths.counts, settings, worst_first(verdicts))
+    return Rest(tables, lengths, settings, worst_first(verdicts))
 
 
 def _verdicts_of(
@@ -247,7 +239,7 @@ def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str
     }
 
 
-def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: ReducedLengths) -> Iterator[Verdict]:
+def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
     """The verdicts about the runs, their machines and their settings."""
     yield from replay_verdicts(wide, runs, plan)
     yield from fairness_verdicts(runs, plan)
@@ -258,7 +250,7 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
     yield from busy_machine_verdicts(runs, wide)
     yield from reward_verdicts(wide, runs)
     yield from _missing_arms(runs, plan)
-    if runs and lengths.counts.empty:
+    if runs and lengths.empty:
         yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")
 
 

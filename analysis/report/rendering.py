@@ -14,13 +14,13 @@ from markupsafe import Markup
 
 from analysis.fairness import installed_settings
 from analysis.figures.drawing import HATCH, HATCHED
-from analysis.report.cells import Table, significant
+from analysis.report.cells import Table
 from analysis.report.content import Content
 from analysis.report.provenance import analysed_by, inputs_lines, runs_block
 from analysis.report.sample_completions import STAGES, shown_samples
 from analysis.report.sections import sections
 from analysis.report.timing_tables import comparison_block, estimates_block, phase_blocks, speedup_blocks, sums_blocks
-from analysis.runs import rows_of
+from analysis.roofline.step_floors import floor_lines
 from analysis.verdict.verdict_block import (
     SYMBOLS,
     escaped,
@@ -38,7 +38,7 @@ TALL = 1000
 # With more settings, only the files list the equal ones: tables/settings and tables/environment.
 MOST_SETTINGS = 1000
 # What the Markdown has at most of each kind; the page and tables/ have all.
-MAX_BLOCKS, MAX_ROWS, MAX_SUGGESTIONS = 4, 24, 5
+MAX_BLOCKS, MAX_ROWS = 4, 24
 
 # What the preflight writes of a setting that every arm has (workflow/preflight/comparison.py).
 SHARED = " in all arms"
@@ -67,10 +67,6 @@ def html_page(content: Content) -> str:
         sample_prompts=sample_prompts,
         samples_note=samples_note,
         comparison=comparison_block(content),
-        next_things=[
-            (r.text, r.quantity, r.source, significant(r.value).at("suggestions", r.Index, "value"))
-            for r in rows_of(content.tables["suggestions"])
-        ],
         ledger_tables=ledger_tables(content.preflight),
         runs_block=runs_block(content.tables["runs"]),
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
@@ -95,7 +91,6 @@ def markdown(content: Content) -> str:
         "report.md.j2",
         content,
         notes=sum(v.level == "note" for v in content.verdicts),
-        suggestions=list(content.tables["suggestions"]["text"].head(MAX_SUGGESTIONS)),
         most_blocks=MAX_BLOCKS,
         most_rows=MAX_ROWS,
         verdict_markdown=verdict_markdown,
@@ -120,6 +115,7 @@ def _rendered(template: str, content: Content, **more: Any) -> str:
         phase_blocks=phase_blocks(content),
         sums_blocks=sums_blocks(content),
         speedup_blocks=speedup_blocks(content),
+        floors=floor_lines(content.tables["steps"], content.runs),
         sections=sections(content),
         ledger_summary=ledger_summary(content.preflight) if content.preflight else "",
         count_of=count_of,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from analysis.estimates.gate import LABELS
 from analysis.estimates.ranking import ranking_lines
@@ -18,14 +18,12 @@ from analysis.report.cells import (
     in_full,
     interval_columns,
     number,
-    percent,
     significant,
     step_seconds,
     text_column,
     times,
 )
 from analysis.report.content import Content
-from analysis.roofline.step_floors import floor_lines
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,8 @@ def sections(content: Content) -> list[ReportSection]:
     rewards = rewards_block(content)
     under_gate, under_rewards = ((), reward_figures) if rewards.rows else (reward_figures, ())
     ranked = tuple(ranking_lines(content.tables["ranking"]))
-    floors = tuple(floor_lines(content.tables["steps"], content.runs))
     every = [
         ReportSection("ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranked),
-        ReportSection("stragglers", "What the step waits for", stragglers_block(content), (), floors),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), under_gate),
         ReportSection("rewards", "What was rewarded", rewards, under_rewards),
         ReportSection("cost", "What it costs", cost_block(content)),
@@ -78,37 +74,6 @@ def ranking_block(content: Content) -> Table:
         "first, about one is called slower by chance. More seeds resolve more."
     )
     return frame_table(content, "ranking", columns, "Settings ranked by seconds of a step", note=note)
-
-
-# The heads of the stragglers table that need an explanation.
-STRAGGLER_HEADS = {
-    "longest / mean": "Longest / mean: sums over the steps.",
-    "length bubble": "Length bubble, 1 − mean / longest: the share of the batch's places that wait for the longest.",
-    "tail": "Tail: decode iterations in which at most a tenth of the responses still runs.",
-    "Amdahl's ceiling": "Ceiling, 1 / (1 − generation's share): the speed-up by an engine that takes no time.",
-    "decode floor, s": "Floor: the least time that the GPUs' data sheet allows.",
-    "efficiency": "Efficiency: floor over generation.",
-}
-
-
-def stragglers_block(content: Content) -> Table:
-    """How long the longest responses delay a step, how far generation is from its floor, and Amdahl's ceiling."""
-    columns = (
-        Column("steps", "steps", count),
-        Column("mean_length", "mean response, tokens", lambda tokens: number(tokens, 1)),
-        Column("max_length", "longest response", lambda tokens: number(tokens, 1)),
-        Column("straggler_ratio", "longest / mean", lambda ratio: number(ratio, 3)),
-        Column("length_bubble", "length bubble", percent),
-        Column("tail_share", "tail", percent),
-        Column("generation_share", "generation's share", percent),
-        Column("amdahl_ceiling", "Amdahl's ceiling", times),
-        Column("generation_s", "generation, own s", step_seconds),
-        Column("floor_s", "decode floor, s", step_seconds),
-        Column("efficiency", "efficiency", percent),
-    )
-    table = frame_table(content, "stragglers", columns, "Stragglers, ceiling and efficiency of each arm")
-    meanings = [meaning for head, meaning in STRAGGLER_HEADS.items() if head in table.heads]
-    return replace(table, note=" ".join([*meanings, "Columns without data are left out."]))
 
 
 def gate_block(content: Content) -> Table:

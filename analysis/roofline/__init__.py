@@ -1,1 +1,1 @@
-"""Computes the least time that a GPU needs for a step, and the waterfall from the step down to it."""
+"""Computes the least time that a GPU needs for a step's responses, and how near generation is to it."""

@@ -8,7 +8,7 @@ Everything here is an array over steps, and a true lower bound under these assum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -130,38 +130,25 @@ def _where(known: npt.NDArray[np.bool_], longest: Array, total: Array, own: Arra
     return Work(longest, total, own, prompt)
 
 
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """Least seconds of decoding; arrays over steps, NaN where the work is unknown.
-
-    Reads and arithmetic overlap: `floor_s` is the greater of `weight_s` + `kv_s` and `compute_s`.
-    """
-
-    floor_s: Array
-    weight_s: Array
-    kv_s: Array
-    compute_s: Array
-
-
-def decode_floor_s(roof: Roof, work: Work) -> Floor:
+def decode_floor_s(roof: Roof, work: Work) -> Array:
     """The least decode seconds of each step, for any distribution of the responses over the replicas.
 
     The slowest replica needs at least the time of the longest response alone, and at least that of an even split. The
-    greater of the two is the floor.
+    greater of the two is the floor; NaN where the work is unknown.
     """
     longest_positions = work.prompt * work.longest + work.longest * (work.longest + 1) / 2
-    alone = _floor(roof, work.longest, work.longest, longest_positions, longest_positions)
+    alone = _floor_s(roof, work.longest, work.longest, longest_positions, longest_positions)
     # Rounded, because a sum from a mean is off in its last digits, which must not add an iteration.
     iterations = np.fmax(work.longest, np.ceil(np.round(work.total / roof.concurrency, 6)))
     # A group's sequences that run at once may read their prompt together, so its keys are counted once a group.
     read = work.own_positions + work.prompt * work.total / roof.group
     attended = work.own_positions + work.prompt * work.total
-    even = _floor(roof, *(values / roof.replicas for values in (iterations, work.total, read, attended)))
-    binds = even.floor_s > alone.floor_s
-    return Floor(*(np.where(binds, getattr(even, f.name), getattr(alone, f.name)) for f in fields(Floor)))
+    even = _floor_s(roof, *(values / roof.replicas for values in (iterations, work.total, read, attended)))
+    return np.where(even > alone, even, alone)
 
 
-def _floor(roof: Roof, iterations: Array, tokens: Array, read: Array, attended: Array) -> Floor:
-    weight_s, kv_s = iterations * roof.weight_read_s, read * roof.position_read_s
+def _floor_s(roof: Roof, iterations: Array, tokens: Array, read: Array, attended: Array) -> Array:
+    """Reads and arithmetic overlap: the floor is the greater of the two."""
+    reads_s = iterations * roof.weight_read_s + read * roof.position_read_s
     compute_s = tokens * roof.token_compute_s + attended * roof.position_compute_s
-    return Floor(np.maximum(weight_s + kv_s, compute_s), weight_s, kv_s, compute_s)
+    return np.asarray(np.maximum(reads_s, compute_s), dtype=np.float64)

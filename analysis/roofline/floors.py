@@ -12,7 +12,6 @@ import pandas as pd
 
 from analysis.roofline.decode import (
     Array,
-    Floor,
     Roof,
     Work,
     decode_floor_s,
@@ -22,7 +21,7 @@ from analysis.roofline.decode import (
 )
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
-from analysis.wide import OWN, PHASE, numbers_of, threw_away
+from analysis.wide import OWN, numbers_of, threw_away
 from common.gpus import gpu_of
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from trainers.timers.tree import TimerTree
@@ -43,7 +42,7 @@ class Floors:
     """Own seconds of the phases of generation; NaN where none is timed."""
     work: Work
     roof: Roof
-    floor: Floor
+    floor_s: Array
     common_prompt: Array
     """The shortest prompt, from the source that all arms at these factors have."""
     has_roof: Flags
@@ -68,7 +67,7 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
     """The floors of all rows of `wide`, by the formulas of decode.py and the facts of setup.py."""
     setups = {run.run_id: setup_of(run) for run in runs}
     places = _places(wide)
-    generation = category_s(wide, runs, OWN, "generation")
+    generation = generation_s(wide, runs)
     roof, has_roof = _roofs(wide, setups)
     completions, declared = responses_of(wide, setups)
     of_data = _by_run(wide, {run_id: setup.shortest_prompt or 0 for run_id, setup in setups.items()})
@@ -84,19 +83,19 @@ def floors_of(wide: pd.DataFrame, runs: Sequence[Run]) -> Floors:
         work = Work(
             *(np.where(sampled, getattr(by_lengths, f.name), getattr(by_scalars, f.name)) for f in fields(Work))
         )
-        floor = decode_floor_s(roof, work)
+        floor_s = decode_floor_s(roof, work)
     discarded = threw_away(wide)
-    known = has_roof & np.isfinite(floor.floor_s) & (generation > 0) & ~discarded
+    known = has_roof & np.isfinite(floor_s) & (generation > 0) & ~discarded
     allowed = np.maximum(TOLERANCE_S, TOLERANCE_SHARE * generation)
     counted = wide["counted"].to_numpy(bool)
-    exceeds = known & counted & (floor.floor_s > generation + allowed)
+    exceeds = known & counted & (floor_s > generation + allowed)
     arms = wide.groupby(["factors", "arm"], sort=False).ngroup().to_numpy()
     return Floors(
         setups=setups,
         generation_s=generation,
         work=work,
         roof=roof,
-        floor=floor,
+        floor_s=floor_s,
         common_prompt=_common_prompt(wide, known & counted, of_step, of_data),
         has_roof=has_roof,
         from_lengths=sampled,
@@ -123,7 +122,7 @@ def equal_floor_s(wide: pd.DataFrame, found: Floors, baseline: str) -> Array:
         if len(at) and found.has_roof[at].all() and (own[:, at] == own[:, at[:1]]).all():
             theirs[:, rows] = own[:, at[:1]]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return decode_floor_s(Roof(*theirs), replace(found.work, prompt=found.common_prompt)).floor_s
+        return decode_floor_s(Roof(*theirs), replace(found.work, prompt=found.common_prompt))
 
 
 def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: Array) -> Array:
@@ -138,25 +137,18 @@ def _common_prompt(wide: pd.DataFrame, floored: Flags, of_step: Array, of_data: 
     return common
 
 
-def category_s(wide: pd.DataFrame, runs: Sequence[Run], prefix: str, category: str) -> Array:
-    """Seconds of a step's phases of a category; NaN where none is timed.
-
-    The prefix `OWN` takes the phases' own seconds, `PHASE` those with their children: verl 0.4.1 wakes its engine
-    within its generation.
-    """
+def generation_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Array:
+    """Own seconds of a step's phases of generation; NaN where none is timed."""
     places, seconds = _places(wide), np.full(len(wide), np.nan)
-    paths = [c.removeprefix(prefix) for c in wide.columns if c.startswith(prefix)]
+    paths = [c.removeprefix(OWN) for c in wide.columns if c.startswith(OWN)]
     by_tree: dict[TimerTree, list[Rows]] = {}
     for run in runs:
         if run.run_id in places:
             by_tree.setdefault(run.tree, []).append(places[run.run_id])
     for tree, at in by_tree.items():
-        mine = [path for path in paths if tree.phase(path).category == category]
-        if prefix == PHASE:
-            mine = [path for path in mine if not any(path.startswith(f"{above}/") for above in mine)]
-        if mine:
+        if mine := [path for path in paths if tree.phase(path).category == "generation"]:
             rows = np.concatenate(at)
-            summed = wide[[prefix + path for path in mine]].iloc[rows].sum(axis=1, min_count=1)
+            summed = wide[[OWN + path for path in mine]].iloc[rows].sum(axis=1, min_count=1)
             seconds[rows] = summed.to_numpy(np.float64)
     return seconds
 

@@ -14,15 +14,17 @@ from analysis.factors import at
 from analysis.roofline.floors import Floors, Rows, equal_floor_s, floors_of, responses_of
 from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
+from analysis.wide import counted_rows
+from analysis.windows import steps_per_row
 from common.gpus import gpu_of
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
+from trainers.logs.record import STEPS_LOGGED
 
 GENERATION_S = "generation_s"
-FLOOR_S = "floor_s"
+EFFICIENCY = "efficiency"
 EQUAL_FLOOR_S = "equal_floor_s"
 FLOOR_BASIS = "floor_basis"
-WEIGHT_S, KV_S, COMPUTE_S = "weight_floor_s", "kv_floor_s", "compute_floor_s"
 BY_LENGTHS, BY_SCALARS, BY_LONGEST = "lengths", "scalars", "longest"
 # The tables have the numbers of more arms and factor combinations.
 MOST_LINES = 8
@@ -36,18 +38,17 @@ BASIS_TEXTS = {
 def with_floors(wide: pd.DataFrame, runs: Sequence[Run], baseline: str = "") -> tuple[pd.DataFrame, list[Verdict]]:
     """`wide` (analysis/wide.py) with the seconds of generation and their lower bound, and the findings about it.
 
-    `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `floor_s`: the decode
-    floor (analysis/roofline/decode.py), with the bound that applies: `weight_floor_s` + `kv_floor_s`, or
-    `compute_floor_s` where that is more. It is NaN where a fact is unknown, and in all steps of an arm with a floor
-    above the time: one of its facts is wrong then. `floor_basis` is the data of the floor: `lengths` of all responses,
-    `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: for the same responses on the
-    hardware of the arm `baseline` at the same factors, where the step has its own floor.
+    `generation_s`: own seconds of the phases of category generation, NaN where none is timed. `efficiency`: the decode
+    floor (analysis/roofline/decode.py) divided by these. It is NaN where a fact is unknown, and in all steps of an arm
+    with a floor above the time: one of its facts is wrong then. `floor_basis` is the data of the floor: `lengths` of
+    all responses, `scalars` (their number, mean and longest), `longest` alone, or "". `equal_floor_s`: the floor of the
+    same responses on the hardware of the arm `baseline` at the same factors, where the step has its own floor.
     """
     found = floors_of(wide, runs)
     known = found.known & ~found.refused
-    floor = found.floor
-    parts = {FLOOR_S: floor.floor_s, WEIGHT_S: floor.weight_s, KV_S: floor.kv_s, COMPUTE_S: floor.compute_s}
-    columns = {GENERATION_S: found.generation_s} | {n: np.where(known, v, np.nan) for n, v in parts.items()}
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        share = found.floor_s / found.generation_s
+    columns = {GENERATION_S: found.generation_s, EFFICIENCY: np.where(known, share, np.nan)}
     equal = equal_floor_s(wide, found, baseline)
     columns[EQUAL_FLOOR_S] = np.where(known & np.isfinite(equal), equal, np.nan)
     by_scalars = np.where(np.isfinite(found.work.total), BY_SCALARS, BY_LONGEST)
@@ -72,11 +73,11 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> I
     """For one arm at one combination of factors; `rows` are its counted rows."""
     if found.refused[rows].any():
         over = rows[found.exceeds[rows]]
-        worst = over[np.argmax(found.floor.floor_s[over] / found.generation_s[over])]
+        worst = over[np.argmax(found.floor_s[over] / found.generation_s[over])]
         where = f"run {wide['run_id'].iloc[worst]}, step {wide['step'].iloc[worst]}"
         text = (
             f"{name}: in {len(over)} of {len(rows)} counted steps the decode floor is above the time of generation "
-            f"({where}: {found.floor.floor_s[worst]:.2f} s against {found.generation_s[worst]:.2f} s). That is "
+            f"({where}: {found.floor_s[worst]:.2f} s against {found.generation_s[worst]:.2f} s). That is "
             "impossible: its GPU, model, tensor parallel size or number of responses is wrong, and the arm has no "
             "floor here"
         )
@@ -115,7 +116,6 @@ def _arm_verdicts(found: Floors, wide: pd.DataFrame, rows: Rows, name: str) -> I
 
 def _setup_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> Iterator[Verdict]:
     missing: dict[tuple[str, ...], list[str]] = {}
-    assumed: dict[str, list[str]] = {}
     for run in runs:
         setup = setups[run.run_id]
         if setup.contradicted:
@@ -126,34 +126,32 @@ def _setup_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> I
             yield Verdict("error", "declared-contradicts-run", text)
         if setup.unknown:
             missing.setdefault(setup.unknown, []).append(run.arm)
-        for text in setup.assumed if not setup.unknown else ():
-            assumed.setdefault(text, []).append(run.arm)
     for unknown, arms in missing.items():
         text = f"no decode floor for {', '.join(dict.fromkeys(arms))}: not known is {'; nor '.join(unknown)}"
         yield Verdict("note", "no-floor", text)
-    for text, arms in assumed.items():
-        yield Verdict("note", "floor-assumes", f"the decode floor of {', '.join(dict.fromkeys(arms))} assumes {text}")
 
 
 def floor_lines(wide: pd.DataFrame, runs: Sequence[Run]) -> list[str]:
-    """What the decode floors assume, once for all arms that share it."""
-    floored = wide["counted"].astype(bool) & wide[FLOOR_S].notna() if FLOOR_S in wide else pd.Series(dtype=bool)
-    if not floored.any():
+    """Each arm's efficiency, and what its decode floor assumes, once for all arms that share it."""
+    counted = counted_rows(wide, "run_id", "factors", "arm", STEPS_LOGGED, GENERATION_S, EFFICIENCY, FLOOR_BASIS)
+    floored = counted[counted[EFFICIENCY].notna()] if EFFICIENCY in counted else counted[:0]
+    if floored.empty:
         return []
     setups = {run.run_id: setup_of(run) for run in runs}
     responses = pd.Series(responses_of(wide, setups)[0], index=wide.index)
-    assumptions: dict[str, list[str]] = defaultdict(list)
-    for (factors, arm), rows in wide.loc[floored, ["run_id", "factors", "arm", FLOOR_BASIS]].groupby(
-        ["factors", "arm"], sort=False
-    ):
-        setup = setups[str(rows["run_id"].iloc[0])]
+    shares, assumptions = [], defaultdict[str, list[str]](list)
+    for (factors, arm), rows in floored.groupby(["factors", "arm"], sort=False):
+        name, setup = f"{arm}{at(str(factors))}", setups[str(rows["run_id"].iloc[0])]
+        seconds = rows[GENERATION_S] * steps_per_row(rows)
+        shares.append(f"{name} {100 * (rows[EFFICIENCY] * seconds).sum() / seconds.sum():.1f} %")
         parts = [*_setup_texts(setup), _responses_text(rows, responses[rows.index]), *setup.assumed]
-        assumptions["; ".join(parts)].append(f"{arm}{at(str(factors))}")
-    return [
+        assumptions["; ".join(parts)].append(name)
+    assumed = [
         f"The decode floor of {join_first(names, MOST_LINES)} assumes: {text}; dense attention to the whole sequence "
         "in every layer; no speculative decoding, so each iteration generates one token of every running sequence."
         for text, names in list(assumptions.items())[:MOST_LINES]
     ]
+    return [f"Efficiency (decode floor / seconds of generation): {join_first(shares, MOST_LINES)}.", *assumed]
 
 
 def _setup_texts(setup: DecodeSetup) -> list[str]:

@@ -11,18 +11,8 @@ import pandas as pd
 
 from analysis.figures.of_report import figures_of
 from analysis.planned import PlanRead
-from analysis.stragglers import ReducedLengths, reduced
 
 ESTIMATES = ("raw", "per_token", "roofline", "standardised")
-PARTS = (
-    ("weight_read", "Weights read", "floor", 0.10),
-    ("kv_read", "KV cache read", "floor", 0.04),
-    ("framework_gap", "Above the floor", "gap", 0.60),
-    ("weight_sync", "Weight sync", "sync", 0.01),
-    ("log-probs", "Log-probs", "training", 0.10),
-    ("loss+backward", "Loss and backward", "training", 0.14),
-    ("residual", "Residual", "residual", 0.01),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +22,15 @@ class FigureTables:
     plan: PlanRead
     wide: pd.DataFrame
     categories: pd.DataFrame
-    lengths: ReducedLengths
-    waterfall: pd.DataFrame
+    lengths: pd.DataFrame
     estimates: pd.DataFrame
     noise: pd.DataFrame
-    stragglers: pd.DataFrame
     rewards: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"reward": [], "weight": []}))
 
     def drawn(self):
-        tables = {name: getattr(self, name) for name in ("waterfall", "estimates", "noise", "stragglers", "rewards")}
+        tables = {name: getattr(self, name) for name in ("estimates", "noise", "rewards")}
         own = {"steps": self.wide, "phases": self.categories.assign(path="step"), "ranking": pd.DataFrame()}
-        return figures_of(self.plan, tables | own, self.lengths.counts)
+        return figures_of(self.plan, tables | own, self.lengths)
 
 
 def plan_of(arms, warmup_steps=2):
@@ -102,16 +90,6 @@ def categories_of(wide, residual=0.01):
     return pd.DataFrame(rows, columns=["factors", "arm", "category", "own_mean_s"])
 
 
-def waterfall_of(wide, residual=0.01):
-    means = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)["timing_s/step"].mean()
-    rows = [
-        (f, a, part, label, mean * (residual if kind == "residual" else share), kind)
-        for (f, a), mean in means.items()
-        for part, label, kind, share in PARTS
-    ]
-    return pd.DataFrame(rows, columns=["factors", "arm", "part", "label", "seconds", "kind"])
-
-
 def estimates_of(wide, plan, interval=0.12):
     random = np.random.default_rng(3)
     rows = []
@@ -147,14 +125,7 @@ def lengths_of(wide, each=40, all_are=None):
     many = counted.loc[counted.index.repeat(each)].reset_index(drop=True)
     arms = {a: i for i, a in enumerate(many["arm"].unique())}
     many["value"] = np.round(random.gamma(3 + many["arm"].map(arms) / 4, 130)) if all_are is None else all_are
-    runs = many.groupby(["run_id", "arm"], sort=False)
-    return reduced((*key, (of["step"].to_numpy(), of["value"].to_numpy(float))) for key, of in runs)
-
-
-def stragglers_of(wide):
-    counted = wide[wide["counted"]].groupby(["factors", "arm"], sort=False)
-    mean, longest = counted["mean_response_length"].mean(), counted["max_response_length"].mean()
-    return pd.DataFrame({"straggler_ratio": longest / mean, "length_bubble": 1 - mean / longest}).reset_index()
+    return many.groupby(["arm", "value"], sort=False).size().reset_index(name="count")
 
 
 def tables_of(arms, seeds=2, steps=12, factors=None, residual=0.01, warmup_steps=2, responses=40):
@@ -164,8 +135,6 @@ def tables_of(arms, seeds=2, steps=12, factors=None, residual=0.01, warmup_steps
         wide=wide,
         categories=categories_of(wide, residual),
         lengths=lengths_of(wide, responses),
-        waterfall=waterfall_of(wide, residual),
         estimates=estimates_of(wide, plan),
         noise=noise_of(wide),
-        stragglers=stragglers_of(wide),
     )

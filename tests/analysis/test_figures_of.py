@@ -10,13 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import cascade, waterfall_figure
-from analysis.figures.drawing import seconds_text
 from analysis.figures.over_steps import over_runs, reward_figures
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
 from analysis.figures.sweeps import sweep_figures
 from analysis.logged_rewards import failed_reward_verdicts, reward_verdicts
-from analysis.stragglers import reduced
 from analysis.wide import REWARD
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
@@ -57,7 +54,6 @@ def check_svg(figure):
 def test_every_table_has_its_figures(figures):
     assert list(figures) == [
         "estimates",
-        "waterfall",
         "phases",
         "paired-steps",
         "step-time",
@@ -69,26 +65,6 @@ def test_every_table_has_its_figures(figures):
     for figure in figures.values():
         check_svg(figure)
         assert len(figure.alt) > 40 and len(figure.caption) > 20
-
-
-def test_a_waterfall_ends_where_its_step_does_and_says_the_tables_numbers():
-    wide = made.wide_of(["vllm", "sglang"])
-    for residual in (0.013, -0.04, 0.0):
-        table = made.waterfall_of(wide, residual)
-        for _, rows in table.groupby(["factors", "arm"], sort=False):
-            bars = cascade(rows)
-            assert bars["seconds"].iloc[0] == math.fsum(rows["seconds"])
-            assert bars["end"].iloc[-1] == bars["end"].iloc[0]
-            assert (bars["start"].iloc[2:].to_numpy() == bars["end"].iloc[1:-1].to_numpy()).all()
-        figure = waterfall_figure(table)
-        assert figure is not None
-        check_svg(figure)
-        arm = table[table["arm"] == "vllm"]
-        told = figure.alt.split("; ")[0].removeprefix("vllm: mean step ")
-        numbers = [float(n.replace("−", "-")) for n in re.findall(r"−?\d+\.\d+", told)]
-        assert numbers == [round(s, 2) for s in (math.fsum(arm["seconds"]), *arm["seconds"])]
-        for seconds in arm["seconds"]:
-            assert any(t.startswith(seconds_text(seconds, 2)) for t in texts(figure))
 
 
 def test_paired_steps_are_ratios_of_the_same_seed_and_step_and_grey_where_one_does_not_count():
@@ -171,8 +147,7 @@ def scarce(kind):
         return dataclasses.replace(full, estimates=full.estimates[:0], noise=full.noise[:0])
     full = made.tables_of(["vllm", "sglang"], seeds=1, steps=4)
     full = dataclasses.replace(full, wide=full.wide.drop(columns="response_tokens"))
-    empty = {name: getattr(full, name)[:0] for name in ("waterfall", "estimates", "noise", "stragglers")}
-    empty["lengths"] = reduced(())
+    empty = {name: getattr(full, name)[:0] for name in ("estimates", "noise", "lengths")}
     if kind == "one run":
         wide = full.wide[full.wide["arm"] == "vllm"]
         return dataclasses.replace(full, wide=wide, categories=made.categories_of(wide), **empty)
@@ -189,10 +164,8 @@ def scarce(kind):
         wide=full.wide.assign(**{name: value for name in numbers}),
         categories=full.categories.assign(own_mean_s=value),
         lengths=made.lengths_of(full.wide, 3, value),
-        waterfall=full.waterfall.assign(seconds=value),
         estimates=estimates,
         noise=full.noise.assign(low=value, high=value, step_low=value, step_high=value),
-        stragglers=full.stragglers.assign(straggler_ratio=value, length_bubble=value),
     )
 
 

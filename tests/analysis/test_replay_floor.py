@@ -41,7 +41,7 @@ def replayed(folder, gpus, **held):
 def floor_s(run):
     wide = with_floors(wide_steps([run], 0)[0], [run])[0]
     assert set(wide["floor_basis"]) == {"lengths"}, setup_of(run).unknown
-    return float(wide["floor_s"].iloc[0])
+    return float(wide["efficiency"].iloc[0] * wide["generation_s"].iloc[0])
 
 
 @pytest.mark.parametrize(("held", "iterations"), [({}, 20), ({"max_num_seqs": 1}, 30), ({"max_num_seqs": 2}, 20)])
