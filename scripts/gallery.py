@@ -29,8 +29,8 @@ ENTRIES = {
     "verl-recipe-153": ("docs/gallery/verl-recipe-153.yaml", "phases"),
     "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "estimates"),
     "quickstart": ("config.yaml", "estimates"),
-    "sweep": ("docs/gallery/sweep.yaml", "sweep"),
-    "tuning": ("docs/gallery/tuning.yaml", "ranking"),
+    "sweep": ("docs/gallery/sweep.yaml", "phases"),
+    "tuning": ("docs/gallery/tuning.yaml", "phases"),
 }
 TRAINED = ("quickstart", "sweep", "tuning")
 

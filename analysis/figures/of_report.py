@@ -11,7 +11,6 @@ from analysis.figures.bars import phase_bars
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import length_figure, over_steps, reward_figures
 from analysis.figures.ratios import estimates_figure, paired_figure
-from analysis.figures.sweeps import ranking_figure, sweep_figures
 from analysis.phases import category_table
 from analysis.planned import PlanRead
 from analysis.wide import PHASE
@@ -37,5 +36,4 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
             *reward_figures(wide, plan, tables["rewards"]),
             over_steps(wide.assign(tokens_per_s=rate), plan, *rate_names),
         ]
-    made += [*sweep_figures(estimates, plan), ranking_figure(tables["ranking"], plan)]
     return [figure for figure in made if figure is not None]

@@ -149,11 +149,11 @@ def estimates_figure(estimates: pd.DataFrame, plan: PlanRead, noise: pd.DataFram
     )
 
 
-def forest(frame: pd.DataFrame, plan: PlanRead, title: str, names: float = 0) -> list[Any]:
-    """The noise band, the line at 1, intervals and values of a frame (`FOREST`); labels take `names` pixels or more."""
+def forest(frame: pd.DataFrame, plan: PlanRead, title: str) -> list[Any]:
+    """The noise band, the line at 1, intervals and values of a frame (`FOREST`)."""
     labels = list(dict.fromkeys(frame["label"]))
     x = partial(ratio_axis, alt.X, domain=ratio_domain(frame[_RATIOS].to_numpy(float).ravel()), title=title)
-    axis = alt.Axis(ticks=False, domain=False, labelLimit=max(170, 0.87 * names), minExtent=names)
+    axis = alt.Axis(ticks=False, domain=False, labelLimit=170)
     rows = alt.Chart().encode(y=alt.Y("label:N", sort=labels, title=None, axis=axis))
     base = rows.encode(color=alt.Color("arm:N", scale=arm_scale(plan.arms), legend=None))
     first = alt.Chart().transform_filter(alt.datum.first)

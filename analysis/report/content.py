@@ -131,7 +131,7 @@ class Content:
         arms = list(dict.fromkeys(r.arm for r in self.runs))
         if not arms:
             return "No comparison: no run could be read."
-        if ranked := ranking_lines(self.tables["ranking"]):
+        if ranked := ranking_lines(self.tables["ranking"], self.plan):
             return " ".join(ranked)
         if len(arms) == 1:
             return f"No comparison: only one arm has runs ({arms[0]})."

@@ -72,7 +72,6 @@ def html_page(content: Content) -> str:
         note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
         figures=[(f, f.inline_svg, f.height > TALL) for f in figures],
         hatch=Markup(HATCH) if any(HATCHED in f.svg for f in figures) else "",
-        sweeps=[f.name for f in figures if f.name.startswith("sweep")],
         inputs_lines=inputs_lines(content.runs),
         analysed_by=analysed_by(),
         installed=installed_settings(content.runs, content.plan),

@@ -17,7 +17,6 @@ from analysis.report.cells import (
     frame_table,
     in_full,
     interval_columns,
-    number,
     significant,
     step_seconds,
     text_column,
@@ -45,9 +44,9 @@ def sections(content: Content) -> list[ReportSection]:
     reward_figures = ("reward", *single)
     rewards = rewards_block(content)
     under_gate, under_rewards = ((), reward_figures) if rewards.rows else (reward_figures, ())
-    ranked = tuple(ranking_lines(content.tables["ranking"]))
+    ranked = tuple(ranking_lines(content.tables["ranking"], content.plan))
     every = [
-        ReportSection("ranking", "Settings, the fastest first", ranking_block(content), ("ranking",), ranked),
+        ReportSection("ranking", "Settings, the fastest first", ranking_block(content), (), ranked),
         ReportSection("gate", "Do the arms train the same?", gate_block(content), under_gate),
         ReportSection("rewards", "What was rewarded", rewards, under_rewards),
         ReportSection("cost", "What it costs", cost_block(content)),
@@ -56,24 +55,20 @@ def sections(content: Content) -> list[ReportSection]:
 
 
 def ranking_block(content: Content) -> Table:
-    """The settings of engines that ran alone on equal completions, each against the first."""
+    """The settings of a sweep or of engines alone, each against the first of its workload."""
     columns = (
-        Column("rank", "rank", count),
         Column("step_s", "s/step", step_seconds),
-        Column("tokens_per_s", "tokens/s", lambda rate: number(rate, 1)),
         Column("ratio", "times the first's seconds", times),
         *interval_columns(times),
-        text_column("verdict", "verdict"),
         Column("runs", "runs", count),
-        Column("steps", "steps", count),
-        text_column("why", "why"),
+        text_column("why", "why no ratio"),
     )
     note = (
-        "The ratio divides a setting's step time by the first setting's, over the steps that both have. All settings "
-        "generate completions of the same lengths. The intervals are independent: of twenty settings as fast as the "
-        "first, about one is called slower by chance. More seeds resolve more."
+        "A run is one number: its mean seconds over the steps that all settings of a workload have. The ratios are of "
+        "step times, with Welch's interval over runs; of trainings they include the luck of response lengths. The "
+        "intervals are independent: of twenty settings as fast as the first, about one seems slower by chance."
     )
-    return frame_table(content, "ranking", columns, "Settings ranked by seconds of a step", note=note)
+    return frame_table(content, "ranking", columns, "Settings sorted by seconds of a step", note=note)
 
 
 def gate_block(content: Content) -> Table:

@@ -29,7 +29,7 @@ class FigureTables:
 
     def drawn(self):
         tables = {name: getattr(self, name) for name in ("estimates", "noise", "rewards")}
-        own = {"steps": self.wide, "phases": self.categories.assign(path="step"), "ranking": pd.DataFrame()}
+        own = {"steps": self.wide, "phases": self.categories.assign(path="step")}
         return figures_of(self.plan, tables | own, self.lengths)
 
 

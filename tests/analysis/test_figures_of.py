@@ -12,7 +12,6 @@ import pytest
 
 from analysis.figures.over_steps import over_runs, reward_figures
 from analysis.figures.ratios import estimates_figure, paired_figure, step_ratios
-from analysis.figures.sweeps import sweep_figures
 from analysis.logged_rewards import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
@@ -60,7 +59,6 @@ def test_every_table_has_its_figures(figures):
         "response-length",
         "reward",
         "tokens-per-second",
-        "sweep",
     ]
     for figure in figures.values():
         check_svg(figure)
@@ -102,8 +100,6 @@ def test_what_must_not_be_divided_is_drawn_nowhere():
         texts(forest).count("× no value") == (estimates["verdict"] == "x").sum() > 8
         and "different GPUs" in forest.caption
     )
-    (sweep,) = sweep_figures(estimates, plan)
-    assert "other gpu, raw" not in sweep.alt and "sglang" in sweep.alt
 
 
 def test_estimates_are_told_as_in_the_table_and_by_shape():
@@ -129,16 +125,6 @@ def test_estimates_are_told_as_in_the_table_and_by_shape():
     caption = estimates_figure(estimates, plan, made.noise_of(wide)).caption
     wide_text = "the interval is wider than a factor of 3 either way"
     assert f"~ without a mark: {wide_text}. ×: not comparable" in caption and caption.count(wide_text) == 1
-
-
-MANY = [{"workload.temperature": t / 10, "workload.num_generations": n} for t in range(7) for n in range(8)]
-
-
-def test_of_more_lines_than_have_colours_the_first_are_drawn_and_the_table_has_all():
-    plan, wide = made.plan_of(["x", "y"]), made.wide_of(["x", "y"], seeds=1, steps=1, factors=MANY)
-    (sweep,) = sweep_figures(made.estimates_of(wide, plan), plan)
-    check_svg(sweep)
-    assert "The first 6 of 7 lines are drawn; tables/estimates.csv has all." in sweep.caption
 
 
 def scarce(kind):

@@ -7,9 +7,10 @@ import make_results
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_ind
 
 from analysis.collect import collect_run
-from analysis.estimates.ranking import FIRST, SLOWER, UNKNOWN, UNRESOLVED, ranking_lines, ranking_table
+from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.planned import PlanRead
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page, markdown
@@ -24,6 +25,9 @@ def plan(**trainers):
     return PlanRead("e", "", next(iter(arms)), arms, 0, (), {})
 
 
+REPLAYS = {"vllm": "replay", "sglang": "replay"}
+
+
 def setting(arm, mean_s, seeds=3, steps=10, spread=0.02, lengths=20, **factors):
     draw = np.random.default_rng([len(arm), int(mean_s * 1000)])
     key = json.dumps(factors, sort_keys=True) if factors else ""
@@ -32,7 +36,7 @@ def setting(arm, mean_s, seeds=3, steps=10, spread=0.02, lengths=20, **factors):
             {
                 "arm": arm,
                 "factors": key,
-                "seed": seed,
+                "run_id": f"{arm}{key}-s{seed}",
                 "step": range(1, steps + 1),
                 "counted": True,
                 STEP: mean_s * np.exp(draw.normal(0, spread, steps) + draw.normal(0, spread / 3)),
@@ -47,7 +51,7 @@ def setting(arm, mean_s, seeds=3, steps=10, spread=0.02, lengths=20, **factors):
 
 def ranked(*frames, **trainers):
     wide = pd.concat(frames, ignore_index=True)
-    return ranking_table(wide, [], plan(**trainers or {"vllm": "replay", "sglang": "replay"}))
+    return ranking_table(wide, [], plan(**trainers or REPLAYS))
 
 
 EAGER, AT_ONCE = "arms.vllm.options.engine.enforce_eager", "arms.sglang.options.engine.max_running_requests"
@@ -60,14 +64,24 @@ def test_the_fastest_is_first_and_the_others_are_slower_or_not_resolved():
         setting("sglang", 2.005, **{AT_ONCE: 32}),
         setting("sglang", 6.0, **{AT_ONCE: 4}),
     )
-    assert found["rank"].tolist() == [1, 2, 3, 4] and found["step_s"].is_monotonic_increasing
-    assert found["verdict"].tolist() == [FIRST, UNRESOLVED, SLOWER, SLOWER]
+    assert found["step_s"].is_monotonic_increasing and found["runs"].tolist() == [3] * 4
     assert found["ratio"].tolist() == pytest.approx([1, 1, 1.5, 3], rel=0.03)
+    assert found["low"].isna().tolist() == [True, False, False, False]
     others = found.iloc[1:]
     assert (others["low"] < others["ratio"]).all() and (others["ratio"] < others["high"]).all()
-    assert found["tokens_per_s"].iloc[-1] == pytest.approx(160 / 6, rel=0.02)
-    (line,) = ranking_lines(found)
-    assert line.startswith("Fastest of 4 settings: ") and "not resolved from it: " in line
+    assert (others["low"] > 1).tolist() == [False, True, True]
+    (line,) = ranking_lines(found, plan(**REPLAYS))
+    assert line.startswith("Fastest of 4 settings: ") and line.count("=") == 2
+    assert "not resolved from it: " in line
+
+
+def test_the_interval_is_welchs_over_runs_and_one_run_has_none():
+    (a, b), c = (setting("vllm", s, **{EAGER: s}) for s in (1.0, 2.0)), setting("sglang", 4.0, seeds=1)
+    found = ranked(a, b, c)
+    logs = [np.log(of.groupby("run_id")[STEP].mean()) for of in (b, a)]
+    expected = np.exp(ttest_ind(*logs, equal_var=False).confidence_interval())
+    assert found.iloc[1][["low", "high"]].tolist() == pytest.approx(list(expected))
+    assert found.iloc[2]["ratio"] == pytest.approx(4, rel=0.03) and math.isnan(found.iloc[2]["low"])
 
 
 def test_steps_that_not_all_settings_have_do_not_count():
@@ -75,22 +89,32 @@ def test_steps_that_not_all_settings_have_do_not_count():
     longer.loc[longer["step"] > 10, STEP] = 100.0
     found = ranked(longer, setting("vllm", 3.0, **{EAGER: True}), setting("sglang", 4.0))
     assert found["step_s"].tolist() == pytest.approx([2, 3, 4], rel=0.03)
-    assert found["tokens_per_s"].tolist() == pytest.approx([160 / 2, 160 / 3, 160 / 4], rel=0.03)
 
 
-def test_other_completions_are_not_ranked_and_other_workloads_are_ranked_apart():
+def test_other_completions_have_no_ratio_and_other_workloads_are_sorted_apart():
     words = {"workload.batch_size": 8}
     found = ranked(
         *(setting("vllm", s, **{EAGER: s}) for s in (1.0, 2.0)),
         setting("sglang", 3.0, lengths=30),
         *(setting("vllm", s, **{EAGER: s}, **words) for s in (4.0, 5.0)),
     )
-    assert found["verdict"].tolist() == [FIRST, SLOWER, UNKNOWN, FIRST, SLOWER]
-    assert math.isnan(found["ratio"].iloc[2]) and "not of the same lengths" in found["why"].iloc[2]
-    assert len(ranking_lines(found)) == 2 and "at batch_size = 8" in ranking_lines(found)[1]
+    assert found["ratio"].round(1).fillna(0).tolist() == [1, 2, 0, 1, 1.2]
+    assert "not of the same lengths" in found["why"].iloc[2]
+    lines = ranking_lines(found, plan(**REPLAYS))
+    assert len(lines) == 2 and "at batch_size = 8" in lines[1]
 
 
-def test_two_settings_and_trainings_are_not_ranked():
+def test_a_sweep_of_trainings_is_sorted_and_claims_nothing():
+    trainers = {"vllm": "trl", "sglang": "trl"}
+    every = [
+        setting(arm, s + t, lengths=s, **{"workload.t": t}) for arm, s in (("vllm", 1), ("sglang", 2)) for t in (0, 9)
+    ]
+    found = ranked(*every, **trainers)
+    assert found["step_s"].tolist() == pytest.approx([1, 2, 10, 11], rel=0.03) and found["ratio"].notna().all()
+    assert ranking_lines(found, plan(**trainers)) == []
+
+
+def test_two_settings_and_arms_without_a_sweep_are_not_sorted():
     two = [setting("vllm", 1.0), setting("sglang", 2.0)]
     assert ranked(*two).empty
     three = [*two, setting("other", 3.0)]
@@ -123,7 +147,7 @@ def test_a_sweep_of_engines_options_is_a_ranking_in_the_report(tmp_path):
     make_results.write_plan(results, arms, runs, 1)
     content = read_content(results / "plan.json", results, None, None)
     assert content.tables["ranking"]["step_s"].tolist() == pytest.approx([2, 3, 6], rel=0.01)
-    assert content.tables["ranking"]["verdict"].tolist() == [FIRST, SLOWER, SLOWER]
+    assert content.tables["ranking"]["ratio"].tolist() == pytest.approx([1, 1.5, 3], rel=0.02)
     said = "Fastest of 3 settings: vllm (enforce_eager = False), 2 s a step; all others are slower."
     assert content.no_comparison == said and content.arm_verdicts == []
     assert not {v.code for v in content.verdicts} & {"no-common-steps", "one-arm"}
