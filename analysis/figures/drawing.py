@@ -260,12 +260,12 @@ def log_ticks(low: float, high: float, at_most: int = 8, needs: float | None = N
     return found
 
 
-def ratio_axis(channel: Any, field: str, domain: tuple[float, float], title: str | None, at_most: int = 8) -> Any:
+def ratio_axis(channel: Any, field: str, domain: tuple[float, float], title: str | None) -> Any:
     """A log axis of ratios over the domain."""
     return channel(
         field,
         type="quantitative",
         title=title,
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=alt.Axis(values=log_ticks(*domain, at_most, needs=1.0), format="~g", labelOverlap="greedy"),
+        axis=alt.Axis(values=log_ticks(*domain, needs=1.0), format="~g", labelOverlap="greedy"),
     )

@@ -1,4 +1,4 @@
-"""Defines the report's tables and cells (a number as shown, in full, and its place), and shows a file's rows so."""
+"""Defines the report's tables and cells (a number as shown and in full), and shows a file's rows so."""
 
 from __future__ import annotations
 
@@ -24,20 +24,10 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as shown and in full, and its place: row `row` (from 0) of tables/<table>.parquet, in `column`.
-
-    `value` is "" where there is no number, `table` is "" for a text.
-    """
+    """A number as shown and in full; `value` is "" where there is no number."""
 
     text: str
     value: str = ""
-    table: str = ""
-    row: int = -1
-    column: str = ""
-
-    def at(self, table: str, row: int, column: str) -> Cell:
-        """The same cell with its place; a cell without a number has none."""
-        return replace(self, table=table, row=row, column=column) if self.value else self
 
 
 @dataclass(frozen=True)
@@ -177,7 +167,7 @@ def frame_table(
     """
     frame, factors = content.tables[name] if shown is None else shown, factor_names(content.runs)
     read: list[Any] = list(frame.itertuples())
-    cells = [[column.show(getattr(r, column.name)).at(name, r.Index, column.name) for column in columns] for r in read]
+    cells = [[column.show(getattr(r, column.name)) for column in columns] for r in read]
     filled = [i for i in range(len(columns)) if any(row[i].value or row[i].text.strip("—") for row in cells)]
     rows = []
     for r, made in zip(read, cells, strict=True):

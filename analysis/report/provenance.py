@@ -129,7 +129,7 @@ def runs_block(runs: pd.DataFrame) -> Table:
         for name in shown:
             value = getattr(r, name)
             is_number = name in _NUMBERS
-            cells.append(count(value).at("runs", r.Index, name) if is_number else Cell(_shown(name, str(value), r)))
+            cells.append(count(value) if is_number else Cell(_shown(name, str(value), r)))
         rows.append(TableRow(r.run_id, r.run_id, tuple(cells)))
     note = "Hashes are cut to 12 digits; tables/runs.csv has them in full, and a row for every run."
     if len(runs) > SHOWN_RUNS:

@@ -132,25 +132,25 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:
     medians = int(rows["steps"].max()) > 1
     heads = ("mean", "median", "own", "own, share") if medians else ("seconds", "own", "own, share")
 
-    def cells(table: str, of_arm: Mapping[str, Any], columns: tuple[str, ...], rounding: str = "") -> tuple[Cell, ...]:
+    def cells(of_arm: Mapping[str, Any], columns: tuple[str, ...], rounding: str = "") -> tuple[Cell, ...]:
         """Four columns of a table for each arm; "" is a blank cell."""
         shown = columns if medians else (columns[0], *columns[2:])
-        return tuple(_cell(table, of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
+        return tuple(_cell(of_arm.get(arm), column, digits, rounding) for arm in arms for column in shown)
 
     own, made = ("own_mean_s", "own_share"), []
     for path in in_order(rows["path"], content.trees):
         phase = shown_phase(path, content.trees)
         kind = "total" if path == root else "phase" if path.startswith(root + "/") else "outside"
-        of_phase = cells("phases", phases[path], ("mean_s", "median_s", *(_NONE if path == root else own)))
+        of_phase = cells(phases[path], ("mean_s", "median_s", *(_NONE if path == root else own)))
         made.append(TableRow(phase.label, path, of_phase, phase.description, phase.depth, kind))
     text = "The part of the step that no timer covers."
-    residual = cells("phases", phases[root], (*_NONE, *own), "own_rounding_s")
+    residual = cells(phases[root], (*_NONE, *own), "own_rounding_s")
     made.append(TableRow("Residual", f"({RESIDUAL})", residual, text, 1, "residual"))
-    summed = cells("sums", sums, (*_NONE, "own_sum_s", "own_sum_share"))
+    summed = cells(sums, (*_NONE, "own_sum_s", "own_sum_share"))
     made.append(TableRow("Sum of own times", "(sum)", summed, "Equals the mean step.", 0, "total"))
     if any(not math.isnan(sums[arm].between_steps_mean_s) for arm in arms):
         text = "Logging, checkpoints and data between two steps: this wall clock is in no step."
-        between = cells("sums", sums, ("between_steps_mean_s", "between_steps_median_s", *_NONE))
+        between = cells(sums, ("between_steps_mean_s", "between_steps_median_s", *_NONE))
         made.append(TableRow("Between steps", "(between)", between, text, 0, "outside"))
     return Table(
         name="phases",
@@ -163,14 +163,13 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:
     )
 
 
-def _cell(table: str, row: Any, column: str, digits: int, rounding: str) -> Cell:
+def _cell(row: Any, column: str, digits: int, rounding: str) -> Cell:
     """A number of a row, a dash where the arm has no such row; `rounding` names the column with the seconds' error."""
     if row is None or not column:
         return Cell(DASH if column else "")
     value = getattr(row, column)
     rounding_s = getattr(row, rounding) if rounding else math.nan
-    cell = percent(value) if column.endswith("_share") else seconds(value, digits, rounding_s)
-    return cell.at(table, row.Index, column)
+    return percent(value) if column.endswith("_share") else seconds(value, digits, rounding_s)
 
 
 # Each row of the sums table: the column of tables/sums, its kind, label and description.
@@ -204,7 +203,7 @@ def sums_blocks(content: Content) -> list[Table]:
             cells = []
             for r in arms:
                 rounding_s = r.residual_rounding_s if kind == "residual" else math.nan
-                cells.append(seconds(getattr(r, column), digits, rounding_s).at("sums", r.Index, column))
+                cells.append(seconds(getattr(r, column), digits, rounding_s))
             rows.append(TableRow(label, column, tuple(cells), description, int(column == "nested_s"), kind))
         note = nesting_text(phases[phases["factors"] == factors], content.trees[0].root, digits)
         if any(r.residual_rounding_s > 0 for r in arms):
@@ -263,12 +262,9 @@ def speedup_blocks(content: Content) -> list[Table]:
         rows = []
         for r in rows_of(group):
             residual = r.path == f"({RESIDUAL})"
-            cells = [
-                seconds(getattr(r, column), digits).at("phase_speedups", r.Index, column)
-                for column in ("baseline_mean_s", "arm_mean_s", "saved_s")
-            ]
+            cells = [seconds(getattr(r, column), digits) for column in ("baseline_mean_s", "arm_mean_s", "saved_s")]
             # The residual's ratio divides two small remainders: its seconds are what matters.
-            cells.append(Cell(DASH) if residual else times(r.speedup).at("phase_speedups", r.Index, "speedup"))
+            cells.append(Cell(DASH) if residual else times(r.speedup))
             kind = "residual" if residual else "total" if r.depth == 0 else "phase"
             description = "" if residual else shown_phase(r.path, content.trees).description
             rows.append(TableRow(r.label, r.path, tuple(cells), description, 1 if residual else r.depth, kind))

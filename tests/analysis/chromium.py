@@ -58,7 +58,6 @@ class Page:
         self.driver = driver
 
     def open(self, path, width=1280, dark=False, height=900):
-        self.point_away()
         self.driver.get_log("performance")
         self.driver.get_log("browser")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -72,13 +71,6 @@ class Page:
 
     def find(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def point_at(self, element):
-        ActionChains(self.driver).move_to_element(element).perform()
-
-    def point_away(self):
-        """To the corner, where nothing is: what scrolls under the mouse is pointed at in the browser's own time."""
-        self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 0, "y": 0})
 
     def press(self, key):
         ActionChains(self.driver).send_keys(key).perform()

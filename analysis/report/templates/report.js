@@ -1,5 +1,4 @@
-// The page is complete without this script. The script sorts, filters and copies tables, folds all sections,
-// and gives each number its place in the files.
+// The page is complete without this script. The script sorts, filters and copies tables, and folds all sections.
 (() => {
   "use strict";
   const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
@@ -9,74 +8,6 @@
     element.append(...inside);
     return element;
   };
-
-  // The bar shows the place of the number under the mouse, else of the number with the focus.
-  const bar = document.getElementById("number");
-  const unit = (column) => (/_per_s$/.test(column) ? " 1/s" : /_s$/.test(column) ? " s" : "");
-  const showPlace = (cell) => {
-    all(".pointed").forEach((other) => other.classList.remove("pointed"));
-    bar.hidden = !cell;
-    if (!cell) return;
-    const { table, row, column, value } = cell.dataset;
-    bar.textContent = `tables/${table}.parquet row ${row}, ${column} = ${value}${unit(column)}`;
-    cell.classList.add("pointed");
-  };
-  const numberAt = (target) => target && target.closest && target.closest("[data-column]");
-  const focused = () => numberAt(document.activeElement);
-  document.addEventListener("mouseover", (event) => showPlace(numberAt(event.target) || focused()));
-  document.addEventListener("focusin", () => showPlace(focused()));
-  document.addEventListener("focusout", () => showPlace(null));
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !bar.hidden) {
-      const cell = focused();
-      if (cell) cell.blur();
-      showPlace(null);
-    }
-  });
-
-  // Each table is one tab stop; the arrows move from number to number.
-  const numbers = (row) => all("td[data-column]", row);
-  const shown = (body) => [...body.rows].filter((row) => !row.hidden && numbers(row).length);
-  const stop = (table) => {
-    all("td[tabindex='0']", table).forEach((cell) => cell.setAttribute("tabindex", "-1"));
-    const first = shown(table.tBodies[0])[0];
-    if (first) numbers(first)[0].setAttribute("tabindex", "0");
-  };
-  const go = (cell) => {
-    all("td[tabindex='0']", cell.closest("table")).forEach((other) => other.setAttribute("tabindex", "-1"));
-    cell.setAttribute("tabindex", "0");
-    cell.focus();
-  };
-  const beside = (cell, key) => {
-    const row = cell.parentElement;
-    const line = numbers(row);
-    if (key === "Home") return line[0];
-    if (key === "End") return line[line.length - 1];
-    if (key === "ArrowLeft" || key === "ArrowRight") return line[line.indexOf(cell) + (key === "ArrowRight" ? 1 : -1)];
-    const rows = shown(row.parentElement);
-    const step = key === "ArrowDown" ? 1 : -1;
-    for (let at = rows.indexOf(row) + step; rows[at]; at += step) {
-      const same = numbers(rows[at]).find((other) => other.cellIndex === cell.cellIndex);
-      if (same) return same;
-    }
-    return undefined;
-  };
-  all("span[data-column]").forEach((number) => number.setAttribute("tabindex", "0"));
-  for (const table of all("table")) {
-    if (!table.tBodies.length || !numbers(table.tBodies[0]).length) continue;
-    stop(table);
-    table.addEventListener("click", (event) => {
-      const cell = numberAt(event.target);
-      if (cell && cell.tagName === "TD") go(cell);
-    });
-    table.addEventListener("keydown", (event) => {
-      const cell = numberAt(event.target);
-      if (!cell || !/^(Arrow|Home$|End$)/.test(event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
-      event.preventDefault();
-      const next = beside(cell, event.key);
-      if (next) go(next);
-    });
-  }
 
   // Numbers sort by their full value, texts with numbers in natural order (s9 before s10); missing values are last.
   const compare = (index, down) => (a, b) => {
@@ -100,7 +31,6 @@
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         if (now) head.setAttribute("aria-sort", now);
         body.append(...(now ? [...rows].sort(compare(index, now === "descending")) : rows));
-        stop(table);
       });
     });
     if (rows.length < 5) continue;
@@ -119,7 +49,6 @@
         count += row.hidden ? 0 : 1;
       }
       shownRows.textContent = `${count} of ${rows.length} rows`;
-      stop(table);
     };
     input.addEventListener("input", apply);
     apply();
