@@ -94,12 +94,13 @@ def test_the_second_user_is_told_whose_the_run_is_and_harms_nothing(shared, umas
 
 
 def test_two_users_ask_slurm_each_for_their_own_jobs_in_one_results_folder(shared):
-    (shared / "results" / "experiment").mkdir(parents=True)  # as snakemake makes them
+    (shared / "results").mkdir()
     bin_folder = shared / "bin"
     executable(bin_folder / "squeue", "echo down >&2; exit 1")
     path = f"{bin_folder}:{os.environ['PATH']}"
     # As a head does, whose umask lets nobody else write.
-    code = "os.umask(0o022); run = RunPaths(folder / 'runs' / 'a').slurm; print(ask(run).error, run.stat().st_uid)"
+    code = "os.umask(0o022); at = RunPaths(folder.with_name(f'of-{os.getuid()}') / 'runs' / 'a').slurm"
+    code += "; print(ask(at).error, at.stat().st_uid)"
     first = python(shared, AS_THE_OTHER.replace("os.setuid", "id") + code, PATH=path)
     assert first.stdout.split() == ["down", "0"], first.stderr
     second = other(shared, code, PATH=path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.files import user_name, write_json, write_text
 from common.messages import join_first, unknown_name
+from common.ownership import obey_only_own_files, own_folder
 from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from workflow.runs.experiment import Experiment, find_experiment, unplanned
@@ -34,6 +35,7 @@ _NOT_IN_SLURM = {
 
 def cancel_jobs(args: argparse.Namespace) -> None:
     """Run `rolloutbench cancel`."""
+    obey_only_own_files()
     given: list[str] = args.words
     first = Path(given[0] if given else "")
     is_config = bool(given) and (first.suffix in (".yaml", ".yml", ".json") or first.is_file())
@@ -60,6 +62,7 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
     if not experiment.folder.is_dir():
         return [f"no run of {experiment.name} was started: there is nothing to cancel"]
     _require_own(experiment.folder)
+    own_folder(experiment.folder)
     if not chosen:
         # Before any check: a submission that the checks do not see yet will read this (workflow/head/submit.py).
         _note(experiment.cancelled)

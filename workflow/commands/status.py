@@ -15,6 +15,7 @@ from common.contracts import VerdictFile, read_file
 from common.errors import UserError
 from common.files import read_json
 from common.messages import can_redraw, table_lines
+from common.ownership import let_others_only_read
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
 from common.shown import own_stream, print_lines, shown
 from workflow.config.plan import CONFIG, Plan, plan_of
@@ -60,6 +61,7 @@ def status(args: argparse.Namespace) -> None:
     """Run `rolloutbench status`."""
     if args.every is not None and not 0 < args.every < float("inf"):
         raise UserError(f"--every must be more than 0 seconds (got {args.every:g})")
+    let_others_only_read()
     find = find_experiment(args.config, args.experiment)
     if args.watch and can_redraw(sys.stdout):
         watch(find, args.every or EVERY_S)

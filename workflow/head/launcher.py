@@ -23,7 +23,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 import argparse
 import errno
-import os
 import sys
 import time
 from types import FrameType
@@ -31,8 +30,9 @@ from typing import Any
 
 from common import retry
 from common.errors import UserError
-from common.files import DiskFull, read_json, write_json, write_json_once, write_text
+from common.files import DiskFull, write_json, write_json_once, write_text
 from common.messages import print_message, remedy, report_errors
+from common.ownership import obey_only_own_files, read_own_json
 from workflow.head.submission import ASKING, NOTHING_STARTED, Detached, LauncherStop, Pairing, Submitter, log_tail
 from workflow.head.train_rule import command_line, request_of
 from workflow.head.watch import LocalScheduler, Scheduler, SlurmScheduler, remark
@@ -120,6 +120,8 @@ class Launcher:
                 time.sleep(self.scheduler.poll_s)
 
     def _ensure_done(self) -> None:
+        self.run.folder.mkdir(parents=True, exist_ok=True)
+        self.run.make_own()
         with self._wait_for_lock() as self._lock:
             self._had_lock = True
             try:
@@ -178,7 +180,7 @@ class Launcher:
                 detail = f"{barren} jobs in a row ended before they began (the last one {retry_reason(end)})"
                 raise self._failure(job, {"kind": "no progress", "detail": detail})
             self._print(f"{self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
-            count_from = read_json(job.request)["count_from"]
+            count_from = read_own_json(job.request)["count_from"]
             self._job = None
 
     def _require_one_cluster(self) -> None:
@@ -229,7 +231,7 @@ class Launcher:
                 self._print(f"{self.scheduler.label(job)} {why}; waiting for its end")
                 self._wait_out(job, while_ending=not cancelled)
                 continue
-            submitted = read_json(job.request)
+            submitted = read_own_json(job.request)
             if is_request_for(submitted, self.fingerprint, self.request["inputs_sha256"]):
                 self._print(f"attaching to {self.scheduler.label(job)}{self._other_settings(submitted)}")
                 return job
@@ -285,7 +287,7 @@ class Launcher:
             time.sleep(self.scheduler.poll_s)
         reporter.report(last=True)
         self._stop.message = ASKING
-        return {**final_end(job, read_json(job.end)), "job": job.number}
+        return {**final_end(job, read_own_json(job.end)), "job": job.number}
 
     def _note_end(self, job: JobPaths, state: JobState) -> None:
         end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
@@ -326,7 +328,7 @@ class Launcher:
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when the run is finished, 1 otherwise."""
     args = command_line(__doc__).parse_args(argv)
-    os.umask(os.umask(0) | 0o022)  # others may read results, not write them
+    obey_only_own_files()
     return report_errors(lambda: _run(args), log=args.log)
 
 

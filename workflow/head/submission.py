@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, last_lines, read_json, write_json_once
+from common.files import ROOT, last_lines, write_json_once
 from common.messages import QUOTE, print_message
+from common.ownership import read_own_json
 from common.redaction import without_secrets
 from common.retry import exists
 from workflow.head.train_rule import require_fit
@@ -122,7 +123,7 @@ class Pairing:
         self._waiting_since = self._waiting_since or now
         if now - self._waiting_since < self._wait_s or job.number in self._released:
             return
-        nodes = (read_json(job.request).get("placement") or {}).get("nodes")
+        nodes = (read_own_json(job.request).get("placement") or {}).get("nodes")
         if nodes:
             try:
                 slurm.require_no_nodes(queued.job_id)
@@ -166,8 +167,8 @@ class Submitter:
         while True:
             self._require_not_cancelled()
             self._run_submit(request, lock)
-            job = self._run.job(read_json(self._run.current)["job"])
-            record = read_json(job.record)
+            job = self._run.job(read_own_json(self._run.current)["job"])
+            record = read_own_json(job.record)
             if record["job_id"] is not None:
                 break
             # A failed sbatch may have submitted all the same: ask Slurm before every retry.
@@ -252,7 +253,7 @@ class Submitter:
 
     def _require_not_cancelled(self) -> None:
         with suppress(FileNotFoundError):
-            by = read_json(self._run.cancelled)["by"]
+            by = read_own_json(self._run.cancelled)["by"]
             raise UserError(
                 f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to continue"
             )

@@ -28,6 +28,7 @@ from submitit.helpers import clean_env
 
 from common.files import ROOT, write_json
 from common.messages import report_errors
+from common.ownership import obey_only_own_files
 from common.retry import exists, is_transient, retry_io
 from trainers import Spread, driver_module
 from workflow.job.job import run_job
@@ -41,6 +42,8 @@ from workflow.slurm.shared_answer import read as read_answer
 
 # submitit's local executor needs a time limit; a run on this machine has none.
 _NO_LIMIT_MIN = 60 * 24 * 365
+# In front of submitit's own entry.
+_BEGIN = dict.fromkeys(("local_python", "slurm_python"), f"{shlex.quote(sys.executable)} -u -P -m workflow.job.begin")
 _SET_UP = Path(__file__).with_name("set_up.sh")
 
 
@@ -101,8 +104,7 @@ def _submitted(run: RunPaths, job: JobPaths, full: dict[str, Any]) -> dict[str, 
         # -P: a job must not import a json.py from where the user stands. A process of submitit's beside a local job has
         # no such option; a site's script may rely on where sbatch was called.
         folder = job.submitit if full["cluster"] == "local" else Path()
-        python = {f"{full['cluster']}_python": f"{shlex.quote(sys.executable)} -P"}
-        executor = submitit.AutoExecutor(folder=job.submitit, cluster=full["cluster"], **python)
+        executor = submitit.AutoExecutor(folder=job.submitit, cluster=full["cluster"], **_BEGIN)
         if full["cluster"] == "local":
             executor.update_parameters(timeout_min=_NO_LIMIT_MIN, name=full["name"])
         else:
@@ -194,7 +196,7 @@ def _ignored(number: signal.Signals) -> Iterator[None]:
 
 
 def main() -> int:
-    os.umask(os.umask(0) | 0o022)  # others may read results, not write them
+    obey_only_own_files()
     return report_errors(lambda: submit(RunPaths(Path(sys.argv[1])), json.load(sys.stdin)))
 
 

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 
 from common.errors import UserError
-from common.files import read_json, write_json
+from common.files import write_json
 from common.messages import print_message
+from common.ownership import read_own_json
 from workflow.runs.history import attempts_of_job, read_object
 from workflow.runs.job_state import Evidence, HeartbeatWatch, JobState, Life, filesystem_now, job_state, pulse_at
 from workflow.runs.jobs import Submission, submission
@@ -172,7 +173,7 @@ class SlurmScheduler:
 
     def adopt(self, job: JobPaths) -> JobPaths | None:
         """Ask Slurm for the job by its name; None once it is certain that there is none."""
-        record = read_json(job.record)
+        record = read_own_json(job.record)
         began = time.monotonic()
         while True:
             answer = ask(self._run.slurm, fresh=True)
@@ -194,7 +195,7 @@ class SlurmScheduler:
 
     def withdraw(self, job: JobPaths) -> None:
         # Slurm requeues a job whose node it has lost, while its trainer may finish the run there.
-        name = str(read_json(job.record)["name"])
+        name = str(read_own_json(job.record)["name"])
         if not _pending(self._answer, name):
             return
         try:
@@ -203,7 +204,7 @@ class SlurmScheduler:
             self._print(f"{self.label(job)} is still in the queue, and ends as soon as it begins: {error}")
 
     def label(self, job: JobPaths) -> str:
-        return f"Slurm job {read_json(job.record)['job_id']}"
+        return f"Slurm job {read_own_json(job.record)['job_id']}"
 
     def _adopted(self, found: list[QueueJob]) -> JobPaths:
         """Keep the running job, or else the oldest; cancel those that would only wait behind it."""
@@ -217,7 +218,7 @@ class SlurmScheduler:
             number = None
         job = self._run.job(int(number.group(1))) if number else self._run.jobs()[-1]
         write_json(
-            job.record, {**read_json(job.record), "job_id": kept.job_id, "submitted": time.time(), "error": None}
+            job.record, {**read_own_json(job.record), "job_id": kept.job_id, "submitted": time.time(), "error": None}
         )
         write_json(self._run.current, {"job": job.number})
         return job

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from common.contracts import AttemptFile, NodeSpeed, SlurmPlace
-from common.files import read_json, write_json, write_json_once
+from common.files import write_json, write_json_once
+from common.ownership import NotOwnError, own_folder, own_tree, read_own_json
 from common.retry import await_file, retry_io
 from trainers import Spread
 from workflow.job.measured_speed import add_speeds, measured_speed, speed_file, speed_files
@@ -68,7 +69,7 @@ class JobOnNode:
 
     def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str], stops: StopRequests) -> None:
         self.run, self.job, self.stops = run, job, stops
-        self.request: dict[str, Any] = retry_io(lambda: read_json(job.request), "this job's request")
+        self.request: dict[str, Any] = retry_io(self._order, "this job's request")
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.request["cluster"] == "slurm" else None
         stops.slurm_id = self.slurm_id
         self.restart, self.nodes = stops.restart, stops.nodes
@@ -79,6 +80,13 @@ class JobOnNode:
         self._environment = retry_io(lambda: trainer_environment(self.request, environ), "the stack's files")
         self.place = Place.from_environment(self._environment, self.request["cpus"])
         self._token = secrets.token_hex(8)
+
+    def _order(self) -> dict[str, Any]:
+        self.run.make_own()
+        own_folder(self.job.folder)
+        order: dict[str, Any] = read_own_json(self.job.request)
+        own_tree(Path(order["checkpoint_dir"]))  # trainers load pickles from it
+        return order
 
     def live(self) -> None:
         """Rank 0's part: train one attempt after another up to the last one, and write end.json."""
@@ -304,7 +312,7 @@ class JobOnNode:
 
     def _is_superseded(self) -> bool:
         """Whether Slurm has started another life of this run: it gave this node up."""
-        with suppress(OSError):
+        with suppress(OSError, NotOwnError):
             return self.slurm_id is not None and read_object(self.run.life).get("token", self._token) != self._token
         return False
 

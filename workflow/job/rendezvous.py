@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from common.errors import UserError
-from common.files import read_json, write_json
+from common.files import write_json
+from common.ownership import NotOwnError, read_own_json
 from workflow.job.place import Place, machine_id
 
 POLL_S = 0.2
@@ -77,7 +78,9 @@ class PeerStatus:
         self._silent_s += min(now - self._read_at, 5.0)  # a pause of this process is not a silence of the other
         self._read_at = now
         try:
-            content = read_json(self._path)
+            content = read_own_json(self._path)
+        except NotOwnError as error:
+            raise RendezvousError(str(error)) from None
         except (OSError, ValueError):
             return self._content
         if content != self._content:

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from common.ownership import NotOwnError, read_own
 from workflow.runs.history import ENDED_BY_SLURM
 from workflow.runs.paths import JobPaths
 from workflow.runs.progress import StepReader
@@ -82,8 +83,8 @@ class StopRequests:
     def asked(self) -> str | None:
         """`soon` or `now`; None without a stop file, or while it cannot be read."""
         try:
-            return self._job.stop.read_text(encoding="utf-8").strip()
-        except OSError:
+            return read_own(self._job.stop).strip()
+        except (OSError, NotOwnError):
             return None
 
     def _cause_of(self, slurm_id: str, number: signal.Signals | None) -> str:

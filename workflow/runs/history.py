@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import read_json, tail, user_name
+from common.files import tail, user_name
+from common.ownership import read_own_json
 from common.retry import exists
 from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
 from workflow.slurm.commands import EndedJob
@@ -23,10 +24,11 @@ FILES = "the run's files"  # their name in the message of `retry_io`
 def read_object(path: Any) -> dict[str, Any]:
     """The object in a JSON file; empty if the file is missing or damaged.
 
-    Raises OSError if the file exists and cannot be read: it must not count as missing.
+    Raises OSError if the file exists and cannot be read: it must not count as missing; `NotOwnError` if another user
+    could have written it.
     """
     try:
-        value = read_json(path)
+        value = read_own_json(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -70,7 +72,7 @@ def why_unfinished(attempt: AttemptPaths, fingerprint: str, steps: int | None, i
     Raises OSError if the file exists and cannot be read: that does not mean unfinished.
     """
     try:
-        done = read_json(attempt.done)
+        done = read_own_json(attempt.done)
     except (ValueError, FileNotFoundError) as error:
         return f"it cannot be read ({error})"
     if not isinstance(done, dict):

@@ -120,7 +120,7 @@ def slurm_report(experiment: Path, jobs: Iterable[Submission]) -> SlurmReport:
     if not open_jobs:
         return SlurmReport()
     owner = owner_of(experiment)
-    folder = slurm_folder(experiment.parent, user_name(owner))
+    folder = slurm_folder(experiment)
     if owner != os.getuid():
         # An answer contains one user's jobs: ours would lack theirs.
         answer, problem = slurm_answer.read(folder), f"{user_name(owner)} has not asked Slurm since"

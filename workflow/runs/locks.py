@@ -6,11 +6,16 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from common.errors import UserError
+from common.files import user_name
+from common.messages import print_message
+from common.ownership import own_folder
 
 
 class Lock:
@@ -75,10 +80,30 @@ def holder_note(path: Path) -> str | None:
     return None
 
 
+def _keep_in_place(folder: Path) -> None:
+    """Let nobody who may write the folder above put another one in its place: the sticky bit forbids it."""
+    above = folder.parent
+    found = above.stat()
+    if not found.st_mode & 0o022 or found.st_mode & stat.S_ISVTX:
+        return
+    if found.st_uid == os.geteuid():
+        with suppress(OSError):
+            above.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)
+            return
+    print_message(
+        f"warning: others can write {above}, and could put another folder in place of {folder.name}; "
+        f"ask {user_name(found.st_uid)} for: chmod +t {above}"
+    )
+
+
 def lock_experiment(results: str) -> Lock:
     """The lock on an experiment's results, held until this process ends; exits if another process holds it."""
-    path = Path(results) / ".head.lock"
+    folder = Path(results)
+    path = folder / ".head.lock"
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
+        _keep_in_place(folder.absolute())
         lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
     except UserError as error:
         sys.exit(f"error: {error}")

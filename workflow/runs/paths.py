@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.files import user_name
+from common.ownership import own_folder
 
 
 class _File:
@@ -77,8 +78,15 @@ class RunPaths(_Folder):
 
     @property
     def slurm(self) -> Path:
-        """Slurm's last answer, shared by all of a user's launchers of this checkout."""
-        return slurm_folder(self.experiment.parent, user_name())
+        """Slurm's last answer, shared by all launchers of the experiment."""
+        return slurm_folder(self.experiment)
+
+    def make_own(self) -> None:
+        """Make the run's folders writable for this user alone; `NotOwnError` if another user owns one."""
+        own_folder(self.folder, levels=2)
+        for name in ("jobs", "attempts", "checkpoints"):
+            with suppress(FileNotFoundError):
+                own_folder(self.folder / name)
 
     def checkpoints(self, fingerprint: str, inputs_sha256: dict[str, str]) -> Path:
         """Shared by attempts of the same spec and inputs: other data or another model must not resume from it."""
@@ -105,9 +113,9 @@ class RunPaths(_Folder):
         return self.attempt(_new_number(self.folder / "attempts"))
 
 
-def slurm_folder(results: Path, user: str) -> Path:
-    """The folder of Slurm's answers for one user: each answer contains only that user's jobs."""
-    return results / ".slurm" / user
+def slurm_folder(experiment: Path) -> Path:
+    """The folder of Slurm's answers: they say which jobs are whose, and belong to the experiment's owner alone."""
+    return experiment / ".slurm"
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -1,7 +1,7 @@
 """Shares Slurm's last answer between all waiting processes: a process that finds it too old asks for all of them.
 
 Hundreds of launchers cost slurmctld one squeue per half-minute in total, and one sacct only when a job has ended. The
-answer is a file in the results folder, so launchers and `rolloutbench status` share it across login nodes.
+answer is a file in the experiment's folder, so launchers and `rolloutbench status` share it across login nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import read_json, write_text
+from common.files import write_text
+from common.ownership import own_folder, read_own_json
 from workflow.runs.locks import try_lock
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import ENDED, EndedJob, QueueJob, SlurmError
@@ -84,7 +84,8 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
         if answer.is_newer_than(mark) if fresh else not _is_old(answer, max_age_s):
             return answer
         try:
-            _share(folder.parent)
+            folder.mkdir(parents=True, exist_ok=True)
+            own_folder(folder)
             lock = try_lock(folder / "lock")
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
@@ -104,15 +105,6 @@ def ask(folder: Path, max_age_s: float = MAX_AGE_S, fresh: bool = False, wait: b
         time.sleep(0.1)
 
 
-def _share(folder: Path) -> None:
-    """Give the folder of answers the permissions of the results folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mode = stat.S_IMODE(folder.parent.stat().st_mode)
-    if stat.S_IMODE(folder.stat().st_mode) != mode:
-        with contextlib.suppress(PermissionError):  # another user owns it
-            folder.chmod(mode)
-
-
 def _is_old(answer: Answer, max_age_s: float) -> bool:
     return not 0 <= time.time() - answer.tried <= max_age_s
 
@@ -120,7 +112,7 @@ def _is_old(answer: Answer, max_age_s: float) -> bool:
 def read(folder: Path) -> Answer:
     """The last answer on disk; an empty one if it is missing or cannot be read."""
     try:
-        raw = read_json(folder / "answer.json")
+        raw = read_own_json(folder / "answer.json")
         jobs = {job_id: QueueJob(**job) for job_id, job in raw.pop("jobs").items()}
         ended = {job_id: EndedJob(**job) for job_id, job in raw.pop("ended").items()}
         return Answer(jobs=jobs, ended=ended, **raw)

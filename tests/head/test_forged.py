@@ -1,0 +1,170 @@
+"""What a launcher, a job or a command obeys is this user's alone: what another user has put there is refused."""
+
+import contextlib
+import json
+import os
+import stat
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from common.files import write_json
+from tests.head.test_two_users import GROUP, OTHER, other, shared  # noqa: F401
+from tests.job.run_bench import ROOT, RunBench, task_setup
+from workflow.job.rendezvous import PeerStatus, RendezvousError
+from workflow.runs.paths import RunPaths
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can write another user's file")
+
+LOCK = "import sys; from workflow.runs.locks import lock_experiment; lock_experiment(sys.argv[1])"
+MOVE = """
+print(os.access(folder.parent, os.W_OK))
+sys.exit(report_errors(lambda: folder.rename(f"{folder}-moved")))
+"""
+ASK = """
+import sys
+from pathlib import Path
+from common.messages import report_errors
+from common.ownership import obey_only_own_files
+from workflow.slurm.shared_answer import ask
+obey_only_own_files()
+sys.exit(report_errors(lambda: print(ask(Path(sys.argv[1])))))
+"""
+
+
+def python(*words, **env):
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+
+
+def refused(done, *told):
+    """Whether a program has refused in one line, which has these words."""
+    lines = [line for line in done.stderr.splitlines() if "error: " in line]
+    return done.returncode != 0 and len(lines) == 1 and all(word in lines[0] for word in told)
+
+
+def writable(folder):
+    """The folders and files below that others can write."""
+    found = [folder, *folder.rglob("*")]
+    return [path for path in found if not path.is_symlink() and path.stat().st_mode & 0o022]
+
+
+@pytest.fixture
+def trained(shared):  # noqa: F811
+    """A finished run in a group's folder, whose done.json is gone: its launcher would look at it again."""
+    one = RunBench(shared)
+    try:
+        (one.run.parents[1]).mkdir(parents=True)
+        assert one.launch().returncode == 0
+        yield one
+    finally:
+        one.end()
+
+
+@pytest.mark.full("a launcher for each file")
+@pytest.mark.parametrize("name", ["attempts/1/attempt.json", "attempts/1/done.json", "job.json", "jobs/1/job.json"])
+@pytest.mark.parametrize("forge", [lambda path: os.chown(path, OTHER, -1), lambda path: path.chmod(0o664)])
+def test_a_launcher_does_not_obey_a_file_that_another_could_have_written(trained, name, forge):
+    if "done" not in name:
+        (trained.run / "attempts" / "1" / "done.json").unlink()
+    forge(trained.run / name)
+    before = trained.journal()
+    assert refused(trained.launch(), f"{trained.run / name}", "obeyed")
+    assert trained.journal() == before
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_launcher_does_not_work_in_another_users_folder(trained, level):
+    folder = [trained.run, *trained.run.parents][level]
+    os.chown(folder, OTHER, -1)
+    said = trained.launch()
+    assert refused(said, f"{folder} belongs to", "give your experiment another name"), said.stderr
+    folder = trained.run.parents[1]
+    os.chown(folder, OTHER, -1)
+    assert refused(python("-c", LOCK, folder), f"{folder} belongs to", "another name")
+
+
+@pytest.mark.parametrize("name", ["order.json", "submitit", "", "submitit/*_submitted.pkl", "../../checkpoints/*/*"])
+def test_a_job_obeys_no_forged_order_and_loads_no_forged_pickle(trained, name):
+    job = RunPaths(trained.run).job(1)
+    pickle = next(job.submitit.glob("*_submitted.pkl"))
+    job.end.unlink()
+    (trained.run / "attempts" / "1" / "done.json").unlink()
+    before = trained.journal()
+    forged = [*job.folder.glob(name)] if name else [job.folder]
+    assert forged
+    for path in forged:
+        os.chown(path, OTHER, -1)
+    env = {"SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": pickle.name.partition("_")[0]}
+    begun = python("-m", "workflow.job.begin", job.submitit, **env)
+    assert begun.returncode != 0 and "belongs to" in begun.stderr, begun.stderr
+    assert trained.journal() == before and not job.end.exists()
+
+
+@pytest.mark.parametrize("forged", ["", "answer.json"])
+def test_slurms_answer_is_taken_from_nobody_else(tmp_path, forged):
+    folder = RunPaths(tmp_path / "results" / "e" / "runs" / "r").slurm
+    queued = {"job_id": "99999999", "name": "r.0123456789abcdef", "state": "PENDING"}
+    write_json(folder / "answer.json", {"jobs": {"99999999": queued}, "ended": {}})
+    os.chown(folder / forged, OTHER, -1)
+    done = python("-c", ASK, folder, PATH="/usr/bin:/bin")
+    assert refused(done, f"{folder / forged}".rstrip("/"), "belongs to") and "99999999" not in done.stdout, done
+
+
+def test_a_node_listens_to_no_forged_status(tmp_path):
+    setup = task_setup(tmp_path, ["a", "b"], 1)
+    file = setup.folder / "head.json"
+    write_json(file, {"state": "up", "address": "http://6.6.6.6", "machine": "x"})
+    assert PeerStatus(setup, 0).read()["state"] == "up"
+    os.chown(file, OTHER, -1)
+    with pytest.raises(RendezvousError, match="belongs to"):
+        PeerStatus(setup, 0).read()
+
+
+def test_a_run_in_a_groups_results_is_its_users_alone(shared):  # noqa: F811
+    """Snakemake makes the folders with the user's umask, which lets the group write."""
+    one = RunBench(shared)
+    one.run.mkdir(parents=True)
+    experiment = one.run.parents[1]
+    try:
+        # user::rwx, user:OTHER:rwx, group::rwx, mask::rwx, other::r-x
+        entries = ((1, 7, -1), (2, 7, OTHER), (4, 7, -1), (16, 7, -1), (32, 5, -1))
+        rights = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+        with contextlib.suppress(OSError):  # not every file system has such lists
+            os.setxattr(one.run, "system.posix_acl_default", rights)
+        assert writable(experiment)
+        assert python("-c", LOCK, experiment).returncode == 0
+        assert stat.S_IMODE(experiment.parent.stat().st_mode) == 0o3775, "others may make their own, and move only them"
+        moved = other(shared, MOVE)
+        assert moved.returncode == 1 and moved.stdout == "True\n" and "not permitted" in moved.stderr
+        assert one.launch().returncode == 0
+        assert not writable(experiment)
+    finally:
+        one.end()
+
+
+def test_who_cannot_keep_the_folder_in_place_is_told(shared):  # noqa: F811
+    (shared / "results").mkdir()
+    done = other(shared, "from workflow.runs.locks import lock_experiment; lock_experiment(str(folder))")
+    assert done.returncode == 0
+    results = shared / "results"
+    assert done.stderr.startswith(f"warning: others can write {results}, and could put another folder in place of")
+    assert done.stderr.endswith(f"ask root for: chmod +t {results}\n") and len(done.stderr.splitlines()) == 1
+
+
+def test_a_stop_and_a_cancellation_of_another_user_stop_nothing(trained):
+    job, experiment = RunPaths(trained.run).job(1), trained.run.parents[1]
+    (trained.run / "attempts" / "1" / "done.json").unlink()
+    job.cancelled.write_text(json.dumps({"by": "mallory"}))
+    os.chown(job.cancelled, OTHER, GROUP)
+    assert refused(trained.launch(), f"{job.cancelled} belongs to")
+    job.cancelled.unlink()
+    job.stop.write_text("now")
+    os.chown(job.stop, OTHER, GROUP)
+    (experiment / "cancelled.json").write_text(json.dumps({"by": "mallory"}))
+    os.chown(experiment / "cancelled.json", OTHER, GROUP)
+    assert refused(trained.launch(), f"{experiment / 'cancelled.json'} belongs to")
+    assert python("-c", LOCK, experiment).returncode == 0, "a new start removes it"
+    assert trained.launch().returncode == 0
