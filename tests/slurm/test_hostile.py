@@ -5,6 +5,8 @@ preloaded library (faults.c).
 """
 
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +189,39 @@ def test_a_life_of_a_cancelled_job_ends_before_it_trains(run):
     said = one.ended(head)
     assert head.returncode == 1 and "was cancelled by alice" in said
     assert {attempt for attempt, _ in one.journal()} == {1}
+
+
+class _Evil:
+    """A pickle that runs a program when it is loaded."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def __reduce__(self):
+        return os.system, (f"touch {self._file}",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write another user's file")
+def test_a_folder_that_another_user_has_put_in_place_of_the_experiments_is_not_obeyed(run, tmp_path):
+    """As in a group-writable folder of results, while the job waits in the queue."""
+    one = run(steps=40, env=SLOW)
+    head = one.start(2)
+    experiment = one.run.parents[1]
+    one.cluster.run("scontrol", "requeue", one.job_id())
+    one.wait(lambda: any(job["state"] == "PENDING" for job in one.jobs()))
+    mine = experiment.rename(f"{experiment}-mine")
+    shutil.copytree(mine, experiment)
+    for file in experiment.rglob("*_submitted.pkl"):
+        file.write_bytes(pickle.dumps(_Evil(tmp_path / "ran")))
+    for path in (experiment, *experiment.rglob("*")):
+        os.chown(path, 65534, -1)
+    output = experiment / "runs" / one.run_id / "jobs" / "1" / "submitit"
+    one.release()
+    one.wait(lambda: any("belongs to" in file.read_text() for file in output.glob("*.out")))
+    one.wait(lambda: not one.jobs())
+    said = one.ended(head)
+    assert head.returncode == 1 and "belongs to" in said and "Traceback" not in said
+    assert not (tmp_path / "ran").exists() and {attempt for attempt, _ in one.journal()} <= {1}
 
 
 def test_a_life_that_was_given_up_requeues_no_other_life(run, tmp_path):
