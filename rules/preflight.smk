@@ -34,22 +34,30 @@ rule settings:
         " 2> >(tee {log:q} >&2)"
 
 
+# What only logs show: the settings of imported runs, and of scripts once they have run. All seeds have the same
+# settings, and some may never be trained.
+LOGGED = [*PLAN.imports, *PLAN.first_own_runs]
+# What is known before the training; the whole result if there are no logs.
+CHECKED = f"{RESULTS}/checked.json" if LOGGED else f"{RESULTS}/preflight.json"
+SETUP = site_of(workflow).setup
+
+
 # Checks what is impossible, unequal or odd in the experiment, and writes the fairness ledger.
 rule preflight:
     input:
         settings=expand(
             f"{RESULTS}/settings/{{settings_id}}.json", settings_id=SETTINGS
         ),
-        # The runs' own settings from their sources, and of scripts from their logs.
-        imported=expand(
-            f"{RESULTS}/runs/{{run_id}}/imported.json",
-            # All seeds have the same settings, and some may never be trained.
-            run_id=[*PLAN.imports, *PLAN.first_own_runs],
-        ),
+        # Its variables reach every training.
+        setup=[str(SETUP)] if SETUP else [],
     output:
-        f"{RESULTS}/preflight.json",
+        checked=CHECKED,
+        # What trainings need, of the runs that are still to be trained: no rule makes that of a finished run.
+        cleared=clearances(PLAN),
     log:
         f"{RESULTS}/logs/preflight.log",
+    # Before any training, like the stacks.
+    priority: 1000000
     localrule: True
     conda:
         "../envs/controller/environment.yml"
@@ -57,6 +65,31 @@ rule preflight:
         # A function, because Snakemake does not expand braces in its value.
         config=lambda wildcards: json.dumps(config),
     shell:
-        "python -P -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --imported {input.imported:q}"
-        " --out {output:q}"
-        " 2> >(tee {log:q} >&2)"
+        "python -P -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}"
+        " --out {output.checked:q} --clear 2> >(tee {log:q} >&2)"
+
+
+if LOGGED:
+
+    # The same check with what the logs show: no training waits for an import.
+    rule ledger:
+        input:
+            settings=expand(
+                f"{RESULTS}/settings/{{settings_id}}.json", settings_id=SETTINGS
+            ),
+            setup=[str(SETUP)] if SETUP else [],
+            # Its findings are not printed again.
+            before=[CHECKED] if PLAN.runs else [],
+            imported=expand(f"{RESULTS}/runs/{{run_id}}/imported.json", run_id=LOGGED),
+        output:
+            f"{RESULTS}/preflight.json",
+        log:
+            f"{RESULTS}/logs/ledger.log",
+        localrule: True
+        conda:
+            "../envs/controller/environment.yml"
+        params:
+            config=lambda wildcards: json.dumps(config),
+        shell:
+            "python -P -m workflow.cli write-preflight {params.config:q} --settings {input.settings:q} --setup {input.setup:q}"
+            " --imported {input.imported:q} --before {input.before:q} --out {output:q} 2> >(tee {log:q} >&2)"

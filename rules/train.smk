@@ -10,6 +10,10 @@ rule train:
         # A user's script has none of these.
         stack=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.stack_file),
         inputs=lambda wildcards: PLAN.needed_files(wildcards.run_id, PLAN.inputs_file),
+        # While something is impossible, nothing is trained. This is not preflight.json, which every change of the plan
+        # rewrites: a plain input would train finished runs again, and with ancient() Snakemake does not look at a run's
+        # parameters while that file is to be rewritten, and does not train a changed run.
+        cleared=lambda wildcards: needed_clearance(PLAN, wildcards.run_id),
         # Settings that the trainer rejects fail before the queue.
         settings=lambda wildcards: PLAN.needed_files(
             wildcards.run_id,
@@ -41,6 +45,8 @@ rule train:
         nodes=lambda wildcards: PLAN.runs[wildcards.run_id].spec["workload"]["nodes"],
         cpus_per_task=lambda wildcards, threads: threads,
         pair_after=lambda wildcards: PLAN.before_in_pair[wildcards.run_id],
+        # Its place in the order of the runs, for those that wait for this machine.
+        turn=lambda wildcards: len(PLAN.runs) - PLAN.priorities[wildcards.run_id],
     params:
         folder=subpath(output[0], parent=True),
         # With the stack's lock and the inputs, this decides whether a run must be trained.

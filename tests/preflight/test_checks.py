@@ -221,7 +221,7 @@ def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path):
     (tmp_path / "setup.sh").write_text(
         "module load cuda\nexport CUDA_LAUNCH_BLOCKING=1 # while debugging\n# export NCCL_DEBUG=INFO\nX=1\n"
     )
-    place = LaunchContext(variables=variables_of(tmp_path, {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
+    place = LaunchContext(variables=variables_of(tmp_path / "setup.sh", {"NCCL_DEBUG": "INFO", "HOME": "/root"}))
     blocking, nccl = found(EQUAL, place)["cuda-launch-blocking"], found(EQUAL, place)["nccl-debug"]
     assert str(tmp_path / "setup.sh") in blocking.what and "setup.sh" in blocking.change
     assert "this shell" in nccl.what and "unset NCCL_DEBUG" in nccl.change

@@ -55,6 +55,24 @@ def test_data_need_not_be_here(config):
     assert main(["preflight", str(config(**elsewhere))]) == 0
 
 
+def test_the_variables_are_those_of_the_script_that_the_profile_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "setup.sh").write_text("export VLLM_TRACE_FUNCTION=1\n")
+    (tmp_path / "site.sh").write_text("export NCCL_P2P_DISABLE=1\n")
+
+    def told(setup):
+        train = {"slurm_partition": "h100", "runtime": 1200, "setup": setup}
+        profile = {"executor": "slurm", "set-resources": {"train": train}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(profile))
+        main(["preflight", str(ROOT / "experiments" / "camino-2025.yaml"), "--profile", str(tmp_path), "--json"])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        return {finding["code"]: finding["what"] for finding in found}
+
+    named, none = told(f"'{tmp_path / 'site.sh'}'"), told("")
+    assert str(tmp_path / "site.sh") in named["nccl-p2p-disable"]
+    assert "vllm-trace-function" not in named | none and "nccl-p2p-disable" not in none
+
+
 @pytest.mark.full("libraries of a stack")
 def test_trls_own_settings_tell_of_no_difference_but_the_engines(stack_python, tmp_path, capfd):
     plan = load_plan(RAW)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import read_json, write_json
-from common.findings import EQUALITIES, LEVELS, Finding, Level
+from common.files import read_json, write_json, write_text
+from common.findings import EQUALITIES, LEVELS, Finding, Level, read_preflight
 from common.messages import print_message
 from common.shown import print_lines, shown
 from common.verdicts import count_of
@@ -27,6 +27,7 @@ from workflow.head.train_rule import machine_lacks, request_errors
 from workflow.preflight import PreflightResult, preflight, write_preflight
 from workflow.preflight.cases import LaunchContext, settings_requests
 from workflow.preflight.variables import variables_of
+from workflow.runs.experiment import clearances
 from workflow.slurm.commands import SlurmError, limited
 from workflow.slurm.site import Site, refusals, site_for
 from workflow.stacks.environment import run_in_stack
@@ -76,7 +77,7 @@ def launch_context(plan: Plan, profile: Path | None, step_s: float | None) -> La
     estimates, _ = estimates_of(plan, site, step_s)
     paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
     specs = [one.run.spec for one in estimates if one.action in ("resume", "submit")]
-    return LaunchContext(site, paces, variables_of(site.profile), *_request_findings(site, specs))
+    return LaunchContext(site, paces, variables_of(site.setup), *_request_findings(site, specs))
 
 
 def _request_findings(site: Site, specs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
@@ -103,14 +104,21 @@ def _request_findings(site: Site, specs: Sequence[Mapping[str, Any]]) -> tuple[t
 
 
 def write_and_summarize(args: argparse.Namespace) -> None:
-    """Write preflight.json from the settings that the stacks resolved, and print a line per finding."""
-    found = write_preflight(load_plan(args.request), args.settings, args.out, args.imported)
-    for line in summary_lines(found):
+    """Write preflight.json from the settings that the stacks resolved, and print a line per finding.
+
+    What was printed before the training is not printed again.
+    """
+    plan = load_plan(args.request)
+    found = write_preflight(plan, args.settings, args.out, args.imported, args.setup)
+    before = read_preflight(args.before, plan.config.experiment) if args.before else None
+    for line in summary_lines(found, before.findings if before else ()):
         print_message(shown(line))
     if found.impossible:
         # Composed settings can show what the defaults did not: fail here rather than in the queue.
         reasons = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)
         raise UserError(f"{found.refusal}: {reasons}")
+    for file in clearances(plan) if args.clear else ():
+        write_text(Path(file), "")
 
 
 def resolve(args: argparse.Namespace) -> None:
@@ -153,9 +161,9 @@ def preflight_lines(found: PreflightResult) -> Iterator[str]:
     yield from _wrapped(_settings_source(found), "        ")
 
 
-def summary_lines(found: PreflightResult) -> list[str]:
-    """One line per finding that is not impossible, the unequal ones first."""
-    findings = [finding for finding in found.findings if finding.level != "impossible"]
+def summary_lines(found: PreflightResult, known: Sequence[Finding] = ()) -> list[str]:
+    """One line per new finding that is not impossible, the unequal ones first."""
+    findings = [one for one in found.findings if one.level != "impossible" and one not in known]
     if not findings:
         return []
     total = count_of(len(findings), "finding")

@@ -145,7 +145,7 @@ COMMANDS = {
     "write-preflight": Command(
         "workflow.commands.preflight:write_and_summarize",
         "",
-        "request --settings --imported --out",
+        "request --settings --imported --setup --before --clear --out",
         "For rules: write preflight.json.",
     ),
 }

@@ -32,6 +32,7 @@ from workflow.config.reading import read_yaml
 from workflow.head.train_rule import require_requests
 from workflow.preflight import require_possible
 from workflow.preflight.cases import first_of_each_case
+from workflow.runs.experiment import is_trained
 from workflow.slurm.site import read_site, site_of, unknown_profile
 from workflow.start import loading
 
@@ -163,7 +164,7 @@ def require_requests_of(workflow: Any, plan: Plan, starts: bool = False) -> None
 
 
 def _unfinished(plan: Plan) -> list[PlannedRun]:
-    return [run for run in plan.runs.values() if not Path(plan.folder, "runs", run.run_id, "done.json").is_file()]
+    return [run for run_id, run in plan.runs.items() if not is_trained(plan, run_id)]
 
 
 def require_startable(workflow: Any, plan: Plan) -> None:
@@ -178,7 +179,7 @@ def require_startable(workflow: Any, plan: Plan) -> None:
 
         require_unchanged(run.stack for run in _unfinished(plan) if run.stack)
         require_verified((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
-    require_possible(plan)
+    require_possible(plan, site_of(workflow).setup)
     require_readable(plan)
     require_sources(plan)
 

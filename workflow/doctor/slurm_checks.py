@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 from common.files import user_name
@@ -47,8 +46,8 @@ class SlurmSite:
     @cached_property
     def exports(self) -> dict[str, str]:
         """The variables that the profile's setup script exports literally."""
-        script = Path(self.requested("setup"))
-        return exported(script.read_text(encoding="utf-8", errors="replace")) if script.is_file() else {}
+        script = self.request.setup if self.request else None
+        return exported(script.read_text(encoding="utf-8", errors="replace")) if script else {}
 
     @cached_property
     def settings(self) -> dict[str, str]:

@@ -131,9 +131,9 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     return missing
 
 
-def require_possible(plan: Plan) -> PreflightResult:
+def require_possible(plan: Plan, setup: Path | None = None) -> PreflightResult:
     """The preflight of a plan; `UserError` lists every impossible finding, before anything is built."""
-    found = preflight(plan)
+    found = preflight(plan, LaunchContext(variables=variables_of(setup)))
     if found.impossible:
         reasons = "\n".join(
             f"  {number}. {', '.join(finding.arms)}: {finding.what}: {finding.why}.\n     change: {finding.change}\n"
@@ -147,11 +147,15 @@ def require_possible(plan: Plan) -> PreflightResult:
 
 
 def write_preflight(
-    plan: Plan, settings_files: Sequence[Path], out: Path, imported_files: Sequence[Path] = ()
+    plan: Plan,
+    settings_files: Sequence[Path],
+    out: Path,
+    imported_files: Sequence[Path] = (),
+    setup: Path | None = None,
 ) -> PreflightResult:
-    """Write preflight.json from `<settings_id>.json` files and from the `imported.json` in the runs' folders."""
+    """Write preflight.json from `<settings_id>.json` files, `imported.json` in the runs' folders and a setup script."""
     composed = {path.stem: read_json(path) for path in settings_files}
     imported = {path.parent.name: read_json(path) for path in imported_files}
-    found = preflight(plan, LaunchContext(variables=variables_of(None)), composed, imported=imported)
+    found = preflight(plan, LaunchContext(variables=variables_of(setup)), composed, imported=imported)
     write_json(out, found.as_json())
     return found

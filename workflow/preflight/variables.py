@@ -177,13 +177,12 @@ def exported(script: str) -> dict[str, str]:
     return {name: value.strip("\"'") for name, value in _EXPORT.findall(script)}
 
 
-def variables_of(profile: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
-    """The variables that this shell and the profile's setup.sh pass to every training process."""
+def variables_of(setup: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
+    """The variables that this shell and the site's setup script pass to every training process."""
     found = {name: (value, "this shell") for name, value in (environment or os.environ).items()}
-    script = profile / "setup.sh" if profile is not None else None
-    if script is not None and script.is_file():
+    if setup is not None:
         try:
-            found |= {name: (value, str(script)) for name, value in exported(script.read_text("utf-8")).items()}
+            found |= {name: (value, str(setup)) for name, value in exported(setup.read_text("utf-8")).items()}
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{script} cannot be read: {error}") from None
+            raise UserError(f"{setup} cannot be read: {error}") from None
     return found

@@ -154,6 +154,28 @@ def wanted_runs(plan: Plan, checkpoints: Any) -> dict[str, PlannedRun]:
     return plan.first_pairs(pairs_wanted(plan, look))
 
 
+def is_trained(plan: Plan, run_id: str) -> bool:
+    """Whether a run has finished as the plan declares it."""
+    done = read_object(RunPaths(Path(plan.folder) / "runs" / run_id).done)
+    return bool(done.get("fingerprint") == plan.runs[run_id].fingerprint)
+
+
+def clearance(plan: Plan, run_id: str) -> str:
+    """The file by which the preflight lets a run train, as the plan declares it."""
+    return f"{plan.folder}/cleared/{run_id}-{plan.runs[run_id].fingerprint[:12]}"
+
+
+def clearances(plan: Plan) -> list[str]:
+    """Those of the runs that are still to be trained."""
+    return [clearance(plan, run_id) for run_id in plan.runs if not is_trained(plan, run_id)]
+
+
+def needed_clearance(plan: Plan, run_id: str) -> list[str]:
+    """The file that a training needs; for a finished run what it needed then: another input would train it again."""
+    file = clearance(plan, run_id)
+    return [file] if not is_trained(plan, run_id) or Path(file).exists() else []
+
+
 def pairs_that_resolved(folder: Path, until: float, most: int) -> int | None:
     """The pairs of runs after which the looks in an experiment's folder want no more; None while they do."""
     found = resolving_look(lambda pairs: read_object(folder / "looks" / f"{pairs}.json"), until, most)

@@ -57,6 +57,12 @@ class Site:
         return f"by profile {self.profile}" if self.profile else "by this machine (no --profile)"
 
     @property
+    def setup(self) -> Path | None:
+        """The script that each training job sources first; None without one, and on this machine."""
+        script = Path(self.request().site["setup"])
+        return script if self.on_slurm and script.is_file() else None
+
+    @property
     def runtime_min(self) -> int:
         """The walltime of one job; 0: unknown."""
         return self.request().runtime_min or 0

@@ -1,0 +1,173 @@
+"""No training starts before the preflight: real Snakemake, launchers and jobs; the stacks' Python is a stand-in."""
+
+import json
+import re
+import sys
+
+import pytest
+import yaml
+
+from workflow.stacks import load_stack, lock_id
+from workflow.stacks.definition import verify_id
+
+from .job.run_bench import STAND_IN
+from .programs import executable
+from .site_folder import ROOT, STACKS, Site
+
+LOG = ROOT / "tests" / "goldens" / "data" / "formats" / "trl-console-vllm.log"
+# Composes what `settings.json` says, prepares inputs that nobody reads, and trains as the stand-in does.
+PYTHON = """#!{python}
+import json, os, sys
+from pathlib import Path
+def option(name):
+    return Path(sys.argv[sys.argv.index(name) + 1])
+module = sys.argv[sys.argv.index("-m") + 1]
+with open({jobs!r}, "a") as jobs:
+    print(module, file=jobs)
+if module == "trainers.resolve":
+    composed = {{"version": "1.16", "settings": json.loads(Path({settings!r}).read_text())}}
+    option("--out").write_text(json.dumps(composed))
+elif module == "node.inputs":
+    made = {{"data": {{"sha256": "d", "rows": 64}}, "model": {{"sha256": "m"}}}}
+    (option("--out") / "inputs.json").write_text(json.dumps(made))
+elif module != "node.node_speed":
+    os.execv(sys.executable, [sys.executable, {stand_in!r}, sys.argv[-1]])
+"""
+
+
+class QuickSite(Site):
+    """A working directory whose stacks are stand-ins; `composed` is what they make of every trainer's settings."""
+
+    def __init__(self, folder, stacks=STACKS, **more):
+        super().__init__(folder, **more)
+        self.jobs, self.composed = folder / "jobs", folder / "settings.json"
+        self.compose()
+        (folder / ".stacks").unlink()
+        words = {"jobs": str(self.jobs), "settings": str(self.composed), "stand_in": str(STAND_IN)}
+        for name in stacks:
+            stack = load_stack(name)
+            lock = lock_id(stack)
+            made = folder / ".stacks" / name / lock
+            executable(made / "env" / "bin" / "python", PYTHON.format(python=sys.executable, **words))
+            verdict = {"ok": True, "lock_id": lock, "verify_id": verify_id(stack)}
+            (made / "verify.json").write_text(json.dumps(verdict))
+
+    def compose(self, **settings):
+        self.composed.write_text(json.dumps(settings))
+
+    def trained(self):
+        """How many trainings have begun."""
+        modules = self.jobs.read_text().split() if self.jobs.exists() else []
+        return sum("driver" in module for module in modules)
+
+
+@pytest.fixture
+def site(tmp_path):
+    return QuickSite(tmp_path)
+
+
+def rules(done):
+    """The rules of the jobs that began or would, in their order."""
+    heads = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):$", done.stdout + done.stderr, re.MULTILINE)
+    return [str(head) for head in heads]
+
+
+def test_no_training_starts_before_the_preflight_or_beside_what_it_finds_impossible(site):
+    """Found only in what the stacks make of the settings."""
+    # Nothing else keeps a training waiting.
+    prepared = site.snakemake("--until", "inputs")
+    assert prepared.returncode == 0, prepared.stderr
+    site.compose(vllm_tensor_parallel_size=3)
+    refused = site.snakemake()
+    assert refused.returncode != 0 and "4 attention heads" in refused.stderr, refused.stderr
+    assert "train" not in rules(refused) and not site.trained()
+
+    for file in (site.results / "settings").glob("*.json"):
+        file.unlink()
+    site.compose()
+    done = site.snakemake()
+    assert done.returncode == 0, done.stderr
+    order = rules(done)
+    assert order.index("preflight") < order.index("train")
+    assert site.trained() == 2
+    assert "Nothing to be done" in site.snakemake().stderr
+
+    # A plan that changes trains what has changed, in the same call and nothing else, though it is checked first.
+    site.config["arms"]["vllm"]["env"] = {"VLLM_LOGGING_LEVEL": "WARNING"}
+    dry = site.snakemake("--dry-run")
+    assert {"preflight", "train"} <= set(rules(dry)) and rules(dry).count("train") == 1
+    changed = site.snakemake()
+    assert changed.returncode == 0, changed.stderr
+    assert [rule for rule in rules(changed) if rule in ("preflight", "train")] == ["preflight", "train"]
+    assert site.attempts("vllm-s0") == [1, 2] and site.attempts("transformers-s0") == [1]
+    # One that changes for the report alone trains nothing.
+    site.config["warmup_steps"] = 2
+    reported = site.snakemake()
+    assert reported.returncode == 0 and "train" not in rules(reported), reported.stderr
+
+
+@pytest.mark.full("whole workflows by snakemake")
+def test_a_finished_run_stays_where_a_new_arm_is_impossible(site):
+    vllm = site.config["arms"].pop("vllm")
+    first = site.snakemake()
+    assert first.returncode == 0, first.stderr
+    site.config["arms"]["vllm"] = vllm
+    site.compose(vllm_tensor_parallel_size=3)
+    refused = site.snakemake("--keep-going")
+    assert refused.returncode != 0 and "4 attention heads" in refused.stderr, refused.stderr
+    assert "train" not in rules(refused) and site.trained() == 1
+    assert site.attempts("transformers-s0") == [1] and not site.attempts("vllm-s0")
+    site.config["arms"].pop("vllm")
+    corrected = site.snakemake()
+    assert corrected.returncode == 0 and "train" not in rules(corrected), corrected.stderr
+
+
+@pytest.mark.full("whole workflows by snakemake")
+def test_no_training_waits_for_an_import_and_the_report_has_what_its_log_shows(site):
+    site.config["arms"]["old"] = {"trainer": "trl", "engine": "vllm", "import": {"version": "1.9", "runs": [str(LOG)]}}
+    done = site.snakemake("--until", "train")
+    assert "train" in rules(done) and "import_run" not in rules(done), done.stderr
+    assert not (site.results / "preflight.json").exists(), "it has the imports, too"
+    done = site.snakemake()
+    assert done.returncode == 0, done.stderr
+    assert {"import_run", "ledger"} <= set(rules(done)) and "train" not in rules(done)
+    whole = json.loads((site.results / "preflight.json").read_text())
+    before = json.loads((site.results / "checked.json").read_text())
+    codes, known = ({finding["code"] for finding in one["findings"]} for one in (whole, before))
+    assert known <= codes
+    for line in (finding["what"] for finding in before["findings"]):
+        assert line not in done.stderr, "it was printed before the training"
+    assert site.attempts("vllm-s0") == [1]
+
+
+def test_the_script_that_setup_names_counts_and_no_other(tmp_path):
+    """At the start, and in what the rule writes."""
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "setup.sh").write_text("export TORCH_CUDA_ARCH_LIST=90\n")
+    site = QuickSite(tmp_path, ("trl-transformers", "trl-vllm"), profile=profile)
+    for name in site.config["arms"]:
+        site.config["arms"][name] = {"trainer": "trl", "engine": name, "stack": f"trl-{name}"}
+    site.config["workload"] |= {"gpus_per_node": 1}
+
+    def with_setup(setup):
+        train = {"slurm_partition": "gpu", "runtime": 60, "setup": setup}
+        settings = {"cores": 2, "nolock": True, "set-resources": {"train": train}}
+        (profile / "config.yaml").write_text(yaml.safe_dump(settings))
+        return site.snakemake("--until", "preflight")
+
+    setup = tmp_path / "site.sh"
+    setup.write_text("export TORCH_CUDA_ARCH_LIST=90\n")
+    refused = with_setup(str(setup))
+    assert refused.returncode != 0 and f"TORCH_CUDA_ARCH_LIST=90 ({setup})" in refused.stderr, refused.stderr
+    assert not site.jobs.exists()
+    none = with_setup("")
+    assert none.returncode == 0, none.stderr
+    written = site.results / "preflight.json"
+    assert "CUDA" not in written.read_text()
+    setup.write_text("export CUDA_LAUNCH_BLOCKING=1\n")
+    assert with_setup(str(setup)).returncode == 0
+    assert "cuda-launch-blocking" in [finding["code"] for finding in json.loads(written.read_text())["findings"]]
+    setup.write_text("module load cuda\n")
+    assert with_setup(str(setup)).returncode == 0
+    assert "cuda-launch-blocking" not in [finding["code"] for finding in json.loads(written.read_text())["findings"]]
