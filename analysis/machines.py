@@ -233,25 +233,39 @@ def _watched_cpus(run: Run) -> int:
     return cpus if isinstance(cpus, int) else 0
 
 
-def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
-    """Runs that trained at the same time on the same processors and slowed one another.
+def _crowded(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """By host: the runs that trained there at the same time on the same processors and slowed one another.
 
     Two runs share a machine if their last attempts overlap in time on one host, and their processor affinities overlap
     or are unknown.
     """
     timed = [(run.time_span, str(run.hardware.get("host")), run) for run in runs if run.time_span and run.hardware]
     timed.sort(key=lambda one: one[0])
-    crowded: dict[str, list[str]] = defaultdict(list)
+    crowded: dict[str, dict[str, Run]] = defaultdict(dict)
     for ((_, end), host, run), ((start, _), other_host, other) in itertools.combinations(timed, 2):
         if start < end and host == other_host and _share_processors(run, other):
-            crowded[host] += [run.run_id, other.run_id]
-    for host, ids in crowded.items():
-        unique = list(dict.fromkeys(ids))
+            crowded[host] |= {one.run_id: one for one in (run, other)}
+    return {host: list(found.values()) for host, found in crowded.items()}
+
+
+def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
+    """A warning for each host on which runs shared the processors."""
+    for host, crowd in _crowded(runs).items():
+        ids = join_first([run.run_id for run in crowd], 6)
         text = (
-            f"{len(unique)} runs trained at the same time on the same processors of {host} ({join_first(unique, 6)}): "
+            f"{len(crowd)} runs trained at the same time on the same processors of {host} ({ids}): "
             "they slowed one another, and not equally. Train one run at a time before you rely on a ratio"
         )
         yield Verdict("warning", "shared-machine", text)
+
+
+def shared_terms(runs: Sequence[Run]) -> Iterator[Finding]:
+    """The same as a finding, for the verdicts of these runs' arms."""
+    for host, crowd in _crowded(runs).items():
+        what = f"{len(crowd)} runs trained at the same time on {host}"
+        why, scope, settle = "they slowed one another, and not equally", "on a shared machine", "runs one at a time"
+        arms = tuple(dict.fromkeys(run.arm for run in crowd))
+        yield Finding("unequal", "shared-machine", arms, what, why, _SOURCE, settle, scope, settle)
 
 
 def _share_processors(a: Run, b: Run) -> bool:

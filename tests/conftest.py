@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -34,6 +35,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Processes of tests share the machine's cores, and a thread that spins while it waits takes them from the others'.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Tests of several processes train at the same time; those of one process wait for each other, as a user's do.
+_LOCKS = tempfile.TemporaryDirectory(prefix="rbl")
+os.environ["ROLLOUTBENCH_LOCKS_DIR"] = _LOCKS.name
 # Parts that belong together, with what they begin with: one process has each, as they share what takes long to make.
 PARTS = {
     "verl": ("tests/trainers/verl/", "tests/analysis/test_verl_wandb.py"),

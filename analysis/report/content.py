@@ -35,6 +35,7 @@ from analysis.machines import (
     node_terms,
     nodes_of,
     shared_machine_verdicts,
+    shared_terms,
     slow_node_verdicts,
     with_nodes,
 )
@@ -166,7 +167,7 @@ def read_content(
     comparison, paired = comparison_table(wide, plan, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, divisible)
     gate = gate_table(wide, plan)
-    disturbed = [*busy_terms(runs, wide), *node_terms(nodes, plan)]
+    disturbed = [*busy_terms(runs, wide), *shared_terms(runs), *node_terms(nodes, plan)]
     arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, disturbed)
     for other in plan.of_other_kinds():
         arm_verdicts += _verdicts_of(other, runs, wide, before, disturbed)

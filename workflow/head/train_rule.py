@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +17,12 @@ from common.errors import UserError
 from common.files import inputs_sha256, read_json
 from common.retry import retry_io
 from trainers import Spread
-from workflow.job.place import visible_gpus
+from workflow.job.place import nvidia_gpus, visible_gpus
 from workflow.job.ray import TOKEN_SINCE
 from workflow.slurm.request import read_request
 from workflow.slurm.sbatch import WHERE, RequestError, gpus_of_gres
 from workflow.slurm.site import Site
 
-_PATIENCE_S = 60.0
 _SHOWN = 5
 
 
@@ -72,6 +70,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "limits": dict(request.limits),
         "site": dict(request.site),
         "pair": given.get("pair_after", "") if paired else "",
+        "turn": int(given.get("turn", "0")),
     }
 
 
@@ -248,19 +247,8 @@ def require_requests(site: Site, specs: Sequence[Mapping[str, Any]], starts: boo
 
 def local_gpus(env: Mapping[str, str]) -> tuple[int, str]:
     """The number of NVIDIA GPUs that a program with this environment can use on this machine, and the source."""
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False
-        )
-        found = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-        # With a broken driver no GPU can be used.
-        output = " ".join((listed.stderr or listed.stdout).split()) if listed.returncode else f"it lists {found}"
-        source = f"nvidia-smi -L: {output}"
-    except subprocess.TimeoutExpired:
-        found, source = 0, f"nvidia-smi -L did not answer within {_PATIENCE_S:.0f} s"
-    except OSError:
-        found = len(list(Path("/dev").glob("nvidia[0-9]*")))
-        source = f"no nvidia-smi, and {found or 'no'} /dev/nvidia*"
+    gpus, source = nvidia_gpus()
+    found = len(gpus)
     visible = visible_gpus(env)
     if visible is None or visible >= found:
         return found, source

@@ -22,6 +22,7 @@ from common.files import write_json, write_json_once
 from common.ownership import NotOwnError, own_folder, own_tree, read_own_json
 from common.retry import await_file, retry_io
 from trainers import Spread
+from workflow.job.machine_locks import machine_to_itself
 from workflow.job.measured_speed import add_speeds, measured_speed, speed_file, speed_files
 from workflow.job.place import Place
 from workflow.job.processes import adopt_orphans
@@ -108,9 +109,9 @@ class JobOnNode:
             self._end(end)
 
     def _train_on(self, lock: AbstractContextManager[object]) -> dict[str, Any]:
-        with lock:
+        with lock, machine_to_itself(self.request, self.job, self.run, self.stops) as stop:
             # While this life waited, the earlier one may have finished the run, or a user cancelled it.
-            while (end := self._over() or self._attempt()).get("again") and self.slurm_id is None:
+            while (end := stop or self._over() or self._attempt()).get("again") and self.slurm_id is None:
                 pass
             return end
 

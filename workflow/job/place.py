@@ -6,11 +6,13 @@ import itertools
 import os
 import re
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _NO_GPU = {"", "-1", "NoDevFiles"}
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,22 @@ def visible_gpus(env: Mapping[str, str]) -> int | None:
     if visible is None:
         return None
     return 0 if visible.strip() in _NO_GPU else len(visible.split(","))
+
+
+def nvidia_gpus() -> tuple[list[str], str]:
+    """A line for each NVIDIA GPU of this machine, and the source; with a broken driver no GPU can be used."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [], f"nvidia-smi -L did not answer within {_PATIENCE_S:.0f} s"
+    except OSError:
+        devices = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
+        return devices, f"no nvidia-smi, and {len(devices) or 'no'} /dev/nvidia*"
+    lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    output = " ".join((listed.stderr or listed.stdout).split()) if listed.returncode else f"it lists {len(lines)}"
+    return lines, f"nvidia-smi -L: {output}"
 
 
 def own_ip(place: Place) -> str:

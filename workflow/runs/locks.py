@@ -74,7 +74,7 @@ def holder_note(path: Path) -> str | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return os.read(descriptor, 100).decode()
+        return os.read(descriptor, 4096).decode()
     finally:
         os.close(descriptor)
     return None

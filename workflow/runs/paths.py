@@ -37,6 +37,7 @@ class JobPaths(_Folder):
     end = _File("end.json")  # how the job ended; written once, by the job or by a launcher that found it gone
     stop = _File("stop")  # a request to end: `soon` (after the step, with a checkpoint) or `now`
     cancelled = _File("cancelled.json")  # who cancelled the job with `rolloutbench cancel`
+    waits = _File("waits")  # for whom a job on this machine waits before it trains, in one line
     submitit = _File("submitit")  # submitit's own files: the script and the job's output
     setup_log = _File("setup.log")  # output of the site's setup script in the last life (workflow/head/set_up.sh)
 

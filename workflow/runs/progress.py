@@ -157,11 +157,16 @@ class JobReporter:
         self._progress: Progress | None = None
         self._latest: str | None = None
         self._reported_part = 0
+        self._reported_wait = False
 
     def report(self, last: bool = False) -> None:
         """Print a new attempt, its end, and progress that is worth a line."""
         attempts = self._run.attempts()
         newest = attempts[-1] if attempts else None
+        if not self._reported_wait and self._attempt is None:
+            with suppress(OSError):  # it does not wait, or not any more
+                print_message(f"{self._run_id}: {self._job.waits.read_text(encoding='utf-8')}")
+                self._reported_wait = True
         has_ended = self._attempt is not None and self._attempt != self._ended and self._attempt.exit.is_file()
         self._report_progress(last or has_ended)
         if has_ended:

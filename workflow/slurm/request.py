@@ -34,7 +34,7 @@ RESOURCES: dict[str, str | int] = {
     **{"mem_mb": 0, "runtime": 0},
     **dict(zip(LIMITS, (5, 120, 10, 600, 7200, 60, 600), strict=True)),
 }
-KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "pair_after", "train_slots", "submit_to")
+KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "pair_after", "turn", "train_slots", "submit_to")
 _SNAKEMAKES = ("mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
 # The key that people mean by another name: keys of Snakemake's Slurm plugin, of sbatch and of submitit.
 _MEANT = {

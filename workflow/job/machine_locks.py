@@ -1,0 +1,160 @@
+"""Lets one training at a time use this machine, or each of its GPUs, outside Slurm: others wait in their order."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.files import write_text
+from workflow.job.place import nvidia_gpus
+from workflow.job.stopping import StopRequests
+from workflow.job.training import is_own_command, node_environment
+from workflow.runs.locks import holder_note, try_lock
+from workflow.runs.paths import JobPaths, RunPaths
+
+FOLDER_VARIABLE = "ROLLOUTBENCH_LOCKS_DIR"
+"""Another folder of locks, for trainings that may share this machine, such as tests."""
+MACHINE = "this machine"
+_POLL_S = 0.5
+_UUID = re.compile(r"\(UUID: ([^)]+)\)")
+_NO_GPU = ("", "-1", "NoDevFiles")
+
+
+@contextmanager
+def machine_to_itself(
+    request: Mapping[str, Any], job: JobPaths, run: RunPaths, stops: StopRequests
+) -> Iterator[dict[str, Any] | None]:
+    """The locks of what a training uses, until the block ends; yields the job's end if it cannot have them.
+
+    The kernel releases them however this process ends. Slurm itself gives each job its own GPUs.
+    """
+    with ExitStack() as locks:
+        yield None if request["cluster"] == "slurm" else _stop_or_locks(request, job, run, stops, locks)
+
+
+def _stop_or_locks(
+    request: Mapping[str, Any], job: JobPaths, run: RunPaths, stops: StopRequests, locks: ExitStack
+) -> dict[str, Any] | None:
+    try:
+        wish = _Wish(locks_folder(os.environ), lock_names(request, os.environ), _ticket(request, run), run.folder)
+        return _wait(wish, job.waits, stops.wanted, locks)
+    except (OSError, UserError) as error:
+        return {"kind": "not started", "detail": str(error)}
+
+
+def locks_folder(environ: Mapping[str, str]) -> Path:
+    """This user's folder of locks on this machine; not in TMPDIR, which may differ between two trainings."""
+    folder = Path(environ.get(FOLDER_VARIABLE) or f"/tmp/rolloutbench-locks-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UserError(
+            f"{folder} must be a folder of yours that nobody else may enter (mode 700): it has the locks that keep "
+            f"trainings from sharing this machine; remove it, or name another one by {FOLDER_VARIABLE}"
+        )
+    return folder
+
+
+def lock_names(request: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """What a training uses: its GPUs by their UUIDs, without any the machine.
+
+    A user's own command may use every GPU that it sees.
+    """
+    own = is_own_command(request)
+    if not own and not int(request["spec"]["workload"].get("gpus_per_node", 0)):
+        return [MACHINE]
+    uuids = [_uuid(line) for line in nvidia_gpus()[0]]
+    if own:
+        visible = request["env"].get("CUDA_VISIBLE_DEVICES", request["visible_gpus"])
+    else:
+        visible = node_environment(request, environ)["CUDA_VISIBLE_DEVICES"]
+    wanted = uuids if visible is None else [one.strip() for one in str(visible).split(",")]
+    return sorted({_named(one, uuids) for one in wanted if one not in _NO_GPU}) or [MACHINE]
+
+
+def _uuid(line: str) -> str:
+    found = _UUID.search(line)
+    return found[1] if found else line.partition(" (")[0].replace("/", "-")
+
+
+def _named(gpu: str, uuids: Sequence[str]) -> str:
+    """A GPU of CUDA_VISIBLE_DEVICES, an index or the start of a UUID, by its UUID."""
+    if gpu.isdigit():
+        return uuids[int(gpu)] if int(gpu) < len(uuids) else f"GPU {gpu}"
+    return next((uuid for uuid in uuids if uuid.startswith(gpu)), gpu.replace("/", "-"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a training waits for, and its place among those that wait."""
+
+    folder: Path
+    names: Sequence[str]
+    ticket: str
+    run: Path
+
+    def __str__(self) -> str:
+        return f"process {os.getpid()} trains {self.run}"
+
+    @property
+    def waiting(self) -> Path:
+        return self.folder / f"waiting-{self.ticket}"
+
+    def taken(self, locks: ExitStack) -> str | None:
+        """Take all of its locks, or none and return who has one."""
+        with ExitStack() as held:
+            for name in self.names:
+                file = self.folder / f"{name}.lock"
+                if (lock := try_lock(file, note=str(self))) is None:
+                    return f"{name}: {holder_note(file) or ''}"
+                held.enter_context(lock)
+            locks.enter_context(held.pop_all())
+        return None
+
+    def first(self) -> str | None:
+        """Who waits for one of them and comes first."""
+        for other in sorted(self.folder.glob("waiting-*")):
+            if other.name >= self.waiting.name:
+                break
+            run, *names = (holder_note(other) or "").splitlines() or [""]
+            if common := set(self.names) & set(names):
+                return f"{', '.join(sorted(common))}: {run}"
+        return None
+
+
+def _wait(
+    wish: _Wish, told: Path, stopped: Callable[[], dict[str, Any] | None], locks: ExitStack
+) -> dict[str, Any] | None:
+    """Return when the locks are taken, or why the job is to stop; `told` has for whom it waits."""
+    waiting = try_lock(wish.waiting, note="\n".join([f"{wish}, after it has waited", *wish.names]))
+    try:
+        while (other := wish.first() or wish.taken(locks)) is not None:
+            if (stop := stopped()) is not None:
+                return stop
+            if not other.endswith(": ") and not told.exists():
+                write_text(told, f"waits for {other}")
+            time.sleep(_POLL_S)
+        return None
+    finally:
+        # Those of killed jobs are left, and hold up nobody.
+        wish.waiting.unlink(missing_ok=True)
+        told.unlink(missing_ok=True)
+        if waiting is not None:
+            waiting.release()
+
+
+def _ticket(request: Mapping[str, Any], run: RunPaths) -> str:
+    """Runs of an earlier start come first, and those of one start in the order of the plan."""
+    try:
+        start = (run.experiment / ".head.lock").stat().st_mtime_ns
+    except FileNotFoundError:  # without snakemake
+        start = time.time_ns()
+    return f"{start:020d}-{request['turn']:06d}-{os.getpid()}"
