@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def snakemake(**settings):
     """What is asked of Snakemake's object."""
-    resources = {"overwrite_resources": {}, "overwrite_threads": {}, "resources": {}}
+    train = {"train": {"private_nodes": "true"}}
+    resources = {"overwrite_resources": train, "overwrite_threads": {}, "resources": {}}
     return SimpleNamespace(
         executor_plugin=SimpleNamespace(name="local"),
         dag_settings=SimpleNamespace(**{"targets": frozenset(), "until": frozenset()} | settings),

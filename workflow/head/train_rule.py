@@ -130,9 +130,13 @@ def require_private(spec: Mapping[str, Any], site: Mapping[str, Any]) -> None:
     elif spread is Spread.RAY and stack:
         from workflow.preflight.cases import load_stack_pins  # reads the lock
 
-        version = load_stack_pins(stack).packages.get("ray", "0")
-        what = f"starts Ray {version}, which asks nobody for a token" * (Version(version) < TOKEN_SINCE)
-        other = f"use a stack with Ray {TOKEN_SINCE} or newer"
+        packages = load_stack_pins(stack).packages
+        other = "use another trainer"
+        if Version(version := packages.get("ray", "0")) < TOKEN_SINCE:
+            what = f"starts Ray {version}, which asks nobody for a token"
+        elif "transferqueue" in packages:
+            # Its ZMQ sockets decode pickles (transfer_queue/utils/serial_utils.py), whatever token Ray has.
+            what = "starts its TransferQueue, which runs pickles that anybody sends"
     if what and not site.get("private_nodes"):
         raise RequestError(
             f"trainer {spec['trainer']} {what}: who else uses a job's nodes or their network could run programs as you",
