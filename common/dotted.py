@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+LONGEST_NAME, _DEEPEST = 1000, 50
+"""Characters of the dotted key of a number or a setting."""
+
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a mapping, else an empty mapping."""
@@ -53,6 +56,23 @@ def flatten(nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = Fal
         else:
             found[path] = value
     return found
+
+
+def is_bounded(found: Any) -> bool:
+    """Whether foreign JSON is nested and named as settings and numbers are: their dotted keys can be written down."""
+    level = [(found, 0)]
+    for _ in range(_DEEPEST):
+        below = []
+        for one, above in level:
+            for name, value in one.items() if isinstance(one, Mapping) else (("", inner) for inner in one):
+                if (length := above + len(str(name))) > LONGEST_NAME:
+                    return False
+                if isinstance(value, Mapping | list | tuple):
+                    below.append((value, length))
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def nested_settings(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:

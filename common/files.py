@@ -150,7 +150,7 @@ def read_json_object(path: Path, made_by: str) -> dict[str, Any]:
         raw = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{path} is not there; it is made by {made_by}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); delete it and start again: {made_by} makes it") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path} must be a JSON object (got {type(raw).__name__}); {made_by} makes it")

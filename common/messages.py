@@ -111,6 +111,12 @@ def remedy(error: OSError) -> str:
     return "; try again" if owner is None else f"; it belongs to {owner}: ask them for access"
 
 
+_TOO_MUCH: dict[type[Exception], str] = {
+    RecursionError: "what was read has hundreds of brackets or commands within one another; simplify it",
+    MemoryError: "this machine has not enough memory for what was read; give less, or use a machine with more",
+}
+
+
 def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
     """Run an action; a `UserError` or a temporary file system error becomes one message and exit code 1.
 
@@ -120,8 +126,8 @@ def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
         with shown_output():
             action()
         return 0
-    except (UserError, OSError) as error:
-        written = message = without_secrets(str(error))
+    except (UserError, OSError, RecursionError, MemoryError) as error:
+        message = _TOO_MUCH.get(type(error), "") or without_secrets(str(error))
         if isinstance(error, OSError):
             if not is_transient(error):
                 raise
@@ -134,7 +140,7 @@ def report_errors(action: Callable[[], None], log: Path | None = None) -> int:
         if log is not None:
             # On a full disk only the terminal shows the message.
             with suppress(OSError, UserError):
-                write_text(log, f"error: {written}\n")
+                write_text(log, f"error: {message}\n")
         return 1
 
 

@@ -16,7 +16,7 @@ import json, os, sys
 from pathlib import Path
 def option(name):
     return Path(sys.argv[sys.argv.index(name) + 1])
-module = sys.argv[sys.argv.index("-m") + 1]
+module = sys.argv[1 + (sys.argv.index("-m") if "-m" in sys.argv else sys.argv.index("-c") + 1)]
 with open({jobs!r}, "a") as jobs:
     print(module, file=jobs)
 if module == "trainers.resolve":

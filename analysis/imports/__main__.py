@@ -12,7 +12,7 @@ from typing import Any
 from analysis.imports.import_run import CACHE, write_import
 from common.errors import UserError
 from common.files import read_json_object
-from common.shown import shown_output
+from common.messages import report_errors
 
 
 def _read_spec(given: str) -> dict[str, Any]:
@@ -25,20 +25,13 @@ def _read_spec(given: str) -> dict[str, Any]:
     return spec
 
 
-@shown_output()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.imports", description="Import one run's steps.")
     parser.add_argument("spec", metavar="SPEC_JSON", help="the run's spec as JSON, or the name of its file")
     parser.add_argument("--out", type=Path, required=True, help="the steps.parquet to write, in the run's folder")
     parser.add_argument("--cache", type=Path, default=CACHE, help="the folder for downloads from wandb")
     args = parser.parse_args(argv)
-    try:
-        rows = write_import(_read_spec(args.spec), args.out, args.cache)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{args.out}: {rows} rows")
-    return 0
+    return report_errors(lambda: print(f"{args.out}: {write_import(_read_spec(args.spec), args.out, args.cache)} rows"))
 
 
 if __name__ == "__main__":

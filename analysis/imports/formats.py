@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import shlex
 from collections.abc import Collection, Iterator
 from itertools import chain, islice
@@ -12,7 +11,7 @@ from pathlib import Path
 from analysis.sources import any_table, event_files, table_rows
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
-from trainers.logs.log_files import printouts, require_utf8
+from trainers.logs.log_files import parse_json, printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
 from trainers.protocol import LogFormat
 from trainers.registry import trainers
@@ -279,8 +278,8 @@ def _data_format(path: Path) -> str | None:
 
 def _row_format(line: str) -> str | None:
     try:
-        row = json.loads(line) if line.startswith("{") else None
-    except (ValueError, RecursionError):
+        row = parse_json(line) if line.startswith("{") else None
+    except ValueError:
         return None
     if not isinstance(row, dict):
         return None

@@ -269,7 +269,7 @@ def _settings_of_command(parts: Sequence[Imported]) -> dict[str, Any]:
     for key, text in next((part.overrides for part in parts if part.overrides), {}).items():
         try:
             found[key] = None if "$" in text else yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):  # a date without such a day, a number of 5,000 digits
             found[key] = text
     return {key: value for key, value in found.items() if isinstance(value, str | int | float)}
 

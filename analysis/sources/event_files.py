@@ -6,13 +6,13 @@ they give wandb. A process writes a file; the files of a folder are the lives of
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources import any_table
@@ -23,6 +23,7 @@ from common.messages import join_first
 from common.shown import shown
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import TRAIN
+from trainers.logs.log_files import parse_json
 from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import several_runs
 
@@ -86,22 +87,28 @@ class _Life:
         from tensorboard.compat.proto.event_pb2 import Event
 
         size, read, number = self.file.stat().st_size, 0, 0
-        for number, record in enumerate(RawEventFileLoader(str(self.file)).Load(), start=1):
-            try:
-                event = Event.FromString(record)
-            except DecodeError:
-                break
-            read += len(record) + _FRAME
-            self.began = event.wall_time if self.began is None else self.began
-            values = event.summary.value
-            if values and values[0].tag == _ARGUMENTS:
-                self.config = _arguments(values[0])
-            scalars = {shown(value.tag): scalar for value in values if (scalar := _scalar(value)) is not None}
-            if scalars:
-                self.last_at = event.wall_time
-                yield number, event.step, event.wall_time, scalars
-        if read < size:
-            self.verdicts = [_unread(self.file, read, size - read)]
+        records = RawEventFileLoader(str(self.file)).Load()
+        with self.file.open("rb") as lengths:
+            # The loader asks for all bytes that a record says it has: not for more than the file has.
+            while _is_whole(lengths, read, size) and (record := next(records, None)) is not None:
+                number += 1
+                try:
+                    event = Event.FromString(record)
+                except DecodeError:
+                    break
+                read += len(record) + _FRAME
+                if not math.isfinite(event.wall_time):
+                    continue
+                self.began = event.wall_time if self.began is None else self.began
+                values = event.summary.value
+                if values and values[0].tag == _ARGUMENTS:
+                    self.config = _arguments(values[0])
+                scalars = {shown(value.tag): scalar for value in values if (scalar := _scalar(value)) is not None}
+                if scalars:
+                    self.last_at = event.wall_time
+                    yield number, event.step, event.wall_time, scalars
+            if read < size:
+                self.verdicts = [_unread(self.file, lengths, read, size)]
 
     def rows(self) -> Iterator[Row]:
         """A row, as wandb has it, of the scalars that were written one after another under one step."""
@@ -154,29 +161,39 @@ def _scalar(value: Any) -> float | None:
         return float(value.simple_value)
     if kind != "tensor":
         return None
+    # The shape may ask for all memory, beside one number.
+    if any(dimension.size != 1 for dimension in value.tensor.tensor_shape.dim):
+        return None
     from tensorboard.util.tensor_util import make_ndarray
 
-    array = make_ndarray(value.tensor)
+    try:
+        array = make_ndarray(value.tensor)
+    except (TypeError, ValueError):  # an unknown type, or not the bytes of one number
+        return None
     return float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else None
 
 
 def _arguments(value: Any) -> dict[str, Any]:
     try:
-        found = json.loads(value.tensor.string_val[0])
-    except (ValueError, IndexError, RecursionError):
+        found = parse_json(value.tensor.string_val[0])
+    except (ValueError, IndexError):
         return {}
     return plain_config(found) if isinstance(found, dict) else {}
 
 
-def _unread(file: Path, begins: int, rest: int) -> Verdict:
+def _is_whole(file: BinaryIO, begins: int, size: int) -> bool:
+    """Whether a file of this size can have the whole record that begins at a byte."""
+    length = os.pread(file.fileno(), _LENGTH, begins)
+    return len(length) == _LENGTH and int.from_bytes(length, "little") + _FRAME <= size - begins
+
+
+def _unread(path: Path, file: BinaryIO, begins: int, size: int) -> Verdict:
     """What is said of a file whose last bytes are no whole record."""
-    with file.open("rb") as raw:
-        raw.seek(begins)
-        length = raw.read(_LENGTH)
-    if len(length) < _LENGTH or int.from_bytes(length, "little") + _FRAME > rest:
-        text = f"{file}: its last record is cut off and is left out"
+    if not _is_whole(file, begins, size):
+        text = f"{path}: its last record is cut off and is left out"
         return Verdict("note", "value-cut-off", text)
-    text = f"{file}: the record at byte {begins:,} is damaged, and the {rest:,} bytes from there on cannot be read"
+    rest = size - begins
+    text = f"{path}: the record at byte {begins:,} is damaged, and the {rest:,} bytes from there on cannot be read"
     return Verdict("warning", "corrupt-line", text)
 
 

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
+from analysis.sources.parquet_rows import MOST_COLUMNS, parquet_rows
 from analysis.sources.table_texts import (
     UNITS,
     has_decimal_commas,
@@ -25,7 +26,7 @@ from analysis.sources.table_texts import (
     plain_number,
     value_of,
 )
-from common.dotted import flatten
+from common.dotted import LONGEST_NAME, flatten, is_bounded
 from common.errors import UserError
 from common.messages import join_first
 from common.shown import shown
@@ -151,19 +152,14 @@ def name_taken(path: Path) -> Verdict:
 def rows_of(path: Path) -> Iterator[Row]:
     """The rows of a file, whose columns have names that can be `shown`."""
     for file, line, row in _rows_of(path):
-        plain = row is None or all(map(str.isprintable, row))
-        yield file, line, row if plain or row is None else {shown(name): value for name, value in row.items()}
+        if row is not None and not all(name.isprintable() and len(name) <= LONGEST_NAME for name in row):
+            row = {shown(name): value for name, value in row.items() if len(name) <= LONGEST_NAME}
+        yield file, line, row
 
 
 def _rows_of(path: Path) -> Iterator[Row]:
     if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.read_table(path)
-        except pyarrow.ArrowException as error:
-            raise UserError(f"{path} is no parquet file ({error}); copy it again") from None
-        yield from ((path, line, flatten(row)) for line, row in enumerate(table.to_pylist(), start=1))
+        yield from ((path, line, flatten(row)) for line, row in enumerate(parquet_rows(path), start=1))
         return
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         head = list(islice(file, HEAD_LINES))
@@ -243,6 +239,8 @@ def _delimited(
     decimal_commas = has_decimal_commas(delimiter)
     names, *_ = csv.reader([first], delimiter=delimiter, skipinitialspace=True)
     names = [name.strip() for name in names]
+    if len(names) > MOST_COLUMNS:
+        raise UserError(f"{path} has {len(names):,} columns; at most {MOST_COLUMNS:,} are read. Give those of one run")
     second = next(lines, "")
     below = next(csv.reader([second], delimiter=delimiter, skipinitialspace=True), [])
     if (merged := _with_second_row(names, [cell.strip() for cell in below])) is not None:
@@ -289,7 +287,7 @@ def _with_second_row(names: list[str], below: list[str]) -> list[str] | None:
     if names[0] and not any(names[1:]):
         return below
     # A spreadsheet leaves the cells empty over which it merged one.
-    groups = [next(filter(None, reversed(names[: at + 1])), "") for at in range(len(names))]
+    groups: Iterator[str] = accumulate(names, lambda above, name: name or above)
     return [f"{group}/{name}" if group and name else name or group for group, name in zip(groups, below, strict=True)]
 
 
@@ -314,6 +312,8 @@ def objects_in(text: str) -> list[Mapping[str, Any]]:
     try:
         found = json.loads(text) if text.lstrip()[:1] in ("{", "[") else []
     except (ValueError, RecursionError):
+        return []
+    if not is_bounded(found):
         return []
     if isinstance(found, dict) and found:
         lists = [value for value in found.values() if isinstance(value, list)]

@@ -68,6 +68,8 @@ _STEP_RATE = re.compile(
     r"(?:^|[^a-z])(?:it|its|iters?|iterations?|steps?|updates?)(?: */ *|[ _]per[ _])([a-z]+)[^a-z]*$", re.IGNORECASE
 )
 _GPU_TIME = re.compile(r"gpu[ _-]?(?:h|s|hours?|secs?|seconds?|min|minutes?)(?![a-z])", re.IGNORECASE)
+# Longer cells are texts. Some patterns below take the square of a cell's length.
+_LONGEST_NUMBER = 200
 # A thin space or an apostrophe may separate thousands.
 _SPACED = re.compile(r"[-+]?[1-9]\d{0,2}([ \u00a0\u202f'’]\d{3})+(\.\d+)?")
 # Such commas or points may separate thousands; others are decimal ones.
@@ -187,6 +189,8 @@ def is_summary(cell: object) -> bool:
 
 def number_of(text: str) -> tuple[float | None, bool]:
     """The number that a text is, and whether it is a time (`27.3s`, `0:01:27`, `2025-11-11T10:00:00Z`), in seconds."""
+    if len(text) > _LONGEST_NUMBER:
+        return None, False
     try:
         return float(text), False
     except ValueError:
@@ -231,6 +235,8 @@ def has_decimal_commas(path: Path, delimiter: str) -> bool:
             return False
         file.seek(0)
         for cell in chain.from_iterable(csv.reader(file, delimiter=delimiter, skipinitialspace=True)):
+            if len(cell) > _LONGEST_NUMBER:
+                continue
             if _COMMAS.fullmatch(number := _UNIT_OF_CELL.sub("", cell.strip())):
                 unclear, pointed = unclear or number, pointed or number.count(",") > 1
             elif _DECIMAL_COMMA.fullmatch(number):

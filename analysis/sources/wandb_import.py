@@ -13,9 +13,9 @@ from typing import Any
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import Row, logged_steps, read_steps, restarted_verdict, steps_of, time_of
-from common.dotted import as_mapping
+from common.dotted import as_mapping, is_bounded
 from common.errors import UserError
-from common.files import read_json_object
+from common.files import json_safe, read_json_object
 from common.messages import join_first
 from common.redaction import without_secrets
 from common.verdicts import Verdict
@@ -45,6 +45,8 @@ PACKAGES = (
 # ms-swift is `swift` everywhere else here.
 SHORT_NAMES = {"ms-swift": "swift"}
 
+_MOST_PARTS = 100_000  # CPUs or GPUs of a machine
+
 
 @dataclass
 class _Attempt:
@@ -63,15 +65,15 @@ class _Attempt:
     def rows(self) -> Iterator[Row]:
         for number, kind, content in records(self.file, "run", "config", "environment", "history"):
             if kind == "history":
-                row = content.get("item") or {}
+                row = {**as_mapping(content.get("item"))}
                 if (at := time_of(row)) is not None:
                     self.last_row_at = at
                 yield self.file, number, row
             elif kind == "run":
                 self.run |= content
-                self.config |= (content.get("config") or {}).get("update") or {}
+                self.config |= as_mapping(as_mapping(content.get("config")).get("update"))
             elif kind == "config":
-                self.config |= content.get("update") or {}
+                self.config |= as_mapping(content.get("update"))
             else:
                 self.metadata |= content
 
@@ -207,16 +209,18 @@ def read_wandb_api(name: str, cache: Path) -> Imported:
     )
     read = steps_of(rows, name)
     read.verdicts += damaged
-    if (about.get("history_lines") or 0) > about.get("rows", 0):
+    if (_number(about.get("history_lines")) or 0) > (_number(about.get("rows")) or 0):
         text = (
             f"{name}: wandb counts {about['history_lines']} rows of history and gave {about['rows']}: steps may be "
             f"missing. Delete {folder} to download it again"
         )
         read.verdicts.append(Verdict("warning", "incomplete-history", text))
+    requirements = about.get("requirements")
+    listed = map(str, requirements) if isinstance(requirements, list) else []
     return Imported(
         read,
         FORMAT_API,
-        **facts_of(about.get("config") or {}, about.get("requirements") or [], about.get("metadata") or {}),
+        **facts_of(as_mapping(about.get("config")), listed, as_mapping(about.get("metadata"))),
         started=seconds_since_1970(about.get("created_at")),
         finished=seconds_since_1970(about.get("heartbeat_at")),
     )
@@ -236,12 +240,13 @@ def facts_of(config: Mapping[str, Any], requirements: Iterable[str], metadata: M
 
 def plain_config(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A run's configuration as its program set it, without wandb's own entries, `value` wrappers and secrets."""
-    plain = {}
-    for key, value in raw.items():
+    plain: dict[str, Any] = {}
+    for key, value in raw.items() if is_bounded(raw) else ():
         if key not in ("_wandb", "wandb_version"):
             wrapped = isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "desc"}
             plain[str(key)] = without_secrets(value["value"] if wrapped else value, str(key))
-    return plain
+    found: dict[str, Any] = json_safe(plain)
+    return found
 
 
 def versions_in(requirements: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -264,7 +269,7 @@ def hardware_in(metadata: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         "host": str(host) if host else None,
         "cpu": str(cpu) if cpu else None,
-        "cpus": int(_number(metadata.get("cpu_count_logical") or metadata.get("cpu_count")) or 0),
+        "cpus": _count(metadata.get("cpu_count_logical") or metadata.get("cpu_count")),
         # Earlier releases of wandb gave GiB, later ones bytes.
         "memory_gib": round(memory / 2**30 if memory > 2**20 else memory, 1) if memory else None,
         "gpus": _gpus(metadata),
@@ -276,7 +281,7 @@ def _gpus(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     devices = next((found for key in ("gpu_nvidia", "gpu_amd", "gpu_devices") if (found := metadata.get(key))), None)
     if not isinstance(devices, list):
         name = metadata.get("gpu_type") or metadata.get("gpu")
-        return [{"name": str(name)}] * int(_number(metadata.get("gpu_count")) or 0) if name else []
+        return [{"name": str(name)}] * _count(metadata.get("gpu_count")) if name else []
     gpus = []
     for device in map(as_mapping, devices):
         if name := device.get("name") or device.get("model_name"):
@@ -288,8 +293,14 @@ def _gpus(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _number(value: Any) -> float | None:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _count(value: Any) -> int:
+    """A number of parts of one machine; 0 for what cannot be one."""
+    number = _number(value) or 0.0
+    return int(number) if 0 < number < _MOST_PARTS else 0
 
 
 def git_in(metadata: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.sources.wandb_rows import CALLS, HF_STEP, steps_of
+from common.dotted import as_mapping
 from common.errors import UserError
 from trainers.logs.record import SourceRead, timers_as_phases
 
@@ -59,7 +60,7 @@ def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]
                 kind = next((kind for mark, kind in marks.items() if mark in head), None)
                 if kind is not None:
                     record = json.loads(raw)
-                    yield record["num"], kind, record.get(kind) or {}
+                    yield record["num"], kind, {**as_mapping(record.get(kind))}
         except GeneratorExit:
             process.kill()
             raise
@@ -88,7 +89,7 @@ def _lacks_header(path: Path) -> bool:
 def history_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(record number, row) of every history record."""
     for number, _, content in records(path, "history"):
-        yield number, content.get("item") or {}
+        yield number, {**as_mapping(content.get("item"))}
 
 
 def read_wandb_offline(path: Path, shown_as: str, flat: bool = False) -> SourceRead:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from common.dotted import is_bounded
 from common.errors import UserError
 from common.verdicts import Verdict
 
@@ -114,11 +115,13 @@ T = TypeVar("T")
 
 
 def parse_json(raw: bytes | str) -> Any:
-    """Parse JSON; `ValueError` if it is invalid, nested too deeply, or has lone surrogates."""
+    """Parse JSON; `ValueError` if it is invalid, nested too deeply, or has too long keys or lone surrogates."""
     try:
         found = json.loads(raw)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if isinstance(found, dict | list) and not is_bounded(found):
+        raise ValueError("it is nested too deeply, or has too long keys")
     if (b"\\u" if isinstance(raw, bytes) else "\\u") in raw:  # type: ignore[operator]
         require_characters(found)
     return found
@@ -158,13 +161,13 @@ def json_objects(path: Path) -> Iterator[Mapping[str, Any]]:
     with path.open("rb") as file:
         text = file.read().decode("utf-8-sig", errors="replace")
     try:
-        whole = json.loads(text)
+        whole = parse_json(text)
         rows: list[Any] = whole if isinstance(whole, list) else [whole]
     except ValueError as error:
         rows = []
         for number, line in enumerate(text.splitlines(), start=1):
             try:
-                rows += [json.loads(line)] if line.strip() else []
+                rows += [parse_json(line)] if line.strip() else []
             except ValueError as of_line:
                 where, why = (f"{path}:{number}", of_line) if rows else (path, error)
                 raise UserError(f"{where} is no complete JSON ({why}); copy the file again") from None

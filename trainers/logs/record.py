@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sys import intern
@@ -193,11 +194,15 @@ class Imported:
 
 
 def as_number(raw: object) -> float | None:
-    """A JSON value as a float, also from wandb's texts for not-a-number and infinity; None if it is no number."""
+    """A JSON value as a float, also from wandb's texts for not-a-number and infinity; None if it is no number.
+
+    None, too, for a whole number of hundreds of digits.
+    """
     if isinstance(raw, bool):
         return None
     if isinstance(raw, int | float) or (isinstance(raw, str) and raw in _WANDB_NON_FINITE):
-        return float(raw)
+        with suppress(OverflowError):
+            return float(raw)
     return None
 
 

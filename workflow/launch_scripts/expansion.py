@@ -17,11 +17,16 @@ from typing import NamedTuple
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
+from common.errors import UserError
+
 # Of whoever runs a script, and so of whoever reads it.
 _PERSONAL = ("HOME", "USER", "LOGNAME")
 _NAMES = ("variable_name", "special_variable_name", "subscript")
 # As verl's examples ask for an NPU: stacks are for GPUs and CPUs.
 _WITHOUT_NPU = re.compile(r"import torch_npu\b.*\|\| echo (\w+)\)$")
+_MOST_EFFORT, COMMAND = 20_000_000, 1_000
+"""Characters of words, of which a command costs as much as so many."""
+_LONGEST_NAME, _DEEPEST = 200, 200
 _ESCAPES = re.compile(r'\\([$`"\\])|\\\n')
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -55,10 +60,28 @@ def _kept(raw: str) -> Value:
     return Value((raw,), (raw,))
 
 
+class Effort:
+    """What reading a script may cost: it may double a variable forty times, or loop in loops."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_EFFORT
+
+    def spend(self, units: int) -> None:
+        """`UserError` when too much was spent: characters of expanded words, and commands."""
+        self._left -= units
+        if self._left < 0:
+            raise UserError(
+                "the script is too much to follow: its loops, functions and variables become more than "
+                f"{_MOST_EFFORT // COMMAND:,} commands, or {_MOST_EFFORT // 1_000_000} MB of words. Give a script that "
+                "has the command of the training itself"
+            )
+
+
 class Variables:
     """A script's variables and arguments at a place, and what words become with them."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
+        self.effort = Effort()
         self.values = {name: Value((os.environ[name],)) for name in _PERSONAL if name in os.environ}
         self.positional: tuple[str, ...] = tuple(arguments)
         self.passes_arguments = False
@@ -66,6 +89,14 @@ class Variables:
 
     def expand(self, node: Node) -> Value:
         """The words that a node becomes, and what in them has no known value."""
+        value = self._expanded(node)
+        self._count(value)
+        return value
+
+    def _count(self, value: Value) -> None:
+        self.effort.spend(sum(map(len, value.words)) + len(value.words) + sum(map(len, value.unknown)) + 10)
+
+    def _expanded(self, node: Node) -> Value:
         match node.type:
             case "string":
                 if len(node.named_children) == 1 and (spread := self._spread(node.named_children[0])) is not None:
@@ -122,6 +153,7 @@ class Variables:
             # Inside quotes a value is not split into words.
             variable = child.type in ("simple_expansion", "expansion")
             value = self._variable(child) if variable else self.expand(child)
+            self._count(value)
             text += value.text
             unknown += value.unknown
             at = child.end_byte
@@ -132,7 +164,7 @@ class Variables:
         if node.type not in ("simple_expansion", "expansion"):
             return None
         raw = text_of(node)
-        if (all_of := re.fullmatch(r"\$[@*]|\$\{[@*](?::(\d+))?\}", raw)) is not None:
+        if (all_of := re.fullmatch(r"\$[@*]|\$\{[@*](?::(\d{1,9}))?\}", raw)) is not None:
             self.passes_arguments = True
             return Value(self.positional[max(0, int(all_of[1] or 1) - 1) :])
         if (found := re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", raw)) is not None:
@@ -168,10 +200,14 @@ class Variables:
         if mark in (":+", "+"):
             return Value([""]) if empty else Value([argument], missing)
         if mark in ("#", "##", "%", "%%") and known is not None and not known.unknown:
+            # Each of the text's places is compared.
+            self.effort.spend(len(known.text) * len(known.text))
             return Value([_stripped(known.text, mark, argument)], missing)
         return _kept(raw)
 
     def _value_of(self, name: str) -> Value | None:
+        if len(name) > _LONGEST_NAME:
+            return None
         if name.isdigit() and name != "0":
             place = int(name) - 1
             return Value((self.positional[place],)) if place < len(self.positional) else None
@@ -193,7 +229,7 @@ class Variables:
         expression = re.sub(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)\}?", number, inner)
         try:
             return Value([str(_evaluated(ast.parse(expression.strip(), mode="eval").body))])
-        except (SyntaxError, ValueError, ArithmeticError):
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):  # the parser's own limits, too
             return _kept(raw)
 
     def assignment(self, node: Node) -> tuple[str, Value] | None:
@@ -206,6 +242,7 @@ class Variables:
         words, unknown = given.words if is_array else [given.text], given.unknown
         if any(child.type == "+=" for child in node.children):
             before = self.values.get(text_of(name), Value(()))
+            self._count(before)
             words, unknown = [*before.words, *words], [*before.unknown, *unknown]
             words = words if is_array else ["".join(words)]
         return text_of(name), Value(tuple(words), tuple(dict.fromkeys(unknown)))
@@ -244,13 +281,18 @@ class Variables:
             return None
         if mark in ("==", "=", "!="):
             return fnmatch.fnmatchcase(left, right) is (mark != "!=")
-        is_whole = all(re.fullmatch(r"-?\d+", side) for side in (left, right))
+        is_whole = all(re.fullmatch(r"-?\d{1,18}", side) for side in (left, right))
         return _COMPARISONS[mark](int(left), int(right)) if is_whole and mark in _COMPARISONS else None
 
 
 def parsed(text: str | bytes) -> Node:
-    """The syntax tree of a script."""
-    return _parser().parse(text.encode() if isinstance(text, str) else text).root_node
+    """The syntax tree of a script; `UserError` where it is too deep for those who walk it."""
+    root = _parser().parse(text.encode() if isinstance(text, str) else text).root_node
+    level = [root]
+    for _ in range(_DEEPEST):
+        if not (level := [child for node in level for child in node.children]):
+            return root
+    raise UserError(f"the script has more than {_DEEPEST} brackets or commands within one another; simplify it")
 
 
 @cache
@@ -294,7 +336,7 @@ def _evaluated(node: ast.expr) -> int:
         return -_evaluated(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         left, right = _evaluated(node.left), _evaluated(node.right)
-        if isinstance(node.op, ast.Pow) and right > 64:
+        if isinstance(node.op, ast.Pow) and (right > 64 or left.bit_length() > 64):
             raise ValueError(right)
         return _OPERATORS[type(node.op)](left, right)
     raise ValueError(ast.dump(node))

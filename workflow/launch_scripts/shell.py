@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from common.messages import join_first, shortened
 from trainers.launching import Left
-from workflow.launch_scripts.expansion import Value, Variables, parsed, text_of, unescaped
+from workflow.launch_scripts.expansion import COMMAND, Value, Variables, parsed, text_of, unescaped
 from workflow.launch_scripts.script import Script, ShellCommand, Word
 
 _MOST_TURNS, _DEEPEST = 20, 10
@@ -48,6 +48,7 @@ class _Reader:
     # What runs
 
     def _walk(self, node: Node) -> None:
+        self._variables.effort.spend(COMMAND)
         match node.type:
             case "ERROR":
                 self._note(node, "not understood")
@@ -154,6 +155,7 @@ class _Reader:
     def _read_inside(self, text: bytes, *place: int) -> None:
         if len(self._context) >= _DEEPEST:
             return
+        self._variables.effort.spend(len(text))
         before = self._source, self._base, self._base_line, self._line_of_text
         self._source, (self._base, self._base_line, self._line_of_text) = text, place
         with self._inside("inner script"):

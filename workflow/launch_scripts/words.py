@@ -25,6 +25,8 @@ from workflow.launch_scripts.places import Occurrence, places_of
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 
+_MOST_BYTES = 200_000
+_LONGEST_OWN = len("${BASH_SOURCE[0]}")
 OWN_VALUE = "{value}"
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # A value that is one variable as a whole.
@@ -143,6 +145,8 @@ def script_facts(settings: Mapping[str, Any], script: Path, names: Mapping[str, 
 def read_text(script: Path) -> str:
     """A bash script's text; `UserError` if it is missing or something else."""
     try:
+        if script.stat().st_size > _MOST_BYTES:
+            raise UserError(f"{script} has more than {_MOST_BYTES:,} bytes; give the script that starts the training")
         text = script.read_bytes().decode()
     except UnicodeDecodeError:
         raise UserError(f"{script} is no bash script: it is not UTF-8 text; give the script that starts it") from None
@@ -234,13 +238,15 @@ def _adds_only(script: Script, arguments: Sequence[str], word: str, before: Sequ
 
 def _own_path(root: Node) -> list[Edit]:
     """The script's own path, `$0` and `${BASH_SOURCE[0]}`, by a variable: the copy lies elsewhere."""
-    edits, nodes = [], [root]
-    for node in nodes:
-        nodes += node.children
+    edits, nodes = [], [(root, "")]
+    for node, above in nodes:
+        # tree-sitter finds a node's parent by going through all nodes from the root.
+        nodes += [(child, node.type) for child in node.children]
+        if node.end_byte - node.start_byte > _LONGEST_OWN:
+            continue
         text = (node.text or b"").decode(errors="replace")
         if node.type == "simple_expansion" and text in ("$0", "$BASH_SOURCE"):
             edits.append(Edit(node.start_byte, node.end_byte, f"${{{SCRIPT_PATH}}}"))
-        above = node.parent.type if node.parent is not None else ""
         # The 0 of `${X:-0}` is a word.
         is_name = above == "expansion" and node.type in ("variable_name", "subscript")
         if is_name and text in ("0", "BASH_SOURCE", "BASH_SOURCE[0]"):

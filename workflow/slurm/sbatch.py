@@ -131,7 +131,7 @@ def meanings_of(options: Sequence[Option]) -> Iterator[Meaning]:
 
     def number(name: str) -> int:
         text = given[name].value if name in given else ""
-        return max(1, int(text)) if text.isdigit() else 1
+        return max(1, int(text)) if text.isdigit() and len(text) < 10 else 1
 
     nodes = number("nodes")
     tasks = number("ntasks-per-node") if "ntasks-per-node" in given else max(1, number("ntasks") // nodes)
@@ -163,7 +163,7 @@ def meanings_of(options: Sequence[Option]) -> Iterator[Meaning]:
             key, read = readers[name]
             try:
                 yield Meaning(option, key, read(option.value)) if option.value else Meaning(option, reason="no value")
-            except (RequestError, ValueError):
+            except (RequestError, ValueError, OverflowError):
                 yield Meaning(option, reason=_REASONS.get(name, "this value cannot be read"))
 
 
