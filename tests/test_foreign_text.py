@@ -116,7 +116,7 @@ def test_numbers_in_columns_of_text_are_numbers_in_csv(tmp_path):
     frame = pd.DataFrame({"text": texts, "kind": pd.Categorical(texts), "number": range(len(texts))})
     _write_table(frame, tmp_path / "x")
     read = pd.read_csv(tmp_path / "x.csv", dtype=str, keep_default_na=False)
-    written = ["+1", "-1.5", "-1e-05", "'+1+1", "'-cmd(1)", "'@x", "'\tx", "'\rx", "'-", "x=1", "", ""]
+    written = ["+1", "-1.5", "-1e-05", "'+1+1", "'-cmd(1)", "'@x", "'\tx", "'\rx", "-", "x=1", "", ""]
     assert [one.replace("\n", "\r") for one in read["text"]] == written == [*read["kind"].str.replace("\n", "\r")]
 
 

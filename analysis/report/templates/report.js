@@ -99,7 +99,7 @@
     return [words(rows[0][0]), ...last.map((head, i) => `${groups[i]}: ${head}`)];
   };
   // A spreadsheet would compute a text that begins like a formula; a number such as -1.5 is none.
-  const text = (some) => (/^[=@+-]/.test(some) && Number.isNaN(Number(some)) ? `'${some}` : some);
+  const text = (some) => (/^[=@+-]./.test(some) && Number.isNaN(Number(some)) ? `'${some}` : some);
   const full = (cell) => cell.dataset.value || (cell.textContent === "\u2014" ? "" : text(words(cell)));
   const lines = (rows) => rows.map((row) => `${row}\n`).join("");
   const tsv = (table) =>
