@@ -98,7 +98,7 @@ def read_long(rows: Iterable[Row], path: Path, form: str, names: Collection[str]
 
 
 def _texts(row: Mapping[str, Any]) -> _Texts:
-    return {name.strip().lower(): "" if value is None else shown(str(value).strip()) for name, value in row.items()}
+    return {name.strip().lower(): "" if value is None else str(value).strip() for name, value in row.items()}
 
 
 def _of_one_run(
@@ -118,6 +118,7 @@ def _of_one_run(
 
 def runs_in_column(path: Path, column: str, found: Sequence[str], names: Collection[str]) -> UserError:
     """The error for a table whose column has several runs, none of them named."""
+    found = [shown(one) for one in found]
     known = f", and this run is known as {', '.join(dict.fromkeys(names))}" if any(names) else ""
     return UserError(
         f"{path} holds several runs: column {column} has {join_first(found, 6)}{known}. Name the arm as the "
@@ -134,7 +135,7 @@ def _values(table: Sequence[tuple[int, _Texts]], path: Path) -> tuple[list[_Valu
         if seconds is None and (of_time := number_of(text)[0]) is not None:
             seconds = PrintedNumber(of_time, None)
         if number is None or seconds is None or not phase:
-            got = ", ".join(one[:80] or "nothing" for one in (step, phase, text))
+            got = ", ".join(shown(one[:80]) or "nothing" for one in (step, phase, text))
             said = (
                 f"{path}:{line} cannot be read and was skipped: step must be a whole number from 1, phase a name and "
                 f"seconds a number such as 12.5 (got {got})"
@@ -142,7 +143,7 @@ def _values(table: Sequence[tuple[int, _Texts]], path: Path) -> tuple[list[_Valu
             verdicts.append(Verdict("warning", "corrupt-line", said))
             continue
         prefix = "" if row.get(PARENT) == NOT_SUMMED else TIMERS
-        found.append(_Value(line, number, prefix + phase.removeprefix(TIMERS), seconds, row))
+        found.append(_Value(line, number, prefix + shown(phase.removeprefix(TIMERS)), seconds, row))
     return found, verdicts
 
 

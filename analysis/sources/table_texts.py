@@ -221,7 +221,10 @@ def value_of(raw: object) -> tuple[float | None, bool]:
         (raw,) = raw
     if isinstance(raw, timedelta | datetime):
         return as_seconds(raw), True
-    value = float(raw) if isinstance(raw, Decimal) else as_number(raw)
+    try:
+        value = float(raw) if isinstance(raw, Decimal) else as_number(raw)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None, False
     return number_of(raw) if value is None and isinstance(raw, str) else (value, False)
 
 

@@ -42,19 +42,26 @@ def steps_of(rows: Iterable[Row], shown_as: str) -> SourceRead:
     return read_steps([logged_steps(rows, shown_as)])[0]
 
 
+def _number(raw: object) -> float | None:
+    try:
+        return as_number(raw)
+    except OverflowError:
+        return None
+
+
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
     """The numbers that the program logged, without wandb's own."""
-    values = {name: raw if type(raw) is float else as_number(raw) for name, raw in row.items() if name[:1] != "_"}
+    values = {name: raw if type(raw) is float else _number(raw) for name, raw in row.items() if name[:1] != "_"}
     return {intern(shown(name)): value for name, value in values.items() if value is not None}
 
 
 def time_of(row: dict[str, Any]) -> float | None:
-    return as_number(row.get("_timestamp"))
+    return _number(row.get("_timestamp"))
 
 
 def _record(step: int, numbers: dict[str, float], row: Row) -> StepRecord:
     file, number, values = row
-    elapsed_s = as_number(values.get("_runtime"))
+    elapsed_s = _number(values.get("_runtime"))
     return StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(values), elapsed_s=elapsed_s)
 
 
@@ -78,7 +85,7 @@ def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
         if others.add(steps, numbers, entry):
             continue
         counter = numbers.get(VERL_STEP, numbers.get(HF_STEP))
-        number = as_number(row.get(WANDB_STEP)) if counter is None else counter
+        number = _number(row.get(WANDB_STEP)) if counter is None else counter
         step = int(number) if number is not None and number >= 1 and number.is_integer() else None
         verl_timers = any(name.startswith(TIMERS) for name in numbers)
         if verl_timers or VERL_STEP in numbers:
@@ -129,12 +136,12 @@ class _OtherTrainers:
             self._evaluated |= any(names.evaluated in row for names, _ in self._known if names.evaluated)
             return False
         names, steps.written_by = found
-        parsed = names.logged_step(numbers, as_number(row.get(names.counter)))
+        parsed = names.logged_step(numbers, _number(row.get(names.counter)))
         if parsed is None:
             return True
         if names.by_the_wall:
             # The seconds since the row before; the first row has none.
-            now = as_number(row.get("_runtime"))
+            now = _number(row.get("_runtime"))
             if now is not None and self._last_s is not None:
                 parsed.numbers[WALL] = now - self._last_s
             self._last_s = now

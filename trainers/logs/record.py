@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sys import intern
@@ -194,15 +193,11 @@ class Imported:
 
 
 def as_number(raw: object) -> float | None:
-    """A JSON value as a float, also from wandb's texts for not-a-number and infinity; None if it is no number.
-
-    None, too, for a whole number of hundreds of digits.
-    """
+    """A JSON value as a float, also from wandb's texts for not-a-number and infinity; None if it is no number."""
     if isinstance(raw, bool):
         return None
     if isinstance(raw, int | float) or (isinstance(raw, str) and raw in _WANDB_NON_FINITE):
-        with suppress(OverflowError):
-            return float(raw)
+        return float(raw)
     return None
 
 
