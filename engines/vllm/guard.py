@@ -16,7 +16,7 @@ from node.engine_server import HEADER, SECRET
 _NAME = HEADER.lower().encode()
 
 
-class Guard:
+class SecretGuard:
     """ASGI middleware that answers 401, to a websocket 403, unless a request has the secret in its header."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:

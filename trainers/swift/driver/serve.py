@@ -18,7 +18,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json_object
-from engines.vllm.guard import Guard
+from engines.vllm.guard import SecretGuard
 from node.engine_server import read_server_request, send_secret, server_address, uses_server
 from node.exit_codes import run
 from node.hardware import importing
@@ -58,7 +58,7 @@ def main() -> None:
 
 def _guarded(add_routes: Callable[[Any], None], deploy: Any) -> None:
     add_routes(deploy)
-    hooks.APP.get(deploy).add_middleware(Guard)
+    hooks.APP.get(deploy).add_middleware(SecretGuard)
 
 
 def _kill_workers() -> None:
