@@ -111,5 +111,6 @@ def _require(found: os.stat_result, owner: int, path: Path) -> None:
         )
     if found.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(found.st_mode):
         raise NotOwnError(
-            f"{path} can be written by other users, and is not obeyed; see who did, then: chmod go-w {path}"
+            f"{path} can be written by other users, and is not obeyed; see who did, then: chmod -R go-w "
+            f"{path if stat.S_ISDIR(found.st_mode) else path.parent}"
         )

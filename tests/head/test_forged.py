@@ -7,12 +7,15 @@ import stat
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from common.files import write_json
 from tests.head.test_two_users import GROUP, OTHER, other, shared  # noqa: F401
 from tests.job.run_bench import ROOT, RunBench, task_setup
+from tests.programs import executable
+from tests.quick_site import QuickSite
 from workflow.job.rendezvous import PeerStatus, RendezvousError
 from workflow.runs.paths import RunPaths
 
@@ -168,3 +171,35 @@ def test_a_stop_and_a_cancellation_of_another_user_stop_nothing(trained):
     assert refused(trained.launch(), f"{experiment / 'cancelled.json'} belongs to")
     assert python("-c", LOCK, experiment).returncode == 0, "a new start removes it"
     assert trained.launch().returncode == 0
+
+
+def test_a_group_can_write_nothing_that_the_head_prepares(shared):  # noqa: F811
+    """Neither what this start makes, whatever the umask, nor the folders that an earlier one left open."""
+    site = QuickSite(shared)
+    before = shared / "results" / "small" / "logs"
+    before.mkdir(parents=True)
+    before.chmod(0o2775)
+    mask = os.umask(0o002)
+    try:
+        done = site.snakemake("--until", "inputs", "preflight")
+    finally:
+        os.umask(mask)
+    assert done.returncode == 0, done.stderr
+    assert before.is_dir() and not writable(shared / "results" / "small")
+    (inputs,) = (shared / "results" / "small" / "inputs").glob("*/inputs.json")
+    inputs.chmod(0o664)
+    done = site.snakemake()
+    assert f"{inputs} can be written by other users" in done.stderr and not site.trained()
+
+
+def test_a_stack_that_another_user_has_put_where_one_stands_is_not_run(tmp_path):
+    evil, ran = tmp_path / "python", tmp_path / "ran"
+    executable(evil, f"#!/bin/sh\ntouch {ran}\n")
+    recorded = tmp_path / ".stacks" / "mine" / "123456789abc"
+    recorded.mkdir(parents=True)
+    (recorded / "stack.yaml").write_text(f"trainer: trl\nengine: vllm\nfound_python: {evil}\n")
+    (recorded.parent / "current").symlink_to(recorded.name)
+    os.lchown(tmp_path / ".stacks", OTHER, GROUP)
+    program = Path(sys.executable).with_name("rolloutbench")
+    done = subprocess.run([program, "doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert refused(done, f"{tmp_path / '.stacks'} belongs to") and not ran.exists()

@@ -96,7 +96,7 @@ def test_a_damaged_done_or_inputs_file_is_told(bench):
     (one.run / "attempts" / "1" / "done.json").write_text('{"run')
     assert one.launch().returncode == 0, "trained on from its checkpoint"
     assert one.done()["attempt"] == 2
-    (one.folder / "inputs.json").write_text("[]")
+    one.inputs.write_text("[]")
     result = one.launch()
     assert result.returncode == 1
     assert "is damaged" in result.stderr and "Traceback" not in result.stderr
@@ -127,7 +127,7 @@ def test_a_job_may_be_much_younger_than_its_launcher(tmp_path, monkeypatch):
 def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):
     one = bench()
     one.spec["workload"] |= {"batch_size": 64, "num_generations": 8}
-    inputs = one.folder / "inputs.json"
+    inputs = one.inputs
     content = json.loads(inputs.read_text())
     for rows, code in ((7, 1), (8, 0)):
         content["data"]["rows"] = rows

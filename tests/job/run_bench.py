@@ -43,6 +43,7 @@ class RunBench:
         self.folder, self.options, self.run_id = folder, options, run_id
         self.head_env = {**os.environ, **(head_env or {})}
         self.run = folder / "results" / "experiment" / "runs" / run_id
+        self.inputs = folder / "inputs" / "inputs.json"
         self.heads = []
         self._words = {}
         python = folder / "stack" / "env" / "bin" / "python"
@@ -80,12 +81,14 @@ class RunBench:
 
     def write_inputs(self, data):
         value = {"data": {"sha256": data}, "model": {"sha256": "m"}}
-        write_text(self.folder / "inputs.json", json.dumps(value))
+        write_text(self.inputs, json.dumps(value))
+        for path in (self.inputs, self.inputs.parent):  # as the head leaves them, whatever the umask
+            path.chmod(path.stat().st_mode & ~0o022)
 
     def command(self):
         command = [sys.executable, "-m", "workflow.head.launcher", str(self.run)]
         command += ["--spec", json.dumps(self.spec)]
-        command += ["--inputs", str(self.folder / "inputs.json"), "--stack", str(self.folder / "stack" / "verify.json")]
+        command += ["--inputs", str(self.inputs), "--stack", str(self.folder / "stack" / "verify.json")]
         command += ["--log", str(self.run / "launcher.log")]
         return [*command, "--resources", "cpus_per_task=2", *NO_SPEED, *self.options]
 

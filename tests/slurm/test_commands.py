@@ -44,7 +44,7 @@ class Desk:
         one.spec = self.plan.runs[run_id].spec | {"env": LONG if env is None else env, "job_module": "stand_in"}
         inputs = self.folder / self.plan.inputs_file(run_id)
         inputs.parent.mkdir(parents=True, exist_ok=True)
-        inputs.write_text((self.folder / "inputs.json").read_text())
+        inputs.write_text(one.inputs.read_text())
         self.runs.append(one)
         return one
 

@@ -22,6 +22,7 @@ from analysis.sources.any_table import read_table
 from common.errors import UserError
 from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exit_on_user_error, join_first
+from common.ownership import let_others_only_read
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
@@ -131,9 +132,12 @@ def enter_as_module(workflow: Any, results: str, handlers: Mapping[str, Any]) ->
 def start_isolated() -> None:
     """Makes Snakemake start itself with -P: on a node it would import a json.py of the folder where the user stands.
 
-    Nothing sets it: PYTHONSAFEPATH would reach a site's programs, a stack's build and the user's own rules.
+    Nothing sets it: PYTHONSAFEPATH would reach a site's programs, a stack's build and the user's own rules. And nobody
+    else can write what the rules write, whatever the umask: a group could exchange a model, or a log for a link.
     """
     from snakemake_interface_executor_plugins.executors.real import RealExecutor
+
+    let_others_only_read()
 
     ours = "_rolloutbench_format_job_exec"
     if hasattr(RealExecutor, ours):  # read again, as a module
@@ -174,9 +178,11 @@ def require_startable(workflow: Any, plan: Plan) -> None:
             raise UserError(_NEEDS_CHECKOUT)
         require_requests_of(workflow, plan, starts=True)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
+        from workflow.stacks.definition import require_own_stacks
         from workflow.stacks.found import require_unchanged
         from workflow.stacks.verification import require_verified
 
+        require_own_stacks()
         require_unchanged(run.stack for run in _unfinished(plan) if run.stack)
         require_verified((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
     require_possible(plan, site_of(workflow).setup)

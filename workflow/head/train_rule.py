@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from common.errors import UserError
 from common.files import inputs_sha256, read_json
+from common.ownership import own_tree
 from common.retry import retry_io
 from trainers import Spread
 from workflow.job.place import nvidia_gpus, visible_gpus
@@ -77,6 +78,7 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
 def _inputs(args: argparse.Namespace) -> tuple[str, dict[str, str]]:
     """The path of inputs.json, and its hashes."""
     inputs = args.inputs.resolve()
+    own_tree(inputs.parent)  # a model's folder may have code, and its hash is in inputs.json
     try:
         content = retry_io(lambda: read_json(inputs), "the inputs", for_others=False)
         prepared = inputs_sha256(content)

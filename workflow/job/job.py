@@ -86,7 +86,9 @@ class JobOnNode:
         self.run.make_own()
         own_folder(self.job.folder)
         order: dict[str, Any] = read_own_json(self.job.request)
-        own_tree(Path(order["checkpoint_dir"]))  # trainers load pickles from it
+        # Trainers load pickles from checkpoints, and code from a model.
+        for folder in (Path(order["checkpoint_dir"]), *([Path(order["inputs"]).parent] if order["inputs"] else [])):
+            own_tree(folder)
         return order
 
     def live(self) -> None:

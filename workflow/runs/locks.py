@@ -96,13 +96,22 @@ def _keep_in_place(folder: Path) -> None:
     )
 
 
+def _own_folders(folder: Path) -> None:
+    """Let this user alone write an experiment's folders, also those of an earlier start."""
+    own_folder(folder)
+    for found in folder.iterdir():
+        if found.name != "runs" and found.is_dir() and not found.is_symlink():
+            for path, _, _ in os.walk(found):
+                own_folder(Path(path))
+
+
 def lock_experiment(results: str) -> Lock:
     """The lock on an experiment's results, held until this process ends; exits if another process holds it."""
     folder = Path(results)
     path = folder / ".head.lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        own_folder(folder)
+        _own_folders(folder)
         _keep_in_place(folder.absolute())
         lock = try_lock(path, note=f"process {os.getpid()} on {socket.gethostname()}", patience_s=1.0)
     except UserError as error:

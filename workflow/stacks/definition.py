@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+from contextlib import suppress
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,7 +26,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
-from common.files import ROOT
+from common.files import ROOT, user_name
 from common.messages import unknown_name
 
 ENVS = ROOT / "envs"
@@ -130,8 +132,23 @@ def stack_names(envs: Path = ENVS) -> list[str]:
     return sorted(path.parent.name for path in envs.glob("*/stack.yaml") if not path.parent.name.endswith(TRIAL))
 
 
+def require_own_stacks() -> None:
+    """`UserError` if another user has made this working directory's `.stacks`: its programs would be run.
+
+    A link of one's own to somebody's stacks is one's own choice.
+    """
+    with suppress(FileNotFoundError):
+        found = STACKS.lstat()
+        if found.st_uid not in (os.geteuid(), 0):
+            raise UserError(
+                f"{STACKS.absolute()} belongs to {user_name(found.st_uid)}, and its programs are not run; work in a "
+                "folder of yours, or link to stacks that you trust: ln -s"
+            )
+
+
 def found_names() -> list[str]:
     """The sorted names of the stacks that were recorded as found in this working directory."""
+    require_own_stacks()
     return sorted(path.parents[1].name for path in STACKS.glob(f"*/{CURRENT}/stack.yaml"))
 
 
@@ -139,6 +156,7 @@ def load_stack(name: str, envs: Path = ENVS) -> Stack:
     """The stack of that name, of `envs` or recorded as found; UserError if there is none or its stack.yaml is wrong."""
     path = envs / name / "stack.yaml"
     if not path.is_file():
+        require_own_stacks()
         path = (STACKS / name / CURRENT).resolve() / "stack.yaml"
     if not path.is_file():
         known = unknown_name("stack", name, [*stack_names(envs), *found_names()])
