@@ -8,7 +8,6 @@ neither pairs nor equal spreads nor equally many runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
