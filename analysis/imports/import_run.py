@@ -38,6 +38,8 @@ from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
+FOLLOWS = "sources-follow"
+"""The code of the finding that a source continues another one of its run."""
 # What says why the time of the whole step may be missing.
 _WITHOUT_TIMES = ("timings-missing", BARS_TOO_COARSE)
 # Step numbers have 32 bits in the tables.
@@ -127,7 +129,7 @@ def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
             f"{run_id}: {found.records[step].file} begins with step {step}, after the last step of another source: the "
             "first step after a restart does not count"
         )
-        found.verdicts.append(Verdict("note", "sources-follow", text))
+        found.verdicts.append(Verdict("note", FOLLOWS, text))
     return found
 
 

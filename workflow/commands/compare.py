@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.imports.import_run import CACHE, write_import
+from analysis.imports.import_run import CACHE, FOLLOWS, write_import
 from analysis.imports.tree_by_data import BY_DATA
 from analysis.report.content import Content, read_content
 from analysis.runs import LEFT_OUT, Run
@@ -33,6 +33,7 @@ from trainers.logs.record import STEPS_LOGGED, Imported
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
 from workflow.commands.compared_arms import ComparedArm, arms_of, detect, download_all, name_arms, require_release
+from workflow.commands.run_parts import runs_of
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
 
@@ -113,6 +114,7 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     read = list(dict.fromkeys(content.read_verdicts))
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
     taken = [verdict.text.partition(": ")[2] for verdict in read if verdict.code in READ_AS]
+    taken += [f"{verdict.text}." for verdict in read if verdict.code == FOLLOWS]
     codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
     if args.step_seconds and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
@@ -250,7 +252,7 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
                 "import": {
                     **({"version": arm.release} if arm.release else {}),
                     **{key: value for key, value in given.items() if value},
-                    "runs": arm.sources,
+                    "runs": runs_of(arm, args.step_seconds),
                 },
             }
             for arm in arms
