@@ -1,4 +1,4 @@
-"""Decides which steps count, for all arms alike, and reports the others."""
+"""Decides which steps of each run count, and reports the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pandas as pd
 
+from analysis.factors import at
 from analysis.runs import Run
 from analysis.wide import (
     BAD_TIME,
@@ -20,7 +21,7 @@ from analysis.wide import (
     all_rows,
     columns_in_order,
 )
-from analysis.windows import first_steps, join_windows
+from analysis.windows import first_steps, gaps, join_windows, steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.registry import scalars_of, trainer_named
@@ -28,18 +29,17 @@ from trainers.registry import scalars_of, trainer_named
 WARMUP = "warm-up"
 AFTER_RESUME = "first step after a resume"
 AFTER_SAMPLES = "first step after sample completions"
-ELSEWHERE = "left out in another arm"
-OTHER_WINDOW = "the mean of other steps than in another arm, some of which no log has"
+OTHER_WINDOW = "the mean of other steps than in another run, some of which no log has"
 
 
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
     """All runs' steps with `counted` and `left_out`, and the findings on the steps that do not count.
 
-    These steps are left out of all arms alike, by (factors, seed, step): the warm-up; the first step after a resume or
-    after sample completions; steps with a validation or a checkpoint (unless all have one); steps that lost
-    completions; rows that are means of other steps than in another arm and cannot be joined (`join_windows`); and steps
-    with impossible times: not positive, below the sum of their parts, or over `JUMP` times their run's median. No other
-    slow step is left out: outliers count.
+    These steps do not count: the warm-up; the first step after a resume or after sample completions; steps with a
+    validation or a checkpoint (unless all have one); steps that lost completions; rows that are means of other steps
+    than in another run and cannot be joined (`join_windows`); and steps with impossible times: not positive, below the
+    sum of their parts, or over `JUMP` times their run's median. No other slow step is left out: outliers count. Arms
+    are compared over the steps that count in all of their runs (analysis/compared.py).
 
     The results of benchmarks have no warm-up, and share no step with a training.
     """
@@ -62,16 +62,14 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
         wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
     wide, joined, apart = join_windows(wide, (PHASE, OWN, ROUNDING))
     verdicts += joined
-    wide.loc[first_steps(wide) <= warmup_steps, "left_out"] = WARMUP
-    verdicts += _no_warmup(wide, warmup_steps)
+    # A counter may advance by more than one for each step.
+    ends = warmup_steps * gaps(wide["run_id"], wide["step"], steps_per_row(wide)).fillna(1.0)
+    wide.loc[first_steps(wide) <= wide["run_id"].map(ends), "left_out"] = WARMUP
+    verdicts += _no_warmup(wide, warmup_steps, ends)
     verdicts += _truncation_unknown(wide)
     verdicts += _occasional(wide, {run.run_id for run in runs if run.imported})
     verdicts += _other_windows(wide, apart)
     verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
-    slot = ["factors", "seed", "step"]
-    dropped = wide.loc[wide["left_out"] != "", slot].drop_duplicates()
-    elsewhere = wide[slot].merge(dropped, on=slot, how="left", indicator=True)["_merge"] == "both"
-    wide.loc[elsewhere.to_numpy() & (wide["left_out"] == "").to_numpy(), "left_out"] = ELSEWHERE
     wide["counted"] = wide["left_out"] == ""
     for run_id, counted in wide.groupby("run_id", sort=False)["counted"]:
         if not counted.any():
@@ -80,8 +78,11 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     return wide, verdicts
 
 
-def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
-    """Reports the runs that begin after the warm-up, so that no step of theirs is left out as warm-up."""
+def _no_warmup(wide: pd.DataFrame, warmup_steps: int, ends: pd.Series) -> list[Verdict]:
+    """Reports the runs that begin after the warm-up, so that no step of theirs is left out as warm-up.
+
+    `ends` are the last steps of each run's warm-up.
+    """
     first = first_steps(wide).groupby(wide["run_id"], sort=False).min()
     return [
         Verdict(
@@ -90,7 +91,7 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int) -> list[Verdict]:
             f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}), so no step of "
             "it is left out as warm-up. If its process began there, that step is slow: raise warmup_steps",
         )
-        for run, step in first[first > warmup_steps].items()
+        for run, step in first[first > ends[first.index]].items()
         if warmup_steps
     ]
 
@@ -118,20 +119,20 @@ def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
 def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:
     """Leaves out and reports the rows of windows whose steps not all runs have (`join_windows`)."""
     verdicts = []
-    others = wide.loc[apart, ["factors", "seed", "step", "left_out"]]
+    others = wide.loc[apart, ["factors", "step", "left_out"]]
     others = others[others["left_out"] == ""]
     wide.loc[others.index, "left_out"] = OTHER_WINDOW
-    for (factors, seed), rows in others.groupby(["factors", "seed"], sort=False):
+    for factors, rows in others.groupby("factors", sort=False):
         steps = sorted(set(rows["step"]))
-        same = (wide["factors"] == factors) & (wide["seed"] == seed) & (wide["step"] == steps[-1])
+        same = wide[(wide["factors"] == factors) & (wide["step"] == steps[-1])].drop_duplicates("arm")
         means = "; ".join(
             f"in {arm} the mean of {first} to {steps[-1]}" if first < steps[-1] else f"in {arm} that step alone"
-            for arm, first in zip(wide.loc[same, "arm"], first_steps(wide[same]), strict=True)
+            for arm, first in zip(same["arm"], first_steps(same), strict=True)
         )
         text = (
-            f"seed {seed}: the arms' rows are means of different steps, and not every log has all of these, so they "
-            f"are left out in all arms: step {join_first(steps)} (step {steps[-1]}: {means}). Logs of every step, or "
-            "with the same logging_steps, can be compared"
+            f"the runs' rows{at(str(factors))} are means of different steps, and not every log has all of these, so "
+            f"they are left out in all runs: step {join_first(steps)} (step {steps[-1]}: {means}). Logs of every step, "
+            "or with the same logging_steps, can be compared"
         )
         verdicts.append(Verdict("error", "windows-differ", text))
     return verdicts
@@ -143,18 +144,16 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
     `imported` are the runs that were trained elsewhere: their settings cannot be changed.
     """
     verdicts = []
-    every = wide[["factors", "seed", "run_id", "step", "left_out"]]
-    for (_, seed), rows in every.groupby(["factors", "seed"], sort=False):
+    every = wide[["factors", "run_id", "step", "left_out"]]
+    for factors, rows in every.groupby("factors", sort=False):
         affected = rows.index[rows["left_out"] == OCCASIONAL]
         if affected.empty:
             continue
         steps = sorted(set(rows.loc[affected, "step"]))
-        shown = join_first(steps)
+        shown, here = join_first(steps), at(str(factors))
         others = rows[~rows["step"].isin(steps)]
         if all((others.loc[others["run_id"] == run, "left_out"] == "").any() for run in rows["run_id"].unique()):
-            text = (
-                f"seed {seed}: steps with a validation or a checkpoint within them do not count, in any arm ({shown})"
-            )
+            text = f"steps with a validation or a checkpoint within them do not count{here}, in any run ({shown})"
             verdicts.append(Verdict("note", "occasional-left-out", text))
         else:
             wide.loc[affected, "left_out"] = ""
@@ -164,8 +163,8 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
             if run_ids & set(imported):
                 remedies.append("import runs that validate and save more rarely, or more of these runs' steps")
             text = (
-                f"seed {seed}: every step that could count includes a validation or a checkpoint, and its time "
-                f"({shown}). To compare without them, {' and '.join(remedies)}"
+                f"every step that could count{here} includes a validation or a checkpoint, and its time ({shown}). "
+                f"To compare without them, {' and '.join(remedies)}"
             )
             verdicts.append(Verdict("warning", "occasional-counted", text))
     return verdicts
@@ -174,5 +173,5 @@ def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
 def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> Iterator[Verdict]:
     left_out = wide.loc[wide["left_out"] == reason, ["run_id", "step"]]
     for run_id, steps in left_out.groupby("run_id", sort=False)["step"]:
-        text = f"run {run_id}: left out of every number, in all arms: step {join_first(list(steps))} ({reason})"
+        text = f"run {run_id}: left out of every number: step {join_first(list(steps))} ({reason})"
         yield Verdict("error", "step-left-out", text)

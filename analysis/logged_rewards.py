@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.bootstrap import students_t
+from analysis.quantiles import students_t
 from analysis.runs import Run
 from analysis.wide import REWARD
 from analysis.windows import steps_per_row

@@ -80,6 +80,11 @@ class PlanRead:
             return "a training step" if trainer.trains else "a step of generation alone"
         return f"a {trainer.step_of} to an engine alone"
 
+    def repeats(self, arm: str) -> str:
+        """The arm that `arm` repeats, or the baseline that repeats `arm`; otherwise ""."""
+        of_baseline = self.baseline if self.same_as.get(self.baseline) == arm else ""
+        return self.same_as.get(arm, of_baseline)
+
     def _trainer(self, arm: str) -> Trainer:
         return trainer_named(str(self.arms[arm].get("trainer")))
 

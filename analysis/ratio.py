@@ -8,15 +8,19 @@ neither pairs nor equal spreads nor equally many runs.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.quantiles import CONFIDENCE, folded, normal, students_t
+
 Floats = npt.NDArray[np.float64]
 
-CONFIDENCE = 0.95
+POWER = 0.8
+MOST_RUNS = 1000
 SHORT = 0.5
 LENGTHS = ("longest", "tokens")
 """What a step's generation waits for, and how much it generates."""
@@ -37,7 +41,11 @@ FIT_BIAS_WITH_ALL_LENGTHS = 0.01
 
 
 class NoRatioError(Exception):
-    """Why two arms have no ratio at equal work."""
+    """Why two arms have no ratio at equal work, and what would give one; "" where that is not known."""
+
+    def __init__(self, why: str, settle: str = "") -> None:
+        super().__init__(why)
+        self.settle = settle
 
 
 @dataclass(frozen=True)
@@ -73,31 +81,27 @@ class Common:
     """The runs that are left out, because they have too few steps."""
 
 
-def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame) -> Common:
+def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) -> Common:
     """The steps whose number all runs have; all steps where the runs' counters do not advance alike.
 
     Identical engines whose steps grow would differ if one had run for longer. A run with fewer than half of the median
-    run's steps is left out, as it would shorten all others. Columns `run`, `step`, `n`: the steps up to `step` that a
-    row stands for.
+    run's steps is left out, as it would shorten all others. The numbers of `loads` (a benchmark's results) have any
+    gaps, and mean the same in every run. Columns `run`, `step`, `n` (the steps up to `step` that a row stands for),
+    `gap` (how far the run's counter goes for a step; NaN for a run of one row).
     """
     frames = (baseline, arm)
     counts = pd.concat([frame.groupby("run")["n"].sum() for frame in frames])
-    short = counts.index[counts < SHORT * counts.median()]
+    short = counts.index[:0] if loads else counts.index[counts < SHORT * counts.median()]
     kept = [frame[~frame["run"].isin(short)] for frame in frames]
     if any(frame.empty for frame in kept):
         short, kept = counts.index[:0], list(frames)
     rows = pd.concat(kept)
-    by_number = len(set(rows.groupby("run")[["step", "n"]].apply(_advance).dropna())) <= 1
+    by_number = loads or rows["gap"].nunique() <= 1
     if by_number:
         have = rows.groupby(["step", "n"])["run"].nunique()
         common = have.index[have == rows["run"].nunique()]
         kept = [frame[pd.MultiIndex.from_frame(frame[["step", "n"]]).isin(common)] for frame in kept]
-    return Common(*kept, by_number, tuple(map(str, short)))
-
-
-def _advance(run: pd.DataFrame) -> float:
-    """How far a run's counter goes for each step; NaN for a single row."""
-    return float((run["step"].diff() / run["n"]).median())
+    return Common(kept[0], kept[1], by_number, tuple(map(str, short)))
 
 
 def raw(baseline: pd.DataFrame, arm: pd.DataFrame) -> Sample:
@@ -112,11 +116,12 @@ def equal_work(baseline: pd.DataFrame, arm: pd.DataFrame) -> Sample:
     """
     frames = (baseline, arm)
     for name, label in zip(LENGTHS, ("the longest response", "the number of tokens"), strict=True):
-        for side, frame in zip(("baseline", "arm"), frames, strict=True):
-            if not (frame[name] > 0).all():
-                raise NoRatioError(f"{label} of the {side} is not known in every step")
+        sides = dict(zip(("the baseline", "the arm"), (frame[name] > 0 for frame in frames), strict=True))
+        if lacking := [side for side, known in sides.items() if not known.all()]:
+            what, some = f"{label} of {' and '.join(lacking)}", any(sides[side].any() for side in lacking)
+            raise NoRatioError(f"{what} is not known{' in every step' if some else ''}", f"logs with {what}")
     if (fewest := min(len(frame) for frame in frames)) < LEAST_STEPS:
-        raise NoRatioError(f"a fit needs {LEAST_STEPS} steps of each arm (there are {fewest})")
+        raise NoRatioError(f"a fit needs {LEAST_STEPS} steps of each arm (there are {fewest})", "more steps")
     columns, centre = _columns(frames)
     samples = [_adjusted(frame, columns, centre) for frame in frames]
     (a, a_error), (b, b_error) = samples
@@ -134,7 +139,10 @@ def _columns(frames: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[list[str], pd.S
     high = pd.concat([one.max() for one in lengths], axis=1).min(axis=1)
     inside = [((one >= low) & (one <= high)).all(axis=1) for one in lengths]
     if min(int(one.sum()) for one in inside) < LEAST_COMMON_STEPS:
-        raise NoRatioError("no common support: hardly a step of one arm has lengths like those of the other")
+        raise NoRatioError(
+            "no common support: hardly a step of one arm has lengths like those of the other",
+            "runs whose responses have similar lengths",
+        )
     wanted = [name for name in (*LENGTHS, FLOOR) if all(frame[name].notna().all() for frame in frames)]
     common = pd.concat([frame.loc[rows, [*wanted, "n"]] for frame, rows in zip(frames, inside, strict=True)])
     centre = common[wanted].mul(common["n"], axis=0).sum() / common["n"].sum()
@@ -164,15 +172,16 @@ def _at_the_cap(a: pd.Series, b: pd.Series) -> bool:
 
 def _within(frame: pd.DataFrame, values: Floats) -> Floats:
     """Values less their run's mean, times the root of the steps that each row stands for."""
-    weights = frame["n"].to_numpy(float)[:, None]
-    sums = (
-        pd.DataFrame(np.hstack([values * weights, weights]))
-        .groupby(frame["run"].to_numpy())
-        .transform("sum")
-        .to_numpy()
-    )
-    found: Floats = (values - sums[:, :-1] / sums[:, -1:]) * np.sqrt(weights)
+    weights, of_run = frame["n"].to_numpy(float), _places(frame)
+    sums = np.stack([np.bincount(of_run, column) for column in (values * weights[:, None]).T], axis=1)
+    means = sums / np.bincount(of_run, weights)[:, None]
+    found: Floats = (values - means[of_run]) * np.sqrt(weights)[:, None]
     return found
+
+
+def _places(frame: pd.DataFrame) -> npt.NDArray[np.intp]:
+    """The number of each row's run."""
+    return np.unique(frame["run"].to_numpy(), return_inverse=True)[1]
 
 
 def _adds(frame: pd.DataFrame, others: list[str], name: str) -> float:
@@ -206,29 +215,63 @@ def _adjusted(frame: pd.DataFrame, columns: list[str], centre: pd.Series) -> tup
 
 def _log_means(frame: pd.DataFrame, seconds: pd.Series) -> Floats:
     """The logarithm of each run's mean over steps."""
-    runs = frame["run"]
-    means = (seconds * frame["n"]).groupby(runs).sum() / frame["n"].groupby(runs).sum()
+    means = means_of_runs(frame, seconds)
     if not (means > 0).all():
         raise NoRatioError("the fit does not predict a positive time at the lengths that both arms have")
-    return np.log(means.to_numpy(float))
+    return np.log(means)
+
+
+def means_of_runs(frame: pd.DataFrame, values: pd.Series) -> Floats:
+    """Each run's mean over its steps; sorted, so that the sequence of the runs does not change the digits of a sum."""
+    weights, of_run = frame["n"].to_numpy(float), _places(frame)
+    return np.sort(np.bincount(of_run, values.to_numpy(float) * weights) / np.bincount(of_run, weights))
 
 
 def interval(sample: Sample, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The confidence interval of the ratio by Welch's t; NaN where an arm has a single run."""
-    if min(len(sample.baseline), len(sample.arm)) < 2:
-        return math.nan, math.nan
-    from scipy import stats
-
-    arms = (sample.baseline, sample.arm)
-    parts = [float(np.var(one, ddof=1)) / len(one) for one in arms]
-    spread = sum(parts)
-    error, half = math.sqrt(spread + sum(one**2 for one in sample.errors)), sample.bias
-    if spread > 0:
-        freedom = spread**2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, arms, strict=True))
-        # Welch's degrees alone miss 10% with 2 runs against 10: never more than two arms of the fewer runs have.
-        freedom = min(freedom, 2 * (min(map(len, arms)) - 1))
-        # The error whose normal interval is as wide as Student's; with it the least width that covers at the worst bias
-        # (Armstrong and Kolesar 2018).
-        error *= float(stats.t.ppf((1 + confidence) / 2, freedom) / stats.norm.ppf((1 + confidence) / 2))
-        half = error * float(stats.foldnorm.ppf(confidence, sample.bias / error))
+    half, _ = reach(sample, confidence)
     return math.exp(sample.log_ratio - half), math.exp(sample.log_ratio + half)
+
+
+def reach(sample: Sample, confidence: float = CONFIDENCE, more: int = 0) -> tuple[float, float]:
+    """Half the width of the interval, and the true difference that it excludes from 0 with a power of 80%.
+
+    With `more` further runs of each arm whose spread is the same. NaN where an arm has a single run.
+    """
+    arms = (sample.baseline, sample.arm)
+    runs = [len(one) + more for one in arms]
+    if min(map(len, arms)) < 2:
+        return math.nan, math.nan
+    parts = [float(np.var(one, ddof=1)) / n for one, n in zip(arms, runs, strict=True)]
+    spread = sum(parts)
+    slopes = [error * (len(one) / n) ** 0.5 for error, one, n in zip(sample.errors, arms, runs, strict=True)]
+    error = math.sqrt(spread + sum(one**2 for one in slopes))
+    if not error > 0:
+        return sample.bias, sample.bias
+    # Welch's degrees alone miss 10% with 2 runs against 10: never more than two arms of the fewer runs have.
+    freedom = 2.0 * (min(runs) - 1)
+    if spread > 0:
+        freedom = min(freedom, spread**2 / sum(part**2 / (n - 1) for part, n in zip(parts, runs, strict=True)))
+    # The error whose normal interval is as wide as Student's; with it the least width that covers at the worst bias
+    # (Armstrong and Kolesár 2018).
+    wide = error * students_t(freedom, (1 + confidence) / 2) / normal((1 + confidence) / 2)
+    half = wide * folded(sample.bias / wide, confidence)
+    return half, half + error * students_t(freedom, POWER)
+
+
+def more_runs(sample: Sample, within: float, confidence: float = CONFIDENCE) -> float:
+    """How many more runs of each arm would show the difference, or that it is below `within`, with a power of 80%.
+
+    `within` is the logarithm of a ratio. NaN above 1,000, where nothing varies, and where an arm has a single run.
+    """
+    value = abs(sample.log_ratio)
+
+    def resolves(more: int) -> bool:
+        _, detected = reach(sample, confidence, more)
+        return detected <= value or detected + value <= within
+
+    if not max(np.ptp(sample.baseline), np.ptp(sample.arm)) > 0 or min(len(sample.baseline), len(sample.arm)) < 2:
+        return math.nan
+    more = range(1, MOST_RUNS + 1)
+    found = bisect_left(more, True, key=resolves)
+    return float(more[found]) if found < len(more) else math.nan

@@ -222,13 +222,10 @@ def numbers_of(rows: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
     return rows[name].to_numpy(np.float64, na_value=np.nan) if name in rows else np.full(len(rows), np.nan)
 
 
-def threw_away(rows: pd.DataFrame, side: str = "") -> npt.NDArray[np.bool_]:
-    """The steps that threw completions away, so that their tokens and lengths are not of all that was generated.
-
-    `side` is the suffix of the columns' names in `paired_steps`.
-    """
+def threw_away(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """The steps that threw completions away, so that their tokens and lengths are not of all that was generated."""
     thrown = np.zeros(len(rows), dtype=np.bool_)
     for name, most in discards().items():
-        if name + side in rows:
-            thrown |= rows[name + side].to_numpy(dtype=np.float64) > most
+        if name in rows:
+            thrown |= rows[name].to_numpy(dtype=np.float64) > most
     return thrown

@@ -1,7 +1,7 @@
 """Weighs rows by the training steps that they stand for, and joins the rows of several runs to common windows.
 
 A row stands for the steps (`step` - `steps_logged`, `step`] and has their means. Rows of one number that stand for
-other steps are other work: they are paired only once they are joined.
+other steps are other work: they are compared only once they are joined.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.factors import at
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
 
 
-def steps_per_row(wide: pd.DataFrame, side: str = "") -> pd.Series:
-    """The number of steps of which each row has the means; `side` is the suffix of the columns of paired rows."""
-    name = STEPS_LOGGED + side
-    return wide[name].astype(int) if name in wide else pd.Series(1, index=wide.index)
-
-
-def pair_weights(pairs: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """The number of steps of each pair of rows: both stand for the same steps."""
-    return steps_per_row(pairs, "_a").to_numpy(dtype=np.float64)
+def steps_per_row(wide: pd.DataFrame) -> pd.Series:
+    """The number of steps of which each row has the means."""
+    return wide[STEPS_LOGGED].astype(int) if STEPS_LOGGED in wide else pd.Series(1, index=wide.index)
 
 
 def first_steps(wide: pd.DataFrame) -> pd.Series:
     """The first step that each row stands for."""
     return wide["step"] - steps_per_row(wide) + 1
+
+
+def gaps(run: pd.Series, step: pd.Series, n: pd.Series) -> pd.Series:
+    """How far each run's counter goes for a step, by its id; NaN for a run of one row. The rows are in order."""
+    # The smallest difference: steps that are left out make others larger.
+    found: pd.Series = (step.groupby(run).diff() / n).groupby(run).min()
+    return found
 
 
 def mean_of(values: pd.Series, weights: pd.Series | npt.NDArray[np.float64]) -> float:
@@ -48,7 +50,7 @@ def median_of(values: pd.Series, weights: pd.Series | npt.NDArray[np.float64]) -
 
 
 def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFrame, list[Verdict], pd.Index]:
-    """The rows with those of one (factors, seed) joined where its runs' rows stand for different numbers of steps.
+    """The rows with those of one factor combination joined where its runs' rows stand for different numbers of steps.
 
     A common window is the shortest span of steps that no row of any run crosses. Where each run's rows fill it, they
     become one row of their means, which is left out if one of them is. Columns that begin with `timers` count 0 where
@@ -56,9 +58,9 @@ def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFr
     not all steps of their window.
     """
     joined, apart, verdicts = [], [], []
-    every = wide[["factors", "seed", "run_id", "step", STEPS_LOGGED]]
+    every = wide[["factors", "run_id", "step", STEPS_LOGGED]]
     one_size = every[STEPS_LOGGED].nunique() <= 1
-    for (_, seed), rows in () if one_size else every.groupby(["factors", "seed"], sort=False):
+    for factors, rows in () if one_size else every.groupby("factors", sort=False):
         if _alike(rows):
             continue
         window = _windows(rows)
@@ -73,14 +75,14 @@ def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFr
             joined.append((here.index, _joined(wide.loc[here.index], window[here.index], timers)))
             ends = list(here["step"].groupby(window[here.index]).max())
             text = (
-                f"seed {seed}: the runs' rows stand for different numbers of steps, and are compared by their means "
-                f"over {count_of(len(ends), 'common window')} (to step {join_first(ends)})"
+                f"the runs' rows{at(str(factors))} stand for different numbers of steps, and are compared by their "
+                f"means over {count_of(len(ends), 'common window')} (to step {join_first(ends)})"
             )
             verdicts.append(Verdict("note", "windows-joined", text))
     if joined:
-        kept = wide.drop(index=pd.Index([at for index, _ in joined for at in index]))
+        kept = wide.drop(index=pd.Index([row for index, _ in joined for row in index]))
         wide = pd.concat([kept, *(rows for _, rows in joined)]).sort_index()
-    return wide, verdicts, pd.Index([at for index in apart for at in index])
+    return wide, verdicts, pd.Index([row for index in apart for row in index])
 
 
 def _alike(rows: pd.DataFrame) -> bool:

@@ -2,11 +2,11 @@
 
 A step decodes responses of random lengths in batches; its time is that of the iterations, each with the weights' read
 and a gap of the framework's, of the KV reads, and of the rest of the step, with noise of steps and of runs. Arm B's
-lengths drift while its speed does not. The floor that the roofline estimate takes knows neither the gap nor the rest
-nor how requests queue: its bias is a real engine's bias.
+lengths drift while its speed does not. The floor knows neither the gap nor the rest nor how requests queue.
 
 In `OWN` engine B is faster in the whole step. In `FIXED_REST` the trainer's 35 s are the same for both engines, and
-B's generation is as much faster as makes the true ratio of the whole step.
+B's generation is as much faster as makes the true ratio of the whole step. In `SHAPES` a step is a number of seconds:
+what differs is how many runs and steps there are, and how these vary.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.estimates.equal_work import FLOOR, FLOOR_BASIS, GENERATION, LONGEST, STEP
-from analysis.pairs import TOKENS
+from analysis.compared import Compared, common_of
+from analysis.ratio import FLOOR, LENGTHS
 
+SECONDS = "seconds"
+LONGEST, TOKENS = LENGTHS
 Floats = npt.NDArray[np.float64]
 
 # A dense model of 14e9 parameters in bf16 on two GPUs of 3.35 TB/s, 0.2 MB of KV cache per position.
@@ -123,16 +125,18 @@ def work_of(draw: np.random.Generator, regime: Regime, steps: int, drifts: bool)
     ]
     least = np.maximum(decoded.max(axis=1), np.ceil(decoded.sum(axis=1) / (of.replicas * of.concurrency)))
     return {
-        GENERATION: np.max(by_replica, axis=0),
+        SECONDS: np.max(by_replica, axis=0),
         TOKENS: lengths.sum(axis=1),
         LONGEST: lengths.max(axis=1),
         FLOOR: least * WEIGHTS_S + POSITION_S * positions_read(decoded) / of.replicas,
     }
 
 
-def machine_noise(draw: np.random.Generator, steps: int, memory: float, run_sd: float) -> Floats:
+def machine_noise(
+    draw: np.random.Generator, steps: int, memory: float, run_sd: float, step_sd: float = STEP_SD
+) -> Floats:
     """Factors of one run's step times: a common one of the run, and steps of which each keeps a part of the last."""
-    fresh = draw.normal(0, STEP_SD, steps)
+    fresh = draw.normal(0, step_sd, steps)
     found = fresh.copy()
     for i in range(1, steps):
         found[i] = memory * found[i - 1] + (1 - memory**2) ** 0.5 * fresh[i]
@@ -143,36 +147,81 @@ def generation_speed(runs: Sequence[dict[str, Floats]], workload: Workload, spee
     """How much faster B generates, so that it takes 1/`speed` of A's time for the responses of both arms together."""
     if not workload.fixed_rest:
         return speed
-    generation_s = sum(float(run[GENERATION].sum()) for run in runs)
-    rest_s = workload.rest_s * sum(len(run[GENERATION]) for run in runs)
+    generation_s = sum(float(run[SECONDS].sum()) for run in runs)
+    rest_s = workload.rest_s * sum(len(run[SECONDS]) for run in runs)
     return generation_s / ((generation_s + rest_s) / speed - rest_s)
 
 
-def paired_runs(
-    draw: np.random.Generator,
-    regime: Regime,
-    runs: int,
-    *,
-    speed: float = 1.0,
-    steps: int = 40,
-    run_sd: float = 0.0,
-) -> pd.DataFrame:
-    """Paired steps of A and of B, which is `speed` times as fast at equal work, as `paired_steps` gives them."""
+def compared_runs(
+    draw: np.random.Generator, regime: Regime, runs: int, *, speed: float = 1.0, steps: int = 40, run_sd: float = 0.0
+) -> Compared:
+    """Runs of A and of B, which is `speed` times as fast at equal work."""
     of = regime.workload
     made = {s: [work_of(draw, regime, steps, s == "b" and regime.drifts) for _ in range(runs)] for s in "ab"}
     faster = {"a": 1.0, "b": generation_speed([*made["a"], *made["b"]], of, speed)}
-    columns: dict[str, object] = {
-        **{f"{FLOOR_BASIS}_{s}": "lengths" for s in "ab"},
-        "seed": np.repeat(np.arange(runs), steps),
-        "step": np.tile(np.arange(steps) + 1, runs),
-    }
+    sides = []
     for s, by_run in made.items():
-        noise = np.concatenate([machine_noise(draw, steps, of.memory, run_sd) for _ in by_run])
-        joined = {name: np.concatenate([run[name] for run in by_run]) for name in by_run[0]}
-        generation_s = joined[GENERATION] / faster[s]
-        step_s = generation_s + of.rest_s / (1.0 if of.fixed_rest else faster[s])
-        # Where the rest is the engine's, no timer tells it from the generation.
-        timed_s = generation_s if of.fixed_rest else step_s
-        told = joined | {STEP: step_s * noise, GENERATION: timed_s * noise}
-        columns |= {f"{name}_{s}": values for name, values in told.items()}
-    return pd.DataFrame(columns)
+        for work in by_run:
+            generation_s = work[SECONDS] / faster[s]
+            step_s = generation_s + of.rest_s / (1.0 if of.fixed_rest else faster[s])
+            work[SECONDS] = step_s * machine_noise(draw, steps, of.memory, run_sd)
+        sides.append(side_of(s, by_run))
+    return Compared("", "a", "b", common_of(*sides))
+
+
+def side_of(arm: str, runs: Sequence[dict[str, Floats]]) -> pd.DataFrame:
+    """The steps of an arm's runs as `compared` gives them, from their columns."""
+    sizes = [len(run[SECONDS]) for run in runs]
+    joined = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    return pd.DataFrame(
+        {
+            "run": np.repeat([f"{arm}{number}" for number in range(len(runs))], sizes),
+            "step": np.concatenate([np.arange(size) + 1 for size in sizes]),
+            "n": 1,
+            "gap": 1.0,
+            **{name: joined.get(name, np.full(sum(sizes), np.nan)) for name in (SECONDS, *LENGTHS, FLOOR)},
+            "mean_length": np.nan,
+            "discarded": False,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many steps each run of A and of B has, and how their seconds vary."""
+
+    name: str
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    run_sds: tuple[float, float] = (0.02, 0.02)
+    growth: float = 0.0
+    """How much longer each step is than the one before."""
+    tail: float = 0.0
+    """How much longer the first step is than a later one; it falls by a fifth with each step."""
+    memory: float = 0.0
+    step_sd: float = STEP_SD
+
+
+SHAPES = (
+    Shape("unequal lengths, growing", (60, 55, 40), (45, 38, 30), growth=0.01),
+    Shape("unequal lengths, warm-up's tail", (60, 55, 40, 40), (45, 38, 30, 30), tail=0.5),
+    Shape("one run still short, growing", (60, 60, 60), (60, 60, 20), growth=0.01),
+    Shape("5 runs against 2", (20,) * 5, (20,) * 2),
+    Shape("2 runs against 10", (20,) * 2, (20,) * 10),
+    Shape("one arm spreads 20 times as much", (20,) * 3, (20,) * 3, run_sds=(0.002, 0.04)),
+    Shape("one arm of 5 spreads 20 times as much", (20,) * 5, (20,) * 5, run_sds=(0.002, 0.04)),
+    Shape("autocorrelated steps", (40,) * 3, (40,) * 3, run_sds=(0.0, 0.0), memory=0.9, step_sd=0.1),
+)
+
+
+def shaped_runs(draw: np.random.Generator, shape: Shape) -> Compared:
+    """Runs of two identical engines."""
+    sides = []
+    for arm, lengths, run_sd in zip("ab", (shape.a, shape.b), shape.run_sds, strict=True):
+        runs: list[dict[str, Floats]] = []
+        for steps in lengths:
+            along = np.arange(steps)
+            step_s = 100 * (1 + shape.growth * along) * (1 + shape.tail * 0.8**along)
+            runs.append({SECONDS: step_s * machine_noise(draw, steps, shape.memory, run_sd, shape.step_sd)})
+        sides.append(side_of(arm, runs))
+    return Compared("", "a", "b", common_of(*sides))

@@ -283,7 +283,7 @@ class StepRow(TypedDict):
 class RatioInFile(TypedDict):
     """A ratio in verdict.json: seconds of the baseline over seconds of the arm; above 1 the arm is faster."""
 
-    unit: Annotated[str, "`at equal work`, `per response token` or `per step`"]
+    unit: Annotated[str, "`at equal work` or `per step`"]
     estimates: Annotated[list[str], "the claimed estimates (docs/estimates.md)"]
     at: Annotated[list[str], "the factor combinations that the ratio covers"]
     value: Annotated[list[float], "lowest and highest ratio, as in tables/estimates"]
@@ -312,9 +312,9 @@ class ArmInVerdict(TypedDict):
     ]
     words: Annotated[str, "the verdict as a sentence"]
     ratios: Annotated[list[RatioInFile], "most informative first; [] if nothing is comparable"]
-    run_pairs: Annotated[int, "pairs of runs, by seed, over all factor combinations"]
-    paired_steps: Annotated[int, "counted pairs of steps"]
-    basis: Annotated[str, "run pairs and paired steps as a sentence"]
+    runs: Annotated[list[int], "runs of the baseline and of the arm, over all factor combinations"]
+    steps: Annotated[list[int], "their steps that are compared"]
+    basis: Annotated[str, "runs and steps as a sentence"]
     caveats: Annotated[list[CaveatInFile], "the most harmful first"]
     settle: Annotated[list[str], "what would resolve the verdict"]
 

@@ -252,7 +252,7 @@ def test_one_command_leads_from_a_script_to_a_verdict(tmp_path):
     assert done.returncode == 0, done.stderr
     results = tmp_path / "results" / "run-ab"
     (arm,) = json.loads((results / "verdict.json").read_text())["arms"]
-    assert (arm["arm"], arm["baseline"], arm["paired_steps"]) == ("sglang", "vllm", 5)
+    assert (arm["arm"], arm["baseline"], arm["steps"]) == ("sglang", "vllm", [5, 5])
     calls = [line.partition(" ")[2] for line in (tmp_path / "calls").read_text().splitlines()]
     assert calls == [
         f"-m verl.trainer.main_ppo algorithm.adv_estimator=grpo rollout.name={engine}" for engine in ("vllm", "sglang")

@@ -1,11 +1,15 @@
 """`rolloutbench compare`: the verdict of two logs in one command, and the configuration that makes the same tables."""
 
+import contextlib
 import json
+import random
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bench.first_verdict import console
 from workflow.cli import main
@@ -88,7 +92,7 @@ def test_the_saved_configuration_gives_the_same_tables_bit_by_bit(compared):
     names = sorted(
         file.relative_to(there) for file in (*there.glob("tables/[a-z]*"), *there.glob("runs/*/steps.parquet"))
     )
-    assert len(names) > 30
+    assert len(names) > 25
     whole = [Path(name) for name in ("verdict.json", "report.json", "preflight.json", "plan.json", "report.md")]
     for name in (*names, *whole):
         assert (here / name).read_bytes() == (there / name).read_bytes(), name
@@ -102,7 +106,7 @@ def test_for_programs_the_verdict_is_alone_on_its_stream(capsys, tmp_path, monke
     assert (verdict["arm"], verdict["baseline"], verdict["verdict"]) == ("sglang", "vllm", "~")
     assert "vllm: verl 0.4.1" in streams.err and not list(tmp_path.iterdir())
     assert main(["compare", *PAIR, "--verdict-only", "--markdown"]) == 0
-    assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run pair only.** ")
+    assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run an arm.** ")
 
 
 def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(capsys, tmp_path, monkeypatch):
@@ -175,7 +179,7 @@ def test_a_paste_of_one_step_is_answered_as_one(capsys, tmp_path, monkeypatch):
     assert main(["compare", "a.log", "b.log", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "b vs a: not resolved, one step only. Per step 2.15× (no confidence interval)." in said
-    assert "1 paired step." in said
+    assert "1 run against 1, 1 step each." in said
     assert main(["compare", "a.log", "b.log", "--verdict-only", "--warmup", "3"]) == 0
     assert "No comparison: " in capsys.readouterr().out
 
@@ -187,7 +191,7 @@ def test_a_copy_or_a_part_of_a_log_is_no_further_run(capsys, tmp_path, monkeypat
     given = (f"vllm={VLLM},part.log", f"sglang={SGLANG}", *RELEASE, "--verdict-only", "--json")
     assert main(["compare", *given]) == 0
     streams = capsys.readouterr()
-    assert json.loads(streams.out)["arms"][0]["run_pairs"] == 1
+    assert json.loads(streams.out)["arms"][0]["runs"] == [1, 1]
     assert "vllm: verl 0.4.1, vllm; 1 run, 6 steps" in streams.err
     shutil.copy(VLLM, "copy.log")
     assert main(["compare", f"vllm={VLLM}", "sglang=copy.log", *RELEASE, "--verdict-only"]) == 0
@@ -257,8 +261,63 @@ def test_the_arms_of_one_table_and_an_undeclared_release_are_answered(capsys, tm
     rows = [f"{step},step,{seconds},{arm}\n" for step in (1, 2, 3) for arm, seconds in (("x", 2.5), ("y", 3.5))]
     Path("runs.csv").write_text("step,phase,seconds,arm\n" + "".join(rows))
     assert main(["compare", "x=runs.csv", "y=runs.csv", "--verdict-only"]) == 0
-    assert "y vs x: not resolved, one run pair only. Per step 0.71×" in " ".join(capsys.readouterr().out.split())
+    assert "y vs x: not resolved, one run an arm. Per step 0.71×" in " ".join(capsys.readouterr().out.split())
     assert main(["compare", str(VLLM), str(SGLANG), "--release", "9.9", "--step-seconds", "x", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the timers of verl 9.9 are not declared (declared: 0.3, " in said and "Its timers are read as those" in said
     assert "--step-seconds was not used: it names a column of a table" in said
+
+
+def verl_log(name, mean_s, seed, first=1, steps=12):
+    """A console of verl with steps of so many seconds, 1% apart."""
+    draw = random.Random(seed)
+    seconds = [mean_s * draw.uniform(0.99, 1.01) for _ in range(steps)]
+    lines = [f"step:{first + n} - timing_s/gen:{0.7 * s:.3f} - timing_s/step:{s:.3f}\n" for n, s in enumerate(seconds)]
+    Path(name).write_text("verl==0.5\n" + "".join(lines), encoding="utf-8")
+
+
+def verdict_of(capsys, *given):
+    assert main(["compare", *given, "--verdict-only", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["arms"][0]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(range(4)), st.permutations(range(2)), st.booleans())
+def test_the_sequence_of_files_and_arms_changes_nothing_but_the_sign(capsys, tmp_path, a, b, swapped):
+    """Two of four runs were on a slow node: with two, the first pairs once decided the verdict."""
+    with contextlib.chdir(tmp_path):
+        for n, mean_s in enumerate((100, 130, 101, 131)):
+            verl_log(f"a{n}.log", mean_s, n)
+        for n, mean_s in enumerate((60, 62)):
+            verl_log(f"b{n}.log", mean_s, 10 + n)
+        first = verdict_of(capsys, "a=a0.log,a1.log,a2.log,a3.log", "b=b0.log,b1.log")
+        arms = ["a=" + ",".join(f"a{n}.log" for n in a), "b=" + ",".join(f"b{n}.log" for n in b)]
+        found = verdict_of(capsys, *(arms[::-1] if swapped else arms))
+    assert first["runs"] == [4, 2] and first["verdict"] == "+"
+    if not swapped:
+        assert found == first
+        return
+    assert found["verdict"] == {"+": "-"}.get(first["verdict"], first["verdict"]) and found["runs"] == [2, 4]
+    (one,), (other,) = found["ratios"], first["ratios"]
+    assert one["value"] == pytest.approx([1 / value for value in other["value"]])
+    assert one["interval"] == pytest.approx([1 / end for end in reversed(other["interval"])])
+
+
+def test_logs_that_continue_each_other_are_one_run(capsys, tmp_path, monkeypatch):
+    """Three parts of one run an arm: no direction. Of several that fit, the one in the same folder."""
+    monkeypatch.chdir(tmp_path)
+    for arm, mean_s in (("a", 100), ("b", 97)):
+        for part in range(3):
+            verl_log(f"{arm}{part}.log", mean_s, part, first=1 + 12 * part)
+    one = verdict_of(capsys, "a=a1.log,a0.log,a2.log", "b=b0.log,b1.log,b2.log")
+    assert (one["verdict"], one["runs"]) == ("~", [1, 1]) and one["steps"] == [33, 33]
+    for seed, arm in ((0, "a"), (1, "a"), (0, "b"), (1, "b")):
+        Path(f"{arm}{seed}").mkdir()
+        for part in (0, 1):
+            verl_log(f"{arm}{seed}/{part}.log", 100 if arm == "a" else 70, seed + 5 * part, first=1 + 12 * part)
+    given = ["b=" + ",".join(f"b{seed}/{part}.log" for part in (1, 0) for seed in (0, 1)) for _ in "x"]
+    two = verdict_of(capsys, "a=a0/0.log,a0/1.log,a1/0.log,a1/1.log", *given)
+    assert (two["verdict"], two["runs"]) == ("+", [2, 2])
+    assert main(["compare", "a=a0/0.log,a0/1.log", "b=b0/0.log,b0/1.log", "--verdict-only"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "a0/1.log begins with step 13, after the last step of another source" in said

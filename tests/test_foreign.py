@@ -60,7 +60,7 @@ def test_a_nemo_rl_table_against_a_verl_console_in_one_report(tmp_path, monkeypa
     assert set(nemo["category"]) == {"generation", "weight sync", "loss+backward", "residual"}
     other = "nemo" if first == "verl" else "verl"
     (row,) = found.tables["comparison"].to_dict("records")
-    assert (row["arm"], row["paired_steps"]) == (other, 2)
+    assert (row["arm"], row["arm_steps"]) == (other, 2)
     assert row["raw_speedup"] == pytest.approx(18.2 / 20.5 if first == "verl" else 20.5 / 18.2)
     assert found.arm_verdicts and found.preflight is not None
     codes = {verdict.code for verdict in found.verdicts}

@@ -30,7 +30,7 @@ cat "$BENCH/console-$engine-$ROLLOUTBENCH_SEED"
 """
 UNTIL = {"until": 1.05, "most": 6}
 # The natural logarithm of each run's step time, relative to its arm's.
-NOISE = {"vllm": (0.0, 0.02, 0.01, 0, 0, 0), "sglang": (0.0, -0.02, -0.01, 0, 0, 0)}
+NOISE = {"vllm": (0.0, 0.09, 0.02, 0, 0, 0), "sglang": (0.02, 0.07, 0.01, 0, 0, 0)}
 
 
 def plan(seeds):
@@ -159,8 +159,8 @@ def test_pairs_are_added_until_the_verdict_is_known(experiment):
     assert sorted(set(trained)) == [f"{engine}-{seed}" for engine in ("sglang", "vllm") for seed in range(3)]
     assert len(trained) == 7, "only what failed was trained again"
     (arm,) = json.loads((results / "verdict.json").read_text())["arms"]
-    assert (arm["verdict"], arm["run_pairs"]) == ("+", 3)
-    assert "3 run pairs of at most 6, 15 paired steps" in (results / "report.md").read_text()
+    assert (arm["verdict"], arm["runs"]) == ("+", [3, 3])
+    assert "3 runs against 3, 5 steps each (of at most 6 runs an arm)" in (results / "report.md").read_text()
     (spent,) = [
         one for one in json.loads((results / "report.json").read_text())["findings"] if one["code"] == "pairs-spent"
     ]

@@ -1,7 +1,6 @@
-"""Estimates how much faster an arm is, at equal work, in four ways with their intervals.
+"""Estimates how much faster an arm is, at equal work and per step.
 
-A ratio is made in this order: pairs.py pairs the steps, equal_work.py makes columns of them whose sums give the four
-estimates, bootstrap.py resamples the sums into intervals, arm.py puts the four together for one arm, estimate_table.py
-makes the table and its findings. comparable.py says which arms may be divided, noise.py what two equal runs differ by.
-Beside it are gate.py (correctness), ranking.py (engines alone) and replays.py (a training and its engine alone).
+A ratio is made in this order: compared.py chooses the steps, ratio.py makes one number a run of them and compares the
+arms' numbers, estimate_table.py makes the table and its findings. comparable.py says which arms may be divided,
+looks.py how sure each look at an unfinished experiment must be, gate.py whether a faster arm trains equally well.
 """

@@ -1,107 +1,181 @@
-"""Makes the table of each arm's speed against the baseline, in four ways that define equal work differently.
-
-docs/estimates.md says what each of them removes; equal_work.py computes them, and bootstrap.py their intervals.
-"""
+"""Makes the table of each arm's speed against the baseline: at equal work, and per step (docs/estimates.md)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.arm import UNSETTLED, disagreement, estimates, needed, no_value, rounding_reach
-from analysis.estimates.bootstrap import CONFIDENCE, RESAMPLES, confidence_at
+from analysis.compared import SIZES, Compared, disagrees, tokens_ratio, with_tokens
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
-from analysis.estimates.equal_work import ESTIMATES, Row, discarded
-from analysis.estimates.noise import noise_bands, repetition_of
+from analysis.estimates.looks import confidence_at
 from analysis.factors import at
-from analysis.pairs import compared
-from analysis.planned import PlanRead
+from analysis.planned import EQUAL_WITHIN, PlanRead
+from analysis.quantiles import CONFIDENCE
+from analysis.ratio import NoRatioError, Sample, equal_work, interval, more_runs, raw, reach
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
-from common.verdicts import Verdict
+from common.verdicts import Verdict, count_of
 
-# From this logarithm on a warning reports the effect of printed rounding on the ratio.
-ROUNDING_MATTERS_FROM = 0.01
+Row = dict[str, Any]
+"""One estimate of one arm (columns: `COLUMNS`)."""
 
+EQUAL_WORK, PER_STEP = "equal_work", "per_step"
+ESTIMATES = (EQUAL_WORK, PER_STEP)
+# From this ratio on the difference between per step and equal work matters, whatever its cause.
+FAR = 1.15
+# From this logarithm on two sums of tokens differ by more than the printing of a mean.
+WORK_DIFFERS_FROM = 0.01
+NUMBERS = ("value", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
 COLUMNS = [
-    *("factors", "baseline", "arm", "estimate", "value", "low", "high", "verdict"),
-    *("scope", "run_pairs", "paired_steps", "minimum_detectable_ratio", "runs_to_resolve", "why"),
+    *("factors", "baseline", "arm", "estimate", "value", "low", "high", "verdict", *SIZES),
+    *("minimum_detectable_ratio", "runs_to_resolve", "why", "settle"),
 ]
 
 
 def estimate_table(
-    wide: pd.DataFrame, plan: PlanRead, comparable: Comparable = ALL_COMPARABLE, resamples: int = RESAMPLES
+    wide: pd.DataFrame, plan: PlanRead, every: Sequence[Compared], comparable: Comparable = ALL_COMPARABLE
 ) -> tuple[pd.DataFrame, list[Verdict]]:
     """One row per factor combination, arm and estimate (columns: `COLUMNS`), and the findings.
 
-    verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which). `low`
-    and `high` are the 95% interval; `runs_to_resolve` is the number of additional run pairs that would resolve it.
+    verdict: `+` faster, `-` slower, `~` not resolved, `x` not comparable or without a value (`why` says which, `settle`
+    what would give one). `low` and `high` are the 95% interval; `runs_to_resolve` is the number of further runs of each
+    arm that would resolve it.
     """
     rows: list[Row] = []
     verdicts: list[Verdict] = []
-    bands = {factors: noise_bands(wide, plan, factors, resamples, comparable) for factors in wide["factors"].unique()}
-    for factors, arm, pairs in compared(wide, plan, needed()):
-        if not wide["arm"].eq(arm).any():
+    for one in every:
+        if not wide["arm"].eq(one.arm).any():
             continue
-        head: Row = {"factors": factors, "baseline": plan.baseline, "arm": arm}
-        reason = comparable.refused.get((factors, arm), "")
-        if reason or pairs.empty:
-            reason = reason or _not_in_common(wide, factors, plan.baseline, arm)
+        head: Row = {"factors": one.factors, "baseline": one.baseline, "arm": one.arm}
+        reason = comparable.refused.get((one.factors, one.arm), "")
+        if reason or one.is_empty:
+            reason = reason or _not_in_common(wide, one)
             rows += [head | no_value(name, reason) for name in ESTIMATES]
             continue
-        confidence = confidence_at(pairs["seed"].nunique(), plan.most) if plan.most else CONFIDENCE
-        overlap = comparable.throughput_only.get((factors, arm), "")
-        found = estimates(pairs, overlap, resamples, confidence, plan.until)
-        if not repetition_of(plan, arm):
-            found = [_within_noise(row, bands[factors]) for row in found]
+        confidence = confidence_at(one.fewest_runs, plan.most) if plan.most else CONFIDENCE
+        found = estimates(one, comparable.throughput_only.get((one.factors, one.arm), ""), confidence, plan.until)
         rows += [head | row for row in found]
-        verdicts += _verdicts(f"{arm} against {plan.baseline}{at(factors)}", found, pairs, repetition_of(plan, arm))
+        verdicts += _verdicts(f"{one.arm} against {one.baseline}{at(one.factors)}", found, one, plan.repeats(one.arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
 
 
-def _not_in_common(wide: pd.DataFrame, factors: str, baseline: str, arm: str) -> str:
-    present = set(wide.loc[wide["factors"] == factors, "arm"])
-    absent = [name for name in (baseline, arm) if name not in present]
-    return (f"{' and '.join(absent)} has no run" if absent else "no counted step in common") + at(factors)
+def _not_in_common(wide: pd.DataFrame, one: Compared) -> str:
+    present = set(wide.loc[wide["factors"] == one.factors, "arm"])
+    absent = [name for name in (one.baseline, one.arm) if name not in present]
+    return (f"{' and '.join(absent)} has no run" if absent else "no counted step in common") + at(one.factors)
 
 
-def _within_noise(row: Row, bands: Mapping[str, float]) -> Row:
-    """The row, not resolved where the A/A arms are as far from 1; smaller ratios are not detectable either."""
-    band = bands.get(row["estimate"])
-    if band is None or not row["value"] > 0:
-        return row
-    if row["minimum_detectable_ratio"] < math.exp(band):
-        row = row | {"minimum_detectable_ratio": math.exp(band)}
-    if abs(math.log(row["value"])) > band:
-        return row
-    why = f"within the noise: the same engine run twice differs by up to {math.exp(band):.2f}×"
-    return row | {"verdict": "~", "runs_to_resolve": math.nan, "why": row["why"] if row["verdict"] == "~" else why}
+def estimates(
+    one: Compared, overlap: str = "", confidence: float = CONFIDENCE, until: float = EQUAL_WITHIN
+) -> list[Row]:
+    """The estimates of one arm from its steps, as `estimate_table`'s rows without factors and arms.
+
+    `overlap` says why there is no equal work, where that is so. Arms are equal within `until`.
+    """
+    rows = []
+    for name, sample in samples(one, overlap).items():
+        row = (
+            no_value(name, str(sample), sample.settle)
+            if isinstance(sample, NoRatioError)
+            else _row(name, sample, confidence, until)
+        )
+        rows.append(row | one.sizes)
+    return rows
 
 
-def _verdicts(here: str, rows: Sequence[Row], pairs: pd.DataFrame, same_as: str) -> Iterator[Verdict]:
+def samples(one: Compared, overlap: str = "") -> dict[str, Sample | NoRatioError]:
+    """Each estimate's numbers, one a run; or why it has none."""
+    found: dict[str, Sample | NoRatioError] = {}
+    try:
+        if reason := overlap or discarded(one):
+            raise NoRatioError(reason)
+        found[EQUAL_WORK] = equal_work(*with_tokens(one.sides))
+    except NoRatioError as error:
+        found[EQUAL_WORK] = error
+    return found | {PER_STEP: raw(*one.sides)}
+
+
+def discarded(one: Compared) -> str:
+    """Why the compared steps' work is unknown, where completions were thrown away; otherwise ""."""
+    steps = {
+        name: int(side["discarded"].sum()) for name, side in zip(("the baseline", "the arm"), one.sides, strict=True)
+    }
+    shown = " and ".join(f"{name} in {count_of(n, 'step')}" for name, n in steps.items() if n)
+    text = f"completions were thrown away ({shown}): tokens and lengths are of the rest, the seconds of all"
+    return text if shown else ""
+
+
+def _row(name: str, sample: Sample, confidence: float, until: float) -> Row:
+    low, high = interval(sample, confidence)
+    verdict = "+" if low > 1 else "-" if high < 1 else "~"
+    _, detectable = reach(sample, confidence)
+    alone = [arm for arm, runs in (("the baseline", sample.baseline), ("the arm", sample.arm)) if len(runs) < 2]
+    more = 0.0
+    if alone:
+        more = 1.0
+    elif verdict == "~" and not 1 / until < low <= high < until:
+        more = more_runs(sample, math.log(until))
+    why = f"one run of {' and of '.join(alone)} does not show how much other runs differ: no interval" if alone else ""
+    return {
+        "estimate": name,
+        "value": math.exp(sample.log_ratio),
+        "low": low,
+        "high": high,
+        "verdict": verdict,
+        "minimum_detectable_ratio": math.exp(detectable),
+        "runs_to_resolve": more,
+        "why": why,
+        "settle": "",
+    }
+
+
+def no_value(name: str, why: str, settle: str = "") -> Row:
+    """The row of an estimate without a value."""
+    nothing = {**dict.fromkeys(NUMBERS, math.nan), **dict.fromkeys(SIZES, 0)}
+    return {"estimate": name, **nothing, "verdict": "x", "why": why, "settle": settle}
+
+
+def disagreement(rows: Mapping[str, Row]) -> bool:
+    """Whether per step and equal work disagree.
+
+    They do where their intervals do not overlap, where they are on two sides of 1 and the interval per step excludes 1,
+    or where they are `FAR` from each other. Without intervals the printed ratios on two sides of 1 are enough.
+    """
+    step, equal = rows[PER_STEP], rows[EQUAL_WORK]
+    if not (step["value"] > 0 and equal["value"] > 0):
+        return False
+    far = max(step["value"] / equal["value"], equal["value"] / step["value"]) > FAR
+    opposite = disagrees(step["value"], equal["value"])
+    if not (step["low"] > 0 and equal["low"] > 0):
+        return far or opposite
+    apart = step["low"] > equal["high"] or step["high"] < equal["low"]
+    return bool(far or apart or (opposite and not step["low"] <= 1 <= step["high"]))
+
+
+def what_differs(tokens: float, has_intervals: bool) -> str:
+    """What the tokens of two arms that disagree say; `tokens` is how many times the baseline's the arm generated."""
+    if not abs(math.log(tokens)) > WORK_DIFFERS_FROM:
+        return "although both arms generated equally many tokens, so rely on neither alone"
+    misleads = "misleads" if has_intervals else "may mislead"
+    return f"the arm generated {tokens:.2f}× as many tokens as the baseline, so step time alone {misleads}"
+
+
+def _verdicts(here: str, rows: Sequence[Row], one: Compared, same_as: str) -> Iterator[Verdict]:
     by_name = {row["estimate"]: row for row in rows}
-    if text := discarded(pairs):
-        text = f"{here}: {text}, so only step time is compared"
-        yield Verdict("warning", "completions-discarded", text)
+    if text := discarded(one):
+        yield Verdict("warning", "completions-discarded", f"{here}: {text}, so only step time is compared")
     if same_as:
         off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
         if off:
             text = f"{here}: one repeats the other, but they differ ({', '.join(off)}): find what else differs"
             yield Verdict("warning", "equal-arms-differ", text)
-        return
-    if text := disagreement(by_name):
-        yield Verdict("warning", "raw-and-equal-work-disagree", f"{here}: {text}")
-    if (text := str(by_name["roofline"]["why"])).startswith(UNSETTLED):
-        yield Verdict("warning", "roofline-unsettled", f"{here}: the roofline estimate is {text}")
-    low, high = rounding_reach(pairs)
-    if max(low, high) >= ROUNDING_MATTERS_FROM:
-        ratio = by_name["raw"]["value"]
-        text = (
-            f"{here}: the step times are printed with few digits, so rounding alone allows a ratio between "
-            f"{ratio * math.exp(-low):.2f}× and {ratio * math.exp(high):.2f}× instead of {ratio:.2f}×"
-        )
-        yield Verdict("warning", "rounding-decides", text)
+    elif disagreement(by_name):
+        step, equal = (by_name[name] for name in (PER_STEP, EQUAL_WORK))
+        why = what_differs(tokens_ratio(one), step["low"] > 0 and equal["low"] > 0)
+        text = f"{here}: by step time {step['value']:.2f}×, at equal work {equal['value']:.2f}×: {why}"
+        yield Verdict("warning", "raw-and-equal-work-disagree", text)
 
 
 def legible(estimates: pd.DataFrame) -> pd.DataFrame:

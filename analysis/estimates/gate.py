@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.bootstrap import block_length, interval_of, resampled_sums
-from analysis.pairs import compared
-from analysis.planned import PlanRead
-from analysis.windows import mean_of, pair_weights
+from analysis.compared import Compared, column_of, mean_of_runs
+from analysis.ratio import Sample, means_of_runs, reach
 
 # Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -21,68 +20,94 @@ LABELS = {
     "rollout_logp_gap": "|log-probability| of rollout minus trainer",
     "rollout_probability_gap": "|probability| of rollout minus trainer",
 }
+# An arm that is worse in these is not comparable; engines round differently, so a distance of its own is a caveat.
+DECIDES = ("reward", "truncated_share")
 ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"
 COLUMNS = [
     *("factors", "arm", "quantity"),
     *("baseline", "arm_value", "difference", "low", "high", "verdict"),
-    *("run_pairs", "paired_steps", "baseline_missing", "arm_missing"),
+    *("baseline_runs", "arm_runs", "steps", "baseline_missing", "arm_missing"),
 ]
 # Every trainer logs these, so they are never replaced by another measure.
 ALWAYS = ("reward",)
+# One run an arm shows its steps' spread alone: so many standard deviations of them, of so many steps, are no chance.
+FAR_APART, LEAST_STEPS_ALONE = 3.0, 10
 
 
-def gate_table(wide: pd.DataFrame, plan: PlanRead) -> pd.DataFrame:
+def gate_table(wide: pd.DataFrame, every: Sequence[Compared]) -> pd.DataFrame:
     """One row per factor combination, arm and quantity that both arms log (columns: `COLUMNS`).
 
-    Means are over the paired steps with a number in both; `difference` is arm minus baseline, with its 95% interval.
-    The verdict is `alike` where the interval includes 0, otherwise `worse` or `better`. It is `unknown` without an
-    interval, for one pair of runs whose interval excludes 0, and where one side misses numbers that the other has
-    (`baseline_missing`, `arm_missing`), because the missing steps may differ. The reward has a row even where one side
-    never has a number.
+    Means of the runs' means over the compared steps that have a number in all runs; `difference` is arm minus baseline,
+    with its 95% interval (Welch's t). The verdict is `alike` where the interval includes 0, otherwise `worse` or
+    `better`. One run an arm has no interval: it is `worse` or `better` where the means of ten steps or more are three
+    standard deviations of single steps apart. It is `unknown` otherwise, and where one side misses numbers that the
+    other has (`baseline_missing`, `arm_missing`), because the missing steps may differ. The reward has a row even where
+    one side never has a number.
     """
     rows = []
-    for factors, arm, pairs in compared(wide, plan, tuple(WORSE)):
+    for one in every:
         for quantity in WORSE:
-            names = [f"{quantity}_{side}" for side in "ab"]
-            if not set(names) <= set(pairs.columns):
+            if one.is_empty or quantity not in wide:
                 continue
-            finite = np.isfinite(pairs[names].to_numpy(dtype=np.float64))
-            both = pairs[finite.all(axis=1)]
-            if len(both) or (quantity in ALWAYS and finite.any()):
-                missing = (finite.any(axis=1) & ~finite.T).sum(axis=1)
-                row: dict[str, object] = {"factors": factors, "arm": arm, "quantity": quantity}
-                row |= _difference(both, names, WORSE[quantity])
-                if missing.any() and row["verdict"] != WORSE_ARM:
-                    row["verdict"] = UNKNOWN
-                rows.append(row | {"baseline_missing": int(missing[0]), "arm_missing": int(missing[1])})
+            row = _row(one, [column_of(wide, side, quantity) for side in one.sides], quantity)
+            if row is not None:
+                rows.append({"factors": one.factors, "arm": one.arm, "quantity": quantity} | row)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _difference(pairs: pd.DataFrame, names: list[str], worse: int) -> dict[str, object]:
-    if pairs.empty:
+def _row(one: Compared, values: list[pd.Series], quantity: str) -> dict[str, object] | None:
+    """A quantity's row; None where no step has it in both arms, and it need not be there."""
+    has = [v.notna() & np.isfinite(v) for v in values]
+    if not (all(h.any() for h in has) or (quantity in ALWAYS and any(h.any() for h in has))):
+        return None
+    # What both arms lack in the same steps, no arm lacks.
+    every = [h.groupby(side["step"]).transform("all") for h, side in zip(has, one.sides, strict=True)]
+    known = [set(side["step"][e]) for e, side in zip(every, one.sides, strict=True)]
+    if one.steps.by_number:
+        missing = [len(known[1] - known[0]), len(known[0] - known[1])]
+        used = [h & side["step"].isin(known[0] & known[1]) for h, side in zip(has, one.sides, strict=True)]
+    else:
+        missing, used = [int((~h).sum()) if all(h.any() for h in has) else 0 for h in has], has
+    row = _difference(one, [v[u] for v, u in zip(values, used, strict=True)], WORSE[quantity])
+    if any(missing) and row["verdict"] != WORSE_ARM:
+        row["verdict"] = UNKNOWN
+    return row | {"baseline_missing": missing[0], "arm_missing": missing[1]}
+
+
+def _difference(one: Compared, values: list[pd.Series], worse: int) -> dict[str, object]:
+    sides = [side.loc[v.index] for v, side in zip(values, one.sides, strict=True)]
+    if any(side.empty for side in sides):
         nothing = dict.fromkeys(("baseline", "arm_value", "difference", "low", "high"), math.nan)
-        return {**nothing, "verdict": UNKNOWN, "run_pairs": 0, "paired_steps": 0}
-    a, b = (pairs[name].to_numpy(dtype=np.float64) for name in names)
-    lengths = [int(n) for n in pairs.groupby("seed", sort=False).size()]
-    series = np.split(b - a, np.cumsum(lengths)[:-1])
-    steps = pair_weights(pairs)
-    sums = resampled_sums(np.stack([steps, (b - a) * steps], axis=1), lengths, block_length(list(series)))
-    found = interval_of(lambda drawn: drawn[..., 1] / drawn[..., 0], sums)
-    verdict = UNKNOWN
-    # One pair of runs does not show how much other runs differ: its interval claims no direction, as for speed.
-    if found is not None and (len(lengths) > 1 or found.low <= 0 <= found.high):
-        side = -1 if found.high < 0 else 1 if found.low > 0 else 0
-        verdict = ALIKE if side == 0 else WORSE_ARM if side == worse else BETTER_ARM
+        return {**nothing, "verdict": UNKNOWN, "baseline_runs": 0, "arm_runs": 0, "steps": 0}
+    baseline, arm = (mean_of_runs(side, v) for v, side in zip(values, sides, strict=True))
+    runs = [means_of_runs(side, v) for v, side in zip(values, sides, strict=True)]
+    sample = Sample(runs[0], runs[1])
+    difference, (half, _) = arm - baseline, reach(sample)
+    verdict, sign = UNKNOWN, WORSE_ARM if difference * worse > 0 else BETTER_ARM
+    if not math.isnan(half):
+        verdict = ALIKE if abs(difference) <= half else sign
+    elif min(len(v) for v in values) >= LEAST_STEPS_ALONE:
+        spread = max(float(v.std()) for v in values)
+        verdict = sign if abs(difference) > FAR_APART * spread else UNKNOWN
     return {
-        "baseline": mean_of(pairs[names[0]].astype(float), steps),
-        "arm_value": mean_of(pairs[names[1]].astype(float), steps),
-        "difference": mean_of(pd.Series(b - a, index=pairs.index), steps),
-        "low": found.low if found else math.nan,
-        "high": found.high if found else math.nan,
+        "baseline": baseline,
+        "arm_value": arm,
+        "difference": difference,
+        "low": difference - half,
+        "high": difference + half,
         "verdict": verdict,
-        "run_pairs": len(lengths),
-        "paired_steps": int(steps.sum()),
+        "baseline_runs": len(sample.baseline),
+        "arm_runs": len(sample.arm),
+        "steps": int(min(side["n"].sum() for side in sides)),
     }
+
+
+def failed_at(gate: pd.DataFrame | None, factors: str) -> list[str]:
+    """The quantities in which an arm is so much worse at one factor combination that it cannot be compared."""
+    if gate is None:
+        return []
+    worse = (gate["factors"] == factors) & (gate["verdict"] == WORSE_ARM) & gate["quantity"].isin(DECIDES)
+    return list(gate.loc[worse, "quantity"])
 
 
 def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:

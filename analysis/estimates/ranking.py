@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from analysis.compared import LONGEST, STEP, TOKENS
 from analysis.estimates.comparable import different_conditions
-from analysis.estimates.equal_work import LONGEST, STEP
 from analysis.factors import at, factors_key, factors_label, factors_of
-from analysis.pairs import TOKENS
 from analysis.planned import PlanRead
+from analysis.ratio import interval, raw
 from analysis.runs import Run, rows_of
 from analysis.wide import counted_rows
-from analysis.windows import mean_of, steps_per_row
+from analysis.windows import steps_per_row
 from trainers.logs.record import STEPS_LOGGED
 
 COLUMNS = ["workload", "factors", "arm", "runs", "step_s", "ratio", "low", "high", "why"]
@@ -44,24 +44,23 @@ def _workload(key: str) -> str:
 
 def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tuple[Any, ...]]:
     """The rows of one workload."""
-    from scipy.stats import ttest_ind  # type: ignore[import-untyped]
-
     shared = rows.groupby("step")["setting"].transform("nunique") == rows["setting"].nunique()
-    logs, work, of_runs = {}, {}, {}
+    found, work, of_runs = {}, {}, {}
     for key, of in (rows[shared] if shared.any() else rows).groupby(["workload", "factors", "arm"], sort=False):
-        logs[key] = np.log([mean_of(run[STEP], steps_per_row(run)) for _, run in of.groupby("run_id")])
+        found[key] = pd.DataFrame({"run": of["run_id"], "n": steps_per_row(of), "seconds": of[STEP]})
         work[key] = of.groupby("step")[[name for name in (TOKENS, LONGEST) if name in of]].mean()
         of_runs[key] = [run for run in runs if (run.factors_key, run.arm) == key[1:]]
-    first, *others = sorted(logs, key=lambda key: float(logs[key].mean()))
+    seconds = {key: math.exp(raw(of, of).arm.mean()) for key, of in found.items()}
+    first, *others = sorted(found, key=lambda key: seconds[key])
     for key in (first, *others):
         why = "; ".join(different_conditions(of_runs[first], of_runs[key]).values())
         if alone and not why and not (work[key].shape[1] == 2 and work[key].equals(work[first])):
             why = "its completions are not of the same lengths as the first's"
-        low, high = np.nan, np.nan
-        if key != first and not why and min(len(logs[key]), len(logs[first])) > 1:
-            low, high = np.exp(ttest_ind(logs[key], logs[first], equal_var=False).confidence_interval())
-        ratio = np.nan if why else np.exp(logs[key].mean() - logs[first].mean())
-        yield *key, len(logs[key]), np.exp(logs[key].mean()), ratio, low, high, why
+        # A setting is the baseline of the first here: its seconds over the first's.
+        sample = raw(found[key], found[first])
+        low, high = (math.nan, math.nan) if why or key == first else interval(sample)
+        ratio = math.nan if why else math.exp(sample.log_ratio)
+        yield *key, len(sample.baseline), seconds[key], ratio, low, high, why
 
 
 def ranking_lines(ranking: pd.DataFrame, plan: PlanRead) -> list[str]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from analysis.compared import LONGEST, MEAN_LENGTH
 from analysis.estimates.comparable import different_conditions
-from analysis.estimates.equal_work import LONGEST
 from analysis.factors import at
-from analysis.pairs import MEAN_LENGTH
 from analysis.planned import PlanRead
 from analysis.runs import Run
 from analysis.wide import counted_rows

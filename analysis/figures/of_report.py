@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.figures.bars import phase_bars
 from analysis.figures.drawing import Figure
 from analysis.figures.over_steps import length_figure, over_steps, reward_figures
-from analysis.figures.ratios import estimates_figure, paired_figure
+from analysis.figures.ratios import estimates_figure, step_ratio_figure
 from analysis.phases import category_table
 from analysis.planned import PlanRead
 from analysis.wide import PHASE
@@ -22,7 +22,7 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
     if not len(wide):
         return []
     made = [
-        estimates_figure(estimates, plan, tables["noise"]),
+        estimates_figure(estimates, plan),
         phase_bars(category_table(tables["phases"], "step")),
     ]
     # One step needs no figure over the steps.
@@ -30,7 +30,7 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
         rate_names = ("tokens_per_s", "tokens-per-second", "Throughput", "response tokens per second of step")
         rate = (wide.get("response_tokens", math.nan) / wide[PHASE + "step"]).where(wide[PHASE + "step"] > 0)
         made += [
-            paired_figure(wide, plan, estimates),
+            step_ratio_figure(wide, plan, estimates),
             over_steps(wide, plan, PHASE + "step", "step-time", "Step time", "seconds per step", log_if_wide=True),
             length_figure(wide, plan, lengths),
             *reward_figures(wide, plan, tables["rewards"]),

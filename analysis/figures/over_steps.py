@@ -14,10 +14,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.estimates.bootstrap import students_t
 from analysis.figures.drawing import GREY, HEIGHT, WIDTH, Figure, arm_scale, dash_scale, draw, log_ticks, once, panels
 from analysis.logged_rewards import SINGLE_REWARD, first_of
 from analysis.planned import PlanRead
+from analysis.quantiles import students_t
 from analysis.wide import REWARD
 from common.verdicts import count_of
 from trainers.registry import single_rewards

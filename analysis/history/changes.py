@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr  # type: ignore[import-untyped]
 
-from analysis.estimates.bootstrap import students_t
+from analysis.quantiles import students_t
 
 FALSE_MARKS = 0.05
 LEAST = 3

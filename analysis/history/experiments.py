@@ -19,8 +19,13 @@ from common.verdicts import REPORT_FORMAT, ReportFile, RunInReport
 
 NOT_SEARCHED = ("runs", "tables", "figures", "inputs")
 """Folders of an experiment, in which no other experiment is."""
-# The report's estimate -> the name of its quantity in a history.
-RATIOS = {"raw": "ratio", "standardised": "ratio_equal_work"}
+# The report's estimate, by its present and its earlier name -> the name of its quantity in a history.
+RATIOS = {
+    "per_step": "ratio",
+    "equal_work": "ratio_equal_work",
+    "raw": "ratio",
+    "standardised": "ratio_equal_work",
+}
 
 
 class Skipped(NamedTuple):

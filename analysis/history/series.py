@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.estimates.bootstrap import students_t
 from analysis.factors import factors_key, factors_label
 from analysis.history.changes import LEAST, Difference, Level, difference, levels_of
 from analysis.history.experiments import FinishedExperiment
+from analysis.quantiles import students_t
 from common.verdicts import HistoryFile, RunInReport, SeriesInHistory, count_of
 
 LEAST_POINTS = 2 * LEAST

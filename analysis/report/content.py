@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from analysis.compared import compared
+from analysis.comparison_tables import comparison_table, phase_speedups
 from analysis.cost import cost_table
 from analysis.counted import wide_steps
-from analysis.estimates.comparable import Comparable, comparable
-from analysis.estimates.estimate_table import estimate_table
+from analysis.estimates.comparable import comparable
+from analysis.estimates.estimate_table import PER_STEP, estimate_table
 from analysis.estimates.gate import gate_table
-from analysis.estimates.noise import noise_table, repetition_of
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
 from analysis.fairness import (
@@ -39,7 +40,6 @@ from analysis.machines import (
     slow_node_verdicts,
     with_nodes,
 )
-from analysis.pairs import comparison_table, phase_speedups
 from analysis.phases import phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
@@ -137,8 +137,8 @@ class Content:
         if len(arms) == 1:
             return f"No comparison: only one arm has runs ({arms[0]})."
         others = [arm for arm in arms if arm != self.plan.baseline]
-        if self.plan.baseline in arms and all(repetition_of(self.plan, arm) for arm in others):
-            return _only_repetitions(self.plan, others, self.tables["noise"])
+        if self.plan.baseline in arms and all(self.plan.repeats(arm) for arm in others):
+            return _only_repetitions(self.plan, others, self.tables["estimates"])
         if self.plan.baseline in arms and all(self.plan.is_other_kind(arm) for arm in others):
             kinds = "; ".join(f"{arm}: {self.plan.step_name(arm)}" for arm in arms)
             return f"No comparison: a step is different work in each of them ({kinds}). Give two logs of one kind."
@@ -164,9 +164,10 @@ def read_content(
     before = with_nodes(before, nodes, plan)
     trees = list(dict.fromkeys(r.tree for r in runs))
     divisible, refusals = comparable(runs, plan, wide)
-    comparison, paired = comparison_table(wide, plan, divisible.refused)
-    estimates, disagreements = estimate_table(wide, plan, divisible)
-    gate = gate_table(wide, plan)
+    every = compared(wide, plan)
+    comparison, matched = comparison_table(wide, every, divisible.refused)
+    estimates, disagreements = estimate_table(wide, plan, every, divisible)
+    gate = gate_table(wide, every)
     disturbed = [*busy_terms(runs, wide), *shared_terms(runs), *node_terms(nodes, plan)]
     arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, disturbed)
     for other in plan.of_other_kinds():
@@ -175,8 +176,10 @@ def read_content(
 
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
-        answered = [*read, *refusals, *disagreements, *paired, *slow_node_verdicts(nodes)]
-        return _rest(plan, runs, trees, tables, divisible, of_floors, answered)
+        answered = [*read, *refusals, *disagreements, *matched, *slow_node_verdicts(nodes)]
+        return _rest(
+            plan, runs, trees, tables, phase_speedups(wide, every, trees, divisible.refused), of_floors, answered
+        )
 
     return Content(plan, runs, trees, with_engines_alone(arm_verdicts, plan), read, before, rest)
 
@@ -186,7 +189,7 @@ def _rest(
     runs: list[Run],
     trees: list[TimerTree],
     answered: dict[str, pd.DataFrame],
-    divisible: Comparable,
+    speedups: pd.DataFrame,
     of_floors: Sequence[Verdict],
     verdicts: list[Verdict],
 ) -> Rest:
@@ -208,11 +211,10 @@ def _rest(
         "phases": phases,
         "sums": sums_table(phases, wide, trees),
         "estimates": answered["estimates"],
-        "noise": noise_table(wide, plan, divisible),
         "comparison": answered["comparison"],
         "gate": answered["gate"],
         "samples": completions,
-        "phase_speedups": phase_speedups(wide, plan, trees, divisible.refused),
+        "phase_speedups": speedups,
         "settings": settings_table([one for some in settings.values() for one in some], plan),
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])
@@ -224,8 +226,9 @@ def _verdicts_of(
 ) -> list[ArmVerdict]:
     """The verdicts for another baseline; its tables are those of a report with that baseline."""
     divisible, _ = comparable(runs, plan, wide)
-    comparison, _ = comparison_table(wide, plan, divisible.refused)
-    estimates, _ = estimate_table(wide, plan, divisible)
+    every = compared(wide, plan)
+    comparison, _ = comparison_table(wide, every, divisible.refused)
+    estimates, _ = estimate_table(wide, plan, every, divisible)
     return verdict_table(comparison, plan, before, estimates, None, disturbed)
 
 
@@ -270,26 +273,22 @@ def _spent_verdicts(runs: list[Run], plan: PlanRead, cost: pd.DataFrame) -> Iter
     yield Verdict("note", "pairs-spent", f"{text}; {saved if left else 'none is left'}")
 
 
-def _only_repetitions(plan: PlanRead, others: list[str], noise: pd.DataFrame) -> str:
+def _only_repetitions(plan: PlanRead, others: list[str], estimates: pd.DataFrame) -> str:
     """The sentence of a report with A/A arms only, and how far apart they are."""
-    pairs = "; ".join(f"{arm} is the same as {repetition_of(plan, arm)}" for arm in others)
-    text = f"No comparison: there are only repetitions (A/A) of one arm ({pairs})."
-    # The first band of a factor combination is the declared A/A arms'.
-    bands = noise.dropna(subset=["low", "high"]).drop_duplicates("factors")
-    if bands.empty:
-        return f"{text} Their noise is unknown: they have no counted step in common."
-    where = "" if len(bands) == 1 else " at any factor combination"
-    between = f"{bands['low'].min():.3g} and {bands['high'].max():.3g}{where}"
-    return f"{text} The noise: 95% of the step time ratios of two such runs are between {between}."
+    pairs = "; ".join(f"{arm} is the same as {plan.repeats(arm)}" for arm in others)
+    ratios = estimates.loc[estimates["estimate"] == PER_STEP, "value"].dropna()
+    apart = f" By step time they are {ratios.min():.3g}× to {ratios.max():.3g}× as fast." if len(ratios) else ""
+    return f"No comparison: there are only repetitions (A/A) of one arm ({pairs}).{apart}"
 
 
 def _missing_arms(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     """Arms without a run, and a report on one arm alone."""
-    seeds = {arm: len({r.seed for r in runs if r.arm == arm}) for arm in plan.arms}
-    for arm, count in seeds.items():
+    counts = {arm: sum(r.arm == arm for r in runs) for arm in plan.arms}
+    for arm, count in counts.items():
         if not count:
             yield Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read")
     if len(plan.arms) == 1 and not (plan.engines_only and len({r.factors_key for r in runs}) > 1):
         yield Verdict("warning", "one-arm", "the plan has only one arm: there is nothing to compare")
-    if alone := [arm for arm, count in seeds.items() if count == 1]:
-        yield Verdict("note", "one-seed", f"one seed only ({', '.join(alone)}): the spread between runs is unknown")
+    alone = [arm for arm, count in counts.items() if count and len({r.seed for r in runs if r.arm == arm}) == 1]
+    if alone:
+        yield Verdict("note", "one-seed", f"one run only ({', '.join(alone)}): the spread between runs is unknown")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.compared import TOKENS
 from analysis.factors import factors_label
 from analysis.fairness import origin_of
-from analysis.pairs import TOKENS
 from analysis.report.cells import Cell, Table, TableRow, count
 from analysis.runs import Run, rows_of
 from analysis.wide import PHASE, counted_rows, threw_away

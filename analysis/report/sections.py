@@ -80,14 +80,15 @@ def gate_block(content: Content) -> Table:
         Column("difference", "difference", significant),
         *interval_columns(significant),
         text_column("verdict", "verdict"),
-        Column("run_pairs", "runs paired", count),
-        Column("paired_steps", "steps paired", count),
+        Column("baseline_runs", "runs of the baseline", count),
+        Column("arm_runs", "runs of the arm", count),
+        Column("steps", "steps", count),
         Column("baseline_missing", f"steps that only {content.plan.baseline} lacks", _positive_count),
         Column("arm_missing", "steps that only the arm lacks", _positive_count),
     )
     note = (
-        "Means over the paired steps. Alike: the interval of the difference contains 0. An arm that is worse here is "
-        "not faster at the same training. A quantity that a trainer does not log is not in the table."
+        "Means over the steps that are compared. Alike: the interval of the difference contains 0. An arm that is "
+        "worse here is not faster at the same training. A quantity that a trainer does not log is not in the table."
     )
     return frame_table(content, "gate", columns, "The correctness gate", note=note)
 

@@ -38,12 +38,16 @@ from trainers.timers.tree import in_order
 
 MOST_REASONS = 6
 ESTIMATE_LABELS = {
-    "raw": "raw step time",
-    "per_token": "per response token",
-    "roofline": "against the roofline",
-    "standardised": "standardised to equal work",
+    "equal_work": "at equal work",
+    "per_step": "per step",
 }
 VERDICT_LABELS = {"+": "+ faster", "-": "− slower", "~": "~ not resolved", "x": "× no value"}
+SIZE_COLUMNS = (
+    Column("baseline_runs", "runs of the baseline", count),
+    Column("arm_runs", "runs of the arm", count),
+    Column("baseline_steps", "their steps", count),
+    Column("arm_steps", "its steps", count),
+)
 MOST_TIMERS = 5
 _NONE = ("", "")
 
@@ -57,10 +61,9 @@ def comparison_block(content: Content) -> Table:
         Column("arm_step_s", "arm, s/step", lambda step_s: seconds(step_s, digits)),
         Column("baseline_tokens_per_s", "baseline, tokens/s", lambda rate: number(rate, 1)),
         Column("arm_tokens_per_s", "arm, tokens/s", lambda rate: number(rate, 1)),
-        Column("run_pairs", "runs paired", count),
-        Column("paired_steps", "steps paired", count),
+        *SIZE_COLUMNS,
     )
-    caption = "Seconds and tokens over the paired steps"
+    caption = "Seconds and tokens over the steps that are compared"
     if factor_names(content.runs):
         caption += ", one row per factor combination"
     return frame_table(content, "comparison", columns, caption, corner="arms")
@@ -69,25 +72,18 @@ def comparison_block(content: Content) -> Table:
 def estimates_block(content: Content) -> Table:
     """One row per factor combination, arm and estimate, with its interval and its basis."""
     frame = legible(content.tables["estimates"])
-    # One scope for all rows moves to the caption: the table is wide enough.
-    scopes = list(frame["scope"].unique())
-    one_scope = scopes[0] if len(scopes) == 1 and len(frame) > 1 and isinstance(scopes[0], str) else ""
     columns = (
         text_column("estimate", "estimate", ESTIMATE_LABELS),
         Column("value", "speed-up", times),
         *interval_columns(times),
         text_column("verdict", "verdict", VERDICT_LABELS),
-        *(() if one_scope else (text_column("scope", "scope"),)),
-        Column("run_pairs", "runs paired", count),
-        Column("paired_steps", "steps paired", count),
+        *SIZE_COLUMNS,
         Column("minimum_detectable_ratio", "least detectable", times),
-        Column("runs_to_resolve", "more runs to resolve", count),
+        Column("runs_to_resolve", "more runs of each arm to resolve", count),
     )
-    caption = "Four estimates of speed against the baseline"
+    caption = "Speed against the baseline"
     if frame["low"].notna().any():
         caption += ", with 95% intervals"
-    if one_scope:
-        caption += f" ({one_scope})"
     return frame_table(content, "estimates", columns, caption, corner="arms", note=_reasons(frame), shown=frame)
 
 
@@ -254,7 +250,7 @@ def _and(texts: list[str]) -> str:
 
 
 def speedup_blocks(content: Content) -> list[Table]:
-    """Per factor combination and arm: mean seconds of both arms over the paired steps, seconds saved, raw ratio."""
+    """Per factor combination and arm: mean seconds of both arms over the compared steps, seconds saved, raw ratio."""
     tables = []
     for (factors, arm), group in content.tables["phase_speedups"].groupby(["factors", "arm"], sort=False):
         step = group[group["depth"] == 0].iloc[0]
@@ -272,7 +268,7 @@ def speedup_blocks(content: Content) -> list[Table]:
         tables.append(
             Table(
                 name="speedups",
-                caption=f"{versus}, mean seconds over the paired steps{_at(str(factors))}",
+                caption=f"{versus}, mean seconds over the steps that are compared{_at(str(factors))}",
                 corner="phase, with what it contains",
                 heads=(content.plan.baseline, str(arm), "saved", "raw speed-up"),
                 rows=tuple(rows),

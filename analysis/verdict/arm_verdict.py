@@ -55,8 +55,10 @@ class ArmVerdict:
     verdict: Literal["+", "-", "=", "~", "x"]
     words: str
     ratios: tuple[Ratio, ...]
-    run_pairs: int
-    paired_steps: int
+    runs: tuple[int, int]
+    """Of the baseline and of the arm, over all factor combinations."""
+    steps: tuple[int, int]
+    """The steps that are compared, of all runs of the baseline and of the arm."""
     basis: str
     caveats: tuple[Caveat, ...]
     """The most harmful first."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.arm import different_work, disagreement, has_intervals
-from analysis.estimates.equal_work import NEEDS
+from analysis.compared import disagrees, outliers_decide
+from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
 from analysis.factors import at, factors_label
-from analysis.pairs import TOKENS, disagrees, outliers_decide
 from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import WIDE, Caveat, ratio_text
 from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
@@ -25,10 +24,11 @@ from common.messages import join_first
 MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
+# From this logarithm on the rounding of printed times is a caveat.
+ROUNDING_FROM = 0.01
 # No engine is so much faster than another: from here on a unit is the likelier cause.
 OTHER_UNIT_FROM = 50.0
 MOST_NAMES = 4
-BY_TOKENS = tuple(name for name, needs in NEEDS.items() if TOKENS in needs)
 # Of a longer difference the first words are shown; the page has the rest.
 MOST_SHOWN = 160
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.
@@ -44,7 +44,7 @@ def caveats_of(
     unequal: Sequence[Finding],
 ) -> list[Caveat]:
     """The caveats of one arm by order of harm; `claims` are those of all its factor combinations."""
-    known, rows = [claim for claim in claims if claim.verdict != "x"], list(rows_of(comparison))
+    known, rows = [claim for claim in claims if claim.valued], list(rows_of(comparison))
     failed, not_judged = _gate(arm, gate)
     told = {claim.at for claim in known if not claim.too_wide}
     # The results of one benchmark are of different loads by intent.
@@ -53,9 +53,11 @@ def caveats_of(
         ("estimates", "steps", _other_unit(of_steps)),
         ("terms", "ledger", _terms(preflight, unequal)),
         ("gate", "gate", failed),
-        ("spread", "answer", _spread(claims, known, rows)),
-        ("estimates", "answer", _contradictions(known)),
+        ("spread", "answer", _spread(claims, known)),
+        ("data", "steps", _steps_in_common(rows)),
+        ("estimates", "answer", _disagreements(known, rows)),
         ("estimates", "steps", _outliers(of_steps, told)),
+        ("estimates", "steps", _rounded(rows)),
         ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
         ("data", "answer", _assumed(known, rows)),
         ("data", "gate", not_judged),
@@ -85,47 +87,56 @@ def _gate(arm: str, gate: pd.DataFrame | None) -> tuple[list[str], list[str]]:
     if gate is None:
         return [], []
     failed, open_rows = gate["verdict"] == WORSE_ARM, missing_numbers(gate[gate["verdict"] != WORSE_ARM])
-    worse, lacking = (_quantities(rows, gate) for rows in (gate[failed], open_rows))
+    worse, lacking = _quantities(gate[failed], gate, True), _quantities(open_rows, gate, False)
     return (
         [f"The correctness gate fails: {arm} is worse in {worse}."] if worse else [],
         [f"The correctness gate cannot judge {lacking}: some steps have numbers in one arm only."] if lacking else [],
     )
 
 
-def _quantities(rows: pd.DataFrame, gate: pd.DataFrame) -> str:
-    """The quantities of these rows of the gate, each with its factor combinations unless these are all."""
+def _quantities(rows: pd.DataFrame, gate: pd.DataFrame, numbers: bool) -> str:
+    """The quantities of these rows of the gate, with numbers on request, or with the factor combinations."""
     found = _grouped((row.quantity, factors_label(row.factors)) for row in rows_of(rows))
-    return ", ".join(LABELS[name] + _at(places, gate[gate["quantity"] == name]) for name, places in found)
+    texts = []
+    for name, places in found:
+        every, one = gate[gate["quantity"] == name], rows[rows["quantity"] == name].iloc[0]
+        shown = f" ({one['arm_value']:.3g} against {one['baseline']:.3g})" if numbers and len(every) == 1 else ""
+        texts.append(LABELS[name] + (shown or _at(places, every)))
+    return ", ".join(texts)
 
 
-def _spread(claims: Sequence[Claim], known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
+def _spread(claims: Sequence[Claim], known: Sequence[Claim]) -> Iterator[str]:
     """Too few runs or steps, and what noise leaves not resolved."""
     where = " at each factor combination" if len(claims) > 1 else ""
     if known and all(claim.one_step for claim in known):
         step = "One step of one run each" if known[0].record == "step" else "One result each"
         others = "other steps and other runs" if known[0].record == "step" else "other runs of the benchmark"
         yield f"{step}{where}: {others} may differ."
-    elif known and all(claim.one_pair for claim in known):
-        yield f"One run pair{where}: how much other runs differ is unknown."
-    # Runs of equal arms fall to either side.
-    open_rows = [r for r in rows if any(c.at == factors_label(r.factors) and c.verdict != "=" for c in known)]
-    if any(disagrees(r.lowest_seed_speedup, r.highest_seed_speedup) for r in open_rows):
-        yield "By step time the seeds disagree on which arm is faster."
+    elif known and all(claim.one_run for claim in known):
+        kind = known[0].one_run
+        yield f"{kind[0].upper()}{kind[1:]}{where}: how much other runs differ is unknown."
     for why, places in _grouped((c.row["why"], c.at) for c in known if c.too_wide):
         # Another reason than chance is reported below.
         reason = "" if why else " (too few runs or steps)"
         yield f"No ratio{_at(places, claims)}: its 95% interval is wider than a factor of 3 either way{reason}."
-    open_claims = [
-        c
-        for c in known
-        if c.verdict == "~" and not (c.contradicted or c.one_pair or (c.too_wide and c.why in ("", WIDE)))
-    ]
-    reasons = ((c.why and f" by {c.estimate.replace('_', ' ')}: {c.why}", c.at) for c in open_claims)
+    open_claims = [c for c in known if c.verdict == "~" and not (c.one_run or (c.too_wide and c.why in ("", WIDE)))]
+    reasons = ((c.why and f" {c.unit}: {c.why}", c.at) for c in open_claims)
     for why, places in _grouped(reasons):
         if why or len(claims) > 1:
             yield f"Not resolved{_at(places, claims)}{why}."
     if len(claims) == 1 and known and (least := _detectable(known[0])):
         yield f"These runs resolve only ratios of {ratio_text(least)} or more."
+
+
+def _steps_in_common(rows: list[Any]) -> Iterator[str]:
+    """Runs that are left out as too short, and counters whose steps could not be matched."""
+    for short, places in _grouped((r.short_runs, factors_label(r.factors)) for r in rows if r.short_runs):
+        yield f"Left out{_at(places, rows)}, with less than half of the median run's steps: {short}."
+    if places := [factors_label(r.factors) for r in rows if not r.by_number]:
+        yield (
+            f"The runs' step counters advance by different gaps{_at(places, rows)}, so no steps are matched by their "
+            "number."
+        )
 
 
 def _detectable(claim: Claim) -> float:
@@ -138,36 +149,25 @@ def _detectable(claim: Claim) -> float:
     return least if by_noise and smaller and 0 < least < MOST_DETECTABLE and direction(least) else 0.0
 
 
-def _contradictions(known: Sequence[Claim]) -> Iterator[str]:
-    """Estimates that disagree, above all step time with equal work."""
-    for claim in known:
-        if claim.contradicted:
-            yield f"The estimates disagree{_at([claim.at], known)}: {claim.why}."
+def _disagreements(known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
+    """Where step time and equal work disagree."""
+    tokens = {factors_label(row.factors): row.tokens_ratio for row in rows}
     apart = [claim for claim in known if disagreement(claim.rows)]
-    for differ in (True, False):
-        some = [claim for claim in apart if bool(different_work(claim.rows)) is differ]
-        if not some:
-            continue
-        numbers = f" (per step {ratio_text(some[0].value('raw'))})" if len(known) == 1 and not known[0].too_wide else ""
-        why = "although both arms generated equally many tokens, so rely on neither alone"
-        if differ:
-            misleads = "misleads" if all(has_intervals(claim.rows) for claim in some) else "may mislead"
-            why = f"{_work_of(some)}, so step time alone {misleads}"
-        yield f"Step time{numbers} and equal work disagree{_at([c.at for c in some], known)}: {why}."
-    by_token = [claim for claim in known if disagrees(claim.value("raw"), claim.value("per_token"))]
-    if by_token and not apart:
-        where, unit = _at([claim.at for claim in by_token], known), by_token[0].step_of
-        yield f"Per {unit} and per response token disagree on which arm is faster{where}: {_work_of(by_token)}."
+    reasons = (
+        (what_differs(tokens.get(c.at, math.nan), all(c.rows[n]["low"] > 0 for n in (PER_STEP, EQUAL_WORK))), c.at)
+        for c in apart
+    )
+    for why, places in _grouped(reasons):
+        numbers = (
+            f" (per step {ratio_text(apart[0].value(PER_STEP))})" if len(known) == 1 and not known[0].too_wide else ""
+        )
+        yield f"Step time{numbers} and equal work disagree{_at(places, known)}: {why}."
 
 
 def _other_unit(rows: list[Any]) -> Iterator[str]:
     """Steps so far apart that one log's seconds may be of another unit."""
     if any(max(row.raw_speedup, 1 / row.raw_speedup) >= OTHER_UNIT_FROM for row in rows if row.raw_speedup > 0):
         yield "The steps are so far apart that one log may have another unit; name the unit in its column (step_ms)."
-
-
-def _work_of(claims: Sequence[Claim]) -> str:
-    return different_work(claims[0].rows) if len(claims) == 1 else "the arms' steps are different work"
 
 
 def _outliers(rows: list[Any], told: Container[str]) -> Iterator[str]:
@@ -187,6 +187,12 @@ def _outliers(rows: list[Any], told: Container[str]) -> Iterator[str]:
         yield f"The median steps {what}{numbers}. A few outlying steps may decide."
 
 
+def _rounded(rows: list[Any]) -> Iterator[str]:
+    """Times that are printed with too few digits for the ratio that they give."""
+    if any(row.rounding > max(ROUNDING_FROM, abs(math.log(row.raw_speedup))) for row in rows if row.raw_speedup > 0):
+        yield "The times are printed with so few digits that rounding alone could explain the difference."
+
+
 def _wall_clock(rows: list[Any]) -> Iterator[str]:
     """The ratio by wall clock, where it differs from that of the steps."""
     apart = [
@@ -199,18 +205,18 @@ def _wall_clock(rows: list[Any]) -> Iterator[str]:
 
 
 def _assumed(known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
-    """Factor combinations whose tokens are mean lengths (`equal_work.counts_assumed_equal`)."""
-    uncounted = {factors_label(row.factors) for row in rows if math.isnan(row.baseline_tokens + row.arm_tokens)}
-    if places := [claim.at for claim in known if claim.estimate in BY_TOKENS and claim.at in uncounted]:
+    """Factor combinations whose tokens are mean lengths (`compared.counts_assumed_equal`)."""
+    rates = {factors_label(row.factors): row.baseline_tokens_per_s + row.arm_tokens_per_s for row in rows}
+    if places := [c.at for c in known if c.estimate == EQUAL_WORK and math.isnan(rates.get(c.at, math.nan))]:
         where = _at(places, known)
         yield f"The ratio{where} takes a step's responses as equally many in both arms: no log has their number."
 
 
 def _missing(claims: Sequence[Claim]) -> Iterator[str]:
     """Factor combinations without a comparison, and those without a ratio at equal work."""
-    for why, places in _grouped((c.why, c.at) for c in claims if c.verdict == "x"):
+    for why, places in _grouped((c.why, c.at) for c in claims if not c.valued):
         yield f"Not compared{_at(places, claims)}: {why}."
-    unknown = [c for c in claims if c.verdict != "x" and lacks_equal_work(c)]
+    unknown = [c for c in claims if c.valued and lacks_equal_work(c)]
     for why, places in _grouped((why_not_equal_work(c), c.at) for c in unknown):
         yield f"Speed at equal work is unknown{_at(places, claims)}: {why}."
 
@@ -222,7 +228,7 @@ def lacks_equal_work(claim: Claim) -> bool:
 
 def why_not_equal_work(claim: Claim) -> str:
     """Why a claim has no ratio at equal work."""
-    return str(claim.rows["standardised"]["why"])
+    return str(claim.rows[EQUAL_WORK]["why"])
 
 
 def _unverified(preflight: Preflight | None) -> Iterator[str]:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from analysis.estimates.arm import ONE_STEP
-from analysis.estimates.equal_work import EQUAL_WORK, Row
+from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, Row
 from analysis.planned import EQUAL_WITHIN
 from analysis.verdict.arm_verdict import NO_SPAN, WIDE, Span, is_too_wide
 
 AT_EQUAL_WORK = "at equal work"
-# A claim uses the first unit that has a value, and of its estimates the first one with an interval.
-ESTIMATES_OF = {AT_EQUAL_WORK: EQUAL_WORK, "per response token": ("per_token",), "per step": ("raw",)}
-# A claim is contradicted when all these estimates point to the other arm. A difference in lengths biases raw and
-# roofline in opposite directions, so one of the two alone does not contradict (docs/estimates.md).
-CONTRADICTED_BY = {"standardised": ("raw", "roofline"), "per_token": ("raw",)}
+# A claim uses the first estimate that has a value.
+UNITS = {EQUAL_WORK: AT_EQUAL_WORK, PER_STEP: "per step"}
 
 
 @dataclass(frozen=True)
@@ -30,9 +26,13 @@ class Claim:
     """`+` faster, `-` slower, `=` equal within a ratio, `~` not resolved, `x` not comparable."""
     why: str = ""
     """Why the claim has no direction or no value, where the reason is not chance."""
-    contradicted: bool = False
     step_of: str = "step"
     """What one of its steps is (trainers/protocol.py)."""
+
+    @property
+    def valued(self) -> bool:
+        """Whether an estimate has a value."""
+        return bool(self.estimate)
 
     @property
     def row(self) -> Row:
@@ -41,9 +41,8 @@ class Claim:
 
     @property
     def unit(self) -> str:
-        """The unit of the ratio: a key of `ESTIMATES_OF`, with what a step is."""
-        unit = next(unit for unit, names in ESTIMATES_OF.items() if self.estimate in names)
-        return unit.replace("step", self.step_of)
+        """The unit of the ratio: one of `UNITS`, with what a step is."""
+        return UNITS[self.estimate].replace("step", self.step_of)
 
     @property
     def record(self) -> str:
@@ -52,17 +51,37 @@ class Claim:
 
     @property
     def interval(self) -> Span:
-        """The 95% interval over runs; one run pair has none."""
+        """The 95% interval over runs; one run has none."""
         low, high = self.row["low"], self.row["high"]
-        return (low, high) if low > 0 and not self.one_pair else NO_SPAN
+        return (low, high) if low > 0 else NO_SPAN
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """The runs of the baseline and of the arm."""
+        row = self.rows[PER_STEP]
+        return int(row["baseline_runs"]), int(row["arm_runs"])
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The steps of all runs of the baseline, and of the arm."""
+        row = self.rows[PER_STEP]
+        return int(row["baseline_steps"]), int(row["arm_steps"])
 
     @property
     def one_step(self) -> bool:
-        return bool(self.rows["raw"]["scope"] == ONE_STEP)
+        return self.steps == (1, 1)
 
     @property
-    def one_pair(self) -> bool:
-        return bool(self.rows["raw"]["run_pairs"] == 1)
+    def one_run(self) -> str:
+        """That an arm has a single run, which does not show how much other runs differ; otherwise ""."""
+        return "one run an arm" if set(self.runs) == {1} else f"one run of {self.lacking}" if self.lacking else ""
+
+    @property
+    def lacking(self) -> str:
+        """The arm that has a single run while the other has several; otherwise ""."""
+        if min(self.runs) != 1 or self.runs == (1, 1):
+            return ""
+        return str(self.rows[PER_STEP]["baseline" if self.runs[0] == 1 else "arm"])
 
     @property
     def too_wide(self) -> bool:
@@ -80,21 +99,16 @@ def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: floa
 
     Without a direction, arms whose interval is between 1/`until` and `until` are equal within it.
     """
-    valued = ([name for name in names if rows[name]["value"] > 0] for names in ESTIMATES_OF.values())
-    names = next(filter(None, valued), [])
-    if not names:
-        return Claim(at, rows, "", "x", str(rows["raw"]["why"]), step_of=step_of)
-    claimed = next((name for name in names if rows[name]["low"] > 0), names[0])
-    row, others = rows[claimed], CONTRADICTED_BY.get(claimed, ())
+    claimed = next((name for name in UNITS if rows[name]["value"] > 0), "")
+    if not claimed:
+        return Claim(at, rows, "", "x", str(rows[PER_STEP]["why"]), step_of=step_of)
+    row = rows[claimed]
     if (wide := Claim(at, rows, claimed, "~", str(row["why"] or WIDE), step_of=step_of)).too_wide:
         return wide
     # A difference that the printed ratio or its interval does not show is not claimed.
     side = direction(row["value"])
     nearer = row["low"] if side > 0 else row["high"]
     verdict = row["verdict"] if side and direction(nearer) == side else "~"
-    if verdict in "+-" and others and all(direction(rows[name]["value"]) == -side for name in others):
-        why = f"{' and '.join(others).replace('_', ' ')} point{'s' * (len(others) == 1)} to the other arm"
-        return Claim(at, rows, claimed, "~", why, contradicted=True, step_of=step_of)
     claim = Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "", step_of=step_of)
     return replace(claim, verdict="=", why="") if verdict == "~" and equal_within(claim.interval, until) else claim
 

@@ -6,19 +6,17 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pandas as pd
-
+from analysis.compared import Compared, compared
 from analysis.counted import wide_steps
-from analysis.estimates.arm import estimates, needed
-from analysis.estimates.bootstrap import confidence_at, students_t
 from analysis.estimates.comparable import comparable
-from analysis.estimates.noise import repetition_of
-from analysis.pairs import compared
+from analysis.estimates.estimate_table import estimates, samples
+from analysis.estimates.looks import confidence_at
 from analysis.planned import read_plan
+from analysis.ratio import Sample, reach
 from analysis.roofline.step_floors import with_floors
 from analysis.runs import read_runs
 from analysis.verdict.arm_verdict import NO_SPAN, Span
-from analysis.verdict.claim import Claim, claim_from, equal_within
+from analysis.verdict.claim import claim_from
 from common.contracts import LookFile, ResolutionInFile
 from common.errors import UserError
 from common.verdicts import FIRST_LOOK, first_of_each_code
@@ -34,19 +32,20 @@ def look_at(plan_file: Path, results: Path, run_ids: list[str]) -> LookFile:
     wide, _ = with_floors(wide, runs, plan.baseline)
     divisible, _ = comparable(runs, plan, wide)
     found: list[ResolutionInFile] = []
-    for factors, arm, pairs in compared(wide, plan, needed()):
-        if repetition_of(plan, arm) or (factors, arm) in divisible.refused or pairs.empty:
+    for each in compared(wide, plan):
+        key = (each.factors, each.arm)
+        if plan.repeats(each.arm) or key in divisible.refused or each.is_empty:
             continue
-        overlap = divisible.throughput_only.get((factors, arm), "")
-        one = sequential_verdict(pairs, plan.until, max(plan.most, FIRST_LOOK), overlap)
+        one = sequential_verdict(each, plan.until, max(plan.most, FIRST_LOOK), divisible.throughput_only.get(key, ""))
         # The logs of an imported arm are as many as there are.
-        seeds = [{run.seed for run in runs if run.arm == name} for name in plan.imported(plan.baseline, arm)]
-        more = min([one.more, *(max(0, len(of) - one.pairs) for of in seeds)])
+        mine = [run.arm for run in runs if run.factors_key == each.factors]
+        logs = [mine.count(name) for name in plan.imported(plan.baseline, each.arm)]
+        more = min([one.more, *(max(0, of - one.pairs) for of in logs)])
         numbers = [None if math.isnan(number) else number for number in (one.value, *one.interval)]
         found.append(
             {
-                "arm": arm,
-                "factors": factors,
+                "arm": each.arm,
+                "factors": each.factors,
                 "verdict": one.verdict,
                 "value": numbers[0],
                 "interval": numbers[1:],
@@ -76,11 +75,12 @@ class Resolution:
     interval: Span
     """Its interval, valid however often the pairs are looked at; NaN for one pair."""
     pairs: int
+    """The runs of the arm that has fewer."""
     more: int
     """The further pairs that are likely to resolve it, at most those that are left; 0 where none is to be run."""
 
 
-def sequential_verdict(pairs: pd.DataFrame, until: float, most: int, overlap: str = "") -> Resolution:
+def sequential_verdict(one: Compared | None, until: float, most: int, overlap: str = "") -> Resolution:
     """The verdict of one arm at one factor combination after the pairs of runs that are finished, as a pure function.
 
     Ask after each pair, from the first one on, and submit another pair while `more` is above 0; with several arms or
@@ -89,8 +89,8 @@ def sequential_verdict(pairs: pd.DataFrame, until: float, most: int, overlap: st
     costs nothing, and a run that ends after the answer may be added and asked again. `most` must not change on the way.
 
     The caller gives
-    - `pairs`: the arm's item of `compared(wide, plan, needed())`, whose `wide` has the runs of both arms of every
-      finished seed (each has a done.json); a seed in which an arm failed is no pair. Empty without a finished pair;
+    - `one`: the arm's item of `compared(wide, plan)`, whose `wide` has the runs that are finished; None without any.
+      Nothing of a pair is compared within it: a run whose partner failed counts as well;
     - `until`: the ratio from which a difference matters, above 1 (1.05: differences of 5%);
     - `most`: the most pairs of runs, at least 2;
     - `overlap`: `Comparable.throughput_only` of the arm. Arms that are not comparable (`Comparable.refused`) are not
@@ -102,31 +102,27 @@ def sequential_verdict(pairs: pd.DataFrame, until: float, most: int, overlap: st
     """
     if not until > 1 or most < FIRST_LOOK:
         raise ValueError(f"until must be above 1 and most at least {FIRST_LOOK}, got {until} and {most}")
-    if pairs.empty:
+    if one is None or one.is_empty:
         return Resolution("~", "", math.nan, NO_SPAN, 0, FIRST_LOOK)
-    runs = int(pairs["seed"].nunique())
-    rows = {row["estimate"]: row for row in estimates(pairs, overlap, confidence=confidence_at(runs, most))}
+    runs = one.fewest_runs
+    rows = {row["estimate"]: row for row in estimates(one, overlap, confidence_at(runs, most))}
     claim = claim_from("", rows, until=until)
     value = claim.value(claim.estimate) if claim.estimate else math.nan
-    more = 0 if claim.verdict in "+-=x" else _more(claim, runs, until, most)
+    more = 0
+    if claim.verdict == "~":
+        sample = samples(one, overlap)[claim.estimate]
+        assert isinstance(sample, Sample)
+        more = _more(sample, runs, until, most)
     return Resolution(claim.verdict, claim.why, value, claim.interval if claim.estimate else NO_SPAN, runs, more)
 
 
-def _more(claim: Claim, runs: int, until: float, most: int) -> int:
+def _more(sample: Sample, runs: int, until: float, most: int) -> int:
     """The pairs after which the interval would resolve the ratio, were neither it nor the spread to change."""
-    left, (low, high) = max(0, most - runs), claim.interval
-    if not low > 0:
-        return min(left, max(1, FIRST_LOOK - runs))
-    value = math.log(claim.row["value"])
-    below, above = value - math.log(low), math.log(high) - value
+    left, value = max(0, most - runs), abs(sample.log_ratio)
+    if runs < FIRST_LOOK:
+        return min(left, FIRST_LOOK - runs)
     for more in range(1, left):
-        # The mean's standard error, with Student's t of both arms' runs.
-        narrower = (runs / (runs + more)) ** 0.5 * _quantile(runs + more, most) / _quantile(runs, most)
-        ends = (value - below * narrower, value + above * narrower)
-        if not ends[0] <= 0 <= ends[1] or equal_within((math.exp(ends[0]), math.exp(ends[1])), until):
+        half, _ = reach(sample, confidence_at(runs + more, most), more)
+        if half < value or half + value < math.log(until):
             return more
     return left
-
-
-def _quantile(pairs: int, most: int) -> float:
-    return students_t(2 * (pairs - 1), (1 + confidence_at(pairs, most)) / 2)

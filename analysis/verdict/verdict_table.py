@@ -9,16 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.arm import ROUNDED
-from analysis.estimates.equal_work import NO_SUPPORT, NOT_KNOWN
-from analysis.estimates.noise import repetition_of
+from analysis.compared import outliers_decide
+from analysis.estimates.estimate_table import EQUAL_WORK
+from analysis.estimates.gate import LABELS, failed_at
 from analysis.factors import factors_label
-from analysis.pairs import outliers_decide
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, ratio_text
-from analysis.verdict.caveats import WHOLE, caveats_of, lacks_equal_work, why_not_equal_work
-from analysis.verdict.claim import AT_EQUAL_WORK, ESTIMATES_OF, Claim, claim_from, direction
+from analysis.verdict.caveats import WHOLE, caveats_of, lacks_equal_work
+from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
 from common.findings import COMPARED, Finding, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
@@ -44,14 +43,19 @@ def verdict_table(
     for arm in plan.arms:
         rows = comparison[comparison["arm"] == arm]
         of_arm = estimates[estimates["arm"] == arm]
-        if rows.empty or of_arm.empty or repetition_of(plan, arm):
+        if rows.empty or of_arm.empty or plan.repeats(arm):
             continue
+        gate_rows = gate[gate["arm"] == arm] if gate is not None else None
         claims = []
         for factors, group in of_arm.groupby("factors", sort=False):
             rows_of_claim: list[Any] = group.to_dict("records")
             by_estimate = {row["estimate"]: row for row in rows_of_claim}
-            claims.append(claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until))
-        gate_rows = gate[gate["arm"] == arm] if gate is not None else None
+            claim = claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until)
+            if worse := failed_at(gate_rows, str(factors)):
+                # An arm that trains worse is not faster at the same training.
+                why = f"{arm} is worse in {' and '.join(LABELS[name] for name in worse)}"
+                claim = replace(claim, verdict="x", why=why if claim.valued else claim.why)
+            claims.append(claim)
         of_runs = [finding for finding in disturbed if {plan.baseline, arm} & set(finding.arms)]
         verdicts.append(_verdict(arm, plan, rows, claims, gate_rows, preflight, of_runs))
     return verdicts
@@ -66,24 +70,19 @@ def _verdict(
     preflight: Preflight | None,
     disturbed: Sequence[Finding],
 ) -> ArmVerdict:
-    known = [claim for claim in claims if claim.verdict != "x"]
-    pairs = sum(int(claim.rows["raw"]["run_pairs"]) for claim in known)
-    steps = sum(int(claim.rows["raw"]["paired_steps"]) for claim in known)
+    known = [claim for claim in claims if claim.valued]
     if not known:
         why = "; ".join(dict.fromkeys(claim.why for claim in claims))
-        return ArmVerdict(arm, plan.baseline, "x", f"{VERDICT_NAMES['x']}, {why}", (), pairs, steps, "", (), ())
+        return ArmVerdict(arm, plan.baseline, "x", f"{VERDICT_NAMES['x']}, {why}", (), (0, 0), (0, 0), "", (), ())
     preflight = preflight and preflight.between((plan.baseline, arm))
     terms = preflight.unequal((plan.baseline, arm)) if preflight is not None else []
     unequal = [*disturbed, *terms]
-    units = [unit.replace("step", plan.step_of) for unit in ESTIMATES_OF]
+    units = [unit.replace("step", plan.step_of) for unit in UNITS.values()]
     groups = [same for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({claim.verdict for claim in groups[0]}) == 1 and len(groups[0]) == len(claims)
     verdict: Any = groups[0][0].verdict if one_verdict else "~"
     logs = plan.imported(plan.baseline, arm) if plan.most else []
-    # A sum over factor combinations has no limit, and logs are as many as there are.
-    of_most = f" of at most {plan.most}" if plan.most and len(known) == 1 and not logs else ""
-    paired = f"{count_of(steps, f'paired {known[0].record}')}{_warmup(comparison, plan)}"
-    basis = [f"{count_of(pairs, 'run pair')}{of_most}, {paired}"]
+    basis = [f"{_sizes(known)}{_of_most(known, plan, logs)}{_warmup(comparison, plan)}"]
     unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
     verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
     different = sum(row.why != COMPARED for row in preflight.rows("different")) if preflight is not None else 0
@@ -96,14 +95,35 @@ def _verdict(
         arm,
         plan.baseline,
         verdict,
-        ", ".join([_in_words(claims, groups, plan.until), *dict.fromkeys(one.scope for one in unequal if one.scope)]),
+        ", ".join([_in_words(claims, groups, plan), *dict.fromkeys(one.scope for one in unequal if one.scope)]),
         tuple(_ratio(group) for group in groups),
-        pairs,
-        steps,
+        _summed([claim.runs for claim in known]),
+        _summed([claim.steps for claim in known]),
         " · ".join(basis),
         tuple(caveats_of(arm, claims, comparison, gate, preflight, unequal)),
         tuple(_remedies(known, comparison, preflight, unequal, logs)),
     )
+
+
+def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    baseline, arm = (sum(side) for side in zip(*pairs, strict=True))
+    return baseline, arm
+
+
+def _sizes(known: Sequence[Claim]) -> str:
+    """How many runs are compared with how many, and their steps: `2 runs against 2, 20 steps each`."""
+    runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
+    each = [total / count for claim in known for total, count in zip(claim.steps, claim.runs, strict=True)]
+    record = known[0].record
+    sizes = f"{count_of(runs[0], 'run')} against {runs[1]}"
+    if len(set(each)) == 1 and each[0].is_integer():
+        return f"{sizes}, {count_of(int(each[0]), record)} each"
+    return f"{sizes}, {count_of(steps[0], record)} against {steps[1]:,}"
+
+
+def _of_most(known: Sequence[Claim], plan: PlanRead, logs: Sequence[str]) -> str:
+    """The most runs of an arm; a sum over factor combinations has none, and logs are as many as there are."""
+    return f" (of at most {count_of(plan.most, 'run')} an arm)" if plan.most and len(known) == 1 and not logs else ""
 
 
 def _ratio(every: Sequence[Claim]) -> Ratio:
@@ -123,20 +143,25 @@ def _ratio(every: Sequence[Claim]) -> Ratio:
     )
 
 
-def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], until: float) -> str:
+def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], plan: PlanRead) -> str:
     """The verdict in words; with a sweep, at how many factor combinations each verdict holds."""
     if len(claims) == 1:
         (claim,) = claims
-        if claim.one_pair:
-            return f"{VERDICT_NAMES['~']}, one {claim.record if claim.one_step else 'run pair'} only"
-        return _name(claim.verdict, claim.unit, until)
+        if claim.verdict == "x":
+            return f"{VERDICT_NAMES['x']}, {claim.why}"
+        return _of_one_run(claim) if claim.one_run else _name(claim.verdict, claim.unit, plan.until)
     best = groups[0]
-    names = [_name(claim.verdict, claim.unit, until) for claim in best]
-    counts = {name: names.count(name) for name in (_name(verdict, best[0].unit, until) for verdict in "+-=~")}
-    counts[f"unknown {best[0].unit}"] = sum(map(len, groups[1:]))
-    counts[VERDICT_NAMES["x"]] = len(claims) - sum(map(len, groups))
+    names = [_name(claim.verdict, claim.unit, plan.until) for claim in best]
+    counts = {name: names.count(name) for name in (_name(verdict, best[0].unit, plan.until) for verdict in "+-=~")}
+    counts[f"unknown {best[0].unit}"] = sum(claim.verdict != "x" for group in groups[1:] for claim in group)
+    counts[VERDICT_NAMES["x"]] = sum(claim.verdict == "x" for claim in claims)
     parts = [f"{name} at {count}" for name, count in counts.items() if count]
     return f"{', '.join(parts)} of {len(claims)} factor combinations"
+
+
+def _of_one_run(claim: Claim) -> str:
+    """The verdict in words where an arm has a single run, which claims no direction from its own data."""
+    return f"{VERDICT_NAMES['~']}, {f'one {claim.record} only' if claim.one_step else claim.one_run}"
 
 
 def _name(verdict: str, unit: str, until: float) -> str:
@@ -174,37 +199,28 @@ def _remedies(
         remedies.append(f"runs on equal terms ({join_first(settings, 2)})")
     if preflight is None:
         remedies.append("a preflight, which compares the settings")
-    unbound = [c for c in known if math.isnan(c.interval[0]) and not c.one_pair and c.row["why"] != ROUNDED]
-    if unbound or all(claim.one_step for claim in known):
+    if all(claim.one_step for claim in known):
         remedies.append("more steps" if known[0].record == "step" else "more runs of the benchmark")
     if len(known) == 1 and (runs := _more_runs(known[0], comparison, logs)):
         remedies.append(runs)
-    lacking = [why_not_equal_work(claim) for claim in known if lacks_equal_work(claim)]
-    if logs := [why for why in lacking if NOT_KNOWN in why]:
-        remedies.append(f"logs with {logs[0].partition(NOT_KNOWN)[0].removesuffix(' is ').removesuffix(' are ')}")
-    if NO_SUPPORT in lacking:
-        remedies.append("runs whose responses have similar lengths")
-    return remedies
+    lacking = [claim.rows[EQUAL_WORK]["settle"] for claim in known if lacks_equal_work(claim)]
+    return list(dict.fromkeys([*remedies, *filter(None, lacking)]))
 
 
 def _more_runs(claim: Claim, comparison: pd.DataFrame, logs: Sequence[str]) -> str:
     """What runs would resolve one claim; "" where chance is not why it is open."""
     more = claim.row["runs_to_resolve"]
-    # More runs are not known to reduce a spread that a few outlying steps decide.
-    outliers = any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison))
-    if claim.verdict != "~":
+    if claim.verdict != "~" or (claim.one_run and claim.record != "step"):
         return ""
-    if outliers:
+    # More runs are not known to reduce a spread that a few outlying steps decide.
+    if any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison)):
         return "runs on a machine without other work" if claim.too_wide else ""
-    if claim.one_pair and claim.record == "step":
-        # It measures only the noise of its own steps, and no further step of it shows what other runs do.
-        more = more if more > 0 else 1.0
     if not more > 0:
-        return "more run pairs" if claim.too_wide else ""
-    least = "at least" if claim.one_pair else "about"
+        return "more runs of each arm" if claim.too_wide else ""
+    least = "at least" if claim.one_run else "about"
     if logs:
         return f"{least} {count_of(int(more), 'more log')} of {logs[0] if len(logs) == 1 else 'each arm'}"
-    return f"{least} {count_of(int(more), 'more run pair')}"
+    return f"{least} {count_of(int(more), 'more run')} of {claim.lacking or 'each arm'}"
 
 
 def with_engines_alone(verdicts: Sequence[ArmVerdict], plan: PlanRead) -> list[ArmVerdict]:

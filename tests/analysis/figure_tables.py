@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.figures.of_report import figures_of
 from analysis.planned import PlanRead
 
-ESTIMATES = ("raw", "per_token", "roofline", "standardised")
+ESTIMATES = ("equal_work", "per_step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,10 @@ class FigureTables:
     categories: pd.DataFrame
     lengths: pd.DataFrame
     estimates: pd.DataFrame
-    noise: pd.DataFrame
     rewards: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"reward": [], "weight": []}))
 
     def drawn(self):
-        tables = {name: getattr(self, name) for name in ("estimates", "noise", "rewards")}
+        tables = {name: getattr(self, name) for name in ("estimates", "rewards")}
         own = {"steps": self.wide, "phases": self.categories.assign(path="step")}
         return figures_of(self.plan, tables | own, self.lengths)
 
@@ -100,23 +99,11 @@ def estimates_of(wide, plan, interval=0.12):
             value = float(math.exp(random.normal(0.1 + 0.05 * e, 0.15)))
             low, high = value * (1 - interval), value * (1 + interval)
             verdict = "+" if low > 1 else "-" if high < 1 else "~"
-            row = [factors, arm, estimate, value, low, high, verdict, "across runs", ""]
-            if estimate == "standardised" and n % 3 == 1:
-                row[3:] = [
-                    math.nan,
-                    math.nan,
-                    math.nan,
-                    "x",
-                    "across runs",
-                    "fewer than 10 steps that both engines cover",
-                ]
+            row = [factors, arm, estimate, value, low, high, verdict, ""]
+            if estimate == "equal_work" and n % 3 == 1:
+                row[3:] = [math.nan, math.nan, math.nan, "x", "hardly a step of both has like lengths"]
             rows.append(row)
-    return pd.DataFrame(rows, columns=["factors", "arm", "estimate", "value", "low", "high", "verdict", "scope", "why"])
-
-
-def noise_of(wide):
-    rows = [(f, 0.96, 1.05, 4, "vllm again, the repetition of vllm", 0.8, 1.25) for f in wide["factors"].unique()]
-    return pd.DataFrame(rows, columns=["factors", "low", "high", "runs", "source", "step_low", "step_high"])
+    return pd.DataFrame(rows, columns=["factors", "arm", "estimate", "value", "low", "high", "verdict", "why"])
 
 
 def lengths_of(wide, each=40, all_are=None):
@@ -136,5 +123,4 @@ def tables_of(arms, seeds=2, steps=12, factors=None, residual=0.01, warmup_steps
         categories=categories_of(wide, residual),
         lengths=lengths_of(wide, responses),
         estimates=estimates_of(wide, plan),
-        noise=noise_of(wide),
     )

@@ -70,20 +70,20 @@ def pair(tmp_path, base, arm, **more):
     return content(results(tmp_path, runs, **more))
 
 
-def test_ratios_of_sums_by_hand(tmp_path):
+def test_ratios_by_hand(tmp_path):
     # Baseline 9 + 11 = 20 s for 200 tokens; arm 4 + 1 = 5 s for 150 tokens.
     found = pair(tmp_path, [row(1, 8), row(2, 10)], [row(1, 3, 50), row(2, 0, 100)])
     (only,) = found.tables["comparison"].to_dict("records")
-    assert (only["baseline_s"], only["arm_s"], only["baseline_tokens"], only["arm_tokens"]) == (20, 5, 200, 150)
-    assert only["raw_speedup"] == 4.0
-    assert only["per_token_speedup"] == pytest.approx((20 / 200) / (5 / 150), rel=1e-15)
+    assert (only["baseline_step_s"], only["arm_step_s"]) == (10, 2.5)
+    assert (only["baseline_tokens_per_s"], only["arm_tokens_per_s"]) == (10, 30)
+    assert only["tokens_ratio"] == 0.75 and [only["median_speedup"], only["raw_speedup"]] == pytest.approx([4, 4])
     assert block(found).splitlines() == [
-        "vllm vs transformers: not resolved, one run pair only. Per response token 3.00× (no confidence interval).",
-        "· 1 run pair, 2 paired steps.",
+        "vllm vs transformers: not resolved, one run an arm. Per step 4.00× (no confidence interval).",
+        "· 1 run against 1, 2 steps each.",
         "≠ The settings are not compared: there is no preflight.",
-        "± One run pair: how much other runs differ is unknown.",
+        "± One run an arm: how much other runs differ is unknown.",
         "? Speed at equal work is unknown: the longest response of the baseline and the arm is not known.",
-        "→ A preflight, which compares the settings; at least 1 more run pair; "
+        "→ A preflight, which compares the settings; at least 1 more run of each arm; "
         "logs with the longest response of the baseline and the arm would resolve it.",
     ]
     speedups = found.tables["phase_speedups"].set_index("path")
@@ -104,17 +104,15 @@ def test_phase_table_by_hand_and_its_own_times_sum_to_the_step(tmp_path):
     assert float(total[2].value) == pytest.approx(8, abs=1e-12) and total[3].text == "100.0 %"
 
 
-def test_a_step_without_a_token_leaves_no_ratio_per_token(tmp_path):
+def test_a_step_without_a_token_leaves_no_tokens_a_second(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1, 0), row(3, 1)])
-    assert math.isnan(found.tables["comparison"]["per_token_speedup"][0]) and math.isnan(
-        found.tables["comparison"]["arm_tokens"][0]
-    )
-    assert "no-tokens" in codes(found) and found.tables["comparison"]["raw_speedup"].tolist() == [2.0]
+    assert math.isnan(found.tables["comparison"]["arm_tokens_per_s"][0])
+    assert "no-tokens" in codes(found) and found.tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(2.0)]
 
 
 def test_other_baseline(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 9)]]), "a": ("vllm", 0, [[row(1, 4)]])})
-    assert content(folder, baseline="vllm").tables["comparison"]["raw_speedup"].tolist() == [0.5]
+    assert content(folder, baseline="vllm").tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(0.5)]
 
 
 LEFT_OUT = {
@@ -151,14 +149,17 @@ def test_without_two_arms_there_is_no_comparison(tmp_path):
 
 
 def test_no_common_steps(tmp_path):
-    runs = {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 1, [[row(1, 1)]])}
+    over = {GEN: 9}
+    runs = {
+        "b": ("transformers", 0, [[row(1, 1), row(2, 1, phases=over)]]),
+        "a": ("vllm", 1, [[row(1, 1, phases=over), row(2, 1)]]),
+    }
     found = content(results(tmp_path, runs))
     assert "no-common-steps" in codes(found) and not found.arm_verdicts and found.tables["comparison"].empty
-    assert found.no_comparison.startswith(
-        "No comparison: no arm has a counted step in common with the baseline. Runs of"
+    assert found.no_comparison == (
+        "No comparison: no arm has a counted step in common with the baseline. Steps of equal number are compared, and "
+        "these are b's 1 to 1, a's 2 to 2."
     )
-    told = text(found, "no-common-steps")
-    assert "the seeds are transformers's 0 and vllm's 1: give matching runs the same seed" in told
 
 
 def test_why_no_step_counts_is_told_where_there_is_no_comparison(tmp_path):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from test_estimates import arm_rows, plan
 
+from analysis.compared import compared
 from analysis.estimates.gate import gate_table
 
 
@@ -16,7 +17,8 @@ def gate(a, b, seeds=1):
         for arm, columns in (("a", a), ("b", b))
         for s in range(seeds)
     ]
-    return gate_table(pd.concat(frames), plan("a", "b")).set_index("quantity")
+    wide = pd.concat(frames, ignore_index=True)
+    return gate_table(wide, compared(wide, plan("a", "b"))).set_index("quantity")
 
 
 def noisy(draw, mean, steps=40):
@@ -27,7 +29,9 @@ def noisy(draw, mean, steps=40):
 def test_reward(shift, verdict):
     draw = np.random.default_rng(1)
     table = gate(noisy(draw, 0.5), noisy(draw, 0.5 + shift), seeds=3)
-    assert table.loc["reward", "verdict"] == verdict and table.loc["reward", "run_pairs"] == 3
+    assert table.loc["reward", "verdict"] == verdict and table.loc[
+        "reward", ["baseline_runs", "arm_runs"]
+    ].tolist() == [3, 3]
     assert table.loc["reward", "low"] < shift < table.loc["reward", "high"]
 
 
@@ -41,17 +45,26 @@ def test_more_truncation_and_a_larger_distance_from_the_trainer_are_worse():
     assert table["verdict"].tolist() == ["worse", "worse"]
 
 
-def test_one_pair_of_runs_claims_no_direction():
-    """Of equal arms with slow noise in the reward one pair called 13 to 23% worse, where 2.5% may be."""
+@pytest.mark.parametrize(
+    ("reward", "steps", "verdict"), [(0.1, 40, "worse"), (0.4, 40, "unknown"), (0.1, 9, "unknown")]
+)
+def test_one_run_an_arm_is_worse_only_where_its_steps_are_far_off(reward, steps, verdict):
+    """Of equal arms with slow noise in the reward the steps' own error calls 13 to 23% worse: their spread does not."""
     draw = np.random.default_rng(2)
-    table = gate(noisy(draw, 0.5), noisy(draw, 0.3))
-    assert set(table["verdict"]) == {"unknown"}
+    table = gate(noisy(draw, 0.5, steps), noisy(draw, reward, steps))
+    assert set(table["verdict"]) == {verdict} and table["low"].isna().all()
+
+
+def test_numbers_that_are_the_same_in_every_step_are_judged_in_one_run_too():
+    both = [lambda _, r=r: {"reward": np.full(20, r)} for r in (0.6, 0.1)]
+    assert gate(*both).loc["reward", "verdict"] == "worse" and gate(*both[::-1]).loc["reward", "verdict"] == "better"
 
 
 def test_the_baseline_is_the_one_that_the_plan_names():
     """Not the first by its name."""
     frames = [arm_rows(arm, [1.0] * 4, reward=[reward] * 4) for arm, reward in (("a", 0.5), ("b", 0.25))]
-    table = gate_table(pd.concat(frames), plan("b", "a"))
+    wide = pd.concat(frames, ignore_index=True)
+    table = gate_table(wide, compared(wide, plan("b", "a")))
     assert table[["arm", "baseline", "arm_value"]].to_numpy().tolist() == [["a", 0.25, 0.5]]
 
 
@@ -62,7 +75,7 @@ def test_a_reward_that_is_no_number_in_many_steps_of_one_arm_does_not_pass(side,
     whole, torn = noisy(draw, 0.5), lambda s: {"reward": noisy(draw, 0.5)(s)["reward"] + broken}
     table = gate(*((whole, torn) if side == "b" else (torn, whole)))
     row = table.loc["reward"]
-    assert row["verdict"] == "unknown" and row["paired_steps"] == 10
+    assert row["verdict"] == "unknown" and row["steps"] == 10
     assert row[["baseline_missing", "arm_missing"]].tolist() == lacks
 
 
@@ -70,5 +83,5 @@ def test_what_neither_arm_logs_in_a_step_is_missing_in_none():
     draw = np.random.default_rng(6)
     every = np.where(np.arange(40) % 2, math.nan, 0.0)
     both = [lambda s: {"reward": noisy(draw, 0.5)(s)["reward"] + every}] * 2
-    table = gate(*both)
+    table = gate(*both, seeds=3)
     assert table.loc["reward", "verdict"] == "alike" and table.loc["reward", "arm_missing"] == 0

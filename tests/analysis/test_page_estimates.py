@@ -30,10 +30,10 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
         found = content(plain)
     finally:
         path.write_text(before)
-    low, high = found.tables["noise"].iloc[0][["low", "high"]]
+    value = found.tables["estimates"].set_index("estimate").loc["per_step", "value"]
     assert found.arm_verdicts == []
     assert found.no_comparison == (
         "No comparison: there are only repetitions (A/A) of one arm "
         "(vllm is the same as transformers-as-the-baseline). "
-        f"The noise: 95% of the step time ratios of two such runs are between {low:.3g} and {high:.3g}."
+        f"By step time they are {value:.3g}× to {value:.3g}× as fast."
     )

@@ -62,7 +62,7 @@ def test_a_table_copies_as_tsv_with_every_digit_as_it_is_sorted(opened, report):
     truth = pd.read_parquet(report / "tables" / "estimates.parquet").sort_values("value", kind="stable")
     assert pasted["speed-up"].tolist() == pytest.approx(truth["value"].tolist(), rel=0, nan_ok=True)
     assert pasted["95% from"].tolist() == pytest.approx(truth["low"].tolist(), rel=0, nan_ok=True)
-    assert pasted["runs paired"].tolist() == truth["run_pairs"].tolist()
+    assert pasted["runs of the arm"].tolist() == truth["arm_runs"].tolist()
     assert pasted["arms"].tolist() == [f"{r.arm} vs {r.baseline}" for r in truth.itertuples()]
     phases = pd.read_csv(io.StringIO(copied(opened, "phases", "Copy TSV")), sep="\t")
     step = pd.read_parquet(report / "tables" / "phases.parquet").iloc[0]

@@ -200,7 +200,7 @@ def test_steps_that_waited_for_a_checkpoint_or_a_validation_count_in_no_arm(tmp_
     tested = {**PLAIN, "testing": 30.0, "step": 39.0}
     twice = {**PLAIN, "gen": 17.0, "step": 18.0}
     found = compared(tmp_path, [twice, twice, saved, twice, tested, twice], [PLAIN] * 6)
-    assert found.tables["comparison"][["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
+    assert found.tables["comparison"][["arm_steps", "raw_speedup"]].values.tolist() == [[4, pytest.approx(2)]]
     (note,) = [v.text for v in found.verdicts if v.code == "occasional-left-out"]
     assert "(3, 5)" in note
 
@@ -209,7 +209,7 @@ def test_a_step_that_lost_completions_counts_in_no_arm(tmp_path):
     lines = [verl_row(number, PLAIN, missing_completions=2 * (number == 2)) for number in (1, 2, 3)]
     collected(write_run(tmp_path, [lines], engine="vllm", run_id="b", arm="vllm"))
     found = compared(tmp_path, None, [PLAIN] * 3)
-    assert found.tables["comparison"]["paired_steps"].tolist() == [2]
+    assert found.tables["comparison"]["arm_steps"].tolist() == [2]
     (said,) = [v.text for v in found.verdicts if v.code == "step-left-out"]
     assert "step 2 (completions failed, and the step went on without them)" in said
 
@@ -217,6 +217,6 @@ def test_a_step_that_lost_completions_counts_in_no_arm(tmp_path):
 def test_where_every_step_waits_they_count_and_it_is_said(tmp_path):
     saved = {**PLAIN, "save_checkpoint": 9.0, "step": 18.0}
     found = compared(tmp_path, [saved] * 4, [PLAIN] * 4)
-    assert found.tables["comparison"][["paired_steps", "raw_speedup"]].values.tolist() == [[4, 2.0]]
+    assert found.tables["comparison"][["arm_steps", "raw_speedup"]].values.tolist() == [[4, pytest.approx(2)]]
     (said,) = [v.text for v in found.verdicts if v.code == "occasional-counted"]
     assert "raise workload.save_steps" in said

@@ -8,8 +8,9 @@ import pytest
 from roofline_results import trained
 from test_imported import PLAIN, imported, said, spec_of, verl_lines, wide_of, write
 
-from analysis.counted import AFTER_RESUME, ELSEWHERE, OTHER_WINDOW, WARMUP, wide_steps
-from analysis.pairs import comparison_table
+from analysis.compared import compared
+from analysis.comparison_tables import comparison_table
+from analysis.counted import AFTER_RESUME, OTHER_WINDOW, WARMUP, wide_steps
 from analysis.planned import PlanRead
 from analysis.wide import wide_run
 
@@ -35,6 +36,10 @@ def plan_of(warmup_steps):
     return PlanRead("x", "", "a", arms, warmup_steps, (), {})
 
 
+def comparison_of(wide, warmup_steps):
+    return comparison_table(wide, compared(wide, plan_of(warmup_steps)))
+
+
 def test_windows_that_differ_are_joined(tmp_path):
     """Equal engines whose steps grow: a's step 20 would be divided by the mean of b's 11 to 20."""
     (a, _), (b, (table, metadata, _)) = logged(tmp_path, "a", 1), logged(tmp_path, "b", 10)
@@ -45,9 +50,9 @@ def test_windows_that_differ_are_joined(tmp_path):
     assert wide["step"].tolist() == 2 * [10, 20, 30, 40, 50, 60] and set(wide["steps_logged"]) == {10.0}
     assert wide.loc[wide["left_out"] == WARMUP, "step"].tolist() == [10, 10]
     assert [v.code for v in verdicts] == ["windows-joined"]
-    comparison, verdicts = comparison_table(wide, plan_of(2))
-    assert comparison["raw_speedup"].tolist() == [1.0] and comparison["paired_steps"].tolist() == [50]
-    assert comparison["baseline_s"].tolist() == [sum(range(11, 61))]
+    comparison, verdicts = comparison_of(wide, 2)
+    assert comparison["raw_speedup"].tolist() == [1.0] and comparison["baseline_steps"].tolist() == [50]
+    assert comparison["baseline_step_s"].tolist() == [sum(range(11, 61)) / 50]
 
 
 def test_windows_with_steps_that_no_log_has_are_left_out(tmp_path):
@@ -59,7 +64,7 @@ def test_windows_with_steps_that_no_log_has_are_left_out(tmp_path):
     assert set(wide.loc[wide["step"] > 50, "left_out"]) == {OTHER_WINDOW}
     (told,) = [v for v in verdicts if v.code == "windows-differ"]
     assert told.level == "error" and "(step 60: in a that step alone; in b the mean of 51 to 60)" in told.text
-    assert comparison_table(wide, plan_of(2))[0]["paired_steps"].tolist() == [40]
+    assert comparison_of(wide, 2)[0]["arm_steps"].tolist() == [40]
 
 
 def test_a_record_that_begins_in_the_warm_up_is_warm_up(tmp_path):
@@ -67,9 +72,9 @@ def test_a_record_that_begins_in_the_warm_up_is_warm_up(tmp_path):
     (a, _), (b, _) = logged(tmp_path, "a", 5), logged(tmp_path, "b", 5)
     _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=7)
     assert wide.loc[wide["left_out"] == WARMUP, "step"].tolist() == [5, 10, 5, 10] and not verdicts
-    assert comparison_table(wide, plan_of(7))[0]["warmup_left_out"].tolist() == [10]
+    assert comparison_of(wide, 7)[0]["warmup_left_out"].tolist() == [10]
     _, wide, verdicts = wide_of(tmp_path / "res", a, b, warmup=10)
-    assert comparison_table(wide, plan_of(10))[0]["warmup_left_out"].tolist() == [10] and not verdicts
+    assert comparison_of(wide, 10)[0]["warmup_left_out"].tolist() == [10] and not verdicts
 
 
 def test_the_first_step_after_a_resume_never_counts(tmp_path):
@@ -82,25 +87,26 @@ def test_the_first_step_after_a_resume_never_counts(tmp_path):
         imported(tmp_path / "res", spec)
     _, wide, verdicts = wide_of(tmp_path / "res", *specs, warmup=1)
     left_out = wide.set_index(["arm", "step"])["left_out"]
-    assert left_out["a", 5] == AFTER_RESUME and left_out["b", 5] == ELSEWHERE and left_out["a", 6] == ""
+    assert left_out["a", 5] == AFTER_RESUME and left_out["b", 5] == left_out["a", 6] == ""
     (told,) = [v.text for v in verdicts if v.code == "occasional-counted"]
     assert "save_steps" not in told, "nothing of an imported run can be raised any more"
     assert "import runs that validate and save more rarely, or more of these runs' steps" in told
-    assert comparison_table(wide, plan_of(1))[0]["raw_speedup"].tolist() == [pytest.approx(1.0)]
+    assert comparison_of(wide, 1)[0]["raw_speedup"].tolist() == [pytest.approx(1.0)]
+    assert comparison_of(wide, 1)[0]["arm_steps"].tolist() == [6], "b's step 5 is in no comparison"
 
 
-def test_tables_over_other_steps_than_the_paired_are_warned_of(tmp_path):
+def test_tables_over_other_steps_than_the_compared_are_warned_of(tmp_path):
     """Equal engines whose steps grow; b is still training."""
     (a, _), (b, _) = logged(tmp_path, "a", 1), logged(tmp_path, "b", 1, steps=20)
     _, wide, _ = wide_of(tmp_path / "res", a, b, warmup=1)
-    verdicts = comparison_table(wide, plan_of(1))[1]
+    verdicts = comparison_of(wide, 1)[1]
     (told,) = [v for v in verdicts if v.code == "tables-over-other-steps"]
     assert told.level == "warning" and told.text.startswith("a: its tables (phases, GPU-hours used) are over")
-    assert "59 counted steps, 31.0 s on average; 19 of them are paired with b's, 11.0 s on average" in told.text
+    assert "59 counted steps, 31.0 s on average; 19 of them are compared with b's, 11.0 s on average" in told.text
     # Steps that do not grow: the tables may stand side by side.
     (a, _), (b, _) = (logged(tmp_path, arm, 1, lambda _: 9.0, steps) for arm, steps in (("a", 60), ("b", 20)))
     _, wide, _ = wide_of(tmp_path / "res", a, b, warmup=1)
-    assert [v.code for v in comparison_table(wide, plan_of(1))[1] if v.code != "no-tokens"] == ["unpaired-steps"]
+    assert [v.code for v in comparison_of(wide, 1)[1] if v.code != "no-tokens"] == ["steps-not-in-common"]
 
 
 def v1_log(tmp_path, arm, version="0.9.1", **facts):

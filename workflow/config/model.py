@@ -51,8 +51,8 @@ class Arm(TrainedArm, json_schema_extra=_allow_same_as):
     """Existing runs to read instead of a training: a file, a folder or `wandb:entity/project/id`, a list of those (one
     run each), or a section that describes the runs."""
     same_as: str | None = None
-    """An A/A arm: repeats the named arm, so all differences are noise. It takes every setting from that arm and has no
-    other keys; if that arm is imported, it needs its own `import`."""
+    """An A/A arm: repeats the named arm, so it gets no verdict, and a difference is reported. It takes every setting
+    from that arm and has no other keys; if that arm is imported, it needs its own `import`."""
 
     @model_validator(mode="after")
     def _has_a_stack(self) -> Arm:

@@ -44,12 +44,12 @@ def told(capsys, *given):
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_they_are_compared_by_request_and_token_whatever_their_number(files, capsys):
+def test_they_are_compared_by_request_whatever_their_number(files, capsys):
     said = told(capsys, "vllm.json", "sglang.jsonl")
     assert "vllm: bench-serving, vllm; 1 run, 1 result 1,000 requests, 23.5 requests/s, 4,659 output tokens/s" in said
     assert "sglang: bench-serving, sglang; 1 run, 2 results 500 requests, 28.6 requests/s" in said
-    assert "not resolved, one result only. Per response token 1.21× (no confidence interval)" in said
-    assert "1 paired result." in said and "equal work" not in said and "Not in these logs" not in said
+    assert "not resolved, one result only. Per request 1.21× (no confidence interval)" in said
+    assert "1 run against 1, 1 result each." in said and "equal work" not in said and "Not in these logs" not in said
 
 
 # By hand: the seconds of a request are one over the throughput that the file itself states.
@@ -126,7 +126,7 @@ def test_what_a_benchmark_printed_is_a_result(files, capsys):
     said = told(capsys, "vllm=a.log", "sglang=b.log")
     assert "vllm: bench-serving, vllm; 1 run, 1 result 1,000 requests, 23.5 requests/s" in said
     assert "sglang: bench-serving, sglang; 1 run, 2 results 1,000 requests" in said
-    assert "4,000 ms to the first token" in said and "Per response token 2.02×" in said
+    assert "4,000 ms to the first token" in said and "Per request 2.02×" in said
 
 
 def test_results_of_one_load_are_compared_where_files_have_several(files, capsys):
@@ -134,7 +134,7 @@ def test_results_of_one_load_are_compared_where_files_have_several(files, capsys
         rows = [VLLM | {"max_concurrency": n, "duration": 1e3 / n / speed} for n in loads]
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = told(capsys, "a.jsonl", "b.jsonl")
-    assert "Per response token 2.00× (no confidence interval)" in said and "2 paired results" in said
+    assert "Per request 2.00× (no confidence interval)" in said and "2 results each" in said
 
 
 def test_a_batch_is_compared_with_a_batch_and_never_with_a_request(files, capsys):
@@ -166,18 +166,18 @@ def test_faster_alone_and_slower_inside_stand_in_one_answer(files, capsys, swapp
     assert main(["compare", *given]) == 0
     said = " ".join(capsys.readouterr().out.split())
     ratio = "verl-vllm vs verl-sglang" if swapped else "verl-sglang vs verl-vllm"
-    assert f"{ratio}: not resolved, one run pair only. Per step {'1.25' if swapped else '0.80'}×" in said
-    assert "benchmark-sglang vs benchmark-vllm: not resolved, one result only. Per response token 1.21×" in said
-    alone = "The engines alone say the opposite: benchmark-sglang is 1.21× as fast as benchmark-vllm per response token"
+    assert f"{ratio}: not resolved, one run an arm. Per step {'1.25' if swapped else '0.80'}×" in said
+    assert "benchmark-sglang vs benchmark-vllm: not resolved, one result only. Per request 1.21×" in said
+    alone = "The engines alone say the opposite: benchmark-sglang is 1.21× as fast as benchmark-vllm per request"
     assert said.count(alone) == 1 and said.index(ratio) < said.index(alone) < said.index("benchmark-sglang vs")
-    assert "2 paired steps after 1 warm-up step" in said, "a result is no reason to count the warm-up"
+    assert "2 steps each after 1 warm-up step" in said, "a result is no reason to count the warm-up"
     for page in ("comparison/report.md", "comparison/report.html"):
         text = re.sub(r"<[^>]*>|\\", "", Path(page).read_text())
         assert alone in text and "benchmark-sglang vs benchmark-vllm: not resolved" in text, page
     verdicts = json.loads(Path("comparison/verdict.json").read_text())["arms"]
-    assert [(one["baseline"].partition("-")[0], one["run_pairs"]) for one in verdicts] == [
-        ("verl", 1),
-        ("benchmark", 1),
+    assert [(one["baseline"].partition("-")[0], one["runs"]) for one in verdicts] == [
+        ("verl", [1, 1]),
+        ("benchmark", [1, 1]),
     ]
 
 

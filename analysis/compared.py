@@ -1,0 +1,152 @@
+"""Chooses the steps of each arm and of the baseline that are compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.planned import PlanRead
+from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
+from analysis.roofline.step_floors import BY_LENGTHS, EQUAL_FLOOR_S, FLOOR_BASIS
+from analysis.wide import PHASE, numbers_of, threw_away
+from analysis.windows import gaps, steps_per_row
+
+STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
+MEAN_LENGTH = "mean_response_length"
+# Step times are skewed, so means and medians always differ a little; from this ratio on a few steps decide.
+OUTLIERS_DECIDE_FROM = 1.25
+SIZES = ["baseline_runs", "arm_runs", "baseline_steps", "arm_steps"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One arm and the baseline at one factor combination, and their steps that are compared.
+
+    The frames of `steps` have the columns that analysis/ratio.py takes, and the index of the table of all steps.
+    """
+
+    factors: str
+    baseline: str
+    arm: str
+    steps: Common
+
+    @property
+    def sides(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return self.steps.baseline, self.steps.arm
+
+    @property
+    def is_empty(self) -> bool:
+        return any(side.empty for side in self.sides)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The runs and the steps of both (`SIZES`)."""
+        runs = [side["run"].nunique() for side in self.sides]
+        return dict(zip(SIZES, (*runs, *(int(side["n"].sum()) for side in self.sides)), strict=True))
+
+    @property
+    def fewest_runs(self) -> int:
+        return min(side["run"].nunique() for side in self.sides)
+
+
+def compared(wide: pd.DataFrame, plan: PlanRead) -> list[Compared]:
+    """Each of the baseline's rivals with the baseline, at each factor combination."""
+    found = []
+    counted = _samples(wide)
+    for factors in wide["factors"].unique():
+        here = set(wide.loc[wide["factors"] == factors, "arm"])
+        rows = counted[counted["factors"] == factors]
+        for arm in plan.rivals:
+            # Other factors are options of one arm's engine; the ranking compares these.
+            if not plan.engines_only or {arm, plan.baseline} <= here:
+                base, own = (rows[rows["arm"] == name] for name in (plan.baseline, arm))
+                steps = common_of(base, own, plan.step_of != "step")
+                found.append(Compared(str(factors), plan.baseline, arm, steps))
+    return found
+
+
+def common_of(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) -> Common:
+    """The steps that both have (`common_steps`); nothing is common to an arm without a counted step."""
+    if baseline.empty or arm.empty:
+        return Common(baseline.iloc[:0], arm.iloc[:0], True, ())
+    return common_steps(baseline, arm, loads)
+
+
+def _samples(wide: pd.DataFrame) -> pd.DataFrame:
+    """The counted steps with the columns of analysis/ratio.py; in a sequence that says nothing of the runs'."""
+    rows = wide["counted"].to_numpy(bool)
+    floor = numbers_of(wide, EQUAL_FLOOR_S)
+    basis = wide[FLOOR_BASIS].to_numpy() if FLOOR_BASIS in wide else np.full(len(wide), "")
+    columns = {
+        "factors": wide["factors"],
+        "arm": wide["arm"],
+        "run": wide["run_id"],
+        "step": wide["step"],
+        "n": steps_per_row(wide),
+        # Of all steps: one that is left out is no gap of the counter.
+        "gap": wide["run_id"].map(gaps(wide["run_id"], wide["step"], steps_per_row(wide))),
+        "seconds": numbers_of(wide, STEP),
+        "longest": numbers_of(wide, LONGEST),
+        "tokens": numbers_of(wide, TOKENS),
+        "mean_length": numbers_of(wide, MEAN_LENGTH),
+        # A floor that is made of the number, the mean and the longest is a function of the other lengths.
+        FLOOR: np.where(basis == BY_LENGTHS, floor, math.nan),
+        "discarded": threw_away(wide),
+    }
+    return pd.DataFrame(columns, index=wide.index)[rows].sort_values(["step", "seconds"], kind="stable")
+
+
+def column_of(wide: pd.DataFrame, side: pd.DataFrame, name: str) -> pd.Series:
+    """A column of the table of all steps at the steps of a side; NaN without such a column."""
+    # Not of the selected rows: these with all their columns would be a copy of the table.
+    return wide[name][side.index].astype(float) if name in wide else pd.Series(math.nan, index=side.index)
+
+
+def ratio(a: float, b: float) -> float:
+    """a / b, NaN unless both are positive."""
+    return a / b if a > 0 and b > 0 else math.nan
+
+
+def disagrees(a: float, b: float) -> bool:
+    """Whether two printed ratios are on different sides of 1.00."""
+    return (round(a, 2) - 1) * (round(b, 2) - 1) < 0
+
+
+def outliers_decide(means: float, medians: float) -> bool:
+    """Whether a few steps decide the ratio of means: the medians' ratio has another direction or size."""
+    if not (means > 0 and medians > 0):
+        return False
+    return disagrees(means, medians) or max(means / medians, medians / means) > OUTLIERS_DECIDE_FROM
+
+
+def mean_of_runs(side: pd.DataFrame, values: pd.Series) -> float:
+    """The mean of the runs' means over their steps."""
+    known = values.notna()
+    return float(means_of_runs(side[known], values[known]).mean()) if known.any() else math.nan
+
+
+def tokens_ratio(one: Compared) -> float:
+    """How many times the baseline's tokens a step the arm generated; NaN where one of them is not known."""
+    if any(side["discarded"].any() for side in one.sides):
+        return math.nan
+    baseline, arm = (mean_of_runs(side, side["tokens"]) for side in with_tokens(one.sides))
+    return ratio(arm, baseline)
+
+
+def counts_assumed_equal(sides: tuple[pd.DataFrame, pd.DataFrame]) -> bool:
+    """Whether no step of either arm has its number of responses and all have their mean length.
+
+    The mean lengths then stand for the tokens: this takes the responses of a step as equally many in both arms.
+    """
+    return all(side["tokens"].isna().all() and (side["mean_length"] > 0).all() for side in sides)
+
+
+def with_tokens(sides: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sides with mean lengths as tokens where only these are known of both."""
+    if not counts_assumed_equal(sides):
+        return sides
+    baseline, arm = (side.assign(tokens=side["mean_length"]) for side in sides)
+    return baseline, arm

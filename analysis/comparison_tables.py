@@ -1,0 +1,243 @@
+"""Makes the tables of each arm beside the baseline over the steps that are compared, and the findings about these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.compared import SIZES, STEP, Compared, column_of, mean_of_runs, ratio, tokens_ratio
+from analysis.counted import WARMUP
+from analysis.factors import at, factors_label
+from analysis.phases import BETWEEN_STEPS, shown_phase
+from analysis.ratio import raw
+from analysis.wide import OWN, PHASE, ROUNDING, counted_rows
+from analysis.windows import mean_of, median_of, steps_per_row
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
+from trainers.logs.record import STEPS_LOGGED
+from trainers.timers.tree import TimerTree, in_order
+
+# The share of the steps whose time between steps must be known for a ratio by the wall clock.
+ENOUGH_KNOWN = 0.9
+# From this difference on, tables over other steps than the compared ones are of other work.
+OTHER_STEPS_SHARE = 0.01
+RATES = ["baseline_step_s", "arm_step_s", "baseline_tokens_per_s", "arm_tokens_per_s"]
+RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
+COMPARISON_COLUMNS = [
+    *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
+    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out"),
+]
+
+
+def _tokens_per_s(side: pd.DataFrame) -> float:
+    """Response tokens a second; NaN unless every step has a positive number and threw no completions away."""
+    if side["discarded"].any() or not (side["tokens"] > 0).all():
+        return math.nan
+    return float((side["tokens"] * side["n"]).sum() / (side["seconds"] * side["n"]).sum())
+
+
+def _fewest_warmup_steps(wide: pd.DataFrame, one: Compared) -> int:
+    """The fewest warm-up steps that a run of these arms leaves out: a log may begin after the warm-up."""
+    runs = [run for side in one.sides for run in side["run"].unique()]
+    rows = wide[wide["run_id"].isin(runs)]
+    left_out = steps_per_row(rows).where(rows["left_out"] == WARMUP, 0)
+    return int(left_out.groupby(rows["run_id"]).sum().min())
+
+
+def _other_steps(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
+    """Reports counted steps that are not compared, and whether an arm's tables over all its steps mislead."""
+    here = at(one.factors)
+    for side, arm, other in zip(one.sides, (one.baseline, one.arm), (one.arm, one.baseline), strict=True):
+        own = counted_rows(wide, "arm", "factors", STEPS_LOGGED, STEP)
+        own = own[(own["factors"] == one.factors) & (own["arm"] == arm)]
+        steps, used = int(steps_per_row(own).sum()), int(side["n"].sum())
+        if steps <= used:
+            continue
+        text = (
+            f"{count_of(steps - used, 'counted step')} of {arm}{here} are in no comparison with {other}: not every run "
+            "has them"
+        )
+        yield Verdict("note", "steps-not-in-common", text)
+        own_s, used_s = mean_of(own[STEP], steps_per_row(own)), mean_of(side["seconds"], side["n"])
+        if abs(own_s - used_s) > OTHER_STEPS_SHARE * used_s:
+            text = (
+                f"{arm}{here}: its tables (phases, GPU-hours used) are over its own {count_of(steps, 'counted step')}, "
+                f"{own_s:.1f} s on average; {used} of them are compared with {other}'s, {used_s:.1f} s on average. Do "
+                f"not compare these tables with {other}'s: they are of other steps"
+            )
+            yield Verdict("warning", "tables-over-other-steps", text)
+
+
+def _left_out_runs(wide: pd.DataFrame, one: Compared) -> str:
+    """The runs that are left out because they have too few steps, with these; "" where there are none."""
+    counted = counted_rows(wide, "run_id", STEPS_LOGGED)
+    steps = steps_per_row(counted).groupby(counted["run_id"]).sum()
+    return join_first([f"{run} ({count_of(int(steps[run]), 'step')})" for run in sorted(one.steps.short)], 4)
+
+
+def _matching(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
+    """Reports the runs that are left out as too short, and counters whose steps cannot be matched."""
+    versus = f"{one.arm} against {one.baseline}{at(one.factors)}"
+    if short := _left_out_runs(wide, one):
+        text = f"{versus}: left out, with less than half of the median run's steps: {short}"
+        yield Verdict("warning", "short-runs", text)
+    if not one.steps.by_number:
+        text = (
+            f"{versus}: the runs' step counters advance by different gaps, so all their steps are compared, whatever "
+            "their numbers"
+        )
+        yield Verdict("warning", "steps-not-matched", text)
+
+
+def _none_counts(arm: str, rows: pd.DataFrame) -> str:
+    """The sentence that none of an arm's steps counts, with the reasons, the most common first."""
+    reasons = [f"{number} ({reason})" for reason, number in rows["left_out"].value_counts().items()]
+    return f". {arm} counts none of its {count_of(len(rows), 'step')}; left out: {', '.join(reasons) or 'none'}"
+
+
+def why_nothing_in_common(wide: pd.DataFrame, one: Compared) -> str:
+    """Why two arms have no step in common, by the factors and the steps of each."""
+    counted = counted_rows(wide, "arm", "factors", "run_id", "step")
+    rows = {
+        name: counted[(counted["arm"] == name) & (counted["factors"] == one.factors)]
+        for name in (one.baseline, one.arm)
+    }
+    if absent := [name for name, mine in rows.items() if mine.empty]:
+        sentences = []
+        for name in absent:
+            keys = counted.loc[counted["arm"] == name, "factors"].unique()
+            labels = [factors_label(key) or "no factor" for key in keys[:4]] + ["..."] * (len(keys) > 4)
+            only = f". {name} counts steps only at {'; '.join(labels)}: runs of equal factors are compared"
+            sentences.append(only if len(keys) else _none_counts(name, wide[wide["arm"] == name]))
+        return "".join(sentences)
+    spans = [
+        f"{run}'s {its.min()} to {its.max()}"
+        for mine in rows.values()
+        for run, its in mine.groupby("run_id", sort=False)["step"]
+    ]
+    return f". Steps of equal number are compared, and these are {join_first(spans, 4)}"
+
+
+def comparison_table(
+    wide: pd.DataFrame, every: Sequence[Compared], refused: Collection[tuple[str, str]] = ()
+) -> tuple[pd.DataFrame, list[Verdict]]:
+    """One row per factor combination and arm but the baseline, over the steps that are compared.
+
+    `baseline_step_s` and `arm_step_s` are the means of the runs' means. raw: the ratio per step (analysis/ratio.py);
+    median: of the runs' median steps, which shows whether outliers decide; wall: with the time between steps, where it
+    is known. `rounding`: how far the logarithm of the ratio may be off because times are printed rounded. A combination
+    without common steps is a finding, not a row. Arms that are `refused` (comparable.py), by (factors, arm), have no
+    ratio. `warmup_left_out`: the fewest warm-up steps that a run leaves out.
+    """
+    rows, verdicts = [], []
+    for one in every:
+        both = f"{one.baseline} and {one.arm}"
+        if one.is_empty:
+            why = why_nothing_in_common(wide, one)
+            text = f"{both} have no counted step in common{at(one.factors)}: not compared{why}"
+            verdicts.append(Verdict("error", "no-common-steps", text))
+            continue
+        row = _row(wide, one)
+        verdicts += [*_matching(wide, one), *_other_steps(wide, one)]
+        if (one.factors, one.arm) in refused:
+            row |= dict.fromkeys(RATIOS, math.nan)
+        else:
+            verdicts += _without_tokens(one)
+        rows.append(row)
+    return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
+
+
+def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
+    value = math.exp(raw(*one.sides).log_ratio)
+    medians = [_log_medians(side) for side in one.sides]
+    walls = [_wall_share(wide, side) for side in one.sides]
+    rounding = [_rounding(wide, side) for side in one.sides]
+    return {
+        "factors": one.factors,
+        "baseline": one.baseline,
+        "arm": one.arm,
+        **one.sizes,
+        **dict(zip(RATES[:2], (mean_of_runs(side, side["seconds"]) for side in one.sides), strict=True)),
+        **dict(zip(RATES[2:], map(_tokens_per_s, one.sides), strict=True)),
+        "raw_speedup": value,
+        "median_speedup": math.exp(medians[0] - medians[1]),
+        "wall_speedup": value * ratio(*walls),
+        "tokens_ratio": tokens_ratio(one),
+        "rounding": sum(rounding),
+        "by_number": one.steps.by_number,
+        "short_runs": _left_out_runs(wide, one),
+        "warmup_left_out": _fewest_warmup_steps(wide, one),
+    }
+
+
+def _log_medians(side: pd.DataFrame) -> float:
+    """The mean logarithm of the runs' median steps."""
+    return float(np.mean([math.log(median_of(run["seconds"], run["n"])) for _, run in side.groupby("run")]))
+
+
+def _wall_share(wide: pd.DataFrame, side: pd.DataFrame) -> float:
+    """The wall clock over the time of the steps; NaN where the time between too many steps is not known."""
+    between = column_of(wide, side, BETWEEN_STEPS)
+    known = between.notna()
+    if side["n"][known].sum() < ENOUGH_KNOWN * side["n"].sum():
+        return math.nan
+    seconds, n = side["seconds"][known], side["n"][known]
+    return float(((seconds + between[known]) * n).sum() / (seconds * n).sum())
+
+
+def _rounding(wide: pd.DataFrame, side: pd.DataFrame) -> float:
+    """How far the logarithm of an arm's seconds may be off where each is rounded the same way."""
+    off_s = float((column_of(wide, side, ROUNDING + "step") * side["n"]).sum())
+    step_s = float((side["seconds"] * side["n"]).sum())
+    return -math.log1p(-off_s / step_s) if 0 <= off_s < step_s else math.inf if off_s > 0 else 0.0
+
+
+def _without_tokens(one: Compared) -> Iterator[Verdict]:
+    """Warns that the tokens of an arm's steps are not known, and names what would tell them."""
+    # The estimates report thrown-away completions.
+    if any(side["discarded"].any() for side in one.sides) or all((side["tokens"] > 0).all() for side in one.sides):
+        return
+    versus = f"{one.arm} against {one.baseline}{at(one.factors)}"
+    text = f"{versus}: response tokens are missing or zero"
+    told = [side["tokens"].isna() & (side["mean_length"] > 0) for side in one.sides]
+    if arms := [name for name, lacks in zip((one.baseline, one.arm), told, strict=True) if lacks.any()]:
+        lengths = f"{' and '.join(arms)} logged lengths, but not the number of responses of a step"
+        # The estimate does so with the mean lengths of both arms.
+        both = f"{versus}: {lengths}, which speed at equal work takes as equal"
+        text = both if len(arms) == 2 else f"{text}. {lengths}"
+        text += ": set arms.<arm>.import.batch_size"
+    yield Verdict("warning", "no-tokens", text)
+
+
+def phase_speedups(
+    wide: pd.DataFrame,
+    every: Sequence[Compared],
+    trees: Sequence[TimerTree],
+    refused: Collection[tuple[str, str]] = (),
+) -> pd.DataFrame:
+    """Per factor combination, arm and phase: mean seconds of both over the compared steps, and their ratio.
+
+    NaN where one arm does not time the phase, or the arms are `refused` (comparable.py). A phase includes its
+    children; the last row of each block is the residual, the time without a timer.
+    """
+    paths = in_order([c.removeprefix(PHASE) for c in wide.columns if c.startswith(PHASE)], trees)
+    shown = [(path, shown_phase(path, trees).label, PHASE + path) for path in paths]
+    shown.append(("(residual)", "Residual", OWN + "step"))
+    rows = []
+    for one in every:
+        for path, label, column in () if one.is_empty else shown:
+            seconds = [column_of(wide, side, column) for side in one.sides]
+            a, b = (
+                mean_of_runs(side, s.fillna(0.0)) if s.notna().any() else math.nan
+                for side, s in zip(one.sides, seconds, strict=True)
+            )
+            if pd.isna(a) and pd.isna(b):
+                continue
+            gain = (math.nan, math.nan) if (one.factors, one.arm) in refused else (a - b, ratio(a, b))
+            rows.append((one.factors, one.baseline, one.arm, path, label, path.count("/"), a, b, *gain))
+    names = ["factors", "baseline", "arm", "path", "label", "depth"]
+    return pd.DataFrame(rows, columns=[*names, "baseline_mean_s", "arm_mean_s", "saved_s", "speedup"])
