@@ -15,6 +15,9 @@ from trainers.registry import trainer_named
 
 EQUAL_WITHIN = 1.05
 """The ratio within which arms are equal, where an experiment has none of its own."""
+SPREAD = 0.16
+"""How far two runs of one configuration differ at most at equal work on one machine, in public logs
+(docs/estimates.md)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class PlanRead:
     fingerprints: dict[str, str]
     """By run."""
     report: dict[str, Any] = field(default_factory=dict)
-    """The report's settings: price_per_gpu_hour, currency, to_steps, cpu_memory_gb_s."""
+    """The report's settings: price_per_gpu_hour, currency, to_steps, cpu_memory_gb_s, spread."""
     same_as: dict[str, str] = field(default_factory=dict)
     """The arms that repeat another arm, and which."""
     until: float = EQUAL_WITHIN
@@ -42,6 +45,11 @@ class PlanRead:
     def rivals(self) -> list[str]:
         """The arms that are compared with the baseline: those that train if it trains, else the engines alone."""
         return [arm for arm in self.arms if arm != self.baseline and not self.is_other_kind(arm)]
+
+    @property
+    def spread(self) -> float:
+        """How far repeated runs may differ, as a share."""
+        return float(self.report.get("spread") or SPREAD)
 
     @property
     def step_of(self) -> str:

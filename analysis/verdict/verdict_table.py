@@ -23,6 +23,8 @@ from common.messages import join_first
 from common.verdicts import count_of
 from engines import UNKNOWN
 
+# Of fewer steps the public runs that SPREAD is measured on say less.
+LEAST_STEPS_FOR_LIKELY = 10
 VERDICT_NAMES = {"+": "faster", "-": "slower", "=": "equal", "~": "not resolved", "x": "not comparable"}
 
 
@@ -95,7 +97,12 @@ def _verdict(
         arm,
         plan.baseline,
         verdict,
-        ", ".join([_in_words(claims, groups, plan), *dict.fromkeys(one.scope for one in unequal if one.scope)]),
+        ", ".join(
+            [
+                _in_words(claims, groups, plan, preflight is not None and not unequal),
+                *dict.fromkeys(one.scope for one in unequal if one.scope),
+            ]
+        ),
         tuple(_ratio(group) for group in groups),
         _summed([claim.runs for claim in known]),
         _summed([claim.steps for claim in known]),
@@ -143,13 +150,15 @@ def _ratio(every: Sequence[Claim]) -> Ratio:
     )
 
 
-def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], plan: PlanRead) -> str:
+def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], plan: PlanRead, equal_terms: bool) -> str:
     """The verdict in words; with a sweep, at how many factor combinations each verdict holds."""
     if len(claims) == 1:
         (claim,) = claims
         if claim.verdict == "x":
             return f"{VERDICT_NAMES['x']}, {claim.why}"
-        return _of_one_run(claim) if claim.one_run else _name(claim.verdict, claim.unit, plan.until)
+        if claim.one_run:
+            return (equal_terms and _likely(claim, plan.spread)) or _of_one_run(claim)
+        return _name(claim.verdict, claim.unit, plan.until)
     best = groups[0]
     names = [_name(claim.verdict, claim.unit, plan.until) for claim in best]
     counts = {name: names.count(name) for name in (_name(verdict, best[0].unit, plan.until) for verdict in "+-=~")}
@@ -162,6 +171,23 @@ def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], plan: 
 def _of_one_run(claim: Claim) -> str:
     """The verdict in words where an arm has a single run, which claims no direction from its own data."""
     return f"{VERDICT_NAMES['~']}, {f'one {claim.record} only' if claim.one_step else claim.one_run}"
+
+
+def _likely(claim: Claim, spread: float) -> str:
+    """Which arm is likely faster although an arm has a single run; "" where a repeated run could say otherwise.
+
+    Its own data claims no direction: how far runs of one configuration differ is known from public logs, for steps at
+    equal work on one kind of machine.
+    """
+    value = claim.row["value"]
+    low, high = value / (1 + spread), value * (1 + spread)
+    side = direction(low) if value > 1 else direction(high)
+    enough = min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) >= LEAST_STEPS_FOR_LIKELY
+    if claim.unit != AT_EQUAL_WORK or not enough or not side or side != direction(value):
+        return ""
+    ends = "-".join(ratio_text(end).rstrip("×") for end in (low, high))
+    name = VERDICT_NAMES["+" if side > 0 else "-"]
+    return f"likely {name} ({ends} if repeated runs differ by up to {100 * spread:.3g}%)"
 
 
 def _name(verdict: str, unit: str, until: float) -> str:

@@ -217,6 +217,26 @@ def test_one_run_has_no_interval_and_asks_for_another(counts, words, asks):
     assert f"{words[0].upper()}{words[1:]}: how much other runs differ is unknown." in caveats(found, "spread")
 
 
+@pytest.mark.parametrize(
+    ("speed", "steps", "terms", "spread", "likely"),
+    [
+        (1.5, 30, EQUAL, None, "faster (1.29-1.74 if repeated runs differ by up to 16%)"),
+        (0.5, 30, EQUAL, None, "slower (0.43-0.58 if repeated runs differ by up to 16%)"),
+        (1.5, 30, UNKNOWN, 0.3, "faster (1.15-1.95 if repeated runs differ by up to 30%)"),
+        (1.1, 30, EQUAL, None, ""),
+        (1.5, 30, EQUAL, 0.6, ""),
+        (1.5, 9, EQUAL, None, ""),
+        (1.5, 30, UNEQUAL, None, ""),
+        (1.5, 30, None, None, ""),
+    ],
+)
+def test_one_run_an_arm_is_likely_faster_where_repeated_runs_do_not_differ_so_much(speed, steps, terms, spread, likely):
+    frames = [f.head(steps) for f in engines(speed, seeds=1, noise=0.0)]
+    (found,) = said(frames, replace(plan("a", "b"), report={"spread": spread}), terms)
+    assert found.verdict == "~" and math.isnan(found.ratios[0].interval[0])
+    assert found.words == (f"likely {likely}" if likely else "not resolved, one run an arm")
+
+
 def test_one_step_asks_for_more():
     (found,) = said([f.head(1) for f in engines(2.0, seeds=1)])
     assert "more steps; at least 1 more run of each arm" in settle(found) and "one step only" in found.words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -84,6 +85,12 @@ def _require_values(args: argparse.Namespace) -> None:
         raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
     if args.warmup is not None and args.warmup < 0:
         raise UserError(f"--warmup must be 0 or more (got {args.warmup})")
+    if args.spread is not None:
+        number = args.spread.removesuffix("%")
+        share = float(number) / 100 if re.fullmatch(r"\d{1,3}(\.\d+)?", number) else 0.0
+        if not 0 < share < 1:
+            raise UserError(f"--spread must be a share such as 8% (got {args.spread!r})")
+        args.spread = share
 
 
 def _require_free(args: argparse.Namespace) -> None:
@@ -245,6 +252,7 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
         # The tables and figures are of the baseline's kind, and a training has more of them.
         "baseline": (trained if len(trained) > 1 else arms)[0].name,
         "warmup_steps": 1 if args.warmup is None else args.warmup,
+        **({"report": {"spread": args.spread}} if args.spread else {}),
         "arms": {
             arm.name: {
                 "trainer": arm.trainer,

@@ -64,6 +64,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--step-seconds": {"metavar": "COLUMN", "help": "the column with the step's seconds, if a log is a table"},
     "--mode": {"help": "the trainer's loop, for logs that do not name it (docs/import.md)"},
     "--warmup": {"type": int, "metavar": "N", "help": "first steps to skip (default: 1; 0 if a log has only one)"},
+    "--spread": {"metavar": "SHARE", "help": "how far repeated runs differ, for one run an arm (default: 16%%)"},
     "--report": {
         "type": Path,
         "default": Path("comparison"),
