@@ -120,6 +120,7 @@ def checked(name, request, *runs):
 def with_train(**train):
     """A profile for Slurm with these keys for training."""
     good = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h"}
+    good["private_nodes"] = "true"
     return Site({key: text for key, text in (good | train).items() if text != "-"}, Path("p"), True)
 
 

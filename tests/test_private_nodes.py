@@ -13,9 +13,9 @@ from .preflight.plans import ROOT
 
 PROGRAMS = Path(sys.executable).parent
 TRAIN = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": 180, "runtime": "20h"}
-RAY = "starts Ray 2.46.0, which asks nobody for a token: "
+RAY = "starts servers at the node's address that ask nobody for a password: "
 SERVER = "exchanges weights between vLLM's server and the trainer through a port that asks nobody for a password: "
-EXPOSED = [("camino-2025", RAY), ("gpu-smoke", "starts its TransferQueue"), ("swift-colocate-server-async", SERVER)]
+EXPOSED = [("camino-2025", RAY), ("gpu-smoke", RAY), ("swift-colocate-server-async", SERVER)]
 REMEDY = "set private_nodes: true under set-resources: train: in the profile"
 
 

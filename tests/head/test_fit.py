@@ -15,7 +15,7 @@ from ..programs import executable
 
 def request(gres="", nodes=1, cluster="slurm", ray=True, **workload):
     spec = {"trainer": "verl", "ray": ray, "env": {}, "workload": workload}
-    return {"spec": spec, "cluster": cluster, "cpus": 8, "site": {"gres": gres, "nodes": nodes}}
+    return {"spec": spec, "cluster": cluster, "cpus": 8, "site": {"gres": gres, "nodes": nodes, "private_nodes": True}}
 
 
 def test_cpus_that_a_trainer_would_wait_for_in_vain_are_refused():
@@ -45,6 +45,16 @@ def test_what_contradicts_the_experiment_is_refused(order, says):
     workload["nodes"] = workload.pop("nodes_wanted", 1)
     with pytest.raises(UserError, match=rf"{says}.*\(nothing was submitted\)"):
         require_fit(order)
+
+
+@pytest.mark.parametrize("stack", [{}, {"stack": "verl09-vllm"}, {"stack": "as-found-and-not-here"}])
+def test_a_trainer_with_ray_needs_private_nodes_whatever_its_stack_has(stack):
+    asked = request("gpu:8", gpus_per_node=8)
+    asked["spec"] |= stack
+    assert require_fit(asked) == ""
+    asked["site"]["private_nodes"] = False
+    with pytest.raises(UserError, match=r"verl starts servers .* ask nobody for a password: .* private_nodes: true"):
+        require_fit(asked)
 
 
 def test_a_trainer_of_several_processes_has_nodes_and_a_cpu_for_each():

@@ -270,6 +270,10 @@ def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpu
     assert "arm-s0: the experiment needs 4 GPUs" in refused.stderr and "this machine has 3 to use" in refused.stderr
     assert not list(one.run.glob("jobs/*"))
     one.spec["workload"]["gpus_per_node"] = 2
+    refused = one.launch()
+    assert refused.returncode == 1 and "set private_nodes: true under set-resources: train:" in refused.stderr
+    assert not list(one.run.glob("jobs/*"))
+    one.options = (*one.options, "private_nodes=true")
     result = one.launch()
     assert result.returncode == 0, result.stderr
     seen = one.read("attempts", "1", "ray.json")

@@ -22,7 +22,7 @@ OPTIONS = ("nodes=2", "mem_mb=4000")
 
 @pytest.fixture
 def ray(run):
-    one = run(steps=4, options=OPTIONS)
+    one = run(steps=4, options=(*OPTIONS, "private_nodes=true"))
     one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 8}
     one.spread_by_ray()
     return one

@@ -224,14 +224,15 @@ def spec(**more):
 
 
 def site(**train):
-    return Site({key: value for key, value in (GOOD | train).items() if value != "-"}, Path("p"), True)
+    good = GOOD | {"private_nodes": "true"} | train
+    return Site({key: value for key, value in good.items() if value != "-"}, Path("p"), True)
 
 
 def test_a_request_that_fits_passes():
     require_requests(site(), [spec(), spec(workload={"gpus_per_node": 4})])
     require_requests(site(gres="-"), [spec(), spec(workload={"gpus_per_node": 4})])
     require_requests(site(runtime="attempt * 60", nodes="1 if attempt else 2"), [spec()])
-    require_requests(Site({}), [spec()])
+    require_requests(Site({"private_nodes": "true"}), [spec()])
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from common.errors import UserError
 from common.files import inputs_sha256, read_json
 from common.ownership import own_tree
 from common.retry import retry_io
 from trainers import Spread
 from workflow.job.place import nvidia_gpus, visible_gpus
-from workflow.job.ray import TOKEN_SINCE
 from workflow.slurm.request import read_request
 from workflow.slurm.sbatch import WHERE, RequestError, gpus_of_gres
 from workflow.slurm.site import Site
@@ -123,22 +120,14 @@ def require_fit(request: Mapping[str, Any]) -> str:
 
 def require_private(spec: Mapping[str, Any], site: Mapping[str, Any]) -> None:
     """Raise a `UserError` if whoever reaches a run's ports runs code, unless the site says that nobody does."""
-    spread, stack = Spread.from_spec(spec), str(spec.get("stack", ""))
-    what, other = "", ""
+    spread, what, other = Spread.from_spec(spec), "", ""
     if spread is Spread.SERVER and spec["workload"].get("gpus_per_node"):
-        # On a CPU they go through files; the server itself asks for the attempt's secret (engines/vllm/guard.py).
+        # On a CPU they go through files; the server itself asks for the attempt's secret (node/guard.py).
         what = "exchanges weights between vLLM's server and the trainer through a port that asks nobody for a password"
         other = "use vllm_mode: colocate"
-    elif spread is Spread.RAY and stack:
-        from workflow.preflight.cases import load_stack_pins  # reads the lock
-
-        packages = load_stack_pins(stack).packages
-        other = "use another trainer"
-        if Version(version := packages.get("ray", "0")) < TOKEN_SINCE:
-            what = f"starts Ray {version}, which asks nobody for a token"
-        elif "transferqueue" in packages:
-            # Its ZMQ sockets decode pickles (transfer_queue/utils/serial_utils.py), whatever token Ray has.
-            what = "starts its TransferQueue, which runs pickles that anybody sends"
+    elif spread is Spread.RAY:
+        # Ray before 2.52, TransferQueue's sockets, which decode pickles, and the engines' HTTP servers.
+        what, other = "starts servers at the node's address that ask nobody for a password", "use another trainer"
     if what and not site.get("private_nodes"):
         raise RequestError(
             f"trainer {spec['trainer']} {what}: who else uses a job's nodes or their network could run programs as you",

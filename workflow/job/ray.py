@@ -43,8 +43,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from packaging.version import Version
-
 from common.retry import READ_PATIENCE_S, exists, retry_io
 from workflow.job.place import ephemeral_port, machine_id, own_ip, source_ip, unreachable
 from workflow.job.processes import LIFE_VARIABLE, end_processes_of, start_in_session
@@ -52,8 +50,6 @@ from workflow.job.rendezvous import HeadTask, RendezvousError, Task, TaskSetup, 
 from workflow.runs.history import FILES
 from workflow.runs.locks import Lock, try_lock
 
-TOKEN_SINCE = Version("2.52")
-"""The first release that asks for a token: on every port but those of metrics, as seen with 2.60."""
 TRIES = 3  # a free port may be taken before Ray binds it
 SMALLEST_STORE = 80_000_000  # Ray's own minimum
 # Ray appends `/session_<date>_<time>_<microseconds>_<pid>/sockets/plasma_store`; a socket's path has 107 bytes.
