@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ SECRET = "ROLLOUTBENCH_SERVER_SECRET"
 """A variable of the server and of the trainer that asks it: what an attempt's requests must have in their `HEADER`."""
 HEADER = "X-Rolloutbench-Secret"
 """`Authorization` is not used: requests replaces it by an entry of the user's ~/.netrc."""
+NONCE, PROOF = "X-Rolloutbench-Nonce", "X-Rolloutbench-Proof"
+"""Headers of GET /health and of its answer: another user's program may have the port, and must not get the secret."""
 _SEEDS_APART = 1000
 """Seed difference per resumed step, so that a resumed run does not repeat its first random numbers."""
 
@@ -56,6 +59,11 @@ def uses_server(trainer_args: Mapping[str, Any]) -> bool:
 def send_secret(session: Any) -> None:
     """Make all requests of a `requests.Session` carry the secret."""
     session.headers[HEADER] = os.environ[SECRET]
+
+
+def proof(secret: str, nonce: str) -> str:
+    """What only somebody who knows the secret can answer to a nonce."""
+    return hmac.new(secret.encode(), nonce.encode(), "sha256").hexdigest()
 
 
 def server_address() -> tuple[str, str, int]:

@@ -15,6 +15,7 @@ LAUNCH = Hook(
     "(server_args, ..., launch_callback)",
     "serves; calls launch_callback after its first request",
 )
+APP = Hook(_SERVER, "app", "", "a FastAPI, which launch_server serves")
 DETOKENIZER = Hook(
     _ENGINE,
     "Engine._launch_detokenizer_subprocesses",

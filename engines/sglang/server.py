@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from common.errors import UserError
 from engines.sglang import hooks, standins
 from node.exit_codes import FAILED, STOP_SIGNALS, one_line, run
+from node.guard import SecretGuard
 from node.hardware import importing
 from node.ranks import describe_exit, die_with_parent
 
@@ -71,6 +72,8 @@ def main() -> None:
         run(lambda: _watch(answers, answer))
         os._exit(FAILED)
 
+    # SGLang's own requests have this header, too.
+    hooks.APP.get().add_middleware(SecretGuard, name="Authorization", value=f"Bearer {request['secret']}")
     try:
         arguments = server_arguments(**request["settings"], api_key=request["secret"])
         launch_server(arguments, launch_callback=ready)

@@ -48,7 +48,7 @@ def server_command(
         }
     options = {
         **{"host": host, "port": port, "uvicorn_log_level": "warning"},
-        "middleware": "engines.vllm.guard.SecretGuard",
+        "middleware": "node.guard.SecretGuard",
         # As in the trainer's own sampling; -1: no limit.
         **{"logprobs_mode": "processed_logprobs", "max_logprobs": -1},
         **transfer,

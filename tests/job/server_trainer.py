@@ -21,5 +21,8 @@ try:
 finally:
     if os.environ.get("RANK", "0") == "0":
         seen = {name: os.environ.get(name) for name in SEEN}
-        told = {**seen, "answered": is_healthy(os.environ["ROLLOUTBENCH_SERVER"])}
+        told = {
+            **seen,
+            "answered": is_healthy(os.environ["ROLLOUTBENCH_SERVER"], os.environ["ROLLOUTBENCH_SERVER_SECRET"]),
+        }
         (folder / "trainer.json").write_text(json.dumps(told))

@@ -1,6 +1,7 @@
-"""Stands for an engine's server beside a trainer: it answers GET /health; what it saw is in server.json.
+"""Stands for an engine's server beside a trainer: it answers GET /health with its proof; what it saw is in server.json.
 
-STAND_IN_SERVER=silent never answers; port_taken finds its port in use, in the first attempt; breaks raises an error.
+STAND_IN_SERVER=silent never answers; port_taken finds its port in use, in the first attempt;
+breaks raises an error; stranger answers in the first attempt as another program does that has its port.
 """
 
 import json
@@ -10,6 +11,8 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+
+from node.engine_server import NONCE, PROOF, proof
 
 SEEN = ("ROLLOUTBENCH_SHARE", "CUDA_VISIBLE_DEVICES", "RANK", "ROLLOUTBENCH_SERVER_SECRET")
 order = json.loads(Path(sys.argv[1]).read_text())
@@ -29,6 +32,10 @@ class Health(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.send_response(200 if self.path == "/health" else 404)
+        secret = (
+            "guessed" if fault == "stranger" and order["attempt"] == 1 else os.environ["ROLLOUTBENCH_SERVER_SECRET"]
+        )
+        self.send_header(PROOF, proof(secret, self.headers.get(NONCE, "")))
         self.end_headers()
 
     def log_message(self, format, *args):

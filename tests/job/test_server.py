@@ -68,19 +68,19 @@ def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it
     tasks.start()
     tasks.head.wait_for_nodes()
     told, pid = tasks.head.environment(), tasks.seen()["pid"]
-    url = told["ROLLOUTBENCH_SERVER"]
+    url, secret = told["ROLLOUTBENCH_SERVER"], told["ROLLOUTBENCH_SERVER_SECRET"]
     assert told["NO_PROXY"] == f"elsewhere,{tasks.seen()['host']}"
     assert told["ROLLOUTBENCH_MEET"].rpartition(":")[0] == ("127.0.0.1" if nodes == 1 else tasks.seen()["host"])
     assert tasks.head.command(["python", "-m", "trainer"]) == ["python", "-m", "trainer"], "one process, as it is"
     for number in (signal.SIGTERM, signal.SIGUSR2):
         os.kill(pid, number)
-    assert is_healthy(url) and tasks.head.poll() is None
+    assert is_healthy(url, secret) and tasks.head.poll() is None
     os.kill(pid, signal.SIGKILL)
     died = tasks.died()
     name = "rank 0 (gpu1)" if nodes == 1 else "rank 1 (gpu2)"
     assert died.startswith(f"the server on {name} was killed by SIGKILL (see ")
     assert tasks.head.culprit(1) == (died, -signal.SIGKILL), "the trainer lost its connection"
-    assert not is_healthy(url)
+    assert not is_healthy(url, secret)
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -90,6 +90,7 @@ def test_a_server_that_dies_in_a_step_is_named_and_slurms_signal_does_not_end_it
         ("silent", 1.0, r"the server at http://\S+ did not answer within 1 s \(see .*server.log\)", False),
         ("breaks", 30.0, r"ended with exit code 1: ValueError: the model has no head \(see .*server.log\)", False),
         ("port_taken", 30.0, r"the server on rank . \(gpu.\) found its port in use \(http://", True),
+        ("stranger", 30.0, r"another program answers at http://\S+, not this run's server", True),
     ],
 )
 def test_a_server_that_never_answers_says_why_within_its_patience(
@@ -97,7 +98,7 @@ def test_a_server_that_never_answers_says_why_within_its_patience(
 ):
     made.append(tasks := Tasks(tmp_path, nodes, fault, patience_s))
     tasks.start()
-    if tasks.worker is not None and fault != "silent":
+    if tasks.worker is not None and fault not in ("silent", "stranger"):
         while tasks.worker.poll() is None:
             time.sleep(0.05)
     with pytest.raises(NoServerError, match=says) as caught:
@@ -134,11 +135,14 @@ def test_the_trainers_processes_on_every_node_know_where_the_server_is(tmp_path)
         assert (tmp_path / "url").read_text() == head.environment()["ROLLOUTBENCH_SERVER"]
 
 
-def test_a_run_with_a_server_on_its_own_machine(tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "says"), [("port_taken", "found its port in use"), ("stranger", "another program answers at http://")]
+)
+def test_a_run_with_a_server_on_its_own_machine(tmp_path, fault, says):
     """Its port is in use in the first life, and the next one goes on; both halves have GPUs and CPUs of their own."""
     executable(tmp_path / "bin" / "nvidia-smi", "printf 'GPU 0: a\\nGPU 1: b\\nGPU 2: c\\n'")
     head_env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "4,6,7"}
-    one = RunBench(tmp_path, steps=2, env={"STAND_IN_SERVER": "port_taken"}, head_env=head_env)
+    one = RunBench(tmp_path, steps=2, env={"STAND_IN_SERVER": fault}, head_env=head_env)
     try:
         one.spread_beside_a_server(gpus=2)
         one.spec["workload"]["gpus_per_node"] = 3
@@ -155,7 +159,7 @@ def test_a_run_with_a_server_on_its_own_machine(tmp_path):
             one.read("attempts", "1", "exit.json"),
             *(one.read("attempts", "2", f"{who}.json") for who in ("server", "trainer")),
         )
-        assert first["kind"] == "no server" and "found its port in use" in first["detail"]
+        assert first["kind"] == "no server" and says in first["detail"]
         assert (server["CUDA_VISIBLE_DEVICES"], server["ROLLOUTBENCH_SHARE"], server["RANK"]) == ("6,7", "1,2,3", None)
         assert (trainer["CUDA_VISIBLE_DEVICES"], trainer["ROLLOUTBENCH_SHARE"]) == ("4", "0,1,3")
         assert trainer["answered"] and trainer["WORLD_SIZE"] is None

@@ -1,15 +1,17 @@
 """Starts a job's trainer on its nodes (a Ray cluster, or a process per GPU) and the engine's server beside it.
 
 The server has GPUs of its own: the last of the trainer's node, or those of the job's last node. Its module runs in the
-stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready. Slurm's
-signals do not end it: the trainer's last step needs it.
+stack, `python -m MODULE ATTEMPT --host HOST --port PORT`, and answers GET /health with 200 when it is ready, with a
+proof that it knows the attempt's secret. Slurm's signals do not end it: the trainer's last step needs it.
 """
 
 from __future__ import annotations
 
+import hmac
 import http.client
 import os
 import re
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,7 @@ from urllib.parse import urlsplit
 from common.files import tail
 from common.redaction import without_secrets
 from common.retry import exists, retry_io
-from node.engine_server import MEET, SECRET, URL
+from node.engine_server import MEET, NONCE, PROOF, SECRET, URL, proof
 from node.hardware import free_port
 from node.ranks import SHARE, describe_exit
 from trainers import Spread
@@ -140,7 +142,7 @@ class ServerHead(RanksHead):
     def _wait_for_answer(self) -> None:
         patience_s, self._deadline = float(self._server.spec["patience_s"]), float("inf")
         until = time.monotonic() + patience_s
-        while not is_healthy(self._url):
+        while not is_healthy(self._url, self._secret):
             if (problem := self.poll()) is not None:
                 raise RendezvousError(problem)
             if time.monotonic() > until:
@@ -214,17 +216,26 @@ class ServerWorker(WorkerTask):
         self._server.close()
 
 
-def is_healthy(url: str) -> bool:
-    """Whether a server answers GET /health with 200, without any proxy."""
-    at = urlsplit(url)
+def is_healthy(url: str, secret: str) -> bool:
+    """Whether the server with this secret answers GET /health with 200, without any proxy.
+
+    A `NoServerError` if another program does: it may be another user's.
+    """
+    at, nonce = urlsplit(url), secrets.token_hex(16)
     connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=_HEALTH_TIMEOUT_S)
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
+        connection.request("GET", "/health", headers={NONCE: nonce})
+        with connection.getresponse() as answer:
+            status, given = answer.status, answer.headers.get(PROOF, "")
     except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
+    if status != http.client.OK:
+        return False
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), proof(secret, nonce).encode()):
+        raise NoServerError(f"another program answers at {url}, not this run's server", again=True)
+    return True
 
 
 Head = RayHead | RanksHead  # starts and watches a trainer that spreads, on the job's first node

@@ -176,7 +176,7 @@ def served(beside):
     beside.train("server", 1, STOPPED_AT)
     beside.train("server", 2)
     assert beside.head.poll() is None
-    patience.until(lambda: is_healthy(beside.url), os.getpid(), 60)
+    patience.until(lambda: is_healthy(beside.url, beside.secret), os.getpid(), 60)
     return Served(beside.runs["server"], read_lines(beside.folder / "server.jsonl"), beside.log)
 
 
@@ -256,7 +256,7 @@ def test_an_adapter_goes_to_the_server_alone_in_both_lives(stack_python, tmp_pat
 
 def test_nobody_without_the_attempts_secret_uses_the_server(beside, served):
     assert guarded.answered(beside.url, beside.secret) == []
-    assert json.loads(beside.asked("/get_world_size/")) == {"world_size": 1} and is_healthy(beside.url)
+    assert json.loads(beside.asked("/get_world_size/")) == {"world_size": 1} and is_healthy(beside.url, beside.secret)
 
 
 def test_nothing_shows_the_secret(beside, served, ahead):

@@ -65,6 +65,7 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_pyth
     assert {one["seed"] for one in steps} == {0, 1000 * last}
     assert len({tuple(one["first"]) for one in steps}) == len(steps)
     assert "SGLang refuses generate: 401" in end["stranger"]
+    assert end["without"] == [401, 401, 401, 401, 200]
     assert "SGLang's server ended with exit code 1" in end["killed"]
     assert "error: a process of SGLang's server was killed by SIGKILL" in end["killed"]
     assert (second.parent / "server.log").exists()

@@ -57,14 +57,14 @@ def served(stack_python, made_inputs, tmp_path_factory):
             assert job.returncode == 0, said + (folder / "server.log").read_text()
         assert head.poll() is None
         told = head.environment()
-        patience.until(lambda: is_healthy(told["ROLLOUTBENCH_SERVER"]), os.getpid(), 60)
         secret = told.get("ROLLOUTBENCH_SERVER_SECRET", "none")
+        patience.until(lambda: is_healthy(told["ROLLOUTBENCH_SERVER"], secret), os.getpid(), 60)
         seen = {
             "answered": guarded.answered(told["ROLLOUTBENCH_SERVER"], secret),
             "known": guarded.status(told["ROLLOUTBENCH_SERVER"], "GET", "/server_info", {guarded.HEADER: secret})[0],
             "shown": guarded.command_lines_with(secret) + guarded.files_with(folder, secret),
         }
-        assert is_healthy(told["ROLLOUTBENCH_SERVER"])
+        assert is_healthy(told["ROLLOUTBENCH_SERVER"], secret)
     return {"attempt": attempt, "lora": lora, "log": (folder / "server.log").read_text(), **seen}
 
 

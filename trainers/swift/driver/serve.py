@@ -18,9 +18,9 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import read_json_object
-from engines.vllm.guard import SecretGuard
 from node.engine_server import read_server_request, send_secret, server_address, uses_server
 from node.exit_codes import run
+from node.guard import SecretGuard
 from node.hardware import importing
 from node.ranks import describe_exit
 from trainers.swift import hooks
