@@ -13,7 +13,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ALWAYS = re.compile(
     r"\w*(password|passwd|passphrase|passcode|secret|credential|bearer|cookie|jwt|webhook|mnemonic)s?"
     r"|\w*(api|access|secret|private|signing|encryption|account|auth)(key|token)s?|authorization|\w*pwd|dsn|sas|totp"
-    r"|creds?|sessionid"
+    r"|creds?|\w*sess(ion)?id|[as]k"
     r"|(?!(sub|pre|de|tik|multi|non|per|next|pad|eos|bos|unk|sep|cls|mask|image)token)\w+token"
     r"|(?!(mon|tur|hot|hoc|don|joc|whis|lac|sub)key)\w+key|(ssh|ldap|db|pg|ftp|smtp|mail|git|proxy|http|judge|root|admin)pass"
 )
@@ -51,12 +51,16 @@ _KINDS_OF_VALUE = re.compile(
 # Values that open nothing: none at all, a name of what has it, and what hides it already.
 _OPENS_NOTHING = re.compile(r"|none|null|true|false|~|<\w+>|\*+|\[hidden\]|\$\w+|\$\{[\w.:]+\}", re.IGNORECASE)
 
-# Keys of Hugging Face, OpenAI and similar, GitHub, GitLab, AWS, Google, Slack, npm, PyPI, NVIDIA, Groq, Docker and
-# wandb, and JSON web tokens. wandb's older keys are 40 hex digits, like a commit: only what is before them shows it.
+# Keys of Hugging Face, OpenAI and similar, GitHub, GitLab, AWS, Google, Slack, npm, PyPI, NVIDIA, Groq, Docker, wandb,
+# Stripe, Replicate, SendGrid, xAI, LangSmith, Tailscale, DigitalOcean, Vault, Grafana, Perplexity, ModelScope and age,
+# and JSON web tokens. wandb's older keys are 40 hex digits, like a commit: only what is before them shows it.
 _KNOWN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
     r"|glpat-[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|npm_[A-Za-z0-9]{30,}"
     r"|pypi-[\w-]{30,}|nvapi-[\w-]{20,}|gsk_[A-Za-z0-9]{20,}|dckr_pat_[\w-]{20,}|wandb_v\d_\w{20,}"
+    r"|[srp]k_(?:live|test)_[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{20,}|SG\.[\w-]{16,}\.[\w-]{16,}|xai-[A-Za-z0-9]{20,}"
+    r"|lsv2_[a-z]{2}_\w{16,}|tskey-[a-z]+-[\w-]{10,}|do[opr]_v1_\w{20,}|ya29\.[\w-]{20,}|AGE-SECRET-KEY-1\w{20,}"
+    r"|hvs\.[\w-]{20,}|glsa_\w{20,}|pplx-[A-Za-z0-9]{20,}|ms-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{20,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
 )
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.DOTALL)
@@ -64,13 +68,30 @@ _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [
 _USERINFO = re.compile(
     r"(?<=://)(?!git@)[^\s/?#'\"<>]+(?=@(?!sha256:))|(?<![\w/.@])[\w.+-]+:[^\s/@:'\"]+(?=@(?!sha256:)[\w-])"
 )
+# Addresses whose path is the secret: of Slack, Discord, Feishu, Lark, Teams, Zapier and alike, and of Telegram's bots.
+_HOOK = re.compile(
+    r"((?<![\w.-])(?:https?://)?(?:(?:hooks\.[\w.-]{3,99}|[\w-]{1,99}\.webhook\.office\.com)/"
+    r"|api\.telegram\.org/(?:file/)?bot)"
+    r"|(?:://[^\s/\"'<>]{1,99}|\b(?:discord(?:app)?\.com|feishu\.cn|larksuite\.com))(?:/[^\s/?#\"'<>]{1,40}){0,5}"
+    r"/(?:web)?hooks?/(?=[\w/-]{0,200}?\d))(?!\[hidden)[^\s\"'<>\\,;)}\]]+"
+)
 _QUERY = re.compile(r"(?<=[?&;])((?:key|code|sig|signature|x-amz-[a-z-]+)=)[^&\s\"'#]+", re.IGNORECASE)
 _SCHEME = re.compile(r"\b((?i:Bearer|Basic)\s+)(?!\[hidden)(?=\S*(?:\d|[a-z][A-Z]|=|[\w.-]{20}))[^\s\"',;)}\]]{6,}")
 _LOGIN = re.compile(
     r"(\b(?:wandb|swanlab|hf|huggingface-cli)\s+login\s+(?:--?[\w-]+\s+)*)(?!-)[^\s;&|]+"
     r"|((?<![\w-])key[\"']?\s*[=:]\s*[\"']?)[0-9a-f]{20,}"
-    r"|((?<!\S)(?:-u|--user)[= ]\s*[\"']?)(?!\d+:\d+)[^\s\"':/]+:[^\s\"']+"
+    r"|((?:(?<!\S)(?:-u|--user)[= ]\s*|\bcurl\b[^\n;&|]{0,200}?\s-u)[\"']?)(?!\d+:\d+)[^\s\"':/]+:[^\s\"']+"
 )
+# Passwords by a flag that means something else with other programs; ~/.netrc; a program's call. Each begins with a
+# word, for which a text is searched fast.
+_FLAG = re.compile(
+    r"(login(?=\s)[^\n;&|]{0,200}?\s-p[ =]*[\"']?|sshpass\s+-p\s*[\"']?|redis-cli\b[^\n;&|]{0,200}?\s-a\s*[\"']?"
+    r"|mysql[\w-]*\b[^\n;&|]{0,200}?\s-p[\"']?|mariadb[\w-]*\b[^\n;&|]{0,200}?\s-p[\"']?)(?![-\s])[^\s\"';&|]+"
+)
+_NETRC = re.compile(
+    r"((?:login|machine)\s+(?!(?:and|or|with|by|via|using|the|a|your|name)\b)\S+\s+(?:account\s+\S+\s+)?password\s+)\S+"
+)
+_CALL = re.compile(r"(login\(\s*(?:[\"'][^\"'\n]{0,99}[\"']\s*,\s*|key\s*=\s*)?[\"'])[^\"'\n]+")
 # A name and what separates it from its value: `name=`, `"name": `, `--name `.
 _NAMED = re.compile(
     r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)(?:\\?[\"']?\]?[ \t]*(?P<by>=>|[:=])[ \t]*|[ \t]+(?![-=:]))"
@@ -81,6 +102,18 @@ _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}?|\[(?:[^\[\]]|\[[^\[\]]*\])*\]?"
 # A shell joins a word of quoted and plain parts; a quote before a space or a comma ends what is around the name.
 _JOINED = rf"(?:{_QUOTED}|{_PLAIN})(?:{_PLAIN}|(?=[\"'][^\s,;:)}}\]]){_QUOTED})*"
 _VALUE = re.compile(rf"(?:Bearer\s+|Basic\s+)?(?:{_NESTED}|{_JOINED})")
+# Other words for it: `setenv NAME VALUE`, `setdefault('NAME', 'VALUE')`; and `name: NAME, value: VALUE`.
+_SET = re.compile(
+    r"((?:\b(?:(?:set|put|get)env|environ\.get|setdefault|config(?:ure)?[ \t]+set)"
+    r"|(?<![\w-])set(?:[ \t]+--?[a-zA-Z][\w-]*)+)(?:[ \t]+|[ \t]*\([ \t]*)[\"']?(?P<name>[A-Za-z_][\w.-]*)[\"']?"
+    rf"(?:[ \t]*,[ \t]*|[ \t]+))(?P<value>{_NESTED}|{_JOINED})"
+)
+_PAIR = re.compile(
+    r"(\b(?:name|key)\\?[\"']?\s*[:=]\s*\\?[\"']?(?P<name>[A-Za-z_][\w.-]*)\\?[\"']?\s*,?\s*"
+    rf"\\?[\"']?value\\?[\"']?\s*[:=]\s*)(?P<value>{_NESTED}|{_JOINED})"
+)
+# The rest of a password in a connection's words, `Password=a b;Timeout=5`.
+_MORE = re.compile(r"(?![ \t]*[;&|])[^;\n\"'=&|]+(?=;(?:\s*(?:$|[\"'\n])|[A-Z][\w ]*=))")
 # The values of these may have spaces.
 _LONG = re.compile(r"authorization|cookie|passphrase|mnemonic", re.IGNORECASE)
 _LINE = re.compile(rf"{_QUOTED}|[^\"'\n]+")
@@ -171,7 +204,8 @@ def _text(text: str) -> str:
     if len(text) < 4:
         return text
     text = _KNOWN.sub(HIDDEN, _PEM.sub(HIDDEN, text))
-    text = _QUERY.sub(rf"\1{HIDDEN}", _USERINFO.sub(HIDDEN, text))
+    text = _QUERY.sub(rf"\1{HIDDEN}", _USERINFO.sub(HIDDEN, _HOOK.sub(rf"\1{HIDDEN}", text)))
+    text = _PAIR.sub(_given, _SET.sub(_given, text))
     parts, at = list[str](), 0
     for found in _NAMED.finditer(text):
         if found.start() >= at and (value := _value_after(found, text)) is not None:
@@ -179,7 +213,9 @@ def _text(text: str) -> str:
             parts += [text[at:start], shown]
             at = at_next
     text = "".join([*parts, text[at:]])
-    return _LOGIN.sub(rf"\1\2\3{HIDDEN}", _SCHEME.sub(rf"\1{HIDDEN}", text))
+    for one in (_SCHEME, _FLAG, _NETRC, _CALL):
+        text = one.sub(rf"\1{HIDDEN}", text)
+    return _LOGIN.sub(rf"\1\2\3{HIDDEN}", text)
 
 
 def _value_after(found: re.Match[str], text: str) -> tuple[int, int, str] | None:
@@ -188,11 +224,22 @@ def _value_after(found: re.Match[str], text: str) -> tuple[int, int, str] | None
     if (by is None and not name.startswith("-")) or not is_secret_name(name.lstrip("-")):
         return None
     value = (_LINE if _LONG.search(name) and by == ":" else _VALUE).match(text, found.end())
-    if value is None or (by == ":" and found[0][-1].isspace() and _PROSE.match(text, found.end())):
+    is_prose = by == ":" and found[0][-1].isspace() and not re.fullmatch("(?i:(proxy-)?authorization)", name)
+    if value is None or (is_prose and _PROSE.match(text, found.end())) or (shown := _shown(value[0])) is None:
         return None
-    bare = re.sub(r"^[$bru]?\\?[\"']|\\?[\"']$", "", value[0])
-    if _OPENS_NOTHING.fullmatch(bare):
+    more = by == "=" and re.fullmatch("(?i:password|pwd)", name) and _MORE.match(text, value.end())
+    return value.start(), more.end() if more else value.end(), shown
+
+
+def _given(found: re.Match[str]) -> str:
+    shown = _shown(found["value"]) if is_secret_name(found["name"]) else None
+    return found[0] if shown is None else found[1] + shown
+
+
+def _shown(value: str) -> str | None:
+    """What stands for a value, in its quotes; None if it opens nothing."""
+    if _OPENS_NOTHING.fullmatch(re.sub(r"^[$bru]?\\?[\"']|\\?[\"']$", "", value)):
         return None
-    quote = re.match(r"\\?[\"']", value[0])
+    quote = re.match(r"\\?[\"']", value)
     mark = quote[0] if quote else ""
-    return value.start(), value.end(), f"{mark}{HIDDEN}{mark}"
+    return f"{mark}{HIDDEN}{mark}"
