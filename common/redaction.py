@@ -109,7 +109,7 @@ _SET = re.compile(
     rf"(?:[ \t]*,[ \t]*|[ \t]+))(?P<value>{_NESTED}|{_JOINED})"
 )
 _PAIR = re.compile(
-    r"(\b(?:name|key)\\?[\"']?\s*[:=]\s*\\?[\"']?(?P<name>[A-Za-z_][\w.-]*)\\?[\"']?\s*,?\s*"
+    r"(\b(?:name|key)\\?[\"']?\s*[:=]\s*\\?[\"']?(?P<name>[A-Za-z_][\w.-]*)\\?[\"']?\s*(?:,\s*)?"
     rf"\\?[\"']?value\\?[\"']?\s*[:=]\s*)(?P<value>{_NESTED}|{_JOINED})"
 )
 # The rest of a password in a connection's words, `Password=a b;Timeout=5`.

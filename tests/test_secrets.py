@@ -315,6 +315,25 @@ def test_a_long_text_costs_no_time(piece):
     assert time.process_time() - began < 5
 
 
+@pytest.mark.parametrize("filler", [" ", "x", "-a ", ";", "'", "/a"])
+def test_a_long_end_costs_no_time(filler):
+    ends = (
+        "name: token",
+        "login a",
+        "login -p",
+        "login('a'",
+        "sshpass -p",
+        "set -a",
+        "setenv token",
+        "curl",
+        "mysql -p",
+    )
+    began = time.process_time()
+    for end in (*ends, "Password=a b", "https://h/hooks", "api.telegram.org/bot", "machine a login b"):
+        without_secrets(f"{end} {filler * (200_000 // len(filler))}!")
+    assert time.process_time() - began < 10
+
+
 def test_settings_keep_their_kinds():
     settings = {"a": 1, "b": [1.5, None, True], "use_auth_token": True, "api_key": None, "hub_token": "<HUB_TOKEN>"}
     assert without_secrets(settings) == settings == json.loads(json.dumps(settings))
