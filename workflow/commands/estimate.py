@@ -21,7 +21,7 @@ from common.verdicts import count_of
 from workflow.commands.status import readable_step
 from workflow.config.plan import Plan, plan_of
 from workflow.config.planned_run import PlannedRun
-from workflow.head.train_rule import machine_lacks, require_requests
+from workflow.head.train_rule import exposed, machine_lacks, require_requests
 from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
 from workflow.runs.history import steps_of
 from workflow.runs.jobs import SlurmReport
@@ -159,7 +159,9 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
     """All lines of `rolloutbench plan`."""
     site = site_for(profile, plan.config.experiment)
     estimates, report = estimates_of(plan, site, given_step_s)
-    require_requests(site, [one.run.spec for one in estimates if one.action in _STARTS])
+    starting = [one.run.spec for one in estimates if one.action in _STARTS]
+    open_ports = exposed(site, starting)
+    require_requests(site, starting, allowed={what for what, _ in open_ports})
     ahead = outlook(plan)
     certain = plan.first_pairs(ahead.wanted)
     estimates = [
@@ -177,7 +179,11 @@ def plan_lines(plan: Plan, profile: Path | None, given_step_s: float | None) -> 
         *_pair_notes(plan, ahead, estimates),
         *_model_notes(estimates),
         *_site_notes(site, estimates),
-        *([] if site.profile else machine_lacks([one.run.spec for one in estimates if one.action in _STARTS])),
+        *([] if site.profile else machine_lacks(starting)),
+        *(
+            f"{what}; {remedy}; snakemake starts none of {join_first(arms, 3)} until then"
+            for (what, remedy), arms in open_ports.items()
+        ),
         *_pace_notes(estimates),
         *_walltime_notes(estimates, site),
     ]

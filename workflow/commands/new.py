@@ -26,8 +26,9 @@ from node.hub import source_kind
 from node.tiny import SHAPES
 from workflow.config.entry import columns_of, require_readable
 from workflow.config.plan import Plan, load_plan
+from workflow.head.train_rule import ON_ONE_MACHINE, exposed
 from workflow.preflight import preflight
-from workflow.slurm.site import filled_profile, start_command
+from workflow.slurm.site import Site, filled_profile, start_command
 from workflow.stacks import Stack, load_stack, stack_names
 
 # Usual names of the data's columns; the first is the default.
@@ -78,7 +79,7 @@ def new_experiment(args: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"{' '.join(str(error).split())} (nothing was written)") from None
     write_experiment(writes, plan, int(found["steps"]))
-    print_next(file, profile.parent if found["partition"] else None, raw["workload"])
+    print_next(file, profile.parent if found["partition"] else None, plan, raw["workload"])
 
 
 def commented(raw: Mapping[str, Any], command: str) -> str:
@@ -102,7 +103,9 @@ def write_experiment(writes: Mapping[Path, str], plan: Plan, steps: int) -> None
     print(f"{', '.join(plan.config.arms)}: {count_of(len(plan.runs), 'run')} of {count_of(steps, 'step')} each")
 
 
-def print_next(file: Path, profile: Path | None, workload: Mapping[str, Any], first: Sequence[str] = ()) -> None:
+def print_next(
+    file: Path, profile: Path | None, plan: Plan, workload: Mapping[str, Any], first: Sequence[str] = ()
+) -> None:
     """The commands that come next; `first`: what is to be written before."""
     written, gpus = shlex.quote(str(file)), workload["gpus_per_node"]
     site = f"{written} --profile {profile}" if profile else written
@@ -110,6 +113,10 @@ def print_next(file: Path, profile: Path | None, workload: Mapping[str, Any], fi
     where += [f"on a machine with {count_of(gpus, 'GPU')}"] if gpus and not profile else []
     start = f"{start_command(file, profile)}{'    # ' * bool(where)}{'; '.join(where)}"
     again = f"for Slurm: rm {written}, and the same command with --partition NAME, which also writes a profile"
+    word = f"private_nodes: true in {profile}/config.yaml" if profile else ON_ONE_MACHINE
+    if exposed(Site(), [run.spec for run in plan.runs.values()]):
+        nobody = "if no other user runs on a job's nodes and their network is the cluster's own"
+        first = [*first, f"{nobody}: {word} (else nothing starts)"]
     steps = [
         *first,
         f"rolloutbench doctor {site}       # what this machine or site lacks",

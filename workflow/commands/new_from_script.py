@@ -95,7 +95,7 @@ def new_from_script(args: argparse.Namespace) -> None:
         read.left += [Left(0, line, why, "--partition NAME writes one") for line in read.setup]
     write_experiment(writes, plan, int(raw["workload"]["steps"]))
     _print_left(read.left)
-    print_next(file, folder if read.request else None, raw["workload"], first)
+    print_next(file, folder if read.request else None, plan, raw["workload"], first)
 
 
 def _stacks(read: LaunchScript, args: argparse.Namespace) -> dict[str, Stack]:

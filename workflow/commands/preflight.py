@@ -23,7 +23,7 @@ from trainers.registry import trainer_named
 from workflow.commands.estimate import estimates_of, require_pace
 from workflow.config.plan import CONFIG, Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.head.train_rule import machine_lacks, request_errors
+from workflow.head.train_rule import exposed, machine_lacks, request_errors
 from workflow.preflight import PreflightResult, preflight, write_preflight
 from workflow.preflight.cases import LaunchContext, settings_requests
 from workflow.preflight.variables import variables_of
@@ -38,6 +38,7 @@ _HEADINGS: dict[Level, str] = {
     "unequal": "the arms do not train under equal terms",
     "odd": "it runs, but probably not as intended",
 }
+_REFUSED = "snakemake refuses these runs before it builds or submits anything"
 _SLURM_S = 20.0  # for all questions to Slurm together
 
 
@@ -72,7 +73,8 @@ def launch_context(plan: Plan, profile: Path | None, step_s: float | None) -> La
     """Where the runs would go, and how long a step takes: measured in earlier runs, or as given."""
     site = site_for(profile, plan.config.experiment)
     if site.profile is None:
-        lacks = machine_lacks(run.spec for run in plan.runs.values())
+        specs = [run.spec for run in plan.runs.values()]
+        lacks = [*machine_lacks(specs), *(f"{what}; {remedy}" for what, remedy in exposed(site, specs))]
         return LaunchContext(variables=variables_of(None), unasked=tuple(lacks))
     estimates, _ = estimates_of(plan, site, step_s)
     paces = {one.run.spec["arm"]: one.pace.step_s for one in reversed(estimates) if one.pace.step_s is not None}
@@ -84,8 +86,17 @@ def _request_findings(site: Site, specs: Sequence[Mapping[str, Any]]) -> tuple[t
     """What is wrong with the jobs that a profile requests, and what Slurm was not asked."""
     source = f"{site.profile}, set-resources: train:"
     why = "the job would be rejected, or wait forever, after the stacks are built"
+    open_ports = exposed(site, specs)
     found = [
-        Finding("impossible", "slurm-request", tuple(arms), what, why, source, remedy)
+        Finding(
+            "impossible",
+            "slurm-request",
+            tuple(arms),
+            what,
+            _REFUSED if (what, remedy) in open_ports else why,
+            source,
+            remedy,
+        )
         for (what, remedy), arms in request_errors(site, specs).items()
     ]
     if not site.on_slurm or not specs:
