@@ -241,6 +241,27 @@ def test_a_word_without_a_place_is_refused(script, word, told):
         changes_of(script, [word])
 
 
+@pytest.mark.parametrize(
+    "sets",
+    [
+        *("read V <<< x", "read -r A V < f", "printf -v V x", "V[0]=x", "V+=x", "mapfile -t V < f", "unset V"),
+        *(
+            "readarray V < f",
+            "getopts ab: V",
+            "while read -r V; do :; done < f",
+            "f() { read V; }\nf",
+            "bash -c 'read V'",
+        ),
+        *("for V in x; do", "select V in x y; do"),
+    ],
+)
+def test_a_variable_that_the_script_sets_itself_is_refused_not_set_around_it(sets):
+    script = f"true\n{sets}\npython3 -m verl.trainer.main_ppo a.b.name=$V z=1\n" + "done\n" * sets.endswith("do")
+    with pytest.raises(UserError, match=r"line [23] sets V, and a copy cannot have another value there"):
+        changes_of(script, ["V=p"])
+    assert changes_of(script, ["W=p"]).environment == {"W": "p"}
+
+
 def test_the_scripts_own_path_is_that_of_the_original(tmp_path):
     script = 'cd "$(dirname "$0")"; echo ${0##*/} "${BASH_SOURCE[0]}" $BASH_SOURCE; awk \'{print $0}\' <<< x\n'
     (tmp_path / "copy").mkdir()

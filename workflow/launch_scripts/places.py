@@ -81,6 +81,38 @@ def places_of(
     return [], []
 
 
+def require_settable(script: Script, root: Node, name: str) -> None:
+    """`UserError` if a script sets a variable of this name where no word has its value."""
+    lines = [one.line for one in script.commands if name in _targets([word.text for word in one.words])]
+    nodes = [root]
+    for node in nodes:
+        nodes += node.named_children
+        target = None
+        if node.type == "for_statement":  # also `select`
+            target = node.child_by_field_name("variable")
+        elif node.type == "variable_assignment":  # `NAME+=` or `NAME[0]=`, as `NAME=` is found as a word
+            target = node.child_by_field_name("name")
+        if target is not None and text_of(target).partition("[")[0] == name:
+            lines.append(node.start_point[0] + 1)
+    if lines:
+        raise UserError(
+            f"line {min(lines)} sets {name}, and a copy cannot have another value there; write {name}=VALUE instead, "
+            "on a line of its own"
+        )
+
+
+def _targets(words: Sequence[str]) -> Sequence[str]:
+    """The words of a command among which are the names of the variables that it sets."""
+    match words:
+        case ["read" | "mapfile" | "readarray" | "getopts" | "unset", *rest]:
+            return rest
+        case ["printf", "-v", name, *_]:
+            return [name.partition("[")[0]]
+        case ["builtin" | "command", *rest]:
+            return _targets(rest)
+    return ()
+
+
 def _places(script: Script, root: Node, form: str, command: ShellCommand | None) -> Iterator[Occurrence]:
     source = script.text.encode()
     blank = r"|(?:[ \t]|\\\n)+" if form.startswith("-") else ""

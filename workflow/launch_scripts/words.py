@@ -21,7 +21,7 @@ from tree_sitter import Node
 from common.errors import UserError
 from trainers.command.driver import SCRIPT_PATH, VARIABLE
 from workflow.launch_scripts.expansion import parsed
-from workflow.launch_scripts.places import Occurrence, places_of
+from workflow.launch_scripts.places import Occurrence, places_of, require_settable
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 
@@ -80,6 +80,7 @@ def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -
             if not value.startswith(OWN_VALUE):
                 found.sentences += [*_also_used(text, name, places), *_further_values(name, command)]
         else:
+            require_settable(script, root, name)
             _append(found, script, command, name, value)
     # A replaced word may hold the script's path.
     own = _own_path(root)
