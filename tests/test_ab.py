@@ -164,6 +164,23 @@ def test_the_remedy_for_a_shared_folder_works_as_it_is_printed(ab, tmp_path):
     ]
 
 
+def test_of_an_edited_file_no_other_arms_are_shown_or_started(ab):
+    assert ab("--vary", "a=1,2", "--save", "mm.yaml")[0] == 0
+    file = Path("mm.yaml")
+    file.write_text(file.read_text().replace("- 1\n", "- 1\n- 2\n"))
+    assert ab("--vary", "a=1,2", "--save", "mm.yaml")[0] == 0
+    for start in ((), ("--start",)):
+        code, said = ab("--vary", "a=5,6", "--save", "mm.yaml", *start)
+        assert code == 1 and "other arms or values than this command asks for (1, 2)" in said, said
+        assert "start those by `snakemake" in said and "main_ppo" not in said, said
+
+
+def test_a_folder_of_the_files_name_is_refused(ab):
+    Path("mm.yaml").mkdir()
+    code, said = ab("--vary", "a=1,2", "--save", "mm.yaml")
+    assert code == 1 and "mm.yaml is not a file; give another one with --save" in said, said
+
+
 def test_of_a_value_variables_are_expanded_where_the_script_runs_and_nothing_else(ab, tmp_path):
     given = '/s/$USER/${LATER}/`id`/$(id)/${trainer.name}/"$5"; id/{run}'
     code, said = ab("--vary", "e=vllm,sglang", "--set", f"out={given}", script="python3 train.py e=vllm out=x\n")

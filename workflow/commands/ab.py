@@ -28,9 +28,8 @@ from trainers.command.driver import edited, environment_of
 from trainers.launching import Left
 from trainers.section import NAME_PATTERN, given_names
 from workflow.commands.new import given_flags, name_of
-from workflow.commands.rewriting import line_changes, write_unless_edited
+from workflow.commands.rewriting import kept_plan, line_changes, write_unless_edited
 from workflow.config.plan import load_plan
-from workflow.config.reading import read_yaml
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 from workflow.launch_scripts.words import OWN_VALUE, Changes, changes_of, read_text
@@ -87,7 +86,7 @@ def ab(args: argparse.Namespace) -> None:
     if on_slurm:
         writes[profile / "config.yaml"] = filled_profile(_train_keys(args, request, shared))
     if file in write_unless_edited(writes, MARK, use):
-        plan = load_plan(read_yaml(file))
+        plan = kept_plan(file, raw, use)
     print_lines([*_changes_of(arms), *_lines_of_copies(arms, text)])
     doubts = [*dict.fromkeys(doubt for arm in arms.values() for doubt in arm.changes.doubts)]
     doubts += [*_doubts(args, script, text, [word for arm in arms.values() for word in arm.words])]

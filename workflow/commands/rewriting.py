@@ -8,9 +8,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 from common.files import write_text_at
+from workflow.config.plan import Plan, load_plan
+from workflow.config.reading import read_yaml
 
 _SHOWN = 5
 
@@ -33,6 +36,8 @@ def write_unless_edited(writes: Mapping[Path, str], mark: str, about: str) -> li
     for file, text in writes.items():
         if not file.exists():
             continue
+        if not file.is_file():
+            raise UserError(f"{file} is not a file; give another one with --save FILE.yaml")
         first, _, rest = file.read_text(encoding="utf-8", errors="replace").partition("\n")
         if (found := marked.fullmatch(first)) is None:
             raise UserError(f"{file} exists and was not written by this command; give --save FILE.yaml")
@@ -45,6 +50,23 @@ def write_unless_edited(writes: Mapping[Path, str], mark: str, about: str) -> li
             write_text_at(file, f"{mark} ({_hash(text)}); {about}\n{text}", "give another file with --save")
             print(f"wrote {file}")
     return kept
+
+
+def kept_plan(file: Path, raw: Mapping[str, Any], use: str) -> Plan:
+    """The plan of an edited configuration; `UserError` if its arms are others than the command asks for."""
+    keys = ("script", "arguments", "words", "python", "image")
+    kept = read_yaml(file)
+    plan = load_plan(kept)
+    own, asked = (
+        {name: [(arm.get("options") or {}).get(key) for key in keys] for name, arm in one["arms"].items()}
+        for one in (kept, raw)
+    )
+    if own != asked:
+        raise UserError(
+            f"{file} as edited has other arms or values than this command asks for ({', '.join(own)}), so nothing was "
+            f"started; start those by `{use}`, or give another file with --save"
+        )
+    return plan
 
 
 def _instead(file: Path, text: str) -> str:
