@@ -58,6 +58,8 @@ def test_memory_is_read_with_its_unit(text, megabytes):
     [
         ("--mem=4G", "4096M"),
         ("--mem=1900G", "1945600M"),
+        ("--mem=64GB", "65536M"),
+        ("--mem=64Gb", "65536M"),
         ("--mem 2T", "2097152M"),
         ("--mem=5000", "5000M"),
         ("--mem=5000M", "5000M"),

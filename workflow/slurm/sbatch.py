@@ -174,7 +174,8 @@ def _minutes(value: str) -> str:
 
 
 def _megabytes(value: str) -> str:
-    """sbatch's K, M, G and T are powers of 1024; a number alone is in M, as in mem_mb."""
+    """sbatch's K, M, G and T, also with a B, are powers of 1024; a number alone is in M, as in mem_mb."""
+    value = re.sub(r"(?<=[KMGT])B$", "", value, flags=re.IGNORECASE)
     return str(megabytes_of(f"{value}iB" if value[-1:].upper() in "KMGT" else value))
 
 
