@@ -129,6 +129,17 @@ def test_a_flag_with_several_values_or_none_is_refused(value):
         changes_of(script, ["--e=new"])
 
 
+@pytest.mark.parametrize("name", ["a.b.name", "--a"])
+def test_a_value_behind_an_equals_sign_that_is_several_words_is_refused(name):
+    for script in (f"python3 train.py {name}=$V z=1\n", f"ARGS=({name}=$V z=1)\npython3 train.py ${{ARGS[@]}}\n"):
+        with pytest.raises(UserError, match=rf"\$V behind {name} is 2 words"):
+            changes_of(f'V="x +q=2"\n{script}', [f"{name}=p"])
+        assert changes_of(script, [f"{name}=p"]).doubts, "V is of the environment"
+        assert not changes_of(f"V=x\n{script}", [f"{name}=p"]).doubts
+    assert "$(echo x y) is taken" in changes_of(f"python3 train.py {name}=$(echo x y)\n", [f"{name}=p"]).doubts[0]
+    assert not changes_of(f'V="x y"\npython3 train.py {name}="$V"\n', [f"{name}=p"]).doubts
+
+
 def test_a_value_that_is_not_known_is_replaced_with_a_doubt():
     for value in ("$UNKNOWN", "$(get)", "*.txt"):
         changes = changes_of(f"python train.py --e {value} -b\n", ["--e=new"])
@@ -232,6 +243,8 @@ def test_an_argument_of_the_script_selects_the_training():
     ("script", "word", "told"),
     [
         ("echo nothing\n", "a.name=x", "no command in it looks like the training"),
+        ('srun() { bash -c "$*"; }\nsrun python3 train.py z=1\n', "a.b=p", "cannot be added to the quoted command"),
+        ('CMD="python3 train.py z=1"\nsrun bash -l -c $CMD\n', "a.b=p", "cannot be added to the quoted command"),
         ("ARGS='a.name=vllm b=1'\npython train.py $ARGS\n", "a.name=two words", "line 1: a.name is part of a longer"),
         ("ARGS='a.name=vllm'\npython train.py $ARGS\n", "a.name=two words", "cannot be quoted"),
     ],

@@ -138,6 +138,8 @@ def _places(script: Script, root: Node, form: str, command: ShellCommand | None)
         place = Occurrence(start, flag_end, line, "", name, separator, in_text)
         if separator == " ":
             place = _with_value(script, root, place, end)
+        elif _expands(word):
+            place = _of_one_word(script, place, source[end:flag_end].decode())
         yield place._replace(text=source[start : place.end].decode())
 
 
@@ -204,14 +206,35 @@ def _with_value(script: Script, root: Node, place: Occurrence, at: int) -> Occur
         return place._replace(end=end)
     behind = re.sub(rb"^(?:[ \t]|\\\n)+", b"", source[end:])
     is_last = not behind or behind[:1] in b"\n;&|<>)#" or _NO_VALUE.match(behind)
-    groups = [one.words for one in script.commands] + [*script.arrays]
-    groups = [words for words in groups if any(word.start == place.start for word in words)]
+    groups = _groups(script, place.start)
     found = {_is_value(place, raw, [one for one in words if one.start == start], bool(is_last)) for words in groups}
     if len(found) > 1:
         raise _several(place, raw, "is its value in one place and not in another")
     is_value, doubt = next(iter(found)) if found else _is_value(place, raw, None, bool(is_last))
     doubt = "" if node.type == "concatenation" and node.children[0].type not in _EXPANSIONS else doubt
     return place._replace(end=end, doubt=doubt) if is_value else alone
+
+
+def _of_one_word(script: Script, place: Occurrence, raw: str) -> Occurrence:
+    """`key=$VALUE`, with a doubt if it may be several words; a `UserError` if it is."""
+    for words in _groups(script, place.start):
+        own = [one for one in words if one.start == place.start]
+        if len(own) > 1:
+            raise _several(place, raw, f"is {len(own)} words")
+        if own[0].unknown:
+            return place._replace(doubt=_taken_for_one(place, raw))
+    return place
+
+
+def _groups(script: Script, start: int) -> list[Sequence[Word]]:
+    """The words of each command and array that has one from this place."""
+    groups = [one.words for one in script.commands] + [*script.arrays]
+    return [words for words in groups if any(word.start == start for word in words)]
+
+
+def _expands(node: Node) -> bool:
+    """Whether a word has an expansion outside quotes, which bash may split."""
+    return node.type in _EXPANSIONS or (node.type == "concatenation" and any(map(_expands, node.children)))
 
 
 def _may_split(node: Node) -> bool:

@@ -31,6 +31,7 @@ OWN_VALUE = "{value}"
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # A value that is one variable as a whole.
 _OF_VARIABLE = re.compile(r"""(?s).*?[=\s]"?\$\{?([A-Za-z_]\w*)(:?-[^}]*)?\}?"?""")
+_RUNS_TEXT = re.compile(r"(^|[\s/])(ba|da|z)?sh( -\S+)* -\w*c( |$)")
 _PLAIN = re.compile(r"[\w.,:/@%+=\[\]{}-]*")
 
 
@@ -219,7 +220,9 @@ def _append(found: Changes, script: Script, command: ShellCommand | None, name: 
         found.sentences.append(f'{name} is not in the script: it is given as an argument, which {where} gets by "$@"')
         return
     in_text = "inner script" in command.context
-    if command.end < 0 or (in_text and not _PLAIN.fullmatch(form)):
+    # Behind `bash -c "$*"` it would be the shell's `$0`.
+    is_lost = not in_text and _RUNS_TEXT.search(" ".join(words))
+    if is_lost or command.end < 0 or (in_text and not _PLAIN.fullmatch(form)):
         raise UserError(
             f"{name} is not in the script, and cannot be added to the quoted command of {where}; write it there"
         )
