@@ -3,9 +3,12 @@
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
+
+from workflow.runs.locks import try_lock
 
 from ..job.run_bench import RunBench
 from ..programs import executable
@@ -105,6 +108,29 @@ def test_those_that_wait_go_in_the_order_of_the_plan(bench, tmp_path):
         assert head.returncode == 0
     begun = sorted(waiting, key=lambda one: one.read("attempts", "1", "attempt.json")["started"])
     assert [one.run_id for one in begun] == ["run-1", "run-2", "run-3"]
+
+
+def test_on_an_idle_machine_a_later_run_lets_an_earlier_one_of_its_start_come_first(bench, tmp_path):
+    """The earlier one comes a moment after it; a busy machine may miss that moment, so there are three."""
+    for again in range(3):
+        one = bench(f"{again}", run_id="run-1", turn=1)
+        one.run.parents[1].mkdir(parents=True)
+        (one.run.parents[1] / ".head.lock").touch()
+        head = one.start()
+        while not (found := [*(tmp_path / "locks").glob("waiting-*-000001-*")]) and head.poll() is None:
+            time.sleep(0.01)
+        earlier = tmp_path / "locks" / (found[0].name if found else "none").replace("-000001-", "-000000-")
+        time.sleep(0.3)  # it has looked for others by now
+        with try_lock(earlier, note="process 1 trains run-0\nthis machine"):
+            one.wait(lambda one=one, head=head: head.poll() is not None or "waits for" in one.said(head))
+            has_waited = head.poll() is None and "waits for this machine: process 1 trains run-0" in one.said(head)
+            assert not (has_waited and list(one.run.glob("attempts/*")))
+        one.ended(head)
+        assert head.returncode == 0
+        earlier.unlink()
+        if has_waited:
+            return
+    raise AssertionError("it never waited")
 
 
 def test_a_folder_that_others_may_enter_is_refused(bench, tmp_path):

@@ -24,6 +24,8 @@ FOLDER_VARIABLE = "ROLLOUTBENCH_LOCKS_DIR"
 """Another folder of locks, for trainings that may share this machine, such as tests."""
 MACHINE = "this machine"
 _POLL_S = 0.5
+_EARLIER_S = 1.0
+"""So long a run lets an earlier one of the same start come first, whose job starts at the same moment."""
 _UUID = re.compile(r"\(UUID: ([^)]+)\)")
 _NO_GPU = ("", "-1", "NoDevFiles")
 
@@ -44,7 +46,8 @@ def _stop_or_locks(
     request: Mapping[str, Any], job: JobPaths, run: RunPaths, stops: StopRequests, locks: ExitStack
 ) -> dict[str, Any] | None:
     try:
-        wish = _Wish(locks_folder(os.environ), lock_names(request, os.environ), _ticket(request, run), run.folder)
+        names, not_before = lock_names(request, os.environ), time.monotonic() + _EARLIER_S * (request["turn"] > 0)
+        wish = _Wish(locks_folder(os.environ), names, _ticket(request, run), run.folder, not_before)
         return _wait(wish, job.waits, stops.wanted, locks)
     except (OSError, UserError) as error:
         return {"kind": "not started", "detail": str(error)}
@@ -100,6 +103,8 @@ class _Wish:
     names: Sequence[str]
     ticket: str
     run: Path
+    not_before: float
+    """By time.monotonic()."""
 
     def __str__(self) -> str:
         return f"process {os.getpid()} trains {self.run}"
@@ -109,7 +114,9 @@ class _Wish:
         return self.folder / f"waiting-{self.ticket}"
 
     def taken(self, locks: ExitStack) -> str | None:
-        """Take all of its locks, or none and return who has one."""
+        """Take all of its locks, or none and return who has one, as far as it is known."""
+        if time.monotonic() < self.not_before:
+            return f"{self.names[0]}: "
         with ExitStack() as held:
             for name in self.names:
                 file = self.folder / f"{name}.lock"
