@@ -222,6 +222,10 @@ def test_a_word_that_occurs_twice_says_where():
     assert sentence == "A occurs 2 times: all are replaced in line 1"
 
 
+def test_the_program_behind_a_launchers_flag_is_no_value_of_it():
+    assert changes_of("torchrun --nproc 2 train.py --b 1\n", ["nproc=4"]).sentences == ["nproc is replaced in line 1"]
+
+
 def test_a_variable_that_gave_the_value_is_named():
     script = "E=vllm\npython train.py a.name=$E x=out_${E}\necho $E\n"
     _, sentences = copy_of(script, ["a.name=sglang"])

@@ -120,7 +120,7 @@ def _further_values(name: str, command: ShellCommand | None) -> Iterator[str]:
     texts = [word.text for word in command.words] if command is not None else []
     for place, text in enumerate(texts):
         if text.startswith("-") and text.lstrip("-").replace("-", "_") == name.lstrip("-").replace("-", "_"):
-            values = [*takewhile(lambda one: not re.match(r"-\D", one), texts[place + 1 :])]
+            values = [*takewhile(lambda one: not re.match(r"-\D|\S+\.py$", one), texts[place + 1 :])]
             if len(values) > 1:
                 yield f"{name} has {len(values)} values, and only {values[0]} is replaced: {' '.join(values[1:])} stays"
 
