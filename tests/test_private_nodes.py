@@ -88,6 +88,7 @@ def test_the_first_hour_with_gpus_says_it_and_still_lists_the_runs(tmp_path):
     assert code == 0 and "vllm-s0 verl" in told and REMEDY in told and "4 runs of experiment x" in told, told
     code, told = told_by(tmp_path, "preflight", "x.yaml")
     assert "impossible: nothing" in told and REMEDY in told[told.index("not checked:") :], told
+    assert "warning ports: trainer verl" in told_by(tmp_path, "doctor", "x.yaml")[1]
 
 
 def test_with_a_profile_of_slurm_each_command_says_the_same_of_it(tmp_path):

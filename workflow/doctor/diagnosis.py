@@ -8,21 +8,23 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 from common.messages import colour_wanted
 from common.shown import own_stream, shown
 from workflow.config.plan import CONFIG, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
-from workflow.doctor import CheckResult, DoctorCheck, Outcome, warning
+from workflow.doctor import CheckResult, DoctorCheck, Outcome, failed_if, warning
 from workflow.doctor.machine_checks import file_checks, machine_checks
 from workflow.doctor.slurm_checks import SlurmSite, slurm_checks
 from workflow.doctor.stack_checks import stack_checks
-from workflow.slurm.site import site_for
+from workflow.head.train_rule import exposed
+from workflow.slurm.site import Site, site_for
 from workflow.stacks import found_names, load_stack, stack_names
 
 PATIENCE_S = 40.0  # limit for all checks together: they run in parallel
@@ -65,11 +67,19 @@ def checks_of(config: Path | None, profile: Path | None, across_nodes: bool = Fa
     site = SlurmSite(request if request.on_slurm else None, runs)
     checks = [
         *machine_checks(stacks, config is not None, site),
+        *_open_ports(request, runs),
         *stack_checks(stacks, required=config is not None, on_cluster=site.is_here),
         *slurm_checks(site),
         *file_checks(Path("results"), site, across_nodes),
     ]
     return checks, request.label
+
+
+def _open_ports(site: Site, runs: Sequence[Mapping[str, Any]]) -> list[DoctorCheck]:
+    """Why no run may start on this machine by its profile, or without one; of Slurm's the check `request` says it."""
+    found = {} if site.on_slurm else exposed(site, runs)
+    required = site.profile is not None
+    return [DoctorCheck("machine", "ports", partial(failed_if, required, what, remedy)) for what, remedy in found]
 
 
 def run_checks(checks: Sequence[DoctorCheck], patience_s: float = PATIENCE_S) -> Iterator[CheckResult]:
