@@ -15,6 +15,11 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
 def overrides_by_key(trainer_args: Any) -> dict[str, str]:
     """Hydra's `key=value` overrides in a trainer's arguments, by key; the last one wins.
 

@@ -6,6 +6,7 @@ import select
 import struct
 import subprocess
 import sys
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,7 @@ def csv(*cells, names="step,step_s,x"):
 
 
 LARGE = "1" + "0" * 400
+WORDS = ["".join(letters) for letters in islice(product("abcdefgh", repeat=4), 4_000)]
 TABLES = {
     "seconds of 400 digits.jsonl": json_lines(rows()) + f'{{"step":7,"step_s":{LARGE}}}\n',
     "a step of 400 digits.jsonl": json_lines(rows()) + f'{{"step":{LARGE},"step_s":1}}\n',
@@ -124,6 +126,11 @@ TABLES = {
     "2,000 phases in each other.csv": "step,phase,seconds,parent\n"
     + "".join(f"1,p{i},1,{f'p{i - 1}' if i else ''}\n" for i in range(2_000)),
     "seconds of 308 digits.jsonl": json_lines(rows(step_s=1e308)),
+    "a few seconds of 308 digits.jsonl": json_lines(rows(60) + rows(2, step=61, step_s=1e308, gen_s=1e308)),
+    "a column more in each row.jsonl": json_lines({"step": s, "step_s": 1, f"c{s}": 1} for s in range(15_000)),
+    "4,000 times.csv": csv(*["1"] * 4_000, names="step,step_s," + ",".join(f"t{i}_s" for i in range(4_000))),
+    "4,000 least times.csv": csv(*["1"] * 4_000, names="step,step_s," + ",".join(f"{w}_min" for w in WORDS)),
+    "4,000 short times.csv": csv(*["1e-9"] * 4_000, names="step,step_s," + ",".join(f"{w}_time" for w in WORDS)),
     "the least seconds.jsonl": json_lines(rows(step_s=5e-324)),
     "zeros.jsonl": b"\0" * 1000,
     "nothing.csv": "",
@@ -133,6 +140,31 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_tables(commands, name):
     commands.compare(name, TABLES[name])
+
+
+SERVED = {"duration": 9.5, "completed": 8, "request_throughput": 0.84, "total_output_tokens": 99}
+OF_REQUESTS = {"ttfts": [1, 2], "itls": [[1], [2]], "output_lens": [3, 4], "input_lens": [5, 6]}
+BENCHMARKS = {
+    "nothing answered": dict.fromkeys(SERVED, 0),
+    "nothing answered offline": {
+        "elapsed_time": 0,
+        "num_requests": 0,
+        "requests_per_second": 0,
+        "tokens_per_second": 0,
+    },
+    "no latency": {"avg_latency": 0, "latencies": [], "percentiles": {}},
+    "no time at all": SERVED | {"duration": 5e-324, "request_throughput": 0},
+    "a duration of 400 digits": SERVED | {"duration": int(LARGE)},
+    "latencies of 308 digits": SERVED | OF_REQUESTS | {"ttfts": [1e308, 1e308], "itls": [[1e308], [2]]},
+    "latencies that are texts": SERVED | OF_REQUESTS | {"itls": [["x"], [[1]]]},
+    "a number for a list": SERVED | OF_REQUESTS | {"output_lens": 3, "errors": 1},
+    "requests that are numbers": SERVED | {"requests": {"successful": [1]}},
+}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmarks(commands, name):
+    commands.compare(f"{name}.json", json.dumps(BENCHMARKS[name]))
 
 
 def record(content):
@@ -181,6 +213,10 @@ EVENTS = {
     "the end of time": events(wall_time=float("inf")),
     "a long record": events() + longer(20 << 30),
     "the longest record": events() + longer(2**60),
+    "a tag more in each record": b"".join(
+        record(Event(step=s, wall_time=s, summary={"value": [{"tag": f"t{s}", "simple_value": 1}]}).SerializeToString())
+        for s in range(1, 13_000)
+    ),
     "deep arguments": events(arguments(b'{"a":' * 500 + b"1" + b"}" * 500)),
 }
 
@@ -261,9 +297,7 @@ VALID |= {
     "rows.csv": csv("1").encode(),
     "rows.parquet": parquet(steps_and(gen_s=[1.0] * 6)),
     "x/events.out.tfevents.1": events(),
-    "bench.json": json.dumps(
-        {"duration": 9.5, "completed": 8, "request_throughput": 0.84, "total_output_tokens": 99}
-    ).encode(),
+    "bench.json": json.dumps(SERVED).encode(),
 }
 PIECES = [b"9" * 400, b"1e400", b"NaN", b"-", b'"', b"{'", b"[[", b"\x1b[2J", b"\0", b"\xff\xfe", b"\\ud800"]
 PIECES += [b",", b"\t", b"\r", b"\n", b" " * 3000, b"(" * 500]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources.long_table import has_tree, is_long, read_long, runs_in_column
-from analysis.sources.table_rows import HEAD_LINES, SELECTING, Row, TableColumns, columns_of, rows_of
+from analysis.sources.table_columns import SELECTING, Row, TableColumns, columns_of
+from analysis.sources.table_rows import HEAD_LINES, rows_of
 from analysis.sources.table_texts import counter_rank, is_counter, is_time, whole_rank, words_of
 from analysis.sources.table_times import (
     FLAG,
@@ -133,7 +134,7 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
     places, in_few = table.places, _in_few_rows(table)
     columns = {name: some for name, some in table.values.items() if name not in in_few}
     steps = [int(value) for value in columns[counter]] if counter else list(range(1, len(places) + 1))
-    seconds = {name: in_seconds(name, some, table) for name, some in columns.items() if name != counter}
+    seconds = in_seconds({name: some for name, some in columns.items() if name != counter}, table)
     take_rates(seconds, table, step_seconds)
     times = times_of(path, seconds, table, steps, step_seconds, clock)
     root, parts = times.root, times.parts
@@ -153,17 +154,19 @@ def _of_columns(table: TableColumns, path: Path, step_seconds: str | None, count
     if root not in times.spans:
         timed[root] = [value if value > 0 else math.nan for value in timed[root]]
         last = _sum_below(timed[root], table, path)
+    clocked = columns[clock] if clock else None
+    columns = {name: some for name, some in columns.items() if name not in timed and name != counter}
     records = []
     for at, ((file, line), step, window) in enumerate(zip(places, steps, windows, strict=True)):
         # The first time on a clock is not the length of a step.
         if step < 1 or at == last or (root in times.spans and at == 0):
             continue
-        scalars = {name: values[at] for name, values in columns.items() if name not in (*timed, counter)}
+        scalars = {name: values[at] for name, values in columns.items()}
         scalars |= {TIMERS + name: values[at] for name, values in timed.items()}
         scalars = {name: value for name, value in scalars.items() if not math.isnan(value)}
         if window > 1:
             scalars[STEPS_LOGGED] = float(window)
-        records.append(StepRecord(step, {}, scalars, {}, None, file, line, time=columns[clock][at] if clock else None))
+        records.append(StepRecord(step, {}, scalars, {}, None, file, line, time=clocked[at] if clocked else None))
     if root in times.spans and not records:
         raise UserError(
             f"{path} has no step seconds but the time at which rows were written ({root}), and 1 row: a step's seconds "
@@ -272,7 +275,7 @@ def _sum_below(seconds: Sequence[float], table: TableColumns, path: Path) -> int
     """The last row, if its seconds are the sum of those above, which is said."""
     known = [(at, value) for at, value in enumerate(seconds) if math.isfinite(value)]
     *above, (last, total) = known or [(0, 0.0)]
-    summed = math.fsum(value for _, value in above)
+    summed = sum(value for _, value in above)
     if len(above) < 3 or not math.isclose(total, summed, rel_tol=TOLERANCE_SHARE):
         return None
     text = f"{path}: line {table.places[last][1]} is the sum of those above; it is no step and was skipped"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.table_rows import SELECTING, Row, name_taken, names_phases
+from analysis.sources.table_columns import SELECTING, Row, name_taken
+from analysis.sources.table_rows import names_phases
 from analysis.sources.table_texts import number_of
 from common.errors import UserError
 from common.messages import join_first

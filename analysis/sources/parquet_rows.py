@@ -8,9 +8,9 @@ from typing import Any
 
 from common.errors import UserError
 
-MOST_COLUMNS = 5_000
-"""The columns of any table."""
-_MOST_VALUES, _MOST_BYTES, _ROWS_AT_ONCE = 20_000_000, 1 << 30, 10_000
+MOST_COLUMNS, MOST_VALUES = 5_000, 20_000_000
+"""Of any table."""
+_MOST_BYTES, _ROWS_AT_ONCE = 1 << 30, 10_000
 
 
 def parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -24,10 +24,10 @@ def parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             groups = [about.row_group(at) for at in range(about.num_row_groups)] if fits else []
             values = sum(one.column(at).num_values for one in groups for at in range(one.num_columns))
             size = sum(one.total_byte_size for one in groups)
-            if not (fits and values <= _MOST_VALUES and size <= _MOST_BYTES):
+            if not (fits and values <= MOST_VALUES and size <= _MOST_BYTES):
                 raise UserError(
                     f"{path} holds {about.num_rows:,} rows of {about.num_columns:,} columns, {size:,} bytes; at "
-                    f"most {MOST_COLUMNS:,} columns, {_MOST_VALUES:,} values and {_MOST_BYTES:,} bytes are read. Give "
+                    f"most {MOST_COLUMNS:,} columns, {MOST_VALUES:,} values and {_MOST_BYTES:,} bytes are read. Give "
                     "only the columns that the comparison needs"
                 )
             for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):

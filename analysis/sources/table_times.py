@@ -7,13 +7,16 @@ neither is taken.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
-from analysis.sources.table_rows import TableColumns
+from analysis.sources.table_columns import TableColumns
 from analysis.sources.table_texts import (
     UNITS,
     is_averaged,
@@ -47,14 +50,16 @@ LONGEST_S, LATEST_S = 100 * 86400.0, 1e11
 Columns = Mapping[str, Sequence[float]]
 
 
-def in_seconds(name: str, values: Sequence[float], table: TableColumns) -> Sequence[float]:
-    """A column's times in seconds; other columns as they are."""
-    if name in table.seconds or not is_time(name):
-        return values
-    scale = UNITS[_unit_of(name, table)]
-    while scale * median(filter(math.isfinite, values)) > LATEST_S:
-        scale /= 1000.0
-    return values if scale == 1.0 else [scale * value for value in values]
+def in_seconds(columns: Columns, table: TableColumns) -> dict[str, Sequence[float]]:
+    """The columns with their times in seconds; others as they are."""
+    found = dict(columns)
+    for name, unit in _units_of([name for name in columns if name not in table.seconds and is_time(name)], table):
+        scale = UNITS[unit]
+        while scale * median(filter(math.isfinite, columns[name])) > LATEST_S:
+            scale /= 1000.0
+        if scale != 1.0:
+            found[name] = [scale * value for value in columns[name]]
+    return found
 
 
 def take_rates(columns: dict[str, Sequence[float]], table: TableColumns, given: str | None) -> None:
@@ -66,11 +71,12 @@ def take_rates(columns: dict[str, Sequence[float]], table: TableColumns, given: 
             columns[name] = [unit_s / rate if rate > 0 else math.nan for rate in columns[name]]
 
 
-def _unit_of(name: str, table: TableColumns) -> str:
-    """A column's unit, by its name; `step_time_min` beside `step_time_max` is a minimum in seconds."""
-    unit = "s" if name in table.seconds else unit_of(name) or "s"
-    beside = unit == "min" and sum(stem_of(other) == stem_of(name) for other in table.values) > 1
-    return "s" if beside else unit
+def _units_of(names: Sequence[str], table: TableColumns) -> Iterator[tuple[str, str]]:
+    """Each column's unit, by its name; `step_time_min` beside `step_time_max` is a minimum in seconds."""
+    stems = Counter(map(stem_of, table.values))
+    for name in names:
+        unit = "s" if name in table.seconds else unit_of(name) or "s"
+        yield name, "s" if unit == "min" and stems[stem_of(name)] > 1 else unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,50 +110,84 @@ def times_of(
     spans = {name: _differences(columns[name], steps) for name in (*clocks, clock) if name}
     if given is None and len(durations) < 2 and spans and not any(map(whole_rank, durations)):
         # Of several the longest: the time in one phase may be a clock, too, and the time of day beside the elapsed one.
-        total = {name: math.fsum(filter(math.isfinite, span)) for name, span in spans.items()}
+        total = {name: sum(filter(math.isfinite, span)) for name, span in spans.items()}
         given = max(spans, key=total.__getitem__)
         durations += [name for name in clocks if total[name] < (1 - TOLERANCE_SHARE) * total[given]]
     values = {**columns, **spans}
     sample = {name: some[:: max(1, len(some) // MOST_ROWS)] for name, some in values.items()}
     # What never changes may be a phase, and no whole step: a time limit.
-    fits = {
-        root: _fits(root, [*durations, *fixed], sample, table) or _fits(root, durations, sample, table)
-        for root in ([given] if given is not None else durations)
-    }
+    with_fixed, without = _Parts([*durations, *fixed], sample, table), _Parts(durations, sample, table)
+    fits = {root: with_fixed.fits(root) or without.fits(root) for root in ([given] if given is not None else durations)}
     if given is None:
-        summed = [times for some in fits.values() for share, times in some if share >= LEAST_COVERED]
-        plain = [times for times in summed if not times.milliseconds]
+        summed = [fit for some in fits.values() for fit in some if fit.share >= LEAST_COVERED]
+        plain = [fit for fit in summed if not fit.in_milliseconds]
         surest = max([1, *map(whole_rank, durations)])
         whole = [name for name in durations if whole_rank(name) == surest]
-        by_sum = (summed, [times for times in summed if times.root in whole], plain)
+        by_sum = (summed, [fit for fit in summed if fit.root in whole], plain)
         chosen = next((some[0] for some in by_sum if len(some) == 1), None)
         if chosen is not None and len(durations) > 1:
-            return replace(chosen, spans=spans)
+            return chosen.times(spans)
         given = next((some[0] for some in (durations, whole) if len(some) == 1), None)
         if given is None:
             raise UserError(_undecided(path, named, durations, columns) + not_read(table))
-    return replace(max(fits[given], key=lambda fit: fit[0], default=(0.0, Times(given)))[1], spans=spans)
+    best = max(fits[given], key=lambda fit: fit.share, default=None)
+    return best.times(spans) if best is not None else Times(given, spans=spans)
 
 
-def _fits(root: str, durations: Sequence[str], columns: Columns, table: TableColumns) -> list[tuple[float, Times]]:
-    """The ways in which the other columns are phases of a whole, each with the median share of it that they cover.
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A way in which columns are the phases of a whole, and the median share of it that they cover."""
 
-    One of two units that no name says is milliseconds if the columns add up only so.
-    """
-    others = tuple(name for name in durations if name != root and stem_of(name) != stem_of(root))
-    rows = zip(columns[root], *(columns[name] for name in others), strict=True)
-    sums = [(total, math.fsum(filter(math.isfinite, parts))) for total, *parts in rows if total > 0]
-    found = []
-    for milliseconds, factor in (((), 1.0), (others, 1e-3), ((root,), 1e3)):
-        off_s = TOLERANCE_S * max(1.0, factor)
-        if not _holds(factor * parts <= total * (1 + TOLERANCE_SHARE) + off_s for total, parts in sums):
-            continue
-        share = median(factor * parts / total for total, parts in sums)
-        if not milliseconds or (
-            share >= LEAST_COVERED and not any(unit_of(name) or name in table.seconds for name in milliseconds)
-        ):
-            found.append((share, Times(root, others, milliseconds=milliseconds)))
-    return found
+    share: float
+    root: str
+    stems: Mapping[str, tuple[str, ...]]
+    in_milliseconds: Literal["", "root", "parts"]
+
+    def times(self, spans: Columns) -> Times:
+        """The same by the columns' names."""
+        own = stem_of(self.root)
+        parts = tuple(name for name, stem in self.stems.items() if stem != own)
+        milliseconds = {"": (), "root": (self.root,), "parts": parts}[self.in_milliseconds]
+        return Times(self.root, parts, milliseconds, spans)
+
+
+class _Parts:
+    """Columns that may be the phases of a whole. There may be thousands, so they are summed once."""
+
+    def __init__(self, names: Sequence[str], columns: Columns, table: TableColumns) -> None:
+        self._columns, self._table = columns, table
+        self._stems = {name: stem_of(name) for name in names}
+        self._with_unit = {stem for name, stem in self._stems.items() if self._has_unit(name)}
+        self._sums: dict[tuple[str, ...], list[float]] = {}
+        for name, stem in self._stems.items():
+            known = [value if math.isfinite(value) else 0.0 for value in columns[name]]
+            self._sums[stem] = [*map(add, self._sums[stem], known)] if stem in self._sums else known
+        self._rows = [*map(sum, zip(*self._sums.values(), strict=True))]
+
+    def _has_unit(self, name: str) -> bool:
+        return bool(unit_of(name)) or name in self._table.seconds
+
+    def fits(self, root: str) -> list[_Fit]:
+        """The ways in which the others are its phases.
+
+        One of two units that no name says is milliseconds if the columns add up only so.
+        """
+        whole, own = self._columns[root], stem_of(root)
+        none = [0.0] * len(whole)
+        rows = zip(whole, self._rows or none, self._sums.get(own, none), strict=True)
+        sums = [(total, parts - of_root) for total, parts, of_root in rows if total > 0]
+        found = []
+        with_unit = len(self._with_unit) > (own in self._with_unit)
+        ways: Sequence[tuple[Literal["", "root", "parts"], float, bool]]
+        ways = (("", 1.0, False), ("parts", 1e-3, with_unit), ("root", 1e3, self._has_unit(root)))
+        for in_milliseconds, factor, has_unit in ways:
+            off_s = TOLERANCE_S * max(1.0, factor)
+            if not _holds(factor * parts <= total * (1 + TOLERANCE_SHARE) + off_s for total, parts in sums):
+                continue
+            share = median(factor * parts / total for total, parts in sums)
+            if not in_milliseconds or (share >= LEAST_COVERED and not has_unit):
+                found.append(_Fit(share, root, self._stems, in_milliseconds))
+        return found
 
 
 def _is_clock(name: str, values: Sequence[float], steps: Sequence[int], is_text: bool) -> bool:
@@ -203,7 +243,7 @@ def _undecided(path: Path, named: Sequence[str], durations: Sequence[str], colum
             f"column with the step's seconds: {FLAG} COLUMN (in a configuration import.step_seconds)"
         )
     means = [(name, [v for v in columns[name] if not math.isnan(v)]) for name in durations]
-    by_name = [f"{name} (mean {math.fsum(values) / len(values):.3g} s)" for name, values in means]
+    by_name = [f"{name} (mean {sum(values) / len(values):.3g} s)" for name, values in means]
     return (
         f"{path}: no column is the step's seconds for certain: {join_first(by_name, 6)}. Name that of the "
         f"whole step: {FLAG} {durations[0]} (in a configuration import.step_seconds)"
@@ -223,7 +263,7 @@ def taken(counter: str, times: Times, table: TableColumns, given: str | None) ->
     counts = f"{counter} counts the steps" if counter else "no column counts the steps, so rows count as steps from 1"
     parts, units = list(times.parts), list(times.milliseconds)
     phases = f", {join_first(parts, 6)} {'its phase' if len(parts) == 1 else 'its phases'}" if parts else ""
-    minutes = [name for name in (times.root, *parts) if UNITS[_unit_of(name, table)] == 60.0]
+    minutes = [name for name, unit in _units_of((times.root, *parts), table) if UNITS[unit] == 60.0]
     said = f"; {join_first(minutes, 6)} in minutes" if minutes else ""
     said += f"; {join_first(units, 6)} in milliseconds: only so they add up" if units else ""
     if times.root in times.spans:

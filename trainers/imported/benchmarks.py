@@ -18,12 +18,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from common.dotted import as_mapping, lookup
+from common.dotted import as_list, as_mapping, lookup
 from common.errors import UserError
 from common.verdicts import Level, Verdict, count_of
 from trainers.imported.benchmark_console import DURATION, printed_results
 from trainers.logs.log_files import json_objects
-from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, as_number
+from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord, finite_number
 from trainers.protocol import LogFormat, Logs, Rules, Trainer
 from trainers.timers.tree import Phase, TimerTree
 
@@ -163,10 +163,10 @@ def _read(path: Path, form: Form, of_batches: bool) -> Imported:
     read, texts, doubts = SourceRead(), dict[str, dict[str, None]](), dict[str, list[Verdict]]()
     for number, result in _numbered(_results(path, form)):
         values, requests = _flat(result), _by_request(result, path)
-        found = {name: math.fsum(some) / len(some) for name, some in requests.items()}
+        found = {name: math.fsum(one / len(some) for one in some) for name, some in requests.items()}
         found |= {name: one for name, names in _NUMBERS.items() if (one := _first(values, names)) is not None}
         count = found.get("requests", 1.0 if of_batches else 0.0)
-        per_s = found.get("requests_per_s") or count / found.get("seconds", math.inf)
+        per_s = found.get("requests_per_s") or count / (found.get("seconds") or math.inf)
         if not (count > 0 and 0 < per_s < math.inf):
             raise UserError(
                 f"{path}: result {number} has no answered request or no duration: the benchmark has failed; run it "
@@ -200,11 +200,11 @@ def _read(path: Path, form: Form, of_batches: bool) -> Imported:
 def _results(path: Path, form: Form) -> list[Mapping[str, Any]]:
     found = (printed_results(path) if form.printed else []) or list(json_objects(path))
     if form.results:
-        return [result for one in found for result in one.get(form.results) or [] if isinstance(result, Mapping)]
+        return [result for one in found for result in as_list(one.get(form.results)) if isinstance(result, Mapping)]
     if not form.of_requests:
         return found
     answered = [one for one in found if not one.get("error")]
-    ends = [[as_number(lookup(one, f"metadata.request_{end}_ns")) for one in answered] for end in ("start", "end")]
+    ends = [[finite_number(lookup(one, f"metadata.request_{end}_ns")) for one in answered] for end in ("start", "end")]
     times = [[time for time in some if time is not None] for some in ends]
     span_s = (max(times[1]) - min(times[0])) / 1e9 if all(times) else 0.0
     failed = len(found) - len(answered)
@@ -228,8 +228,9 @@ def _by_request(result: Mapping[str, Any], path: Path) -> dict[str, list[float]]
         requests = [one for one in json_objects(export) if not one.get("error")]
     elif requests is None and isinstance(result.get("ttfts"), list):
         requests = list(_joined(result))
+    flat = [_flat(one) for one in as_list(requests) if isinstance(one, Mapping)]
     columns = {
-        name: [number for one in requests or () if (number := _first(_flat(one), names)) is not None]
+        name: [number for one in flat if (number := _first(one, names)) is not None]
         for name, names in _BY_REQUEST.items()
     }
     return {name: numbers for name, numbers in columns.items() if numbers}
@@ -237,10 +238,11 @@ def _by_request(result: Mapping[str, Any], path: Path) -> dict[str, list[float]]
 
 def _joined(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The answered requests in the lists of vLLM and SGLang; the time between tokens is a list of each."""
-    lists = [result.get(name) or [] for name in ("ttfts", "itls", "output_lens", "input_lens", "errors")]
-    for first_s, later_s, output_tokens, prompt_tokens, error in zip_longest(*lists):
-        if isinstance(first_s, int | float) and isinstance(later_s, list) and not error:
-            found = {"time_to_first_token_ms": 1000 * first_s, "request_latency": math.fsum([first_s, *later_s])}
+    lists = [as_list(result.get(name)) for name in ("ttfts", "itls", "output_lens", "input_lens", "errors")]
+    for first, later, output_tokens, prompt_tokens, error in zip_longest(*lists):
+        times_s = [time_s for one in (first, *as_list(later)) if (time_s := finite_number(one)) is not None]
+        if isinstance(later, list) and len(times_s) == 1 + len(later) and not error:
+            found = {"time_to_first_token_ms": 1000 * times_s[0], "request_latency": sum(times_s)}
             yield found | {"output_tokens": output_tokens, "prompt_tokens": prompt_tokens}
 
 
@@ -260,8 +262,7 @@ def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
 def _first(values: Mapping[str, Any], names: Sequence[str]) -> float | None:
     """The first of these numbers that a result has, in seconds where it is a time."""
     for name in names:
-        number = as_number(values.get(name))
-        if number is not None and math.isfinite(number):
+        if (number := finite_number(values.get(name))) is not None:
             unit = values.get(f"{name.rpartition('.')[0]}.unit")
             return number / 1000 if unit == "ms" or re.search(r"_ms(\.|$)", name) else number
     return None

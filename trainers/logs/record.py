@@ -5,6 +5,7 @@ Its numbers are packed.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
@@ -199,6 +200,15 @@ def as_number(raw: object) -> float | None:
     if isinstance(raw, int | float) or (isinstance(raw, str) and raw in _WANDB_NON_FINITE):
         return float(raw)
     return None
+
+
+def finite_number(raw: object) -> float | None:
+    """A JSON value as a float; None for any that is no finite number, as one of hundreds of digits."""
+    try:
+        number = as_number(raw)
+    except OverflowError:
+        return None
+    return number if number is not None and math.isfinite(number) else None
 
 
 # The wall clock from one logged step to the next, for trainers that time no step.

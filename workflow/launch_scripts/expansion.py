@@ -24,8 +24,8 @@ _PERSONAL = ("HOME", "USER", "LOGNAME")
 _NAMES = ("variable_name", "special_variable_name", "subscript")
 # As verl's examples ask for an NPU: stacks are for GPUs and CPUs.
 _WITHOUT_NPU = re.compile(r"import torch_npu\b.*\|\| echo (\w+)\)$")
-_MOST_EFFORT, COMMAND = 20_000_000, 1_000
-"""Characters of words, of which a command costs as much as so many."""
+_MOST_EFFORT, COMMAND, _WORD = 20_000_000, 1_000, 20
+"""Characters of words, of which a command, and a word, costs as much as so many."""
 _LONGEST_NAME, _DEEPEST = 200, 200
 _ESCAPES = re.compile(r'\\([$`"\\])|\\\n')
 _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
@@ -72,8 +72,8 @@ class Effort:
         if self._left < 0:
             raise UserError(
                 "the script is too much to follow: its loops, functions and variables become more than "
-                f"{_MOST_EFFORT // COMMAND:,} commands, or {_MOST_EFFORT // 1_000_000} MB of words. Give a script that "
-                "has the command of the training itself"
+                f"{_MOST_EFFORT // COMMAND:,} commands, {_MOST_EFFORT // _WORD:,} words or "
+                f"{_MOST_EFFORT // 1_000_000} MB of them. Give a script that has the command of the training itself"
             )
 
 
@@ -94,7 +94,7 @@ class Variables:
         return value
 
     def _count(self, value: Value) -> None:
-        self.effort.spend(sum(map(len, value.words)) + len(value.words) + sum(map(len, value.unknown)) + 10)
+        self.effort.spend(sum(map(len, value.words)) + _WORD * len(value.words) + sum(map(len, value.unknown)) + 10)
 
     def _expanded(self, node: Node) -> Value:
         match node.type:
