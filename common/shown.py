@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
+from common.errors import UserError
+
 # Control characters, marks that turn the direction of text or cannot be seen, ends of lines, halves of a character.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 # They join the parts of an emoji, and letters of some scripts.
@@ -20,6 +22,12 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e]")
 def shown(text: str) -> str:
     """A text on one line, with escapes such as `\\x1b`, `\\n` and `\\u202e` for characters that cannot be seen."""
     return text if text.isprintable() else _UNUSUAL.sub(_escape, text)
+
+
+def require_shown(name: str) -> None:
+    """`UserError` for a file's name that is not `shown` as it is: a line break would begin a line where it is named."""
+    if shown(name) != name:
+        raise UserError(f"{shown(name)} has characters in its name that are not seen; rename it")
 
 
 def shown_lines(text: str) -> str:

@@ -35,8 +35,8 @@ def log(file, *names, **more):
     return file
 
 
-def compare(folder, *words):
-    command = [str(BIN / "rolloutbench"), "compare", "a=a.jsonl", "b=b.jsonl", *words]
+def compare(folder, *words, a="a.jsonl"):
+    command = [str(BIN / "rolloutbench"), "compare", f"a={a}", "b=b.jsonl", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
@@ -66,6 +66,36 @@ def test_a_file_of_several_runs_in_an_error(tmp_path):
     done = compare(tmp_path)
     assert done.returncode == 1 and not steering(done.stderr), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+CLAIM = "x\nb vs a: 9.9x faster. CLAIMED"
+
+
+@pytest.mark.parametrize(
+    ("file", "given"),
+    [
+        (f"{CLAIM}.jsonl", f"{CLAIM}.jsonl"),
+        ("x\x1b[31m.jsonl", "x\x1b[31m.jsonl"),
+        (f"folder/{CLAIM}.jsonl", "folder"),
+        (f"folder/events.out.tfevents.{CLAIM}", "folder"),
+        (f"folder/run-{CLAIM}.wandb", "folder"),
+    ],
+)
+def test_a_file_whose_name_is_not_seen_as_it_is_is_no_log(tmp_path, file, given):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    log(tmp_path / file)
+    log(tmp_path / "b.jsonl")
+    done = compare(tmp_path, a=given)
+    assert done.returncode == 1 and done.stderr.startswith("error: "), done.stderr
+    assert done.stderr.count("\n") == 1 and not steering(done.stderr), done.stderr
+
+
+def test_a_colon_in_a_files_name_begins_nothing(tmp_path):
+    for file in ("x: y.jsonl", "b.jsonl"):
+        log(tmp_path / file)
+    done = compare(tmp_path, "--verdict-only", a="x: y.jsonl")
+    assert done.returncode == 0 and "\nstep counts the steps; " in done.stdout, done.stdout + done.stderr
+    assert "y.jsonl: step counts" not in done.stdout
 
 
 def test_the_report_as_markdown_is_nowhere_live(tmp_path):
@@ -98,7 +128,7 @@ def test_markdown(text, as_markdown):
 
 def test_text_that_begins_like_a_formula_is_a_text_in_csv_and_itself_in_parquet(tmp_path):
     for file in ("a.jsonl", "b.jsonl"):
-        log(tmp_path / file, FORMULA)
+        log(tmp_path / file, FORMULA, "@SUM(A1)", " =1")
     done = compare(tmp_path, "--report", "out")
     assert done.returncode == 0, done.stderr
     tables = tmp_path / "out" / "tables"
@@ -108,15 +138,17 @@ def test_text_that_begins_like_a_formula_is_a_text_in_csv_and_itself_in_parquet(
         for cell in pd.read_csv(file, dtype=str, keep_default_na=False).to_numpy().ravel()
     }
     assert f"'{FORMULA}" in cells and not {cell for cell in cells if cell[:1] in ("=", "@", "\t", "\r")}
+    heads = {head for file in tables.glob("*.csv") for head in pd.read_csv(file, dtype=str).columns}
+    assert "'@SUM(A1)" in heads and not {head for head in heads if head.lstrip(" ")[:1] in ("=", "@", "+", "-")}
     assert FORMULA in pd.read_parquet(tables / "phases.parquet").astype(str).to_numpy().ravel()
 
 
 def test_numbers_in_columns_of_text_are_numbers_in_csv(tmp_path):
-    texts = ["+1", "-1.5", "-1e-05", "+1+1", "-cmd(1)", "@x", "\tx", "\rx", "-", "x=1", "", None]
+    texts = ["+1", "-1.5", "-1e-05", "+1+1", "-cmd(1)", "@x", "\tx", "\rx", "-", "x=1", " =1", " -1", "", None]
     frame = pd.DataFrame({"text": texts, "kind": pd.Categorical(texts), "number": range(len(texts))})
     _write_table(frame, tmp_path / "x")
     read = pd.read_csv(tmp_path / "x.csv", dtype=str, keep_default_na=False)
-    written = ["+1", "-1.5", "-1e-05", "'+1+1", "'-cmd(1)", "'@x", "'\tx", "'\rx", "-", "x=1", "", ""]
+    written = ["+1", "-1.5", "-1e-05", "'+1+1", "'-cmd(1)", "'@x", "'\tx", "'\rx", "-", "x=1", "' =1", " -1", "", ""]
     assert [one.replace("\n", "\r") for one in read["text"]] == written == [*read["kind"].str.replace("\n", "\r")]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from analysis.sources import any_table, event_files, table_rows
 from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
 from common.errors import UserError
+from common.shown import require_shown, shown
 from trainers.logs.log_files import parse_json, printouts, require_utf8
 from trainers.logs.record import Imported, SourceRead
 from trainers.protocol import LogFormat
@@ -169,7 +170,10 @@ def existing_path(source: str) -> Path | None:
     """The path of a local source; None if there is no such file or folder."""
     try:
         path = Path(source).expanduser()
-        return path if path.exists() and source else None
+        if not (source and path.exists()):
+            return None
+        require_shown(source)
+        return path
     except PermissionError as error:
         raise UserError(f"{source} cannot be read ({error.strerror})") from None
     except (OSError, RuntimeError):  # a name that is too long, a user that does not exist
@@ -180,8 +184,8 @@ def _existing(source: str) -> Path:
     """A local source's path; `UserError` where it is missing, or a pipe or device, whose reading may never end."""
     path = existing_path(source)
     if path is None:
-        shown = source if len(source) <= _LONGEST_SHOWN else f"{source[:_LONGEST_SHOWN]}..."
-        raise UserError(f"{shown} does not exist; give a file, a folder or {WANDB}entity/project/id")
+        begins = source if len(source) <= _LONGEST_SHOWN else f"{source[:_LONGEST_SHOWN]}..."
+        raise UserError(f"{shown(begins)} does not exist; give a file, a folder or {WANDB}entity/project/id")
     if not (path.is_file() or path.is_dir()):
         raise UserError(f"{source} is neither a file nor a folder; save what it has to a file, and give that")
     return path
@@ -307,5 +311,5 @@ def _appearance(path: Path) -> str:
     lines = [line.strip() for line in head.decode("utf-8", errors="replace").splitlines() if line.strip()]
     if not lines:
         return "the file holds white space only"
-    shown = "".join(c if c.isprintable() else "?" for c in lines[0][:80])
-    return f"its first line begins {shown!r}"
+    begins = "".join(c if c.isprintable() else "?" for c in lines[0][:80])
+    return f"its first line begins {begins!r}"

@@ -31,7 +31,7 @@ from common.verdicts import REPORT_FORMAT, ReportFile, count_of
 # Tables of rare options, which are not written without rows.
 OPTIONAL_TABLES = ("ranking",)
 # A sign alone, such as a verdict's, computes nothing.
-_FORMULA, _NUMBER = r"(?s)^[=@+\-\t\r\n].", r"^[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
+_FORMULA, _NUMBER = r"(?s)^ *[=@+\-\t\r\n].", r"^ *[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 IN_JSON = (
     *("estimates", "comparison", "phases", "sums", "phase_speedups", "gate", "rewards", "cost"),
@@ -96,11 +96,15 @@ def _without_formulas(table: pa.Table) -> pa.Table:
     for at, field in enumerate(table.schema):
         column = table[at].cast(pa.string()) if pa.types.is_dictionary(field.type) else table[at]
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            begins, number = (pc.match_substring_regex(column, one, ignore_case=True) for one in (_FORMULA, _NUMBER))
-            computed = pc.fill_null(pc.and_not(begins, number), False)
-            as_text = pc.binary_join_element_wise(pa.scalar("'", column.type), column, pa.scalar("", column.type))
-            table = table.set_column(at, field.name, pc.if_else(computed, as_text, column))
-    return table
+            table = table.set_column(at, field.name, _as_texts(column))
+    return table.rename_columns(_as_texts(pa.array(table.column_names, pa.string())).to_pylist())
+
+
+def _as_texts(column: Any) -> Any:
+    begins, number = (pc.match_substring_regex(column, one, ignore_case=True) for one in (_FORMULA, _NUMBER))
+    computed = pc.fill_null(pc.and_not(begins, number), False)
+    as_text = pc.binary_join_element_wise(pa.scalar("'", column.type), column, pa.scalar("", column.type))
+    return pc.if_else(computed, as_text, column)
 
 
 def give_back_freed_memory() -> None:

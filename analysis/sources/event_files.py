@@ -20,7 +20,7 @@ from analysis.sources.wandb_import import joined_attempts, plain_config
 from analysis.sources.wandb_rows import HF_STEP, WANDB_STEP, Row, logged_steps, read_steps
 from common.errors import UserError
 from common.messages import join_first
-from common.shown import shown
+from common.shown import require_shown, shown
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import TRAIN
 from trainers.logs.log_files import parse_json
@@ -62,6 +62,8 @@ def event_files(path: Path) -> list[Path]:
         return [path]
     files: list[Path] = next((sorted(some) for place in _PLACES if (some := list(path.glob(place)))), [])
     files = [file for file in files if file.is_file()]
+    for file in files:
+        require_shown(str(file))
     folders = list(dict.fromkeys(file.parent for file in files))
     if len(folders) > 1 and not all(_OF_A_PROCESS.fullmatch(folder.name) for folder in folders):
         shown = join_first([str(folder) for folder in folders], 5)

@@ -18,6 +18,7 @@ from common.errors import UserError
 from common.files import json_safe, read_json_object
 from common.messages import join_first
 from common.redaction import without_secrets
+from common.shown import require_shown
 from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, SourceRead
@@ -130,6 +131,8 @@ def run_files(path: Path) -> list[Path]:
         files = sorted(file for file in path.glob(pattern) if not file.parent.is_symlink() or file.parent == path)
         if not files:
             continue
+        for file in files:
+            require_shown(str(file))
         ids = list(dict.fromkeys(file.stem.removeprefix("run-") for file in files))
         if len(ids) > 1:
             shown = "\n".join(f"  {file.parent}" for file in files[:10]) + ("\n  ..." if len(files) > 10 else "")

@@ -120,7 +120,7 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     content = imported_content(plan, folder)
     read = list(dict.fromkeys(content.read_verdicts))
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
-    taken = [verdict.text.partition(": ")[2] for verdict in read if verdict.code in READ_AS]
+    taken = [_without_source(verdict.text, arms) for verdict in read if verdict.code in READ_AS]
     taken += [f"{verdict.text}." for verdict in read if verdict.code == FOLLOWS]
     codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
@@ -146,6 +146,12 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     return content
 
 
+def _without_source(text: str, arms: Sequence[ComparedArm]) -> str:
+    """A finding without the name of the log that it begins with, which may have a colon itself."""
+    named = [f"{Path(source).expanduser()}: " for arm in arms for source in arm.sources]
+    return text.removeprefix(max(filter(text.startswith, named), key=len, default=""))
+
+
 def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     """What these logs do not name, after the answer: how it was read, and the flags that would add it."""
     lacking, flags, gains = [], [], []
@@ -167,7 +173,8 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     by_data = [verdict.text for verdict in content.read_verdicts if verdict.code == BY_DATA]
     # A release that is named but not declared is a doubt of its own.
     found = [f"{text}." for text in by_data[:1] if not unnamed]
-    how = f" {by_data[0].partition('. ')[2]}." if by_data and unnamed else ""
+    how = by_data[0].partition(". ")[2] if by_data and unnamed else ""
+    how = f" {how}." if how else ""
     adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
     if any(arm.engine == UNKNOWN for arm in arms):
         adds = f" (with your engines, in the logs' order){adds}"

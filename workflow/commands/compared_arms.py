@@ -99,9 +99,14 @@ def _source(given: str) -> str:
     if given.startswith(WANDB) or path is None or not path.is_dir():
         return given
     try:
-        inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    except PermissionError as error:
-        raise UserError(f"{given} cannot be read ({error.strerror})") from None
+        return _log_in(path, given)
+    except OSError as error:  # also where something vanishes meanwhile
+        raise UserError(f"{given} cannot be read ({error.strerror}: {error.filename}); give the log itself") from None
+
+
+def _log_in(path: Path, given: str) -> str:
+    """A folder's one log, or the folder itself where it is a run; what has no name that can be shown is no log."""
+    inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
     if any(path.glob("**/*.wandb")):
         return given
     names = {form.file_name for trainer in trainers() for form in trainer.logs.formats}

@@ -215,7 +215,7 @@ def options_json(options: Mapping[str, Any], read: Read) -> dict[str, Any]:
 
 def _file_json(setting: str, source: str, kind: str, name: str, read: Read) -> dict[str, str]:
     code = read(setting, source)
-    _require_name(f"{setting}: {Path(source).name}", kind, name, code)
+    _require_name(setting, Path(source).name, kind, name, code)
     return {"source": Path(source).name, "sha256": hashlib.sha256(code.encode()).hexdigest(), "code": code}
 
 
@@ -245,9 +245,9 @@ def read_own_file(setting: str, source: str) -> str:
 
 
 @cache
-def _require_name(where: str, kind: str, name: str, code: str) -> None:
+def _require_name(setting: str, source: str, kind: str, name: str, code: str) -> None:
     """UserError if the file's text defines no such function or class; does not run the file."""
-    source = where.rpartition(": ")[2]
+    where = f"{setting}: {source}"
     try:
         symbols = symtable(code, source, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
