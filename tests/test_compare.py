@@ -184,6 +184,21 @@ def test_a_paste_of_one_step_is_answered_as_one(capsys, tmp_path, monkeypatch):
     assert "No comparison: " in capsys.readouterr().out
 
 
+def test_timers_of_no_release_leave_no_empty_sentence(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, seconds in (("a", 10), ("b", 12)):
+        rest = "timing_s/adv:0.1 - timing_s/ref:0.2 - response_length/mean:100.0"
+        steps = (
+            f"step:{s} - timing_s/step:{seconds:.3f} - timing_s/gen:{seconds - 4 + s:.3f} - "
+            f"timing_s/update_actor:1.2 - timing_s/old_log_prob:0.5 - {rest}\n"
+            for s in range(1, 7)
+        )
+        Path(f"{name}.log").write_text("".join(steps))
+    assert main(["compare", "a.log", "b.log", "--verdict-only"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not in these logs: engine, release. `--names" in said, said
+
+
 def test_a_copy_or_a_part_of_a_log_is_no_further_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = VLLM.read_text(encoding="utf-8").splitlines(keepends=True)

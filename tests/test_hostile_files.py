@@ -331,7 +331,7 @@ def test_damaged_files(commands, one):
 
 
 @pytest.mark.full("many damaged files")
-@settings(FEW, max_examples=400)
+@settings(FEW, max_examples=200)
 @given(one=damaged())
 def test_many_damaged_files(commands, one):
     check_damaged(commands, one)
