@@ -44,23 +44,44 @@ def own_folder(folder: Path, levels: int = 0) -> None:
 def open_own_folder(folder: Path, levels: int = 0) -> int:
     """The same, with the folder open: what it is opened by leads to it also after somebody has renamed one above."""
     top = folder.parents[levels - 1] if levels else folder
-    descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = _open_folder(top, top, None)
     try:
         _make_own(descriptor, top)
+        _require_own_links(descriptor, top)
         for name in folder.relative_to(top).parts:
             top /= name
-            try:
-                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
-            except OSError as error:
-                error.filename = str(top)
-                raise
+            inner = _open_folder(name, top, descriptor)
             os.close(descriptor)
             descriptor = inner
             _make_own(descriptor, top)
+            _require_own_links(descriptor, top)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open_folder(name: str | Path, folder: Path, above: int | None) -> int:
+    """The folder, open; `NotOwnError` for a link of another user's, who would choose what is written where."""
+    try:
+        found = os.lstat(name, dir_fd=above)
+        is_link = stat.S_ISLNK(found.st_mode)
+        if is_link:
+            _require(found, os.geteuid(), folder)
+        # Nobody else can put another link in place of this user's: the sticky bit, or the folder above, forbids it.
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW)
+        return os.open(name, flags, dir_fd=above)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+
+
+def _require_own_links(descriptor: int, folder: Path) -> None:
+    """`NotOwnError` if a link of another user's is in an open folder: who writes a file of its name follows it."""
+    with os.scandir(descriptor) as found:
+        for entry in found:
+            if entry.is_symlink():
+                _require(entry.stat(follow_symlinks=False), os.geteuid(), folder / entry.name)
 
 
 def _make_own(descriptor: int, folder: Path) -> None:

@@ -203,3 +203,48 @@ def test_a_stack_that_another_user_has_put_where_one_stands_is_not_run(tmp_path)
     program = Path(sys.executable).with_name("rolloutbench")
     done = subprocess.run([program, "doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert refused(done, f"{tmp_path / '.stacks'} belongs to") and not ran.exists()
+
+
+def test_a_link_of_another_user_is_no_experiments_folder(shared):  # noqa: F811
+    """Its target may be the user's own folder, whose figures and tables Snakemake would replace."""
+    paper = shared / "paper"
+    (paper / "figures").mkdir(parents=True)
+    results = shared / "results"
+    results.mkdir()
+    link = results / "small"
+    link.symlink_to(paper)
+    os.lchown(link, OTHER, GROUP)
+    assert refused(QuickSite(shared).snakemake(), "small belongs to") and [*paper.iterdir()] == [paper / "figures"]
+    os.lchown(link, os.geteuid(), GROUP)
+    assert python("-c", LOCK, link).returncode == 0, "a link of one's own to another disk"
+    link.unlink()
+    (link / "logs").mkdir(parents=True)
+    log = link / "logs" / "report.log"
+    log.symlink_to(paper / "precious")
+    os.lchown(log, OTHER, GROUP)
+    assert refused(python("-c", LOCK, link), f"{log} belongs to")
+
+
+def test_a_lock_is_its_users_alone_and_no_link_is_followed(shared):  # noqa: F811
+    """Whoever can open its file can hold it; a link would empty the file that it leads to."""
+    one = RunBench(shared)
+    try:
+        one.run.mkdir(parents=True)
+        lock, precious = RunPaths(one.run).launcher_lock, shared / "precious"
+        precious.write_text("alias")
+        lock.symlink_to(precious)
+        assert refused(one.launch(), f"{lock} is a link") and precious.read_text() == "alias"
+        os.lchown(lock, OTHER, GROUP)
+        assert refused(one.launch(), f"{lock} belongs to") and precious.read_text() == "alias"
+        lock.unlink()
+        lock.touch(0o664)
+        log = one.run / "submit.log"
+        log.symlink_to(precious)
+        os.lchown(log, OTHER, GROUP)
+        assert refused(one.launch(), f"{log} belongs to") and precious.read_text() == "alias"
+        log.unlink()
+        assert one.launch().returncode == 0
+        locks = [lock, RunPaths(one.run).live_lock]
+        assert [stat.S_IMODE(path.stat().st_mode) for path in locks] == [0o600, 0o600]
+    finally:
+        one.end()

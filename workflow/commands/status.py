@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.contracts import VerdictFile, read_file
 from common.errors import UserError
-from common.files import read_json
+from common.files import read_json, user_name
 from common.messages import can_redraw, table_lines
 from common.ownership import let_others_only_read
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
@@ -22,7 +22,7 @@ from workflow.config.plan import CONFIG, Plan, plan_of
 from workflow.runs.experiment import Experiment, find_experiment, is_imported, unplanned
 from workflow.runs.history import explain, read_object
 from workflow.runs.jobs import SlurmReport, clock
-from workflow.runs.locks import holder_note
+from workflow.runs.locks import can_ask, holder_note
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import DONE, RunState, run_states
 from workflow.slurm import commands as slurm
@@ -150,6 +150,8 @@ def _manager_lines(folder: Path, states: Sequence[RunState]) -> list[str]:
         return []
     if (holder := holder_note(folder / ".head.lock")) is not None:
         return [f"snakemake is running: {holder}"]
+    if not can_ask(folder / ".head.lock"):
+        return [f"only {user_name(folder.stat().st_uid)} can see whether a snakemake is running"]
     if launchers := sum(state.launcher for state in states):
         several = launchers > 1
         return [f"{launchers} launcher{'s' * several} {'are' if several else 'is'} running, without a snakemake"]

@@ -40,7 +40,7 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
     `patience_s` outlasts readers of the note: `holder_note` takes the lock for microseconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open_lock(path)
     give_up = time.monotonic() + patience_s
     while True:
         try:
@@ -65,12 +65,36 @@ def try_lock(path: Path, note: str = "", patience_s: float = 0.0) -> Lock | None
     return Lock(descriptor)
 
 
-def holder_note(path: Path) -> str | None:
-    """The note of a lock's holder, empty if it has just taken the lock; None if the lock is free."""
+def _open_lock(path: Path) -> int:
+    """A lock's file, open: whoever could open it could hold the lock, so it is its user's alone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a link, and a lock must be a file; see who made it, and remove it") from None
+        raise
+    found = os.fstat(descriptor)
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        with suppress(OSError):
+            os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def can_ask(path: Path) -> bool:
+    """Whether this user may know who holds a lock; of another user's nothing is known."""
+    return not path.exists() or os.access(path, os.R_OK)
+
+
+def holder_note(path: Path) -> str | None:
+    """The note of a lock's holder, empty if it has just taken the lock; None if it is free, or another user's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

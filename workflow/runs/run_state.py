@@ -36,7 +36,7 @@ from workflow.runs.job_state import (
     silence_s,
 )
 from workflow.runs.jobs import SlurmReport, Submission, clock, last_submission, slurm_report
-from workflow.runs.locks import holder_note
+from workflow.runs.locks import can_ask, holder_note
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import recent_steps
 from workflow.slurm.commands import seconds_of
@@ -156,6 +156,9 @@ def state_of_job(run: RunPaths, job: Submission, report: SlurmReport, has_launch
     """The state of a run's job from a single check."""
     if not job.on_slurm:
         holds = holder_note(run.live_lock) in (str(job.paths.number), "")
+        if not can_ask(run.live_lock):
+            seen = pulse_at(run, job.paths.number, now)
+            holds = bool(seen.beats) and not seen.exited
         young = time.time() - job.record.get("asked", 0.0) < START_PATIENCE_S
         pulse = Pulse(began=bool(attempts_of_job(run, job.paths.number)))
         return job_state(Evidence(job, holds_lock=holds, submitting=has_launcher and young, pulse=pulse))
