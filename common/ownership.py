@@ -112,6 +112,13 @@ def require_own_files(descriptor: int, folder: Path, suffix: str = "") -> None:
             _require(found, os.geteuid(), folder / name)
 
 
+def require_own(*paths: Path) -> None:
+    """`NotOwnError` if another user could have written one of these files or folders, or the link to it."""
+    for path in paths:
+        _require(path.lstat(), os.geteuid(), path)
+        _require(path.stat(), os.geteuid(), path)
+
+
 def read_own(path: Path) -> str:
     """A file's text; `NotOwnError` if another user than this one, or than its folder's owner, could have written it."""
     with path.open("rb") as file:

@@ -16,6 +16,7 @@ from tests.head.test_two_users import GROUP, OTHER, other, shared  # noqa: F401
 from tests.job.run_bench import ROOT, RunBench, task_setup
 from tests.programs import executable
 from tests.quick_site import QuickSite
+from tests.stacks.test_found import there
 from workflow.job.rendezvous import PeerStatus, RendezvousError
 from workflow.runs.paths import RunPaths
 
@@ -40,6 +41,11 @@ sys.exit(report_errors(lambda: print(ask(Path(sys.argv[1])))))
 def python(*words, **env):
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+
+
+def rolloutbench(folder, *words):
+    program = Path(sys.executable).with_name("rolloutbench")
+    return subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def refused(done, *told):
@@ -200,8 +206,7 @@ def test_a_stack_that_another_user_has_put_where_one_stands_is_not_run(tmp_path)
     (recorded / "stack.yaml").write_text(f"trainer: trl\nengine: vllm\nfound_python: {evil}\n")
     (recorded.parent / "current").symlink_to(recorded.name)
     os.lchown(tmp_path / ".stacks", OTHER, GROUP)
-    program = Path(sys.executable).with_name("rolloutbench")
-    done = subprocess.run([program, "doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = rolloutbench(tmp_path, "doctor")
     assert refused(done, f"{tmp_path / '.stacks'} belongs to") and not ran.exists()
 
 
@@ -248,3 +253,48 @@ def test_a_lock_is_its_users_alone_and_no_link_is_followed(shared):  # noqa: F81
         assert [stat.S_IMODE(path.stat().st_mode) for path in locks] == [0o600, 0o600]
     finally:
         one.end()
+
+
+def test_a_stack_that_others_can_write_is_not_run(shared):  # noqa: F811
+    """What an earlier start, with the umask of a group, has left open."""
+    site = QuickSite(shared)
+    stack = site.config["arms"]["vllm"]["stack"]
+    env = next((shared / ".stacks" / stack).iterdir()) / "env"
+    for folder in writable(shared / ".stacks"):
+        folder.chmod(0o755)
+    for folder in (env / "bin", env, env.parents[1], shared / ".stacks"):
+        folder.chmod(0o775)
+        for done in (site.snakemake(), rolloutbench(shared, "doctor", "experiment.yaml")):
+            assert done.returncode and f"chmod -R go-w {folder}" in " ".join((done.stdout + done.stderr).split()), done
+        folder.chmod(0o755)
+    assert not site.jobs.exists()
+
+
+def test_what_is_made_of_a_stack_is_its_users_alone(shared):  # noqa: F811
+    python = there(shared, "trl==1.16.0")
+    done = subprocess.run(
+        [sys.executable, "-m", "workflow.stacks", "found", "mine", "--python", python],
+        cwd=shared,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (shared / ".stacks" / "mine" / "current").exists(), done.stderr
+    assert not writable(shared / ".stacks")
+
+
+@pytest.mark.parametrize("owner", [os.geteuid(), OTHER])
+@pytest.mark.parametrize("at", ["default", "profiles/default"])
+def test_a_workflow_profile_is_read_only_if_it_is_the_users_own(tmp_path, at, owner):
+    """Snakemake reads it where one stands, unasked, and its resources are Python."""
+    site, ran = QuickSite(tmp_path), tmp_path / "ran"
+    profile = tmp_path / at / "config.yaml"
+    profile.parent.mkdir(parents=True)
+    resource = f"mem_mb=__import__('pathlib').Path('{ran}').touch() or 1000"
+    profile.write_text(json.dumps({"default-resources": [resource]}))
+    os.chown(profile, owner, -1)
+    done = subprocess.run(
+        [*site.command("-n")], cwd=tmp_path, env=site.env, capture_output=True, text=True, timeout=120
+    )
+    assert ran.exists() == (owner != OTHER) and ("belongs to" in done.stderr) == (owner == OTHER), done.stderr

@@ -21,8 +21,8 @@ from analysis.sources.any_table import FORMAT as TABLE
 from analysis.sources.any_table import read_table
 from common.errors import UserError
 from common.files import ROOT, is_checkout
-from common.messages import did_you_mean, exit_on_user_error, join_first
-from common.ownership import let_others_only_read
+from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
+from common.ownership import NotOwnError, let_others_only_read, require_own
 from common.verdicts import count_of
 from node.hub import source_kind
 from trainers.timers.own import own_tree
@@ -39,6 +39,7 @@ from workflow.start import loading
 
 _SHOWN_SOURCES, _SHOWN_FILES = 5, 8
 _SNAKEFILES = [Path(folder, name) for folder in ("", "workflow") for name in ("Snakefile", "snakefile")]
+_WORKFLOW_PROFILES = [Path("default"), Path("profiles", "default")]
 _NEEDS_CHECKOUT = (
     f"rolloutbench is installed without the rules that train ({ROOT}); clone the repository, run `make venv` there, "
     "and start the snakemake of its .venv (nothing was started)"
@@ -74,8 +75,24 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             if not any(argument.startswith("--set-resources") for argument in arguments):
                 _require_readable_request(Path(found[1]))
     LoggerPluginRegistry().register_plugin(calm.NAME, calm)
-    snakemake(argv)
+    snakemake([*_no_profile_of_others(), *arguments])
     sys.exit(0)
+
+
+def _no_profile_of_others() -> list[str]:
+    """Keeps Snakemake from the workflow profile of the folder where the user stands, if others could have written it.
+
+    Snakemake reads it unasked, and evaluates its resources as Python. A --workflow-profile of the user's comes later,
+    and wins.
+    """
+    found = next((path for path in _WORKFLOW_PROFILES if path.exists()), None)
+    try:
+        if found is not None:
+            require_own(found.parent if found.parent.name else found, found, *found.glob("*.yaml"))
+    except NotOwnError as error:
+        print_message(f"warning: {error} (--workflow-profile {found} uses it)")
+        return ["--workflow-profile", "none"]
+    return []
 
 
 def snakemake_options(argv: Sequence[str]) -> argparse.Namespace:
@@ -178,11 +195,13 @@ def require_startable(workflow: Any, plan: Plan) -> None:
             raise UserError(_NEEDS_CHECKOUT)
         require_requests_of(workflow, plan, starts=True)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
-        from workflow.stacks.definition import require_own_stacks
+        from workflow.stacks.definition import require_closed, require_own_stacks
         from workflow.stacks.found import require_unchanged
         from workflow.stacks.verification import require_verified
 
         require_own_stacks()
+        for name, lock in dict.fromkeys((run.stack, run.lock_id) for run in plan.runs.values() if run.stack):
+            require_closed(name, lock)
         require_unchanged(run.stack for run in _unfinished(plan) if run.stack)
         require_verified((run.stack, run.lock_id) for run in plan.runs.values() if run.stack)
     require_possible(plan, site_of(workflow).setup)

@@ -12,8 +12,9 @@ from functools import cached_property, partial
 from common.errors import UserError
 from node.hardware import driver_version
 from workflow.doctor import DoctorCheck, Outcome, failed, failed_if, passed, warning
-from workflow.stacks import Stack
+from workflow.stacks import Stack, lock_id
 from workflow.stacks.conda import find_conda
+from workflow.stacks.definition import require_closed
 from workflow.stacks.found import require_unchanged
 from workflow.stacks.needs import find_python, missing_needs
 from workflow.stacks.verification import FOUND
@@ -64,12 +65,13 @@ def stack_checks(stacks: Sequence[Stack], required: bool, on_cluster: bool) -> l
 
 def needs(stack: Stack, required: bool) -> Outcome:
     """Whether Python and stack.yaml's compilers, headers and libraries exist, as a build checks it."""
+    try:
+        require_closed(stack.name, lock_id(stack))
+        require_unchanged([stack.name])
+    except UserError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        return failed_if(required, what, remedy)
     if stack.found_python is not None:
-        try:
-            require_unchanged([stack.name])
-        except UserError as error:
-            what, _, remedy = str(error).rpartition("; ")
-            return failed_if(required, what, remedy)
         return passed(f"{FOUND} ({stack.found_python})")
     if stack.conda_lock is not None and find_conda() is not None:
         return passed("Python and compilers come from its conda layer")

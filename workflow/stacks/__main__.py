@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from common.errors import UserError
+from common.ownership import let_others_only_read
 from common.shown import shown_output
 from workflow.stacks import portable
 from workflow.stacks.build import BACKENDS, build
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, _stop)
+    let_others_only_read()
     given = _parser().parse_args(arguments)
     try:
         given.run(given)

@@ -146,6 +146,18 @@ def require_own_stacks() -> None:
             )
 
 
+def require_closed(name: str, lock: str) -> None:
+    """`UserError` if others can write where a stack's programs are; also if they are somebody else's, by one's link."""
+    final = STACKS / name / lock
+    for folder in (STACKS, final.parent, final, final / "env", final / "env" / "bin"):
+        with suppress(FileNotFoundError):
+            if folder.stat().st_mode & 0o022:
+                raise UserError(
+                    f"others can write {folder}, and the programs of stack {name} are not run; see who did, then: "
+                    f"chmod -R go-w {folder.resolve()}"
+                )
+
+
 def found_names() -> list[str]:
     """The sorted names of the stacks that were recorded as found in this working directory."""
     require_own_stacks()
