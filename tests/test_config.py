@@ -139,6 +139,28 @@ def test_an_option_that_looks_like_a_secret_is_refused_and_its_value_not_shown(r
 
 
 @pytest.mark.parametrize(
+    "where",
+    [
+        *("description", "workload.data.system_prompt", "workload.data.answer_after", "workload.model.source"),
+        *("arms.vllm.import", "arms.vllm.import.version", "arms.vllm.stack"),
+    ],
+)
+def test_no_text_that_is_published_may_have_a_secret(raw, where):
+    with pytest.raises(UserError) as caught:
+        raw["arms"]["vllm"] |= {"import": {"runs": ["a.log"]}} if "import" in where else {}
+        load_plan(changed(raw, where, "curl -u me:s3cr3t https://h WANDB_API_KEY=s3cr3t"))
+    assert "looks like a secret" in str(caught.value) and "s3cr3t" not in str(caught.value)
+
+
+def test_a_refused_value_is_not_shown_if_its_name_is_a_secrets(raw):
+    reward = {"name": "length", "options": {"judge_key": "s3cr3t"}}
+    for wrong in (changed(raw, "workload.rewards", [reward]), changed(raw, "workload.rewards", reward)):
+        with pytest.raises(UserError) as caught:
+            load_plan(wrong)
+        assert "[hidden]" in str(caught.value) and "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         *("max_tokens", "pad_token", "eos_token_id", "vllm_max_num_batched_tokens", "tokenizer_mode", "author"),

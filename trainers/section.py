@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, field_validator
 
 from common.dotted import nested_settings
 from common.errors import UserError
@@ -61,6 +61,15 @@ class Section(BaseModel):
     """A section of the configuration."""
 
     model_config = SECTION
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _text_can_be_published(cls, value: Any) -> Any:
+        """Every text is written into results: a description, a prompt, a source."""
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, str):
+                check_text(one, "the text")
+        return value
 
 
 def require_source(

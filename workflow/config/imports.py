@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from common.messages import short_repr, yaml_repr
-from common.published import as_number, check_published, check_text
+from common.published import as_number, check_published
 from trainers.registry import trainers
-from trainers.section import SECTION, Count, PositiveInt, Seed
+from trainers.section import Count, PositiveInt, Section, Seed
 
 WANDB = "wandb:"
 # Each part becomes a cache folder (analysis/sources/wandb_api.py), so none begins with a dot.
@@ -45,7 +45,6 @@ def local_path(source: str) -> Path:
 
 
 def _checked(source: str) -> str:
-    check_text(source, "source")
     if not source.strip():
         raise ValueError("must not be empty; give a file, a folder or wandb:entity/project/id")
     if is_remote(source) and not _WANDB_RUN.fullmatch(source):
@@ -58,10 +57,8 @@ def _checked(source: str) -> str:
 Source = Annotated[str, Field(max_length=4096), AfterValidator(_checked)]
 
 
-class ImportedRun(BaseModel):
+class ImportedRun(Section):
     """One run that was trained elsewhere: its logs, and its place in the comparison."""
-
-    model_config = SECTION
 
     source: Annotated[
         tuple[Source, ...],
@@ -86,14 +83,9 @@ class ImportedRun(BaseModel):
         return {path: as_number(value) for path, value in factors.items()}
 
 
-def _published(text: str) -> str:
-    check_text(text, "it")
-    return text
-
-
 def _release(version: str) -> str:
     """The release of a version or tag."""
-    return re.sub(r"^v(?=\d)", "", _published(version))
+    return re.sub(r"^v(?=\d)", "", version)
 
 
 _Run = Annotated[
@@ -104,10 +96,8 @@ _Run = Annotated[
 ]
 
 
-class Import(BaseModel):
+class Import(Section):
     """Runs that were trained elsewhere: the arm is read from their logs and not trained."""
-
-    model_config = SECTION
 
     version: Annotated[str, Field(max_length=40), AfterValidator(_release)] | None = None
     """The trainer's version; null: the stack's, if the arm has a stack, else the version in the source."""
@@ -116,7 +106,7 @@ class Import(BaseModel):
     version's usual loop. `sync` selects verl's synchronous loop; `native` selects TRL's and ms-swift's own timers."""
     format: Format | None = None
     """The source's format; null: detected from its content."""
-    step_seconds: Annotated[str, Field(max_length=200), AfterValidator(_published)] | None = None
+    step_seconds: Annotated[str, Field(max_length=200)] | None = None
     """The column with the step's seconds, of a table with any columns; null: found by name and test."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
     """The GPU that the run used, such as `H100-80GB`; null: the workload's. An unknown GPU is never guessed."""
@@ -126,7 +116,7 @@ class Import(BaseModel):
     """GPUs of each node; null: the workload's."""
     tensor_parallel: PositiveInt | None = None
     """GPUs of one engine; null: the value of the arm's options."""
-    model: Annotated[str, Field(max_length=400), AfterValidator(_published)] | None = None
+    model: Annotated[str, Field(max_length=400)] | None = None
     """The model's hub id or local folder; null: the workload's."""
     batch_size: PositiveInt | None = None
     """Completions per training step; null: the workload's."""

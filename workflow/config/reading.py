@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from common.errors import UserError
 from common.messages import did_you_mean, print_message, short_repr, yaml_repr
+from common.redaction import HIDDEN, is_secret_name, without_secrets
 from trainers.reward_settings import KINDS_OF_REWARD
 from trainers.section import CURRENCY_PATTERN, FUNCTION_PATTERN, NAME_PATTERN
 from workflow.config.model import SEEDS_LISTED, SEEDS_UNTIL, Config
@@ -115,7 +116,7 @@ def parse_config(raw: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         problems = [dict(problem) for problem in error.errors(include_url=False)]
         problems = [problem for problem in problems if not _is_in_repeated_arm(problem, raw)]
-        lines = [_explain(problem) for problem in problems if not _is_consequence(problem, problems)]
+        lines = [without_secrets(_explain(problem)) for problem in problems if not _is_consequence(problem, problems)]
         raise UserError("the configuration has errors:\n" + "\n".join(f"  - {line}" for line in lines)) from None
 
 
@@ -156,7 +157,8 @@ _PATTERNS = {
 def _explain(problem: dict[str, Any]) -> str:
     keys = [str(part) for part in problem["loc"] if part not in ("[key]", *_TAGS)]
     where = ".".join(keys) or "the configuration"
-    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
+    kind, context = problem["type"], problem.get("ctx", {})
+    got = HIDDEN if is_secret_name(".".join(keys[-2:])) else problem["input"]
     if kind == "extra_forbidden":
         known = _known_keys(problem["loc"][:-1])
         key = str(problem["loc"][-1])
@@ -171,7 +173,9 @@ def _explain(problem: dict[str, Any]) -> str:
     if kind == "too_short":
         return f"{where}: must have at least {context['min_length']} entry (got {short_repr(got)})"
     if kind == "string_too_long":
-        return f"{where}: must have at most {context['max_length']} characters (got {len(got)}); shorten it"
+        return (
+            f"{where}: must have at most {context['max_length']} characters (got {len(problem['input'])}); shorten it"
+        )
     if kind in _MUST_BE:
         quotable = kind == "string_type" and got is not None and not isinstance(got, list | tuple | Mapping)
         return f"{where}: must be {_MUST_BE[kind]} (got {yaml_repr(got)}){'; quote it' if quotable else ''}"
