@@ -277,6 +277,8 @@ def test_a_variable_that_the_script_sets_itself_is_refused_not_set_around_it(set
     with pytest.raises(UserError, match=r"line [23] sets V, and a copy cannot have another value there"):
         changes_of(script, ["V=p"])
     assert changes_of(script, ["W=p"]).environment == {"W": "p"}
+    doubts = changes_of(f"V=x\n{script}", ["V=p"]).doubts
+    assert any("sets V again, below the place that is replaced" in one for one in doubts), doubts
 
 
 def test_the_scripts_own_path_is_that_of_the_original(tmp_path):

@@ -81,8 +81,8 @@ def places_of(
     return [], []
 
 
-def require_settable(script: Script, root: Node, name: str) -> None:
-    """`UserError` if a script sets a variable of this name where no word has its value."""
+def lines_that_set(script: Script, root: Node, name: str) -> list[int]:
+    """Where a script sets a variable of this name, and no word has its value: `read`, `for`, `NAME+=`."""
     lines = [one.line for one in script.commands if name in _targets([word.text for word in one.words])]
     nodes = [root]
     for node in nodes:
@@ -94,11 +94,7 @@ def require_settable(script: Script, root: Node, name: str) -> None:
             target = node.child_by_field_name("name")
         if target is not None and text_of(target).partition("[")[0] == name:
             lines.append(node.start_point[0] + 1)
-    if lines:
-        raise UserError(
-            f"line {min(lines)} sets {name}, and a copy cannot have another value there; write {name}=VALUE instead, "
-            "on a line of its own"
-        )
+    return sorted(lines)
 
 
 def _targets(words: Sequence[str]) -> Sequence[str]:

@@ -21,7 +21,7 @@ from tree_sitter import Node
 from common.errors import UserError
 from trainers.command.driver import SCRIPT_PATH, VARIABLE
 from workflow.launch_scripts.expansion import parsed
-from workflow.launch_scripts.places import Occurrence, places_of, require_settable
+from workflow.launch_scripts.places import Occurrence, lines_that_set, places_of
 from workflow.launch_scripts.script import Script, ShellCommand, training_command
 from workflow.launch_scripts.shell import read_script
 
@@ -76,12 +76,19 @@ def changes_of(text: str, words: Sequence[str], arguments: Sequence[str] = ()) -
         if name.isdigit():
             continue
         places, others = places_of(script, root, name, command)
+        lines = lines_that_set(script, root, name)
         if places:
+            if later := [line for line in lines if line > max(place.line for place in places)]:
+                found.doubts.append(f"line {later[0]} sets {name} again, below the place that is replaced; check it")
             _replace(found, name, value, places, others)
             if not value.startswith(OWN_VALUE):
                 found.sentences += [*_also_used(text, name, places), *_further_values(name, command)]
         else:
-            require_settable(script, root, name)
+            if lines:
+                raise UserError(
+                    f"line {lines[0]} sets {name}, and a copy cannot have another value there; write {name}=VALUE "
+                    "instead, on a line of its own"
+                )
             _append(found, script, command, name, value)
     # A replaced word may hold the script's path.
     own = _own_path(root)
