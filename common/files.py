@@ -9,6 +9,7 @@ import math
 import os
 import pwd
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,9 +49,20 @@ def user_name(uid: int | None = None) -> str:
         return str(uid)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A file open for reading; `UserError` for a pipe or a device: whoever put it there could hold up its readers."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb") if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    if file is None:
+        os.close(descriptor)
+        raise UserError(f"{path} is no regular file; see who made it, and remove it")
+    return file
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    with open_regular(path) as file:
+        return json.loads(file.read().decode("utf-8"))
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -61,10 +73,10 @@ def last_lines(path: Path, count: int) -> list[str]:
 def tail(path: Path, since: int = 0) -> str:
     """The last 64 KiB of a text file, from byte `since` at the earliest; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(since, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return file.read().decode("utf-8", errors="replace")
-    except OSError:
+    except (OSError, UserError):
         return ""
 
 

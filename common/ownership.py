@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import user_name
+from common.files import open_regular, user_name
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _DEFAULT_ACL = "system.posix_acl_default"  # new files would get its rights, whatever the umask says
@@ -121,7 +121,7 @@ def require_own(*paths: Path) -> None:
 
 def read_own(path: Path) -> str:
     """A file's text; `NotOwnError` if another user than this one, or than its folder's owner, could have written it."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         _require(os.fstat(file.fileno()), _obeyed[0] if _obeyed else path.parent.stat().st_uid, path)
         return file.read().decode("utf-8")
 

@@ -298,3 +298,32 @@ def test_a_workflow_profile_is_read_only_if_it_is_the_users_own(tmp_path, at, ow
         [*site.command("-n")], cwd=tmp_path, env=site.env, capture_output=True, text=True, timeout=120
     )
     assert ran.exists() == (owner != OTHER) and ("belongs to" in done.stderr) == (owner == OTHER), done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["attempts/1/metrics.jsonl", "attempts/1/attempt.json", "attempts/1/done.json", "job.json", ".live.lock"]
+)
+def test_a_pipe_in_anothers_results_does_not_hold_up_status(shared, name):  # noqa: F811
+    os.umask(0o022)
+    run = shared / "results" / "experiment" / "runs" / "arm-s0"
+    write_json(run / "attempts" / "1" / "attempt.json", {"fingerprint": "f" * 64, "job": 1, "host": "h"})
+    write_json(run / "jobs" / "1" / "job.json", {"cluster": "local"})
+    write_json(run / "jobs" / "1" / "order.json", {"fingerprint": "f" * 64, "count_from": 1})
+    write_json(run / "job.json", {"job": 1})
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    done = other(shared, "sys.exit(report_errors(lambda: show_status(lambda: experiment, None)))")  # within two minutes
+    assert ("no regular file" in done.stderr) == (done.returncode == 1), done
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_a_folder_of_locks_that_another_user_has_made_is_told_with_what_helps(shared, make):  # noqa: F811
+    one = RunBench(shared, head_env={"ROLLOUTBENCH_LOCKS_DIR": str(shared / "locks")})
+    try:
+        one.run.mkdir(parents=True)
+        make(shared / "locks")
+        os.lchown(shared / "locks", OTHER, GROUP)
+        said = one.launch().stderr
+        assert f"It is {OTHER}'s: remove it if it is yours, or name another one by ROLLOUTBENCH_LOCKS_DIR" in said, said
+    finally:
+        one.end()

@@ -7,13 +7,13 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import write_text
+from common.files import user_name, write_text
 from workflow.job.place import nvidia_gpus
 from workflow.job.stopping import StopRequests
 from workflow.job.training import is_own_command, node_environment
@@ -56,12 +56,14 @@ def _stop_or_locks(
 def locks_folder(environ: Mapping[str, str]) -> Path:
     """This user's folder of locks on this machine; not in TMPDIR, which may differ between two trainings."""
     folder = Path(environ.get(FOLDER_VARIABLE) or f"/tmp/rolloutbench-locks-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # a file or a link to nowhere: refused below
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UserError(
             f"{folder} must be a folder of yours that nobody else may enter (mode 700): it has the locks that keep "
-            f"trainings from sharing this machine; remove it, or name another one by {FOLDER_VARIABLE}"
+            f"trainings from sharing this machine. It is {user_name(found.st_uid)}'s: remove it if it is yours, or "
+            f"name another one by {FOLDER_VARIABLE}"
         )
     return folder
 

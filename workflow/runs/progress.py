@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.files import read_json
+from common.files import open_regular, read_json
 from common.messages import print_message
 from workflow.runs.history import ENDED_BY_SLURM, read_object
 from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
@@ -35,7 +35,7 @@ class StepReader:
         mean zero steps.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:  # not written yet
