@@ -49,7 +49,7 @@ class NoRatioError(Exception):
 
 
 @dataclass(frozen=True)
-class Sample:
+class RunNumbers:
     """Two arms' numbers, the logarithms of their runs' seconds a step."""
 
     baseline: Floats
@@ -65,8 +65,8 @@ class Sample:
         return float(self.baseline.mean() - self.arm.mean())
 
     @property
-    def reversed(self) -> Sample:
-        return Sample(self.arm, self.baseline, self.errors[::-1], self.bias)
+    def reversed(self) -> RunNumbers:
+        return RunNumbers(self.arm, self.baseline, self.errors[::-1], self.bias)
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False)
     return Common(kept[0], kept[1], by_number, tuple(map(str, short)))
 
 
-def raw(baseline: pd.DataFrame, arm: pd.DataFrame) -> Sample:
+def raw(baseline: pd.DataFrame, arm: pd.DataFrame) -> RunNumbers:
     """The sample of the mean seconds of each run's steps; columns `run`, `n` (steps of a row), `seconds`."""
-    return Sample(_log_means(baseline, baseline["seconds"]), _log_means(arm, arm["seconds"]))
+    return RunNumbers(_log_means(baseline, baseline["seconds"]), _log_means(arm, arm["seconds"]))
 
 
-def equal_work(baseline: pd.DataFrame, arm: pd.DataFrame) -> Sample:
+def equal_work(baseline: pd.DataFrame, arm: pd.DataFrame) -> RunNumbers:
     """The sample of each run's seconds at the lengths that both arms have: also columns `longest`, `tokens`, `floor`.
 
     Raises `NoRatioError` if the lengths are unknown, too few, hardly in common, or cannot be told apart.
@@ -129,7 +129,7 @@ def equal_work(baseline: pd.DataFrame, arm: pd.DataFrame) -> Sample:
     all_lengths = all(frame[FLOOR].notna().all() for frame in frames)
     share = FIT_BIAS_WITH_ALL_LENGTHS if all_lengths else FIT_BIAS
     bias = share * abs(plain.log_ratio - float(a.mean() - b.mean()))
-    return Sample(a, b, (a_error, b_error), bias)
+    return RunNumbers(a, b, (a_error, b_error), bias)
 
 
 def _columns(frames: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[list[str], pd.Series]:
@@ -227,13 +227,13 @@ def means_of_runs(frame: pd.DataFrame, values: pd.Series) -> Floats:
     return np.sort(np.bincount(of_run, values.to_numpy(float) * weights) / np.bincount(of_run, weights))
 
 
-def interval(sample: Sample, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def interval(sample: RunNumbers, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The confidence interval of the ratio by Welch's t; NaN where an arm has a single run."""
     half, _ = reach(sample, confidence)
     return math.exp(sample.log_ratio - half), math.exp(sample.log_ratio + half)
 
 
-def reach(sample: Sample, confidence: float = CONFIDENCE, more: int = 0) -> tuple[float, float]:
+def reach(sample: RunNumbers, confidence: float = CONFIDENCE, more: int = 0) -> tuple[float, float]:
     """Half the width of the interval, and the true difference that it excludes from 0 with a power of 80%.
 
     With `more` further runs of each arm whose spread is the same. NaN where an arm has a single run.
@@ -259,7 +259,7 @@ def reach(sample: Sample, confidence: float = CONFIDENCE, more: int = 0) -> tupl
     return half, half + error * students_t(freedom, POWER)
 
 
-def more_runs(sample: Sample, within: float, confidence: float = CONFIDENCE) -> float:
+def more_runs(sample: RunNumbers, within: float, confidence: float = CONFIDENCE) -> float:
     """How many more runs of each arm would show the difference, or that it is below `within`, with a power of 80%.
 
     `within` is the logarithm of a ratio. NaN above 1,000, where nothing varies, and where an arm has a single run.

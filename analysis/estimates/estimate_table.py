@@ -14,7 +14,7 @@ from analysis.estimates.looks import confidence_at
 from analysis.factors import at
 from analysis.planned import EQUAL_WITHIN, PlanRead
 from analysis.quantiles import CONFIDENCE
-from analysis.ratio import NoRatioError, Sample, equal_work, interval, more_runs, raw, reach
+from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict, count_of
 
@@ -85,9 +85,9 @@ def estimates(
     return rows
 
 
-def samples(one: Compared, overlap: str = "") -> dict[str, Sample | NoRatioError]:
+def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioError]:
     """Each estimate's numbers, one a run; or why it has none."""
-    found: dict[str, Sample | NoRatioError] = {}
+    found: dict[str, RunNumbers | NoRatioError] = {}
     try:
         if reason := overlap or discarded(one):
             raise NoRatioError(reason)
@@ -107,7 +107,7 @@ def discarded(one: Compared) -> str:
     return text if shown else ""
 
 
-def _row(name: str, sample: Sample, confidence: float, until: float) -> Row:
+def _row(name: str, sample: RunNumbers, confidence: float, until: float) -> Row:
     low, high = interval(sample, confidence)
     verdict = "+" if low > 1 else "-" if high < 1 else "~"
     _, detectable = reach(sample, confidence)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compared import Compared, column_of, mean_of_runs
-from analysis.ratio import Sample, means_of_runs, reach
+from analysis.ratio import RunNumbers, means_of_runs, reach
 
 # Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -81,7 +81,7 @@ def _difference(one: Compared, values: list[pd.Series], worse: int) -> dict[str,
         return {**nothing, "verdict": UNKNOWN, "baseline_runs": 0, "arm_runs": 0, "steps": 0}
     baseline, arm = (mean_of_runs(side, v) for v, side in zip(values, sides, strict=True))
     runs = [means_of_runs(side, v) for v, side in zip(values, sides, strict=True)]
-    sample = Sample(runs[0], runs[1])
+    sample = RunNumbers(runs[0], runs[1])
     difference, (half, _) = arm - baseline, reach(sample)
     verdict, sign = UNKNOWN, WORSE_ARM if difference * worse > 0 else BETTER_ARM
     if not math.isnan(half):

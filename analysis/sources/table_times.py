@@ -135,7 +135,7 @@ def times_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
+class _PhaseSum:
     """A way in which columns are the phases of a whole, and the median share of it that they cover."""
 
     share: float
@@ -167,7 +167,7 @@ class _Parts:
     def _has_unit(self, name: str) -> bool:
         return bool(unit_of(name)) or name in self._table.seconds
 
-    def fits(self, root: str) -> list[_Fit]:
+    def fits(self, root: str) -> list[_PhaseSum]:
         """The ways in which the others are its phases.
 
         One of two units that no name says is milliseconds if the columns add up only so.
@@ -186,7 +186,7 @@ class _Parts:
                 continue
             share = median(factor * parts / total for total, parts in sums)
             if not in_milliseconds or (share >= LEAST_COVERED and not has_unit):
-                found.append(_Fit(share, root, self._stems, in_milliseconds))
+                found.append(_PhaseSum(share, root, self._stems, in_milliseconds))
         return found
 
 

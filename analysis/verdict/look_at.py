@@ -12,7 +12,7 @@ from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import estimates, samples
 from analysis.estimates.looks import confidence_at
 from analysis.planned import read_plan
-from analysis.ratio import Sample, reach
+from analysis.ratio import RunNumbers, reach
 from analysis.roofline.step_floors import with_floors
 from analysis.runs import read_runs
 from analysis.verdict.arm_verdict import NO_SPAN, Span
@@ -111,12 +111,12 @@ def sequential_verdict(one: Compared | None, until: float, most: int, overlap: s
     more = 0
     if claim.verdict == "~":
         sample = samples(one, overlap)[claim.estimate]
-        assert isinstance(sample, Sample)
+        assert isinstance(sample, RunNumbers)
         more = _more(sample, runs, until, most)
     return Resolution(claim.verdict, claim.why, value, claim.interval if claim.estimate else NO_SPAN, runs, more)
 
 
-def _more(sample: Sample, runs: int, until: float, most: int) -> int:
+def _more(sample: RunNumbers, runs: int, until: float, most: int) -> int:
     """The pairs after which the interval would resolve the ratio, were neither it nor the spread to change."""
     left, value = max(0, most - runs), abs(sample.log_ratio)
     if runs < FIRST_LOOK:

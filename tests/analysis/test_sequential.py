@@ -9,7 +9,7 @@ from make_results import realistic
 
 from analysis.compared import Compared, common_of
 from analysis.estimates.looks import confidence_at
-from analysis.ratio import Sample, reach
+from analysis.ratio import RunNumbers, reach
 from analysis.verdict.look_at import look_at, sequential_verdict
 from common.verdicts import FIRST_LOOK
 
@@ -75,7 +75,7 @@ def test_all_looks_together_are_wrong_as_often_as_one_interval(most):
 def excludes_1_at_a_look(a, b):
     """Whether the interval of runs without steps' noise excludes 1 after one pair of them or another."""
     for pairs in range(FIRST_LOOK, len(a) + 1):
-        sample = Sample(a[:pairs], b[:pairs])
+        sample = RunNumbers(a[:pairs], b[:pairs])
         half, _ = reach(sample, confidence_at(pairs, len(a)))
         if abs(sample.log_ratio) > half:
             return True
