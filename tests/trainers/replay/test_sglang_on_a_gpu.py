@@ -31,6 +31,12 @@ from sglang.srt.entrypoints.engine import Engine
 
 asked = []
 
+class App:
+    def add_middleware(self, kind, **options):
+        pass
+
+app = App()
+
 def work(ready):
     ready.send(1)
     time.sleep(600)
