@@ -22,7 +22,7 @@ def test_pairs_are_added_on_slurm_and_the_report_is_made_in_a_job(
     assert done.returncode == 0, done.stderr[-6000:]
     results = experiment / "results" / "run-ab"
     (arm,) = json.loads((results / "verdict.json").read_text())["arms"]
-    assert (arm["verdict"], arm["run_pairs"]) == ("+", 3)
+    assert (arm["verdict"], arm["runs"]) == ("+", [3, 3])
     for seed in range(3):
         files = [results / "runs" / f"{arm}-s{seed}" / "attempts" / "1" / "attempt.json" for arm in ("vllm", "sglang")]
         one, other = (json.loads(file.read_text())["nodes"] for file in files)
