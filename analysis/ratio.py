@@ -64,10 +64,6 @@ class RunNumbers:
         """The logarithm of the ratio: above 0 the arm is faster."""
         return float(self.baseline.mean() - self.arm.mean())
 
-    @property
-    def reversed(self) -> RunNumbers:
-        return RunNumbers(self.arm, self.baseline, self.errors[::-1], self.bias)
-
 
 @dataclass(frozen=True)
 class Common:
