@@ -14,7 +14,7 @@ from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
-from analysis.wide import OWN, PHASE, ROUNDING, counted_rows
+from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import mean_of, median_of, steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
@@ -181,7 +181,7 @@ def _log_medians(side: pd.DataFrame) -> float:
 
 def _wall_share(wide: pd.DataFrame, side: pd.DataFrame) -> float:
     """The wall clock over the time of the steps; NaN where the time between too many steps is not known."""
-    between = column_of(wide, side, BETWEEN_STEPS)
+    between = column_of(wide, side, BETWEEN_STEPS) + column_of(wide, side, OCCASIONAL_S).fillna(0.0)
     known = between.notna()
     if side["n"][known].sum() < ENOUGH_KNOWN * side["n"].sum():
         return math.nan

@@ -11,7 +11,7 @@ from analysis.phases import BETWEEN_STEPS
 from analysis.planned import PlanRead
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
-from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OVERRUN, PHASE
+from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OCCASIONAL_S, OVERRUN, PHASE
 from analysis.windows import steps_per_row
 from common.verdicts import count_of
 from trainers.logs.record import STEPS_LOGGED
@@ -25,7 +25,7 @@ WRONG_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
 _USED = (
     *("run_id", "arm", "factors", "seed", "step", "counted", "left_out", "overlap"),
-    *(STEPS_LOGGED, PHASE + "step", BETWEEN_STEPS),
+    *(STEPS_LOGGED, PHASE + "step", OCCASIONAL_S, BETWEEN_STEPS),
 )
 
 
@@ -59,7 +59,7 @@ def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.Da
             if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
                 continue
             timed = here[~(here["left_out"].isin(WRONG_TIME) | (here[PHASE + "step"] > ABSURD_S))]
-            busy_s = _positive_s(timed, PHASE + "step") + _positive_s(timed, BETWEEN_STEPS)
+            busy_s = sum(_positive_s(timed, name) for name in (PHASE + "step", OCCASIONAL_S, BETWEEN_STEPS))
             meant = counted[counted.index.isin(shared)] if len(shared) else counted
             times = steps_per_row(meant)
             step_gpu_s = gpus * float((meant[PHASE + "step"] * times).sum() / times.sum())

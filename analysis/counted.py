@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -12,12 +12,12 @@ from analysis.wide import (
     BAD_TIME,
     INCOMPLETE,
     JUMPED,
-    OCCASIONAL,
     OVERRUN,
     OWN,
     PHASE,
     ROUNDING,
     SAMPLES_S,
+    UNTIMED,
     all_rows,
     columns_in_order,
 )
@@ -35,8 +35,8 @@ OTHER_WINDOW = "the mean of other steps than in another run, some of which no lo
 def wide_steps(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list[Verdict]]:
     """All runs' steps with `counted` and `left_out`, and the findings on the steps that do not count.
 
-    These steps do not count: the warm-up; the first step after a resume or after sample completions; steps with a
-    validation or a checkpoint (unless all have one); steps that lost completions; rows that are means of other steps
+    These steps do not count: the warm-up; the first step after a resume or after sample completions; steps with an
+    evaluation that no timer covers; steps that lost completions; rows that are means of other steps
     than in another run and cannot be joined (`join_windows`); and steps with impossible times: not positive, below the
     sum of their parts, or over `JUMP` times their run's median. No other slow step is left out: outliers count. Arms
     are compared over the steps that count in all of their runs (analysis/compared.py).
@@ -56,7 +56,7 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     wide, verdicts = all_rows(runs)
     if not len(wide):
         return wide, verdicts
-    wide.loc[wide["left_out"].isin(["", OCCASIONAL]) & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
+    wide.loc[(wide["left_out"] == "") & wide["resumed"].astype(bool), "left_out"] = AFTER_RESUME
     if SAMPLES_S in wide:
         # Generation returned its memory, so the step has to allocate its own again.
         wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
@@ -67,9 +67,10 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     wide.loc[first_steps(wide) <= wide["run_id"].map(ends), "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps, ends)
     verdicts += _truncation_unknown(wide)
-    verdicts += _occasional(wide, {run.run_id for run in runs if run.imported})
     verdicts += _other_windows(wide, apart)
-    verdicts += [v for reason in (OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)]
+    verdicts += [
+        v for reason in (UNTIMED, OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)
+    ]
     wide["counted"] = wide["left_out"] == ""
     for run_id, counted in wide.groupby("run_id", sort=False)["counted"]:
         if not counted.any():
@@ -135,38 +136,6 @@ def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:
             "or with the same logging_steps, can be compared"
         )
         verdicts.append(Verdict("error", "windows-differ", text))
-    return verdicts
-
-
-def _occasional(wide: pd.DataFrame, imported: Collection[str]) -> list[Verdict]:
-    """Reports the steps with a validation or a checkpoint, and counts them where a run has no other steps.
-
-    `imported` are the runs that were trained elsewhere: their settings cannot be changed.
-    """
-    verdicts = []
-    every = wide[["factors", "run_id", "step", "left_out"]]
-    for factors, rows in every.groupby("factors", sort=False):
-        affected = rows.index[rows["left_out"] == OCCASIONAL]
-        if affected.empty:
-            continue
-        steps = sorted(set(rows.loc[affected, "step"]))
-        shown, here = join_first(steps), at(str(factors))
-        others = rows[~rows["step"].isin(steps)]
-        if all((others.loc[others["run_id"] == run, "left_out"] == "").any() for run in rows["run_id"].unique()):
-            text = f"steps with a validation or a checkpoint within them do not count{here}, in any run ({shown})"
-            verdicts.append(Verdict("note", "occasional-left-out", text))
-        else:
-            wide.loc[affected, "left_out"] = ""
-            run_ids, remedies = set(rows["run_id"]), []
-            if run_ids - set(imported):
-                remedies.append("raise workload.save_steps and test_steps")
-            if run_ids & set(imported):
-                remedies.append("import runs that validate and save more rarely, or more of these runs' steps")
-            text = (
-                f"every step that could count{here} includes a validation or a checkpoint, and its time ({shown}). "
-                f"To compare without them, {' and '.join(remedies)}"
-            )
-            verdicts.append(Verdict("warning", "occasional-counted", text))
     return verdicts
 
 

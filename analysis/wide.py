@@ -18,22 +18,26 @@ from analysis.runs import Run
 from common.errors import UserError
 from common.verdicts import Verdict
 from engines import engine_named
-from trainers.logs.record import STEPS_LOGGED
+from trainers.logs.record import EVALUATION, STEPS_LOGGED
 from trainers.registry import QUANTITIES, discards, logged_as, trainer_named
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
+from trainers.timers.tree import TimerTree
 
 PHASE = "timing_s/"
 OWN = "own_s/"
 ROUNDING = "rounding/"
+TIMED = (PHASE, OWN, ROUNDING)
 REWARD = "reward"
 SAMPLES_S = "outside_step_s/samples"
 """The seconds of taking sample completions before the step."""
+OCCASIONAL_S = "occasional_s"
+"""The seconds of checkpoints and evaluations that a step's own timers name; they are no part of the step."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
 
 OVERRUN = "children exceed their parent"
 BAD_TIME = "a time that is no positive number, or above 100 days"
 INCOMPLETE = "completions failed, and the step went on without them"
-OCCASIONAL = "a validation or a checkpoint within it"
+UNTIMED = "an evaluation within it that no timer covers"
 
 # Longer "steps" are times of day that were logged as seconds.
 ABSURD_S = 100 * 86400.0
@@ -51,9 +55,11 @@ def wide_run(run: Run) -> Columns:
     """A run's steps as one row each, with columns `timing_s/<path>`, `own_s/<path>` and the scalars.
 
     `rounding/<path>` is half a unit of a phase's last printed digit, in seconds, where its source printed it rounded.
-    A missing phase is NaN. `steps_logged` is the number of steps, up to its own, of which a row is the mean: 1 where
-    its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that trainers
-    name differently also have one common name (trainers/registry.py). In numpy: pandas takes three times as long.
+    A missing phase is NaN. A step's checkpoint and evaluation are no part of it: their timers stand beside it, and the
+    step is shorter by their seconds. `steps_logged` is the number of steps, up to its own, of which a row is the mean:
+    1 where its source says nothing. `left_out` says why a step cannot count, judged by its own row. Quantities that
+    trainers name differently also have one common name (trainers/registry.py). In numpy: pandas takes three times as
+    long.
     """
     tidy = run.tidy
     steps, first, row = np.unique(tidy["step"].to_numpy(), return_index=True, return_inverse=True)
@@ -85,12 +91,33 @@ def wide_run(run: Run) -> Columns:
         **{name: tidy[name].to_numpy()[first] for name in ("attempt", "resumed", "overlap")},
         "counted": np.zeros(len(steps), dtype=np.bool_),
         "left_out": left_out,
-        **phases.columns("value", PHASE),
-        **phases.columns("exclusive_s", OWN),
-        **{name: values for name, values in rounding.items() if not np.isnan(values).all()},
+        **_without_occasional(run.tree, phases.columns("value", PHASE), phases.columns("exclusive_s", OWN), rounding),
         **other,
         STEPS_LOGGED: np.where(np.isnan(logged), 1.0, logged),
     }
+
+
+def _without_occasional(tree: TimerTree, seconds: Columns, own: Columns, rounding: Columns) -> Columns:
+    """The columns of phases with checkpoints and evaluations beside the step instead of in it.
+
+    How often a run saves or evaluates is no property of its engine.
+    """
+    paths = [name.removeprefix(PHASE) for name in seconds]
+    inside = [path for path in paths if path.startswith(tree.root + "/") and tree.is_occasional(path)]
+    found = seconds | own | {name: values for name, values in rounding.items() if not np.isnan(values).all()}
+    if not inside:
+        return found
+    outermost = [path for path in inside if not any(path.startswith(f"{other}/") for other in inside)]
+    for path in outermost:
+        for prefix in (PHASE, ROUNDING):
+            if (took := found.get(prefix + path)) is None:
+                continue
+            sign = -1.0 if prefix == PHASE else 1.0
+            for above in (one for one in paths if path.startswith(f"{one}/") and prefix + one in found):
+                found[prefix + above] = found[prefix + above] + sign * np.nan_to_num(took)
+    found[OCCASIONAL_S] = np.sum([np.nan_to_num(seconds[PHASE + path]) for path in outermost], axis=0)
+    moved = {prefix + path: prefix + path.removeprefix(tree.root + "/") for path in inside for prefix in TIMED}
+    return {moved.get(name, name): values for name, values in found.items()}
 
 
 class _Grid:
@@ -134,13 +161,12 @@ def _left_out(run: Run, phases: _Grid, other: Columns) -> npt.NDArray[Any]:
         rounding = np.nan_to_num(phases.values("rounding"))
         allowed += rounding
         np.add.at(allowed, (parent[has_parent], row[has_parent]), rounding[phases.at][has_parent])
-    declared = [run.tree.declared(name) for name in phases.names]
-    occasional = np.array([bool(phase and phase.occasional) for phase in declared])
+    untimed = [name.endswith(f"/{EVALUATION}") and run.tree.is_occasional(name) for name in phases.names]
     root_s = seconds[phases.names.index(run.tree.root)]
     bad = np.zeros(len(root_s), dtype=np.bool_)
     bad[row[~np.isfinite(value) | (value < 0) | (value > ABSURD_S)]] = True
     reasons = {
-        OCCASIONAL: (seconds[occasional] > 0).any(axis=0),
+        UNTIMED: (seconds[untimed] == 0).any(axis=0),
         INCOMPLETE: other.get("missing_completions", np.zeros(len(root_s))) > 0,
         OVERRUN: (own[inner] < -allowed[inner]).any(axis=0),
         JUMPED: root_s > JUMP * pd.Series(root_s).median(),
@@ -166,7 +192,7 @@ def _truncated_share(scalars: Columns, limit: int | None) -> npt.NDArray[np.floa
 def columns_in_order(names: Iterable[str]) -> list[str]:
     """The names of columns in the order of the table: `KEYS`, the timers, then the others by name."""
     rest = [name for name in names if name not in KEYS]
-    timed = [name for prefix in (PHASE, OWN, ROUNDING) for name in rest if name.startswith(prefix)]
+    timed = [name for prefix in TIMED for name in rest if name.startswith(prefix)]
     return KEYS + timed + sorted(set(rest) - set(timed))
 
 

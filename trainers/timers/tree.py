@@ -48,7 +48,7 @@ class Phase:
     - `category`: of the phase's own time, which no child covers.
     - `keys`: its names in a log with flat keys (trainers/timers/flat.py). Phases that share a key are the possible
       places of one timer, the declared one first.
-    - `occasional`: not in an ordinary step; a step with it does not count.
+    - `occasional`: a checkpoint or an evaluation, which is not in an ordinary step; it is compared with no step.
     """
 
     path: str
@@ -122,9 +122,14 @@ class TimerTree:
         return version == self.series or version.startswith(self.series + ".")
 
     def declared(self, path: str) -> Phase | None:
-        """The declared phase for a path, exact or by `*`; None without one."""
+        """The declared phase for a path, exact or by `*`; None without one. Tables have an occasional one outside."""
         wildcard = path.rsplit("/", 1)[0] + "/*"
-        return next((p for p in self.phases if p.path in (path, wildcard)), None)
+        inside = f"{self.root}/{path}"
+        return next((p for p in self.phases if p.path in (path, wildcard) or (p.occasional and p.path == inside)), None)
+
+    def is_occasional(self, path: str) -> bool:
+        """Whether a path is declared as occasional, or lies in a phase that is."""
+        return any(p.occasional and f"{path}/".startswith(f"{p.path}/") for p in self.phases)
 
     def phase(self, path: str) -> Phase:
         """The phase to show for any path; an undeclared one gets its name and a mark."""
