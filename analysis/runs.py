@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.factors import factors_key
+from analysis.imports.one_run import Seconds, same_seconds
 from analysis.planned import PlanRead
 from analysis.steps import read_steps
 from common.contracts import DoneFile, ImportedFile, SpecFile, read_file
@@ -34,8 +35,6 @@ SPEC_CHANGED = "spec.json was changed by hand: its fingerprint does not match it
 LEFT_OUT = ("run-left-out", "same-rows")
 """The codes of verdicts on runs that do not count."""
 _STEPS = ["step", "kind", "name", "parent", "value", "exclusive_s", "rounding", "attempt", "resumed", "overlap"]
-# Different times that are equal in two runs only if they are one run's.
-_CERTAIN_STEPS = 4
 
 
 Lengths = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
@@ -125,7 +124,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
     runs: list[Run] = []
     verdicts: list[Verdict] = []
     first_with: dict[tuple[str, str, int], str] = {}
-    step_s: dict[str, dict[int, float]] = {}
+    step_s: dict[str, Seconds] = {}
     for run_id in plan.runs:
         try:
             run, found = read_run(results, run_id, stacks)
@@ -165,9 +164,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
     return _without_copies(runs, step_s, verdicts), verdicts
 
 
-def _without_copies(
-    runs: Sequence[Run], step_s: Mapping[str, Mapping[int, float]], verdicts: list[Verdict]
-) -> list[Run]:
+def _without_copies(runs: Sequence[Run], step_s: Mapping[str, Seconds], verdicts: list[Verdict]) -> list[Run]:
     """The runs without those that another one repeats: a copy of its log, or of its arm a part or another format.
 
     It would count as one run more and narrow every interval, or compare a run with itself.
@@ -190,23 +187,19 @@ def _source_names(run: Run) -> str:
     return ", ".join(str(entry.get("source")) for entry in run.done.get("sources") or ())
 
 
-def _is_copy(run: Run, other: Run, step_s: Mapping[str, Mapping[int, float]]) -> bool:
+def _is_copy(run: Run, other: Run, step_s: Mapping[str, Seconds]) -> bool:
     """Whether two runs have equal files; of one arm, whether their common steps took equally long."""
     files, others = ([(e.get("sha256"), e.get("selected")) for e in r.done.get("sources") or ()] for r in (run, other))
     if files and files == others and all(sha for sha, _ in files):
         return True
-    if run.arm != other.arm:
-        return False
-    a, b = step_s[run.run_id], step_s[other.run_id]
-    common = a.keys() & b.keys()
-    # Printed with few digits, a few steps may take equally long by chance.
-    return all(a[step] == b[step] for step in common) and len({a[step] for step in common}) >= _CERTAIN_STEPS
+    return run.arm == other.arm and same_seconds(step_s[run.run_id], step_s[other.run_id])
 
 
-def _step_seconds(run: Run) -> dict[int, float]:
+def _step_seconds(run: Run) -> Seconds:
     steps = run.steps
     of_steps = steps[(steps["kind"] == "phase") & (steps["name"] == run.tree.root)]
-    return dict(zip(of_steps["step"], of_steps["value"], strict=True))
+    rounding = of_steps["rounding"].fillna(0.0)
+    return dict(zip(of_steps["step"], zip(of_steps["value"], rounding, strict=True), strict=True))
 
 
 def _finished(folder: Path) -> tuple[Any, Any, bool]:

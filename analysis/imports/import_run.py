@@ -6,16 +6,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import yaml
 
-from analysis.attempts import RELATIVE_TOLERANCE
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.imports.formats import WANDB, existing_path, read_source
+from analysis.imports.one_run import agree, same_step
 from analysis.imports.step_checks import (
     add_time_between,
     clock_verdicts,
@@ -29,8 +28,9 @@ from analysis.tokens import add_known_tokens
 from common.contracts import ImportedFile, ImportedSource, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
+from common.messages import join_first
 from common.redaction import without_secrets
-from common.verdicts import Verdict
+from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import BARS_TOO_COARSE, STEP_TIME, SUPERVISED
 from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, timers_as_phases
 from trainers.registry import tree_named
@@ -38,8 +38,8 @@ from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
-FOLLOWS = "sources-follow"
-"""The code of the finding that a source continues another one of its run."""
+ONE_RUN = "one-run"
+"""The code of the finding that several sources are one run."""
 # What says why the time of the whole step may be missing.
 _WITHOUT_TIMES = ("timings-missing", BARS_TOO_COARSE)
 # Step numbers have 32 bits in the tables.
@@ -108,37 +108,60 @@ def _import_facts(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
-    """The steps of several sources of one run, joined by step and name.
+    """The steps of several sources of one run.
 
-    Where two have a value they must agree within both roundings; the more precise one counts, or the first.
-    `UserError` names both places where they disagree.
+    Of steps that two have, each value must agree within both roundings; the more precise one counts, or the first.
+    Where a source begins later and has other values, the run was started again, and the later source's steps count.
+    `UserError` names both places where sources disagree otherwise.
     """
     if len(reads) == 1:
         return reads[0]
     found = SourceRead()
-    for read in reads:
+    again: list[int] = []
+    starts: list[int] = []
+    in_sequence = sorted(
+        (read for read in reads if read.records), key=lambda read: (min(read.records), max(read.records))
+    )
+    for read in in_sequence:
         found.verdicts += read.verdicts
         found.repeated |= read.repeated
+        common = read.records.keys() & found.records.keys()
+        first, goes_on = min(read.records), _goes_on(found, read)
+        if goes_on:
+            starts.append(first)
+            again += sorted(common)
         for step, record in read.records.items():
-            earlier = found.records.get(step)
+            earlier = None if goes_on else found.records.get(step)
             found.records[step] = record if earlier is None else _joined(earlier, record, run_id)
     found.records = dict(sorted(found.records.items()))
-    for step in _first_after_another(reads):
+    found.repeated |= {*again}
+    for step in starts:
         found.records[step] = replace(found.records[step], resumed=True)
-        text = (
-            f"{run_id}: {found.records[step].file} begins with step {step}, after the last step of another source: the "
-            "first step after a restart does not count"
-        )
-        found.verdicts.append(Verdict("note", FOLLOWS, text))
+    if in_sequence:
+        found.verdicts.append(Verdict("note", ONE_RUN, f"{run_id}: {_one_run(in_sequence, starts, again)}"))
     return found
 
 
-def _first_after_another(reads: Sequence[SourceRead]) -> Iterator[int]:
-    """The first step of each source that begins where those before it have ended: a life after a restart."""
-    spans = sorted((min(read.records), max(read.records)) for read in reads if read.records)
-    for (_, last), (first, _) in pairwise(spans):
-        if all(end < first for begin, end in spans if begin < first) and last < first:
-            yield first
+def _goes_on(found: SourceRead, read: SourceRead) -> bool:
+    """Whether a source is a later life of the run whose steps were found so far."""
+    if not found.records or min(read.records) <= min(found.records) or max(read.records) <= max(found.records):
+        return False
+    common = sorted(read.records.keys() & found.records.keys())
+    if not common:
+        return min(read.records) > max(found.records)
+    return any(not same_step(found.records[step], read.records[step]) for step in common)
+
+
+def _one_run(in_sequence: Sequence[SourceRead], starts: Sequence[int], again: Sequence[int]) -> str:
+    """The sentence on several sources of one run."""
+    sources = [
+        f"{read.records[min(read.records)].file} (steps {min(read.records)} to {max(read.records)})"
+        for read in in_sequence
+    ]
+    text = f"{', '.join(sources[:-1])} and {sources[-1]} are one run"
+    if starts:
+        text += f", started again at step {join_first(starts)}: the first step after a start does not count"
+    return f"{text}. Of {count_of(len(again), 'step')} that were trained again the later count" if again else text
 
 
 def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
@@ -175,8 +198,8 @@ def place(record: StepRecord, name: str) -> tuple[Path, int]:
 
 def _require_agreement(name: str, a: StepRecord, b: StepRecord, run_id: str) -> None:
     x, y = a.scalars[name], b.scalars[name]
-    allowed = a.rounding.get(name, 0.0) + b.rounding.get(name, 0.0) + RELATIVE_TOLERANCE * max(abs(x), abs(y))
-    if x == y or math.isnan(x) or math.isnan(y) or abs(x - y) <= allowed:
+    allowed = a.rounding.get(name, 0.0) + b.rounding.get(name, 0.0)
+    if agree(x, y, allowed):
         return
     (file_a, line_a), (file_b, line_b) = place(a, name), place(b, name)
     raise UserError(

@@ -240,7 +240,7 @@ def test_a_restart_between_two_sources_is_one_as_within_a_log(tmp_path):
     lives = [write(tmp_path, verl_lines(again * 2, first), f"{first}.log") for first in (3, 1, 5)]
     spec = spec_of("vllm", lives)
     _, metadata, _ = imported(tmp_path / "res", spec)
-    assert codes(metadata) == ["sources-follow"] * 2 and "3.log begins with step 3" in said(metadata, "sources-follow")
+    assert codes(metadata) == ["one-run"] and "started again at step 3, 5: the first" in said(metadata, "one-run")
     _, wide, _ = wide_of(tmp_path / "res", spec)
     assert wide.loc[wide["left_out"] != "", "step"].tolist() == [3, 5]
 

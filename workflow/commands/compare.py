@@ -10,14 +10,14 @@ import shutil
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from analysis.imports.import_run import CACHE, FOLLOWS, write_import
+from analysis.imports.import_run import CACHE, ONE_RUN, write_import
 from analysis.imports.tree_by_data import BY_DATA
 from analysis.report.content import Content, read_content
 from analysis.runs import LEFT_OUT, Run
@@ -106,7 +106,8 @@ def _require_free(args: argparse.Namespace) -> None:
 
 def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]) -> Content:
     """Import every run, save the configuration and print the verdict; returns the report's content."""
-    raw = _configuration(arms, args)
+    among = {arm.name: runs_of(arm, args.step_seconds) for arm in arms}
+    raw = _configuration(arms, args, {name: runs for name, (runs, _) in among.items()})
     plan = load_plan(raw)
     import_runs(plan, folder, {source: read for arm in arms for source, read in arm.read_sources().items()})
     if args.warmup is None and _has_one_step(plan, folder):
@@ -121,7 +122,8 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     read = list(dict.fromkeys(content.read_verdicts))
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
     taken = [_without_source(verdict.text, arms) for verdict in read if verdict.code in READ_AS]
-    taken += [f"{verdict.text}." for verdict in read if verdict.code == FOLLOWS]
+    taken += [f"{verdict.text}." for verdict in read if verdict.code == ONE_RUN]
+    taken += [f"{name}: {text}." for name, (_, sentences) in among.items() for text in sentences]
     codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
     if args.step_seconds and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
@@ -250,7 +252,9 @@ def _range(tables: Sequence[pd.DataFrame], scalar: str, unit: str, scale: float)
     return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
 
 
-def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dict[str, Any]:
+def _configuration(
+    arms: Sequence[ComparedArm], args: argparse.Namespace, runs: Mapping[str, list[Any]]
+) -> dict[str, Any]:
     """The configuration for the workflow."""
     trained = [arm for arm in arms if trainer_named(arm.trainer).trains]
     given = {"mode": args.mode, "step_seconds": args.step_seconds}
@@ -267,7 +271,7 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace) -> dic
                 "import": {
                     **({"version": arm.release} if arm.release else {}),
                     **{key: value for key, value in given.items() if value},
-                    "runs": runs_of(arm, args.step_seconds),
+                    "runs": runs[arm.name],
                 },
             }
             for arm in arms
