@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.imports.configurations import change_reason
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from common.errors import UserError
@@ -71,6 +72,8 @@ def wide_run(run: Run) -> Columns:
         raise UserError(f"none of its steps has the root timer {run.tree.root!r}")
     other = scalars.columns("value")
     left_out = _left_out(run, phases, other)
+    if later := run.done.get("later"):
+        left_out[steps >= later[0]["from_step"]] = change_reason(later)
     # A trainer may log a scalar with the name of one of these columns.
     reserved = {*KEYS, *QUANTITIES}
     other = {f"scalar/{name}" if name in reserved else name: values for name, values in other.items()}

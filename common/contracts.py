@@ -195,6 +195,14 @@ class ImportedSource(TypedDict):
     selected: Annotated[dict[str, str] | None, "in a table of several runs: the column values of the selected rows"]
 
 
+class LaterSettings(TypedDict):
+    """An entry of `later` in imported.json: a configuration that the run went on with."""
+
+    from_step: Annotated[int, "the first step with it"]
+    changed: Annotated[dict[str, list[Any]], "by dotted key, the first configuration's value and its own"]
+    resolved: Annotated[Object, "the whole configuration"]
+
+
 class ImportedFile(TypedDict):
     """`runs/<run_id>/imported.json`, written by analysis.imports: done.json of an imported run.
 
@@ -209,7 +217,10 @@ class ImportedFile(TypedDict):
     steps: Annotated[int, "number of steps read"]
     versions: Annotated[dict[str, str], "release of the trainer, and of other packages in the sources"]
     hardware: Annotated[Object, "as in done.json; {} if no source has it"]
-    resolved: Annotated[Object, "the run's full configuration from a source, or {}"]
+    resolved: Annotated[Object, "the run's full configuration from a source, at its first step, or {}"]
+    later: NotRequired[
+        Annotated[list[LaterSettings], "the configurations of later steps that differ in more than names and places"]
+    ]
     command: Annotated[Object, "without one: the settings that a printed start command gives, by dotted key, or {}"]
     git: Annotated[Object | None, "of the code that ran; null if no source has it"]
     started: Annotated[float | None, "seconds since 1970"]

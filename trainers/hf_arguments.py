@@ -38,6 +38,8 @@ BOOKKEEPING = _NAMES_AND_PLACES | {
 }
 """Names, trackers, places, and what only a resumed run reads: nothing that changes a step."""
 
+RESUMABLE = ("max_steps", "num_train_epochs", "save_*", "eval_steps", "eval_strategy")
+
 FSDP = ("fsdp", "fsdp_config")
 RESHARD = "reshard_after_forward"
 HALF = ("bfloat16", "float16")

@@ -146,6 +146,8 @@ class Rules:
     """A run's settings, from its `trainer_args` or as the stack has resolved them."""
     bookkeeping: frozenset[str] = frozenset()
     """Last parts of settings that are names, trackers and places, without effect on a step."""
+    resumable: tuple[str, ...] = ()
+    """Patterns of settings that people change when a run goes on: how long it trains, how often it saves."""
     engine_options: str = ""
     """Prefix of an engine's own options, with `{engine}` for its name."""
     reads_engine_options: Callable[[Case], bool] = lambda case: True

@@ -9,7 +9,14 @@ from itertools import chain, islice
 from pathlib import Path
 
 from analysis.sources import any_table, event_files, table_rows
-from analysis.sources.wandb_import import FORMAT_OFFLINE, read_wandb_api, read_wandb_offline_folder, run_files
+from analysis.sources.wandb_import import (
+    FORMAT_OFFLINE,
+    captured_log,
+    read_wandb_api,
+    read_wandb_offline_folder,
+    run_files,
+    with_files_beside,
+)
 from common.errors import UserError
 from common.shown import require_shown, shown
 from trainers.logs.log_files import parse_json, printouts, require_utf8
@@ -75,6 +82,8 @@ def read_source(
     if source.startswith(WANDB) or form == "wandb":
         return read_wandb_api(source.removeprefix(WANDB), cache)
     path = _existing(source)
+    if (log := _captured_log(path)) is not None:
+        return with_files_beside(read_source(str(log), given, names, cache, step_seconds, trainer), log.parent)
     if given is not None and path.is_file():
         _require_format(path, form, SEARCHED_LINES)
     if form == FORMAT_OFFLINE:
@@ -103,6 +112,7 @@ def format_of(source: str) -> str:
     if source.startswith(WANDB):
         return "wandb"
     path = _existing(source)
+    path = _captured_log(path) or path
     if has_event_files(path):
         return event_files.FORMAT
     if path.is_dir() or path.suffix == ".wandb":
@@ -124,6 +134,11 @@ def has_event_files(path: Path) -> bool:
     return bool(event_files.event_files(path)) and not any(path.glob("**/*.wandb"))
 
 
+def _captured_log(path: Path) -> Path | None:
+    """The log that a folder of wandb has instead of the run itself."""
+    return None if has_event_files(path) else captured_log(path)
+
+
 def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
     """The facts in the first part of a local file, without its steps; None where that part does not show a format.
 
@@ -133,6 +148,9 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     path = existing_path(source)
     if path is None:
         return None
+    if (log := _captured_log(path)) is not None:
+        inspected = inspect_source(str(log), form, versioned)
+        return inspected and with_files_beside(inspected, log.parent)
     if path.is_dir() and (form == event_files.FORMAT or (form is None and has_event_files(path))):
         return event_files.preview(path)
     if path.is_dir():

@@ -13,6 +13,7 @@ import pyarrow as pa
 import yaml
 
 from analysis.collect import in_the_tree, timer_verdicts
+from analysis.imports.configurations import change_verdicts, configurations
 from analysis.imports.formats import WANDB, existing_path, read_source
 from analysis.imports.one_run import agree, same_step
 from analysis.imports.step_checks import (
@@ -33,7 +34,7 @@ from common.redaction import without_secrets
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import BARS_TOO_COARSE, STEP_TIME, SUPERVISED
 from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, timers_as_phases
-from trainers.registry import tree_named
+from trainers.registry import trainer_named, tree_named
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
@@ -68,6 +69,7 @@ def import_run(
     step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
+    config, later = configurations(parts, trainer_named(_text(spec, "trainer")))
     for part in parts:
         part.read = SourceRead()
     chosen = [
@@ -82,8 +84,8 @@ def import_run(
         chosen = [replace(c, record=timers_as_phases(c.record)) for c in chosen]
     _require_times(chosen, tree, run_id, verdicts)
     batch_size = facts.get("batch_size") or (spec.get("workload") or {}).get("batch_size")
-    config = next((part.config for part in parts if part.config), {})
     verdicts += [
+        *change_verdicts(later, run_id),
         *add_known_tokens(chosen, batch_size, run_id, config),
         *timer_verdicts(chosen, tree, run_id),
         *hole_verdicts(chosen, run_id),
@@ -94,7 +96,9 @@ def import_run(
     metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1], "verdicts": findings}
     if tree_named(tree.name) is None:
         metadata["tree"] = tree_to_json(tree)
-    imported = _imported_file(spec, version, chosen, sources, parts, step_counts)
+    imported = _imported_file(spec, version, chosen, sources, parts, step_counts, config)
+    if later:
+        imported["later"] = later
     _require_unchanged(before, run_id)
     return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported
 
@@ -264,10 +268,10 @@ def _imported_file(
     sources: Sequence[str],
     parts: Sequence[Imported],
     step_counts: Sequence[int],
+    config: Mapping[str, Any],
 ) -> ImportedFile:
     """imported.json, which an imported run has instead of done.json."""
     steps = [c.record.step for c in chosen]
-    first = next((part for part in parts if part.config), parts[0])
     versions = {name: v for part in reversed(parts) for name, v in part.versions.items()}
     return {
         "run_id": spec["run_id"],
@@ -279,8 +283,8 @@ def _imported_file(
         "versions": versions | ({str(spec["trainer"]): version} if version else {}),
         "hardware": next((part.hardware for part in parts if part.hardware), {}),
         # The configuration may contain secrets.
-        "resolved": without_secrets(first.config),
-        "command": {} if first.config else without_secrets(_settings_of_command(parts)),
+        "resolved": without_secrets(config),
+        "command": {} if config else without_secrets(_settings_of_command(parts)),
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_offline import records
 from analysis.sources.wandb_rows import Row, logged_steps, read_steps, restarted_verdict, steps_of, time_of
@@ -103,16 +105,13 @@ def read_wandb_offline_folder(path: Path) -> Imported:
     config: dict[str, Any] = {}
     for attempt in attempts:
         # Earlier releases of wandb wrote the metadata to a separate file.
-        separate = attempt.file.parent / "files" / "wandb-metadata.json"
-        metadata |= read_json_object(separate, "wandb") if separate.is_file() else {}
-        metadata |= attempt.metadata
+        metadata |= {**_metadata(attempt.file.parent / "files"), **attempt.metadata}
         config |= attempt.config
-    requirements = attempts[-1].file.parent / "files" / "requirements.txt"
-    text = requirements.read_text(encoding="utf-8", errors="replace") if requirements.is_file() else ""
+    requirements = _requirements(attempts[-1].file.parent / "files")
     return Imported(
         joined_attempts(reads, path.name),
         FORMAT_OFFLINE,
-        **facts_of(config, text.splitlines(), metadata),
+        **facts_of(config, requirements, metadata),
         started=attempts[0].started,
         finished=max((one.last_row_at for one in attempts if one.last_row_at is not None), default=None),
     )
@@ -142,6 +141,42 @@ def run_files(path: Path) -> list[Path]:
             )
         return files
     raise UserError(_no_run(path))
+
+
+def captured_log(path: Path) -> Path | None:
+    """The captured console of the one run in a folder without .wandb files, as people commit it; None in others."""
+    if not path.is_dir() or any(path.glob("**/*.wandb")):
+        return None
+    places = (_CAPTURED, f"*run-*-*/{_CAPTURED}", f"wandb/*run-*-*/{_CAPTURED}")
+    found = [file for place in places for file in path.glob(place) if not file.parent.parent.is_symlink()]
+    return found[0] if len(found) == 1 else None
+
+
+def with_files_beside(found: Imported, folder: Path) -> Imported:
+    """A read console with what wandb's other files in its folder say of the run, where it does not say it itself."""
+    settings = folder / "config.yaml"
+    try:
+        raw = yaml.safe_load(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raw = {}
+    facts = facts_of(as_mapping(raw), _requirements(folder), _metadata(folder))
+    return replace(
+        found,
+        config=found.config or facts["config"],
+        versions=facts["versions"] | found.versions,
+        hardware=facts["hardware"],
+        git=facts["git"],
+    )
+
+
+def _requirements(folder: Path) -> list[str]:
+    file = folder / "requirements.txt"
+    return file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+
+
+def _metadata(folder: Path) -> Mapping[str, Any]:
+    file = folder / "wandb-metadata.json"
+    return read_json_object(file, "wandb") if file.is_file() else {}
 
 
 def _no_run(path: Path) -> str:

@@ -1,16 +1,17 @@
-"""Reads NeMo-RL's console: a block for each step, from a line `==== Step 3/100 ====` to the timers after
-`Total step time:`."""
+"""Reads NeMo-RL's console: its printed configuration, and a block for each step, from a line `==== Step 3/100 ====` to
+the timers after `Total step time:`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.verdicts import Verdict
 from trainers.logs.log_files import PrintedNumber, Printout, half_digit, parse_number, printouts
-from trainers.logs.record import TIMERS, Imported, StepNames, StepRecord
+from trainers.logs.printed_config import PrintedConfigs
+from trainers.logs.record import TIMERS, Imported, SourceRead, StepNames, StepRecord
 from trainers.logs.restarts import steps_in_sequence
 from trainers.protocol import LogFormat
 
@@ -115,15 +116,43 @@ def _record(blocks: _Blocks, path: Path) -> StepRecord:
     return StepRecord(blocks.ended(), {}, scalars, {}, None, path, blocks.line, rounding)
 
 
+def _printed() -> PrintedConfigs:
+    """What follows its line `Final config:`."""
+    return PrintedConfigs("NeMo-RL", ("grpo", "policy"))
+
+
+def _noting_configurations(parts: Iterable[Printout], printed: PrintedConfigs) -> Iterator[Printout]:
+    for part in parts:
+        printed.feed(part)
+        yield part
+
+
 def _read_console(path: Path) -> Imported:
     """The steps of NeMo-RL's console under wandb's names, with half a unit of the last printed digit."""
-    blocks = _Blocks()
-    records = list(_read(printouts(path), path, blocks))
-    read = steps_in_sequence([one for one in records if one.line > blocks.first_head], path)
+    blocks, printed = _Blocks(), _printed()
+    records = list(_read(_noting_configurations(printouts(path), printed), path, blocks))
+    records = [one for one in records if one.line > blocks.first_head]
+    read = steps_in_sequence(records, path)
     if read.records and not blocks.first_head:
         text = f"{path} has no line `==== Step 3/100 ====`: its blocks are read as steps 1 to {blocks.placed}"
         read.verdicts.append(Verdict("note", "step-by-place", text))
-    return Imported(read, _FORMAT)
+    read.verdicts += printed.verdicts(path)
+    config, later = printed.by_step(records)
+    return Imported(read, _FORMAT, config, later=later)
+
+
+def _preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
+    """The configuration before the first step."""
+    printed = _printed()
+    for part in parts:
+        if _is_step(part):
+            break
+        printed.feed(part)
+    return Imported(SourceRead(), _FORMAT, printed.by_step([])[0])
+
+
+def _is_step(part: Printout) -> bool:
+    return _STEP in part.text and _ENTRY.search(part.text) is not None
 
 
 def console(names: StepNames) -> LogFormat:
@@ -132,5 +161,6 @@ def console(names: StepNames) -> LogFormat:
         _FORMAT,
         "NeMo-RL's console, with blocks of lines `• Total step time: 12.34s`",
         _read_console,
-        is_step=lambda part: _STEP in part.text and _ENTRY.search(part.text) is not None,
+        is_step=_is_step,
+        preview=_preview,
     )

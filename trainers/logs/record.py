@@ -166,12 +166,21 @@ class SourceRead:
     """The trainer that the names in its rows identify, if any."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaterConfiguration:
+    """A whole configuration that a run went on with, and the first step of it."""
+
+    from_step: int
+    config: dict[str, Any]
+
+
 @dataclass
 class Imported:
     """The steps of one source of an imported run, and the facts about the run in it.
 
     - `format`: its name in `import.format`.
-    - `config`: the run's whole configuration, nested or with dotted keys. `overrides`: its command line's, dotted.
+    - `config`: the run's whole configuration at its first step, nested or with dotted keys; `later` has the others,
+      by their first steps, which may equal it. `overrides`: its command line's, dotted.
     - `versions`: package versions by name. `hardware`: the keys of done.json's, where known. `git`: the revision of
       the run's code. `started` and `finished`: seconds since 1970.
     - `selected`: the values, by column, that select the run's rows in a table of several runs.
@@ -189,6 +198,7 @@ class Imported:
     selected: dict[str, str] = field(default_factory=dict)
     tree: dict[str, TablePhase] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
+    later: list[LaterConfiguration] = field(default_factory=list)
     names_left_out: frozenset[str] = frozenset()
     """Names of lines that begin like a step and are skipped; they may identify the loop."""
 

@@ -17,6 +17,7 @@ from trainers.cases import Case, Rule
 from trainers.hf_arguments import (
     BOOKKEEPING,
     KEYS,
+    RESUMABLE,
     completed,
     require_equal_shares,
     require_one_process,
@@ -252,6 +253,7 @@ SWIFT = Trainer(
     ),
     rules=Rules(
         bookkeeping=BOOKKEEPING,
+        resumable=RESUMABLE,
         engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
         engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
         checks=(_OVERLAPPING, _weights_in_half),

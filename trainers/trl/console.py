@@ -58,6 +58,8 @@ class _ConsoleRow:
     before: _Bar | None = None
     on_its_line: bool = False
     after: _Bar | None = None
+    reached: dict[int, int] | None = None
+    """By the total of each bar so far how far it has come, if a bar precedes the row."""
 
 
 def read_trl_console(path: Path) -> Imported:
@@ -90,6 +92,7 @@ def read_trl_console(path: Path) -> Imported:
                     continue
                 certain, on_its_line = any(n in row for n in _TRAINERS_OWN), text.endswith("]") and "|" in text
                 rows.append(_ConsoleRow(record, certain, is_swift(row), latest, on_its_line))
+                rows[-1].reached = totals.reached() if latest else None
                 latest = None
         latest = _last_bar(part.text[at:], rows, totals) or latest
         if "{'" in part.text[at:] and not part.ended:
@@ -182,7 +185,7 @@ def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[
         clocks = totals.clocks(steps) if None in beside else beside
         return [replace(one, step=step, elapsed_s=s) for one, step, s in zip(records, steps, clocks, strict=True)], []
     counted = ([one.scalars.get(TRAIN + name) for one in records] for name in ("epoch", "num_tokens"))
-    if (steps := totals.steps_of(*counted)) is not None:
+    if (steps := totals.steps_of(*counted, [one.reached for one in rows])) is not None:
         text = (
             f"{path} has no progress bar after its {len(rows)} rows. They are steps {steps[0]} to {steps[-1]}, by its "
             f"{totals.steps_done()} trained steps"

@@ -54,6 +54,10 @@ class Totals:
         if done >= next(reversed(bar), 0):
             bar[done] = bar.get(done, (elapsed_s,))[0], elapsed_s
 
+    def reached(self) -> dict[int, int]:
+        """By a bar's total, how far it has come."""
+        return {total: next(reversed(bar)) for total, bar in self.bars.items()}
+
     def read_summary(self, row: Mapping[str, Any]) -> None:
         """Read the runtime from the row that the Trainer logs at the end of training."""
         try:
@@ -79,22 +83,43 @@ class Totals:
         return [bar[step][0] if step in bar and seconds == sorted(seconds) else None for step in steps]
 
     def _bar(self) -> dict[int, tuple[float, float]]:
-        """The training's bar: that of the planned steps, else the one that ran as long; empty without one."""
+        """The training's bar: that of the planned steps, else the one that ran as long or, without a summary, longest;
+        empty without one."""
         if len(self.planned) == 1:
             return self.bars.get(next(iter(self.planned)), {})
-        if self.planned or self.runtime_s is None:
+        if self.planned or not self.bars:
             return {}
-        allowed = max(_SAME_TIME_S, _SAME_TIME_SHARE * self.runtime_s)
-        same = [bar for bar in self.bars.values() if abs(next(reversed(bar.values()))[1] - self.runtime_s) <= allowed]
+        ran_s = {total: next(reversed(bar.values()))[1] for total, bar in self.bars.items()}
+        runtime_s = max(ran_s.values()) if self.runtime_s is None else self.runtime_s
+        allowed = max(_SAME_TIME_S, _SAME_TIME_SHARE * runtime_s)
+        same = [self.bars[total] for total, seconds in ran_s.items() if abs(seconds - runtime_s) <= allowed]
         return same[0] if len(same) == 1 else {}
 
-    def steps_of(self, epochs: Sequence[float | None], tokens: Sequence[float | None]) -> list[int] | None:
+    def _is_full(self, step: int) -> bool:
+        """Whether the training's bar is full at a step."""
+        return any(total == step for total, bar in self.bars.items() if bar is self._bar())
+
+    def _shown(self, bars: Sequence[Mapping[int, int] | None]) -> list[tuple[int, int]]:
+        """How far the training's bar was before each block of rows, and how many rows were printed by then."""
+        total = next((total for total, bar in self.bars.items() if bar is self._bar()), 0)
+        begins = [place for place, reached in enumerate(bars) if reached and total in reached]
+        ends = [*begins[1:], len(bars)]
+        found = [((bars[begin] or {})[total], end) for begin, end in zip(begins, ends, strict=False)]
+        return found or [(self.steps_done() or 0, len(bars))]
+
+    def steps_of(
+        self,
+        epochs: Sequence[float | None],
+        tokens: Sequence[float | None],
+        bars: Sequence[Mapping[int, int] | None],
+    ) -> list[int] | None:
         """The steps of the rows: multiples of the only logging_steps that gives this number of rows; failing that, step
         1 (logging_first_step) and such multiples.
 
-        `epochs` and `tokens` are the rows' counters. None if no logging_steps fits, several do, or the counters
-        disagree. A training without a summary may have been killed with rows in a buffer; there, only one row per step
-        is certain.
+        `epochs` and `tokens` are the rows' counters, `bars` how far bars had come before a row. None if no
+        logging_steps fits, several do, or the counters disagree. A training without a summary may have been killed with
+        rows in a buffer; there, a logging_steps must fit each of several blocks of rows, or the rows came after the
+        full bar.
         """
         done = self.steps_done()
         begun, rows = max(self.resumed_from, default=0), len(epochs)
@@ -102,11 +127,16 @@ class Totals:
             return None
         # Missing rows could look like an additional first step; only epochs can show that.
         may_log_first = begun == 0 and rows > 2 and None not in epochs
+        shown, waiting = [(done, rows)], 0
+        if self.runtime_s is None:
+            shown = self._shown(bars)
+            # A full buffer is written at once: it leaves the beginning of a row at most.
+            waiting = 0 if self._is_full(shown[-1][0]) else 1
         for first in ((), (1,)) if may_log_first else ((),):
-            every = _only_every(begun, done, rows - len(first))
+            every = _only_every(begun, [(steps, count - len(first)) for steps, count in shown], waiting)
             if every is None or every <= len(first):
                 continue
-            if self.runtime_s is None and every > 1:
+            if waiting and len(shown) == 1 and every > 1:
                 return None
             multiples = (every * (begun // every + place) for place in range(1, rows - len(first) + 1))
             steps = [*first, *multiples]
@@ -114,11 +144,19 @@ class Totals:
         return None
 
 
-def _only_every(begun: int, done: int, rows: int) -> int | None:
-    """The only logging_steps with `rows` multiples above `begun` and up to `done`; None if there is none or several."""
+def _only_every(begun: int, shown: Sequence[tuple[int, int]], waiting: int) -> int | None:
+    """The only logging_steps whose multiples above `begun` and up to a step are the rows printed by then, or one more;
+    None if there is none or several. `shown` has steps and rows; up to the last, `waiting` more are allowed."""
+    done, rows = shown[-1]
     # Values outside these bounds give more rows, or fewer.
-    least, most = max(1, (done - begun) // (rows + 1)), (done - begun) // max(1, rows - 1) + 1
-    fitting = list(islice((n for n in range(least, most + 1) if done // n - begun // n == rows), 2))
+    least, most = max(1, (done - begun) // (rows + waiting + 1)), (done - begun) // max(1, rows - 1) + 1
+    allowed = [*[1] * (len(shown) - 1), waiting]
+
+    def fits(every: int) -> bool:
+        missing = (step // every - begun // every - count for step, count in shown)
+        return all(0 <= one <= most for one, most in zip(missing, allowed, strict=True))
+
+    fitting = list(islice(filter(fits, range(least, most + 1)), 2))
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -10,6 +10,7 @@ from trainers.engine_checks import sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
     KEYS,
+    RESUMABLE,
     completed,
     require_equal_shares,
     require_one_process,
@@ -153,6 +154,7 @@ TRL = Trainer(
     ),
     rules=Rules(
         bookkeeping=BOOKKEEPING,
+        resumable=RESUMABLE,
         engine_switches={
             "use_sglang": {True: "sglang", False: "transformers"},
             "use_vllm": {True: "vllm", False: "transformers"},

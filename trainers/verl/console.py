@@ -30,6 +30,9 @@ FORMAT = "verl-console"
 # `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities inside a line.
 STEP_LINE = re.compile(r"(?<![\w/.])step:(\d{1,18}) - ")
 SEPARATOR = " - "
+# Guides print one number a line: the step alone, and ` - timing_s/gen:24.5` under it.
+_STEP_ALONE = re.compile(r"step:(\d{1,18})\s*")
+_TIMER_ALONE = re.compile(r"\s*-\s+timing_s/[\w/.-]+: ?\d+\.?\d*\s*")
 # A piece whose name or number a line's end has cut.
 _BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
 # wandb's console capture truncates a line there.
@@ -69,6 +72,7 @@ def read_verl_console(path: Path) -> Imported:
     """The steps of a verl console log, with every number under verl's name, and the printed configuration.
 
     - Step 0 (validation before training) is skipped, and so are texts and None.
+    - One number a line, as guides print a step, is read as well.
     - A wrapped line is joined if what follows can only be its continuation. A truncated line gives a verdict.
     - Numbers printed with three decimals get half of the last digit as rounding.
     - Lines that only begin like a step are skipped (see `_only_verls`).
@@ -79,7 +83,7 @@ def read_verl_console(path: Path) -> Imported:
     log = LogFacts()
     current: _OpenLine | None = None
     for part in printouts(path):
-        begins = STEP_LINE.search(part.text) if "step:" in part.text else None
+        begins = (STEP_LINE.search(part.text) or _STEP_ALONE.fullmatch(part.text)) if "step:" in part.text else None
         # A terminal may have wrapped a line within `training/global_step:3`.
         wrapped = current is not None and current.text.endswith("global_") and _joined(current, part) is not None
         if begins is not None and not wrapped:
@@ -110,14 +114,19 @@ def read_verl_console(path: Path) -> Imported:
     records = [line.record for line in lines if line.record.scalars]
     records, more = training_steps(records, str(path))
     read = steps_in_sequence(records, path, {step + 1 for step in log.resumes})
-    read.verdicts = [*log.config.verdicts(path), *verdicts, *more, *read.verdicts]
-    return _imported(log, read, named)
+    read.verdicts = [*log.configs.verdicts(path), *verdicts, *more, *read.verdicts]
+    return _imported(log, read, records, named)
 
 
-def _imported(log: LogFacts, read: SourceRead, names_left_out: frozenset[str] = frozenset()) -> Imported:
+def _imported(
+    log: LogFacts, read: SourceRead, records: Sequence[StepRecord] = (), names_left_out: frozenset[str] = frozenset()
+) -> Imported:
+    """`records` are the steps in file order."""
+    config, later = log.configs.by_step(records)
     versions = {"verl": next(iter(log.versions))} if len(log.versions) == 1 else {}
-    overrides = log.command.overrides
-    return Imported(read, FORMAT, log.config.value, versions, overrides=overrides, names_left_out=names_left_out)
+    found = Imported(read, FORMAT, config, versions, overrides=log.command.overrides, later=later)
+    found.names_left_out = names_left_out
+    return found
 
 
 def _require_one_experiment(log: LogFacts, path: Path) -> None:
@@ -137,6 +146,9 @@ def _joined(current: _OpenLine, part: Printout) -> str | None:
     """
     if part.line != current.last.line + 1 or part.actor not in ("", current.first.actor) or not part.text.strip():
         return None
+    if not current.text:
+        _, dash, first = part.text.partition("- ")
+        return first.strip() if dash and _is_pair(first) else None
     # The last of several lines of one width may be only the rest of a number.
     width = current.first.line_chars
     # A line may have lost the space at its end.
@@ -204,7 +216,7 @@ def _only_verls(lines: Sequence[_Line], path: Path) -> tuple[list[_Line], list[V
 
 def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
     """The complete line of a step; none for a validation."""
-    if current is None or current.step == 0:
+    if current is None or current.step == 0 or not current.text:
         return []
     verdicts: list[Verdict] = []
     pieces = current.text.rstrip().split(SEPARATOR)
@@ -311,5 +323,7 @@ def preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
 
 
 def is_step(part: Printout) -> bool:
-    """Whether a line begins a step as verl prints it."""
-    return "step:" in part.text and STEP_LINE.search(part.text) is not None
+    """Whether a line begins a step as verl prints it, or is a step's timer alone."""
+    if "step:" in part.text and STEP_LINE.search(part.text) is not None:
+        return True
+    return TIMERS in part.text and _TIMER_ALONE.fullmatch(part.text) is not None

@@ -200,6 +200,7 @@ def verl() -> Trainer:
             settings=settings_of,
             # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
             bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
+            resumable=("trainer.total_*", "trainer.val_*", "trainer.*_freq", "trainer.max_*_ckpt_to_keep"),
             engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
             reads_engine_options=lambda case: (
                 case.engine.name not in release_named(case.version).engines_without_options

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from analysis.imports.configurations import CONFIGURATION_CHANGED
 from analysis.imports.import_run import CACHE, ONE_RUN, write_import
 from analysis.imports.tree_by_data import BY_DATA
 from analysis.report.content import Content, read_content
@@ -38,7 +39,7 @@ from workflow.commands.run_parts import runs_of
 from workflow.config.plan import Plan, load_plan
 from workflow.preflight import write_preflight
 
-READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS)
+READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS, CONFIGURATION_CHANGED)
 """What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
 MARK = "compared"
 """Marks a folder that this command may overwrite; it never writes into an experiment's results."""

@@ -17,6 +17,7 @@ from analysis.sources.any_table import FORMAT as TABLE
 from analysis.sources.event_files import FORMAT as EVENTS
 from analysis.sources.event_files import is_event_file
 from analysis.sources.wandb_api import download
+from analysis.sources.wandb_import import captured_log
 from common.errors import UserError
 from engines import UNKNOWN, engine_of_name
 from trainers.logs.record import Imported
@@ -112,7 +113,7 @@ def _log_in(path: Path, given: str) -> str:
     names = {form.file_name for trainer in trainers() for form in trainer.logs.formats}
     logs = [file for file in inside if file.name in names]
     logs = logs or [file for file in inside if not is_event_file(file) and _is_log(file)]
-    if not logs and has_event_files(path):
+    if not logs and (has_event_files(path) or captured_log(path)):
         return given
     if len(logs) != 1:
         if not logs:
