@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
-from analysis.roofline.step_floors import BY_LENGTHS, EQUAL_FLOOR_S, FLOOR_BASIS
+from analysis.roofline.floors import EQUAL_FLOOR_S
 from analysis.wide import PHASE, numbers_of, threw_away
 from analysis.windows import gaps, steps_per_row
 
@@ -78,8 +77,6 @@ def common_of(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) ->
 def _samples(wide: pd.DataFrame) -> pd.DataFrame:
     """The counted steps with the columns of analysis/ratio.py; in a sequence that says nothing of the runs'."""
     rows = wide["counted"].to_numpy(bool)
-    floor = numbers_of(wide, EQUAL_FLOOR_S)
-    basis = wide[FLOOR_BASIS].to_numpy() if FLOOR_BASIS in wide else np.full(len(wide), "")
     columns = {
         "factors": wide["factors"],
         "arm": wide["arm"],
@@ -92,8 +89,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         "longest": numbers_of(wide, LONGEST),
         "tokens": numbers_of(wide, TOKENS),
         "mean_length": numbers_of(wide, MEAN_LENGTH),
-        # A floor that is made of the number, the mean and the longest is a function of the other lengths.
-        FLOOR: np.where(basis == BY_LENGTHS, floor, math.nan),
+        FLOOR: numbers_of(wide, EQUAL_FLOOR_S),
         "discarded": threw_away(wide),
     }
     return pd.DataFrame(columns, index=wide.index)[rows].sort_values(["step", "seconds"], kind="stable")

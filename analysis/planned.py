@@ -33,7 +33,7 @@ class PlanRead:
     fingerprints: dict[str, str]
     """By run."""
     report: dict[str, Any] = field(default_factory=dict)
-    """The report's settings: price_per_gpu_hour, currency, to_steps, cpu_memory_gb_s, spread."""
+    """The report's settings: price_per_gpu_hour, currency, to_steps, spread."""
     same_as: dict[str, str] = field(default_factory=dict)
     """The arms that repeat another arm, and which."""
     until: float = EQUAL_WITHIN

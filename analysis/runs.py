@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,6 @@ class Run:
     imported: bool = False
     inputs_folder: Path | None = None
     """Where its inputs were prepared: relative paths in inputs.json start there."""
-    memory_gb_s: float | None = None
-    """The measured memory bandwidth of a machine without a GPU, where the experiment gives it."""
 
     @property
     def attempts_folder(self) -> Path:
@@ -139,7 +137,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
         except UserError as error:
             verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
             continue
-        runs.append(replace(run, memory_gb_s=plan.report.get("cpu_memory_gb_s")))
+        runs.append(run)
         verdicts += found
     if any("read_as" in run.done for run in runs):
         text = (

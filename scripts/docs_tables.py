@@ -23,12 +23,12 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 def gpus() -> Table:
     """The figures of each GPU that floors use."""
-    header = ("GPU, with its data sheet", "driver's name", "memory; bandwidth; dense bfloat16")
+    header = ("GPU, with its data sheet", "driver's name", "memory; bandwidth")
     return header, [
         (
             f"[`{known}`]({gpu.source})",
             ", ".join(f"NVIDIA {name}" for name in gpu.reported),
-            f"{gpu.memory_gib:g} GiB; {gpu.bandwidth_tb_s:.3f} TB/s; {gpu.bf16_tflops:g} TFLOP/s",
+            f"{gpu.memory_gib:g} GiB; {gpu.bandwidth_tb_s:.3f} TB/s",
         )
         for known, gpu in KNOWN_GPUS.items()
     ]

@@ -84,17 +84,20 @@ def test_a_mistake_is_told_in_one_message(raw, path, value, says):
     assert says in str(caught.value) and str(caught.value).count("\n  - ") <= 1
 
 
+OLD_KEYS = {"explain": {"vllm": ["a", "b"]}, "cpu_memory_gb_s": 25.0}
+
+
 def test_a_key_that_is_no_longer_used_is_named_once_and_ignored(raw, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("new.yaml").write_text(yaml.safe_dump(raw))
-    Path("old.yaml").write_text(yaml.safe_dump(raw | {"report": {"explain": {"vllm": ["a", "b"]}, "to_steps": 9}}))
+    Path("old.yaml").write_text(yaml.safe_dump(raw | {"report": OLD_KEYS | {"to_steps": 9}}))
     assert main(["plan", "new.yaml"]) == 0
     new = capsys.readouterr()
     assert main(["plan", "old.yaml"]) == 0
     old = capsys.readouterr()
     assert new.out == old.out and "no longer used" not in new.err
-    assert [line for line in old.err.splitlines() if "explain" in line] == [
-        f"report.explain is no longer used: {NO_LONGER_USED['report.explain']}"
+    assert [line for line in old.err.splitlines() if "no longer used" in line] == [
+        f"report.{key} is no longer used: {NO_LONGER_USED[f'report.{key}']}" for key in OLD_KEYS
     ]
     plans = [load_plan(read_yaml(Path(name))) for name in ("new.yaml", "old.yaml")]
     assert [run.fingerprint for run in plans[0].runs.values()] == [run.fingerprint for run in plans[1].runs.values()]

@@ -44,7 +44,7 @@ from analysis.phases import phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
-from analysis.roofline.step_floors import with_floors
+from analysis.roofline.floors import with_floors
 from analysis.runs import Run, length_counts, read_runs
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import verdict_table, with_engines_alone

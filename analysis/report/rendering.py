@@ -20,7 +20,7 @@ from analysis.report.provenance import analysed_by, inputs_lines, runs_block
 from analysis.report.sample_completions import STAGES, shown_samples
 from analysis.report.sections import sections
 from analysis.report.timing_tables import comparison_block, estimates_block, phase_blocks, speedup_blocks, sums_blocks
-from analysis.roofline.step_floors import floor_lines
+from analysis.roofline.floors import efficiency_lines
 from analysis.verdict.verdict_block import (
     SYMBOLS,
     escaped,
@@ -114,7 +114,7 @@ def _rendered(template: str, content: Content, **more: Any) -> str:
         phase_blocks=phase_blocks(content),
         sums_blocks=sums_blocks(content),
         speedup_blocks=speedup_blocks(content),
-        floors=floor_lines(content.tables["steps"], content.runs),
+        floors=efficiency_lines(content.tables["steps"]),
         sections=sections(content),
         ledger_summary=ledger_summary(content.preflight) if content.preflight else "",
         count_of=count_of,

@@ -1,154 +1,64 @@
-"""Computes the least time in which a step's responses can be decoded: a bound by memory and by arithmetic.
+"""Computes the least time in which a step's responses can be decoded, from the bytes that must be read.
 
 Each iteration of decoding writes one token of every running sequence, and reads all weights once and the keys and
-values of every position before the token. docs/roofline.md has the formulas, their assumptions and their sources.
-Everything here is an array over steps, and a true lower bound under these assumptions.
+values of every token before them. docs/roofline.md has the formula and its assumptions.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from common.gpus import Gpu
-from common.model_facts import ModelFacts
+from analysis.roofline.setup import DecodeSetup
+from common.gpus import gpu_of
 
 Array = npt.NDArray[np.float64]
-Number = float | Array
+ROOF = ["weight_read_s", "position_read_s", "replicas", "concurrency", "group"]
+"""What bounds decoding: the seconds in which one replica (the GPUs that hold the model once) reads all weights, and one
+position's keys and values; the replicas; the most sequences that each decodes at once, and the responses of a prompt,
+which may share its keys (inf where unknown)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """What bounds one replica of the engine, the `tensor_parallel` GPUs that hold one copy of the model.
-
-    Each field may be an array, with one roof for every step.
-    """
-
-    weight_read_s: Number
-    """Seconds to read all weights once."""
-    position_read_s: Number
-    """Seconds to read one position's keys and values."""
-    token_compute_s: Number
-    """Seconds of the matrices' arithmetic for one token."""
-    position_compute_s: Number
-    """Seconds of one token's attention to one position."""
-    replicas: Number
-    concurrency: Number = math.inf
-    """The most sequences that a replica decodes at once; inf without a known limit."""
-    group: Number = math.inf
-    """The completions of one prompt; inf where unknown."""
-
-
-def roof_of(
-    gpu: Gpu,
-    model: ModelFacts,
-    number_bytes: float,
-    *,
-    tensor_parallel: int,
-    replicas: int,
-    concurrency: float = math.inf,
-    group: float = math.inf,
-) -> Roof:
-    """The roof of a dense decoder with full attention, `number_bytes` for each parameter and cached number.
+def roof_of(setup: DecodeSetup) -> list[float]:
+    """The numbers of `ROOF` for a dense decoder with full attention; NaN where a fact is unknown.
 
     A replica's GPUs share keys and values by heads, at least one each: with more GPUs than heads, copies are read.
-    `ValueError` for a model whose matrices are not counted.
     """
-    if model.decode_parameters is None:
-        raise ValueError(f"the matrices of a {model.architecture} are not counted")
-    bandwidth, peak = gpu.bandwidth_tb_s * 1e12, gpu.bf16_tflops * 1e12
-    return Roof(
-        weight_read_s=model.decode_parameters * number_bytes / tensor_parallel / bandwidth,
-        position_read_s=model.kv_numbers * number_bytes / min(tensor_parallel, model.kv_heads) / bandwidth,
-        token_compute_s=2 * model.decode_parameters / (tensor_parallel * peak),
-        position_compute_s=4 * model.layers * model.heads * model.head_dim / (tensor_parallel * peak),
-        replicas=replicas,
-        concurrency=concurrency,
-        group=group,
-    )
+    gpu, model, parallel = gpu_of(setup.gpu), setup.facts, setup.tensor_parallel
+    if setup.unknown or not (gpu and model and model.decode_parameters and setup.number_bytes and parallel):
+        return [math.nan] * len(ROOF)
+    byte_s = setup.number_bytes / (gpu.bandwidth_tb_s * 1e12)
+    weights, position = model.decode_parameters / parallel, model.kv_numbers / min(parallel, model.kv_heads)
+    at_once, group = setup.concurrency or math.inf, setup.group or math.inf
+    return [weights * byte_s, position * byte_s, setup.replicas or math.nan, at_once, group]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What steps had to decode; arrays over steps, NaN where unknown.
+def work_from_lengths(step: npt.NDArray[np.intp], lengths: Array, steps: int) -> Array:
+    """The longest, the sum of ℓ and of ℓ(ℓ+1)/2 of each step's responses, each a row of numbers by step.
 
-    A response of L tokens takes ℓ = L - 1 iterations, because the prompt's forward pass gives its first token. Its j-th
-    iteration reads `prompt` + j positions, so ℓ(ℓ+1)/2 of its own in total.
+    Response i has `lengths[i]` tokens and belongs to step `step[i]`. A response of L tokens takes ℓ = L - 1 iterations,
+    because the prompt's forward pass gives its first token; its j-th iteration reads j positions of its own. Steps
+    without responses, or with an impossible length, are NaN.
     """
-
-    longest: Array
-    """ℓ of the longest response."""
-    total: Array
-    """Σℓ; NaN where only the longest is known."""
-    own_positions: Array
-    """Σ ℓ(ℓ+1)/2, or less."""
-    prompt: Array
-    """Tokens that every prompt has at the least."""
-
-
-def work_from_lengths(step: npt.NDArray[np.intp], lengths: Array, prompt: Array) -> Work:
-    """The work of `len(prompt)` steps; response i has `lengths[i]` tokens and belongs to step `step[i]`.
-
-    Steps without responses, or with an impossible length, are NaN.
-    """
-    steps = len(prompt)
-    good = np.isfinite(lengths) & (lengths >= 1)
-    bad = np.bincount(step[~good], minlength=steps) > 0
-    iterations = np.where(good, lengths - 1, 0.0)
+    iterations = np.where(lengths >= 1, lengths - 1, np.inf)
     longest = np.full(steps, -np.inf)
     np.maximum.at(longest, step, iterations)
-    known = np.isfinite(longest) & ~bad
-    total = np.bincount(step, iterations, steps).astype(np.float64)
-    own = np.bincount(step, iterations * (iterations + 1) / 2, steps).astype(np.float64)
-    return _where(known, longest, total, own, prompt)
+    sums = (np.bincount(step, of, steps) for of in (iterations, iterations * (iterations + 1) / 2))
+    return np.where(np.isfinite(longest), np.stack([longest, *sums]), np.nan)
 
 
-def work_from_scalars(completions: Array, mean: Array, maximum: Array, prompt: Array) -> Work:
-    """The least work of steps of which only the number of responses, their mean and their longest are known.
+def decode_floor_s(roof: pd.DataFrame, work: Array, prompt: Array) -> Array:
+    """The least decode seconds of each step, whose prompts have at least `prompt` tokens; NaN where it is unknown.
 
-    The sum of the squared lengths is least where all but the longest are equal:
-    Σℓ² >= ℓmax² + (Σℓ - ℓmax)² / (N - 1). Where N or the mean is NaN, only the longest counts. Impossible numbers (a
-    mean above the longest) give NaN.
+    For any distribution of the responses over the replicas the slowest needs at least the time of the longest response
+    alone, and at least that of an even split. The greater of the two is the floor.
     """
-    longest = maximum - 1
-    total = completions * (mean - 1)
-    others = np.maximum(completions - 1, 1)
-    squares = longest**2 + (total - longest) ** 2 / others
-    alone = np.isnan(total)
-    own = np.where(alone, longest * (longest + 1) / 2, (squares + total) / 2)
-    possible = (longest >= 0) & np.isfinite(longest)
-    # A mean is printed with few digits, so a thousandth of a token is allowed.
-    possible &= alone | ((mean <= maximum + 1e-3) & (mean >= 1) & (total >= longest - 1e-3 * completions))
-    return _where(possible, longest, total, own, prompt)
-
-
-def _where(known: npt.NDArray[np.bool_], longest: Array, total: Array, own: Array, prompt: Array) -> Work:
-    longest, total, own = (np.where(known, values, np.nan) for values in (longest, total, own))
-    return Work(longest, total, own, prompt)
-
-
-def decode_floor_s(roof: Roof, work: Work) -> Array:
-    """The least decode seconds of each step, for any distribution of the responses over the replicas.
-
-    The slowest replica needs at least the time of the longest response alone, and at least that of an even split. The
-    greater of the two is the floor; NaN where the work is unknown.
-    """
-    longest_positions = work.prompt * work.longest + work.longest * (work.longest + 1) / 2
-    alone = _floor_s(roof, work.longest, work.longest, longest_positions, longest_positions)
-    # Rounded, because a sum from a mean is off in its last digits, which must not add an iteration.
-    iterations = np.fmax(work.longest, np.ceil(np.round(work.total / roof.concurrency, 6)))
-    # A group's sequences that run at once may read their prompt together, so its keys are counted once a group.
-    read = work.own_positions + work.prompt * work.total / roof.group
-    attended = work.own_positions + work.prompt * work.total
-    even = _floor_s(roof, *(values / roof.replicas for values in (iterations, work.total, read, attended)))
+    read_s, position_s, replicas, at_once, group = (roof[name].to_numpy(np.float64) for name in ROOF)
+    longest, total, positions = work
+    alone = longest * read_s + (prompt * longest + longest * (longest + 1) / 2) * position_s
+    iterations = np.fmax(longest, np.ceil(total / at_once))
+    even = (iterations * read_s + (prompt * total / group + positions) * position_s) / replicas
     return np.where(even > alone, even, alone)
-
-
-def _floor_s(roof: Roof, iterations: Array, tokens: Array, read: Array, attended: Array) -> Array:
-    """Reads and arithmetic overlap: the floor is the greater of the two."""
-    reads_s = iterations * roof.weight_read_s + read * roof.position_read_s
-    compute_s = tokens * roof.token_compute_s + attended * roof.position_compute_s
-    return np.asarray(np.maximum(reads_s, compute_s), dtype=np.float64)

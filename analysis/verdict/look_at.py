@@ -13,7 +13,7 @@ from analysis.estimates.estimate_table import estimates, samples
 from analysis.estimates.looks import confidence_at
 from analysis.planned import read_plan
 from analysis.ratio import RunNumbers, reach
-from analysis.roofline.step_floors import with_floors
+from analysis.roofline.floors import with_floors
 from analysis.runs import read_runs
 from analysis.verdict.arm_verdict import NO_SPAN, Span
 from analysis.verdict.claim import claim_from

@@ -1,10 +1,10 @@
 """The floor that a fit takes is that of one and the same machine for both arms, the baseline's."""
 
 import pytest
-from roofline_results import ROLLOUT, an_import, article_row, steps_to, trained, without
+from roofline_results import ROLLOUT, an_import, article_row, steps_to, trained
 
 from analysis.counted import wide_steps
-from analysis.roofline.step_floors import with_floors
+from analysis.roofline.floors import with_floors
 
 LENGTHS = [5001] * 32
 MANY = [2001] * 512
@@ -17,7 +17,7 @@ def floored(*runs, baseline="a", **columns):
 
 
 def floor_s(steps):
-    return steps["efficiency"] * steps["generation_s"]
+    return steps["efficiency"] * steps["own_s/step/gen"]
 
 
 @pytest.mark.parametrize("baseline", ["a", "b"])
@@ -47,17 +47,20 @@ def test_other_lengths_are_worked_out_for_the_baselines_roof(tmp_path):
     assert 0.45 < floors["b"] / floors["a"] < 0.5
 
 
-def logged(folder, name, *lacks, **facts):
-    return an_import(folder, steps_to(without(article_row(), *lacks)), name, "vllm", **facts)
-
-
-def test_prompts_that_one_arm_alone_knows_count_for_none(tmp_path):
-    a, b = logged(tmp_path, "a"), logged(tmp_path, "b", "prompt_length/min")
-    steps = floored(a, b)
+def test_prompts_that_one_arm_alone_logs_count_for_none(tmp_path):
+    a, b = trained(tmp_path, LENGTHS, "a"), trained(tmp_path, LENGTHS, "b")
+    name = "prompt_length/min"
+    steps = floored(a, b, **{name: lambda wide: wide["arm"].map({"a": 4000.0})})
     assert floor_s(steps).round(6).nunique() == 2 and steps["equal_floor_s"].nunique() == 1
-    # Both know it: it counts, as it does in each arm's own floor.
-    steps = floored(a, logged(tmp_path / "again", "b"))
+    # Both log it: it counts, as it does in each arm's own floor.
+    steps = floored(a, b, **{name: 4000.0})
     assert steps["equal_floor_s"].tolist() == pytest.approx(floor_s(steps).tolist())
+
+
+def test_the_estimate_takes_no_floor_from_means(tmp_path):
+    """Such a floor is a function of the lengths that it takes already."""
+    steps = floored(an_import(tmp_path, steps_to(article_row()), "a", "vllm"))
+    assert steps["efficiency"].notna().all() and steps["equal_floor_s"].isna().all()
 
 
 def test_a_baseline_of_two_roofs_bounds_nothing(tmp_path):

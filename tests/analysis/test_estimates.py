@@ -77,14 +77,14 @@ def test_the_interval_is_welchs():
 
 
 @pytest.mark.parametrize(
-    ("basis", "share"), [("scalars", FIT_BIAS), ("lengths", FIT_BIAS_WITH_ALL_LENGTHS)], ids=["scalars", "all lengths"]
+    ("known", "share"), [(math.nan, FIT_BIAS), (1.0, FIT_BIAS_WITH_ALL_LENGTHS)], ids=["means", "all lengths"]
 )
-def test_the_fit_finds_the_speed_behind_other_work(basis, share):
+def test_the_fit_finds_the_speed_behind_other_work(known, share):
     """Twice as fast at any work, with responses half again as long: per step says 1.3, the fit 2.
 
     The floor says nothing that the other lengths do not: the fit knows all lengths without a term for it.
     """
-    wa, wb = (of | {"equal_floor_s": engine_s(of) / 5, "floor_basis": basis} for of in (work(1), work(2, scale=1.5)))
+    wa, wb = (of | {"equal_floor_s": known * engine_s(of) / 5} for of in (work(1), work(2, scale=1.5)))
     frames = [(arm_rows("a", engine_s(wa), s, **wa), arm_rows("b", engine_s(wb) / 2, s, **wb)) for s in range(2)]
     table, verdicts = found(*(frame for pair in frames for frame in pair))
     row, step = table.loc["equal_work"], table.loc["per_step", "value"]

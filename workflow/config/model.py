@@ -70,16 +70,13 @@ class Report(Section):
     """The price's currency, as three letters."""
     to_steps: PositiveInt | None = None
     """Also report the GPU-hours of this many training steps, and with a price their cost; null: only those used."""
-    cpu_memory_gb_s: Annotated[Number, Field(gt=0)] | None = None
-    """The machine's measured memory bandwidth in GB/s, for the decode floor of runs without a GPU; null: no floor."""
     spread: Annotated[Number, Field(gt=0, lt=1)] | None = None
     """How far repeated runs may differ, as a share: how likely the ratio of one run an arm is rests on it; null: 0.16
     (docs/estimates.md)."""
 
     def as_json(self) -> dict[str, Any]:
         """The content for plan.json; a newer setting is included only if set, so that old plans do not change."""
-        newer = {"cpu_memory_gb_s": self.cpu_memory_gb_s, "spread": self.spread}
-        return self.model_dump(mode="json", exclude={name for name, value in newer.items() if not value})
+        return self.model_dump(mode="json", exclude=set() if self.spread else {"spread"})
 
 
 class Until(Section):

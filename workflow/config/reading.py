@@ -20,6 +20,7 @@ from workflow.config.model import SEEDS_LISTED, SEEDS_UNTIL, Config
 _TAGS = {**KINDS_OF_REWARD, SEEDS_UNTIL: "Until", SEEDS_LISTED: ""}
 NO_LONGER_USED = {
     "report.explain": "the report compares replays with each other, below the trainings' verdicts (docs/replay.md)",
+    "report.cpu_memory_gb_s": "the efficiency is of GPUs with a data sheet (docs/roofline.md)",
 }
 """Keys of earlier releases (section.key), and what to use instead. They are named once and ignored."""
 
