@@ -61,4 +61,5 @@ def decode_floor_s(roof: pd.DataFrame, work: Array, prompt: Array) -> Array:
     alone = longest * read_s + (prompt * longest + longest * (longest + 1) / 2) * position_s
     iterations = np.fmax(longest, np.ceil(total / at_once))
     even = (iterations * read_s + (prompt * total / group + positions) * position_s) / replicas
-    return np.where(even > alone, even, alone)
+    floor_s: Array = np.where(even > alone, even, alone)
+    return floor_s

@@ -17,6 +17,7 @@ from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
+from trainers.timers.tree import TimerTree
 
 EFFICIENCY = "efficiency"
 EQUAL_FLOOR_S = "equal_floor_s"
@@ -70,11 +71,15 @@ def _generation_s(wide: pd.DataFrame, runs: Sequence[Run]) -> Array:
     """Own seconds of a step's phases of generation; NaN where none is timed."""
     seconds = pd.Series(np.nan, index=wide.index)
     paths = [name.removeprefix(OWN) for name in wide.columns if name.startswith(OWN)]
-    for tree in dict.fromkeys(run.tree for run in runs):
-        rows = wide["run_id"].isin([run.run_id for run in runs if run.tree == tree])
+    of_tree: dict[TimerTree, list[str]] = {}
+    for run in runs:
+        of_tree.setdefault(run.tree, []).append(run.run_id)
+    for tree, run_ids in of_tree.items():
+        rows = wide["run_id"].isin(run_ids)
         mine = [OWN + path for path in paths if tree.phase(path).category == "generation"]
         seconds[rows] = wide.loc[rows, mine].sum(axis=1, min_count=1)
-    return seconds.to_numpy(np.float64)
+    found: Array = np.asarray(seconds, dtype=np.float64)
+    return found
 
 
 def _logged_lengths(wide: pd.DataFrame, runs: Sequence[Run]) -> Array:
@@ -93,7 +98,7 @@ def _logged_lengths(wide: pd.DataFrame, runs: Sequence[Run]) -> Array:
 def _too_high(rows: pd.DataFrame) -> Iterator[Verdict]:
     """An error for each arm with a floor above its time, with the worst of these rows."""
     for arm, of in rows.groupby("arm", sort=False):
-        worst = of.loc[of["share"].idxmax()]
+        worst = of.sort_values("share").iloc[-1]
         text = (
             f"{arm}: the decode floor is above the time of generation (run {worst['run_id']}, step {worst['step']}: "
             f"{worst['share'] * worst['seconds']:.2f} s against {worst['seconds']:.2f} s). That is impossible: its "
