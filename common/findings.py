@@ -14,7 +14,7 @@ from common.verdicts import count_of
 
 Level = Literal["impossible", "unequal", "odd"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-Equality = Literal["different", "unverifiable", "equivalent", "equal"]
+Equality = Literal["mixed", "different", "unverifiable", "equivalent", "equal"]
 EQUALITIES: tuple[Equality, ...] = get_args(Equality)
 
 # The most important codes of a level.
@@ -61,13 +61,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One setting: its value in each arm, and whether the values are equal."""
+    """One term: its value in each arm, and whether the values are equal."""
 
-    setting: Annotated[str, "the setting's name"]
-    values: Annotated[dict[str, str], "its value in each arm, as text"]
-    verdict: Annotated[Equality, "whether the values are equal"]
+    setting: Annotated[str, "the term's name: a setting, or a fact that the runs report"]
+    values: Annotated[dict[str, str], "its value in each arm, as text; with the runs where an arm's runs differ"]
+    verdict: Annotated[Equality, "whether the values are equal; `mixed` if runs of one arm differ"]
     why: Annotated[str, "the reason for the verdict"]
     source: Annotated[str, "the source of the fact"]
+    mixed: Annotated[tuple[str, ...], "the arms whose runs differ in it; may be absent"] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = asdict(self)
+        return fields | {"mixed": list(self.mixed)} if fields.pop("mixed") else fields
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Preflight:
         return {
             "experiment": self.experiment,
             "findings": [finding.as_dict() for finding in self.findings],
-            "ledger": [asdict(row) for row in self.ledger],
+            "ledger": [row.as_dict() for row in self.ledger],
             "unverifiable": list(self.unverifiable),
         }
 
@@ -110,6 +115,10 @@ class Preflight:
 def _between(row: LedgerRow, arms: Sequence[str]) -> LedgerRow | None:
     """A row with only these arms; None if none of them has the setting."""
     values = {arm: value for arm, value in row.values.items() if arm in arms}
+    if mixed := tuple(arm for arm in row.mixed if arm in arms):
+        return replace(row, values=values, mixed=mixed)
+    if row.mixed:
+        row = replace(row, verdict="different", why="the values differ", mixed=())
     if len(values) == len(row.values) or len(set(row.values.values())) == 1:
         return replace(row, values=values)
     if set(values.values()) == {NONE}:
@@ -149,7 +158,8 @@ def _finding(raw: Mapping[str, Any]) -> Finding:
 def _row(raw: Mapping[str, Any]) -> LedgerRow:
     verdict: Equality = _one_of(EQUALITIES, "verdict", raw)
     values = {str(arm): as_text(value) for arm, value in raw["values"].items()}
-    return LedgerRow(str(raw["setting"]), values, verdict, str(raw["why"]), str(raw["source"]))
+    mixed = tuple(map(str, raw.get("mixed", ())))
+    return LedgerRow(str(raw["setting"]), values, verdict, str(raw["why"]), str(raw["source"]), mixed)
 
 
 def _one_of(allowed: Sequence[str], key: str, raw: Mapping[str, Any]) -> Any:

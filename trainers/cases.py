@@ -74,7 +74,7 @@ class StackPins:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """An arm at one point of the sweep, for all seeds."""
+    """An arm at one point of the sweep: those of its runs that have the same terms, mostly all."""
 
     arm: str
     label: str
@@ -93,6 +93,12 @@ class Case:
     """The values of the factors that all arms share."""
     imported: bool = False
     """Whether it was trained elsewhere: then nothing about it is impossible."""
+    runs: tuple[str, ...] = ()
+    """The ids of its runs."""
+    unknown: str = ""
+    """Why its settings are unknown; then `settings` and `workload` are empty."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """Without settings: what is known nevertheless (`gpu`, `nodes`, ...)."""
 
     @property
     def release(self) -> tuple[str, str]:

@@ -44,6 +44,7 @@ MAX_BLOCKS, MAX_ROWS = 4, 24
 SHARED = " in all arms"
 # The labels of one setting, and of several.
 EQUALITY_LABELS = {
+    "mixed": ("differs between runs of one arm", "differ between runs of one arm"),
     "different": ("differs", "differ"),
     "unverifiable": ("cannot be verified", "cannot be verified"),
     "equivalent": ("has the same effect", "have the same effect"),

@@ -15,10 +15,11 @@ from analysis.estimates.gate import LABELS, failed_at
 from analysis.factors import factors_label
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
+from analysis.terms import in_words
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, ratio_text
 from analysis.verdict.caveats import WHOLE, caveats_of, lacks_equal_work
 from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
-from common.findings import COMPARED, Finding, Preflight
+from common.findings import Finding, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
 from engines import UNKNOWN
@@ -85,14 +86,8 @@ def _verdict(
     verdict: Any = groups[0][0].verdict if one_verdict else "~"
     logs = plan.imported(plan.baseline, arm) if plan.most else []
     basis = [f"{_sizes(known)}{_of_most(known, plan, logs)}{_warmup(comparison, plan)}"]
-    unverifiable = len(preflight.rows("unverifiable")) if preflight is not None else 0
-    verified = len(preflight.ledger) - unverifiable if preflight is not None else 0
-    different = sum(row.why != COMPARED for row in preflight.rows("different")) if preflight is not None else 0
-    if verified and not terms and different:
-        basis.insert(0, f"{different} different of {count_of(verified, 'verified setting')}")
-    elif verified and not terms:
-        counted = f"0 unequal of {count_of(verified, 'verified setting' if unverifiable else 'setting')}"
-        basis.insert(0, counted if unverifiable else f"terms equal ({counted})")
+    if counted := in_words(preflight, (plan.baseline, arm)):
+        basis.insert(0, counted)
     return ArmVerdict(
         arm,
         plan.baseline,

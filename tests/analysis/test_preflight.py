@@ -101,7 +101,10 @@ def test_what_is_odd_or_about_other_arms_is_not_in_the_verdict(folder, finding):
     ("change", "said"),
     [
         ({"experiment": "other"}, "belongs to the experiment 'other', not to 'case'"),
-        ({"ledger": [ledger_row("x", "alike")]}, "verdict must be one of different, unverifiable, equivalent, equal"),
+        (
+            {"ledger": [ledger_row("x", "alike")]},
+            "verdict must be one of mixed, different, unverifiable, equivalent, equal",
+        ),
     ],
 )
 def test_another_file_is_an_error_for_people(folder, tmp_path, capsys, change, said):

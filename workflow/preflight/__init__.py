@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.terms import Term, mixed_findings, table
 from common.errors import UserError
 from common.files import read_json, write_json
 from common.findings import NONE, Finding, LedgerRow, Preflight, downgrade_imported, merge_findings
@@ -15,9 +16,8 @@ from workflow.config.plan import Plan
 from workflow.preflight import one_case
 from workflow.preflight import variables as environment
 from workflow.preflight.cases import LaunchContext, cases_of, load_stack_pins
-from workflow.preflight.comparison import comparison_findings, fact_findings
-from workflow.preflight.import_settings import UnknownSettings, factor_findings, imported_cases, is_complete
-from workflow.preflight.ledger import ledger_of
+from workflow.preflight.comparison import comparison_findings
+from workflow.preflight.import_settings import factor_findings, imported_cases, is_complete
 from workflow.preflight.reward_sources import own_reward_findings, reward_models
 from workflow.preflight.variables import variables_of
 
@@ -26,9 +26,16 @@ from workflow.preflight.variables import variables_of
 class PreflightResult(Preflight):
     """The preflight of an experiment, with the cases that it checked."""
 
-    cases: tuple[Case, ...] = ()
-    unknown: tuple[UnknownSettings, ...] = ()
-    """Imported runs whose settings are unknown."""
+    every: tuple[Case, ...] = ()
+
+    @property
+    def cases(self) -> list[Case]:
+        return [case for case in self.every if not case.unknown]
+
+    @property
+    def unknown(self) -> list[Case]:
+        """Those whose settings are unknown: imported runs."""
+        return [case for case in self.every if case.unknown]
 
     @property
     def impossible(self) -> list[Finding]:
@@ -37,7 +44,7 @@ class PreflightResult(Preflight):
     @property
     def refusal(self) -> str:
         """The sentence that refuses an experiment with impossible findings."""
-        imported = {case.arm for case in (*self.cases, *self.unknown) if case.imported}
+        imported = {case.arm for case in self.every if case.imported}
         only_imported = all(imported.issuperset(finding.arms) for finding in self.impossible)
         return f"{self.experiment} cannot {'be compared' if only_imported else 'run'} as it is"
 
@@ -55,27 +62,26 @@ def preflight(
     hold only the files that exist.
     """
     launch = launch or LaunchContext()
-    known_imports, unknown = imported_cases(plan, imported or {}, stack_of)
     order = list(plan.config.arms)
-    cases = sorted([*cases_of(plan, composed, stack_of), *known_imports], key=lambda case: order.index(case.arm))
+    cases = [*cases_of(plan, composed, stack_of), *imported_cases(plan, imported or {}, stack_of)]
+    cases.sort(key=lambda case: order.index(case.arm))
     found: list[Finding] = []
-    for compared in (kind for point in points_of([*cases, *unknown]) for kind in _by_kind(point)):
-        without = [case for case in compared if isinstance(case, UnknownSettings)]
-        known = [case for case in compared if case not in without]
-        found += comparison_findings(known, without)
-        found += fact_findings(known, without)
+    for compared in (kind for point in points_of(cases) for kind in _by_kind(point)):
+        known = [case for case in compared if not case.unknown]
+        found += comparison_findings(compared)
         found += environment.environment_findings(known, launch)
         found += (finding for case in known for finding in _findings(case, launch))
+    kinds = [table(kind) for kind in _by_kind(cases)]
+    found += (finding for terms in kinds for finding in mixed_findings(terms))
     found += [*own_reward_findings(plan), *launch.requests]
     found = downgrade_imported([*found, *one_case.experiment_findings(plan)], plan.config.imports)
     found += factor_findings(plan, imported or {})
     return PreflightResult(
         experiment=plan.config.experiment,
-        cases=tuple(cases),
+        every=tuple(cases),
         findings=tuple(merge_findings(found)),
-        ledger=tuple(_ledger(_by_kind([*cases, *unknown]))),
-        unverifiable=tuple(dict.fromkeys([*_unverifiable(cases, launch), *(case.why for case in unknown)])),
-        unknown=tuple(unknown),
+        ledger=tuple(_rows(kinds, order)),
+        unverifiable=tuple(dict.fromkeys(filter(None, [*_unverifiable(cases, launch), *(c.unknown for c in cases)]))),
     )
 
 
@@ -87,13 +93,11 @@ def _by_kind(cases: Sequence[Case]) -> list[list[Case]]:
     return list(kinds.values())
 
 
-def _ledger(kinds: Sequence[Sequence[Case]]) -> Iterator[LedgerRow]:
+def _rows(kinds: Sequence[Sequence[Term]], arms: Sequence[str]) -> Iterator[LedgerRow]:
     """The rows of each kind; the arms of another kind have none of its settings."""
-    others = dict.fromkeys((case.arm for kind in kinds for case in kind), NONE) if len(kinds) > 1 else {}
-    for kind in kinds:
-        unknown = [case for case in kind if isinstance(case, UnknownSettings)]
-        for row in ledger_of([case for case in kind if case not in unknown], unknown):
-            yield replace(row, values=others | dict(row.values))
+    others = dict.fromkeys(arms, NONE) if len(kinds) > 1 else {}
+    for row in (term.row for terms in kinds for term in terms):
+        yield replace(row, values=others | row.values)
 
 
 def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
@@ -114,7 +118,7 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     """What could not be checked, and what the check needs."""
     missing = [*launch.unasked]
     for case in cases:
-        if not case.on_gpu:
+        if not case.on_gpu or case.unknown:
             continue
         if case.trainer.rules.effects and case.version not in case.trainer.rules.effects:
             missing.append(

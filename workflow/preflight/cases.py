@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -90,11 +90,15 @@ def cases_of(
     stack_of: Callable[[str], StackPins] = load_stack_pins,
 ) -> list[Case]:
     """Every case that is trained, in the plan's order; `composed` maps settings_id to the content of settings.json."""
-    runs = [run for run in plan.runs.values() if run.stack]
-    pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in runs)}
+    runs: dict[str, list[PlannedRun]] = {}
+    for run in plan.runs.values():
+        if run.stack:
+            # What is planned differs between seeds in nothing else.
+            runs.setdefault(run.case, []).append(run)
+    pins = {name: stack_of(name) for name in dict.fromkeys(some[0].stack for some in runs.values())}
     return [
-        case_of(run, pins[run.stack], composed.get(settings_id(run)) if composed else None)
-        for run in first_of_each_case(runs)
+        case_of(some, pins[some[0].stack], composed.get(settings_id(some[0])) if composed else None)
+        for some in runs.values()
     ]
 
 
@@ -106,9 +110,9 @@ def first_of_each_case(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return list(found.values())
 
 
-def case_of(run: PlannedRun, pins: StackPins, composed: Mapping[str, Any] | None) -> Case:
-    """A run as a case, with its stack's pins; `composed` is the content of its settings.json."""
-    spec = run.spec
+def case_of(runs: Sequence[PlannedRun], pins: StackPins, composed: Mapping[str, Any] | None) -> Case:
+    """Runs that differ in their seeds, with their stack's pins; `composed` is the content of their settings.json."""
+    run, spec = runs[0], runs[0].spec
     args: Mapping[str, Any] = spec["trainer_args"]
     label, point = label_and_point(spec)
     trainer = trainer_named(spec["trainer"])
@@ -125,4 +129,5 @@ def case_of(run: PlannedRun, pins: StackPins, composed: Mapping[str, Any] | None
         settings=trainer.rules.settings(without_code(args), composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
         point=point,
+        runs=tuple(one.run_id for one in runs),
     )

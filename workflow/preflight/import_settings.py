@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from analysis.terms import distinct
 from common.dotted import flatten
 from common.findings import Finding
 from common.model_facts import same_model
@@ -18,7 +19,7 @@ from trainers.protocol import Trainer
 from trainers.registry import trainer_named
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
-from workflow.preflight.cases import case_of, first_of_each_case
+from workflow.preflight.cases import case_of
 
 # What an import may state of its run in place of the workload.
 _STATED = ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")
@@ -31,37 +32,27 @@ _CONFIGURED = (
 _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_response_length", "steps")
 
 
-@dataclass(frozen=True, eq=False)
-class UnknownSettings(Case):
-    """An imported run whose settings are unknown."""
-
-    why: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What is known nevertheless (`gpu`, `nodes`, ...): from its own configuration, its import or the workload."""
-
-
 def imported_cases(
     plan: Plan, read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackPins]
-) -> tuple[list[Case], list[UnknownSettings]]:
-    """The cases of a plan's imported runs: those with known settings, and those without.
+) -> list[Case]:
+    """The cases of all imported runs of a plan; those whose settings are unknown say why.
 
     `read` maps run_id to the content of imported.json, where it exists. A source's own configuration wins over what
     the stack and the workload would give.
     """
-    cases, unknown = [], []
-    for run in first_of_each_case([*plan.imports.values(), *_from_logs(plan, read)]):
-        stack = stack_of(run.stack) if run.stack else None
-        source = read.get(run.run_id, {})
-        case = _from_source(run, source, stack)
-        if case is None and stack is not None and run.spec["trainer_args"]:
-            case = _with_statements(case_of(run, stack, None), run.spec["import"])
-        if case is None:
-            why, facts = _why_unknown(run, source, stack), _facts(run, source)
-            nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
-            unknown.append(UnknownSettings(**_identity(run, source, stack), **nothing, why=why, facts=facts))
-        else:
-            cases.append(case)
-    return cases, unknown
+    runs = [*plan.imports.values(), *_from_logs(plan, read)]
+    pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in runs) if name}
+    return distinct(_case(run, read.get(run.run_id, {}), pins.get(run.stack)) for run in runs)
+
+
+def _case(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> Case:
+    if case := _from_source(run, source, stack):
+        return case
+    if stack is not None and run.spec["trainer_args"]:
+        return _with_statements(case_of([run], stack, None), run.spec["import"])
+    nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
+    why, facts = _why_unknown(run, source, stack), _facts(run, source)
+    return Case(**_identity(run, source, stack), **nothing, unknown=why, stated=facts)
 
 
 def _from_logs(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
@@ -181,6 +172,7 @@ def _identity(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | Non
         "env": run.spec["env"],
         "point": point,
         "imported": True,
+        "runs": (run.run_id,),
     }
 
 

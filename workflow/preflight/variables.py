@@ -84,23 +84,6 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("VLLM_LOGGING_LEVEL", _is("DEBUG"), "vLLM writes lines in every step of its scheduler", _VLLM),
     Variable("VLLM_USE_V1", _is("0"), "vLLM 0.8.5 falls back to its old engine", _VLLM),
 )
-# Variables that do not affect speed: no finding, and equivalent in the ledger.
-HARMLESS = frozenset(
-    {
-        "HYDRA_FULL_ERROR",
-        # Read by Transformer Engine, which FSDP does not use.
-        "NVTE_FUSED_ATTN",
-        "PYTHONUNBUFFERED",
-        "PYTHONFAULTHANDLER",
-        "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK",
-        "TOKENIZERS_PARALLELISM",
-        "WANDB_ENTITY",
-        "WANDB_MODE",
-        "WANDB_PROJECT",
-        "WANDB_SILENT",
-        "HF_HUB_OFFLINE",
-    }
-)
 
 
 def environment_findings(cases: Sequence[Case], launch: LaunchContext) -> Iterator[Finding]:
