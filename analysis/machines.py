@@ -88,7 +88,7 @@ def nodes_of(runs: Sequence[Run]) -> Nodes:
 def _run_nodes(run: Run) -> RunNodes:
     nodes: dict[str, None] = {}
     speeds = []
-    for file in sorted(run.attempts_folder.glob("*/attempt.json")):
+    for file in run.attempt_files("attempt.json"):
         with suppress(UserError):
             attempt = read_file(AttemptFile, file, "the job on the node")
             counts = not run.attempts or attempt["attempt"] in run.attempts

@@ -99,13 +99,19 @@ class PlanRead:
 
 def read_plan(path: Path, baseline: str | None = None) -> PlanRead:
     """plan.json, with another baseline where one is given; the `UserError` names the wrong key."""
-    raw = read_file(PlanFile, path, "the plan", ("arms", "runs", "fingerprints", "warmup_steps"))
+    return planned(
+        read_file(PlanFile, path, "the plan", ("experiment", "arms", "runs", "fingerprints", "warmup_steps")), baseline
+    )
+
+
+def planned(raw: PlanFile, baseline: str | None = None) -> PlanRead:
+    """The content of plan.json, with another baseline where one is given."""
     arms = raw["arms"]
     chosen = baseline if baseline is not None else raw.get("baseline")
     if chosen not in arms:
         raise UserError(f"the baseline must be one of the arms {', '.join(arms)} (got {chosen!r})")
     return PlanRead(
-        experiment=str(raw.get("experiment", path.parent.name)),
+        experiment=str(raw["experiment"]),
         description=str(raw.get("description") or ""),
         baseline=str(chosen),
         arms=arms,

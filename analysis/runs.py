@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from analysis.factors import factors_key
 from analysis.imports.one_run import Seconds, same_seconds
 from analysis.planned import PlanRead
-from analysis.steps import read_steps
+from analysis.steps import SCHEMA, TEXTS, read_steps
 from common.contracts import DoneFile, ImportedFile, SpecFile, read_file
 from common.dotted import as_mapping
 from common.errors import UserError
-from common.files import fingerprint_of, read_json_object
+from common.files import file_sha256, fingerprint_of, read_json_object
 from common.verdicts import Verdict
 from trainers.command import as_logged
 from trainers.registry import brings_work, tree_named
@@ -37,6 +37,8 @@ LEFT_OUT = ("run-left-out", "same-rows")
 _STEPS = ["step", "kind", "name", "parent", "value", "exclusive_s", "rounding", "attempt", "resumed", "overlap"]
 
 
+# Texts come again and again.
+_PACKED = pa.dictionary(pa.int32(), pa.string())
 Lengths = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 """The step and the tokens of each response."""
 
@@ -58,21 +60,35 @@ class Run:
     verify: dict[str, Any] | None
     attempts: tuple[int, ...]
     tree: TimerTree
-    file: Path
+    file: Path | None = None
     """Its steps.parquet. The tidy steps stay there: those of a thousand runs take half a gigabyte."""
+    table: pa.Table | None = None
+    """Its tidy steps, of a run without that file."""
     imported: bool = False
     inputs_folder: Path | None = None
     """Where its inputs were prepared: relative paths in inputs.json start there."""
 
+    def attempt_files(self, name: str, attempt: int | str = "*") -> list[Path]:
+        """The files of that name that its attempts left; an imported run has none."""
+        return sorted(self.file.parent.glob(f"attempts/{attempt}/{name}")) if self.file is not None else []
+
+    def rows(self, columns: Sequence[str]) -> pa.Table:
+        """Columns of its tidy steps, read from the file each time; `UserError` if that is damaged."""
+        if self.table is not None:
+            return self.table.select(list(columns))
+        assert self.file is not None
+        return read_steps(self.file, columns)[0]
+
     @property
-    def attempts_folder(self) -> Path:
-        """The folder of the attempts' files; an imported run has none."""
-        return self.file.parent / "attempts"
+    def written(self) -> pa.Table:
+        """Its tidy steps as steps.parquet has them."""
+        table = self.rows(SCHEMA.names)
+        return table.cast(SCHEMA.with_metadata(table.schema.metadata))
 
     @property
     def tidy(self) -> pa.Table:
-        """Its tidy steps (docs/files.md: `_STEPS`), read from the file each time; `UserError` if it is damaged."""
-        return read_steps(self.file, _STEPS)[0].unify_dictionaries().combine_chunks()
+        """Its tidy steps (docs/files.md: `_STEPS`)."""
+        return self.rows(_STEPS).unify_dictionaries().combine_chunks()
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -82,8 +98,8 @@ class Run:
 
     @property
     def lengths(self) -> Lengths:
-        """The lengths of its responses, read from the file each time."""
-        table = read_steps(self.file, ["kind", "name", "step", "value"])[0]
+        """The lengths of its responses."""
+        table = self.rows(["kind", "name", "step", "value"])
         of_responses = pc.and_(pc.equal(table["kind"], "sample"), pc.equal(table["name"], "response_length"))
         found = table.filter(of_responses)
         return found["step"].to_numpy(), found["value"].to_numpy()
@@ -122,7 +138,6 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
     runs: list[Run] = []
     verdicts: list[Verdict] = []
     first_with: dict[tuple[str, str, int], str] = {}
-    step_s: dict[str, Seconds] = {}
     for run_id in plan.runs:
         try:
             run, found = read_run(results, run_id, stacks)
@@ -133,7 +148,6 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
             same = first_with.setdefault((run.arm, run.factors_key, run.seed), run_id)
             if same != run_id:
                 raise UserError(f"it has the arm, factors and seed of run {same}; only that one counts")
-            step_s[run_id] = _step_seconds(run) if run.imported else {}
         except UserError as error:
             verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
             continue
@@ -145,6 +159,11 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
             "(configurations, code, data) are not hashed and must not change between runs"
         )
         verdicts.append(Verdict("note", "script-files", text))
+    return distinct_runs(runs, verdicts), verdicts
+
+
+def distinct_runs(runs: list[Run], verdicts: list[Verdict]) -> list[Run]:
+    """The runs without those that read the same rows or repeat another one; `verdicts` gets a finding for each."""
     readers: dict[tuple[Path, str], tuple[str, list[str]]] = {}
     for run in runs:
         for entry in run.done.get("sources") or () if run.imported else ():
@@ -159,15 +178,9 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
                 "a table of several runs, give each a value of its own in a column run (the run's id), arm or engine"
             )
             verdicts.append(Verdict("error", "same-rows", text))
-    return _without_copies(runs, step_s, verdicts), verdicts
-
-
-def _without_copies(runs: Sequence[Run], step_s: Mapping[str, Seconds], verdicts: list[Verdict]) -> list[Run]:
-    """The runs without those that another one repeats: a copy of its log, or of its arm a part or another format.
-
-    It would count as one run more and narrow every interval, or compare a run with itself.
-    """
+    # A copy would count as one run more and narrow every interval, or compare a run with itself.
     kept: list[Run] = []
+    step_s = {run.run_id: _step_seconds(run) for run in runs if run.imported}
     for run in runs:
         same = next((other for other in kept if run.imported and _is_copy(run, other, step_s)), None)
         if same is None:
@@ -187,17 +200,24 @@ def _source_names(run: Run) -> str:
 
 def _is_copy(run: Run, other: Run, step_s: Mapping[str, Seconds]) -> bool:
     """Whether two runs have equal files; of one arm, whether their common steps took equally long."""
-    files, others = ([(e.get("sha256"), e.get("selected")) for e in r.done.get("sources") or ()] for r in (run, other))
-    if files and files == others and all(sha for sha, _ in files):
+    if run.arm == other.arm and same_seconds(step_s[run.run_id], step_s[other.run_id]):
         return True
-    return run.arm == other.arm and same_seconds(step_s[run.run_id], step_s[other.run_id])
+    ours, theirs = ([dict(e) for e in one.done.get("sources") or ()] for one in (run, other))
+    if not ours or [(e["bytes"], e["selected"]) for e in ours] != [(e["bytes"], e["selected"]) for e in theirs]:
+        return False
+    return all(e["bytes"] for e in ours) and list(map(_sha256, ours)) == list(map(_sha256, theirs))
+
+
+def _sha256(source: Mapping[str, Any]) -> str:
+    """The hash of a source's file, which only a run that was read in memory lacks."""
+    return source.get("sha256") or file_sha256(Path(source["source"]).expanduser())
 
 
 def _step_seconds(run: Run) -> Seconds:
-    steps = run.steps
-    of_steps = steps[(steps["kind"] == "phase") & (steps["name"] == run.tree.root)]
-    rounding = of_steps["rounding"].fillna(0.0)
-    return dict(zip(of_steps["step"], zip(of_steps["value"], rounding, strict=True), strict=True))
+    steps = run.rows(["kind", "name", "step", "value", "rounding"])
+    of_steps = steps.filter(pc.and_(pc.equal(steps["kind"], "phase"), pc.equal(steps["name"], run.tree.root)))
+    values = zip(of_steps["value"].to_pylist(), of_steps["rounding"].fill_null(0.0).to_pylist(), strict=True)
+    return dict(zip(of_steps["step"].to_pylist(), values, strict=True))
 
 
 def _finished(folder: Path) -> tuple[Any, Any, bool]:
@@ -259,6 +279,26 @@ def read_run(results: Path, run_id: str, stacks: Path | None) -> tuple[Run, list
         inputs_folder=inputs_folder,
     )
     return run, verdicts
+
+
+def run_in_memory(spec: dict[str, Any], done: ImportedFile, tree: TimerTree, tables: Iterable[pa.Table]) -> Run:
+    """A run that was imported without files."""
+    table = pa.concat_tables(tables)
+    packed = [field.with_type(_PACKED) if field.name in TEXTS else field for field in table.schema]
+    return Run(
+        run_id=str(spec["run_id"]),
+        arm=str(spec["arm"]),
+        seed=spec["seed"],
+        factors=dict(spec["factors"]),
+        spec=spec,
+        done=dict(done),
+        inputs=None,
+        verify=None,
+        attempts=(1,),
+        tree=tree,
+        table=table.cast(pa.schema(packed, table.schema.metadata)),
+        imported=True,
+    )
 
 
 def _verify_verdicts(verify: Mapping[str, Any] | None, stack: str) -> list[Verdict]:

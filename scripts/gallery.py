@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from pathlib import Path
 
+from analysis.planned import planned
 from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.errors import UserError
 from common.files import ROOT, write_text
 from common.messages import report_errors, unknown_name
-from workflow.commands.compare import import_runs, imported_content
+from workflow.commands.compared_runs import imported_content
 from workflow.commands.status import require_report
 from workflow.config.plan import Plan, load_plan
 from workflow.config.reading import read_yaml
@@ -35,14 +35,14 @@ ENTRIES = {
 TRAINED = ("quickstart", "sweep", "tuning")
 
 
-def planned(name: str) -> Plan:
+def plan_of(name: str) -> Plan:
     """The plan of a page's experiment."""
     return load_plan(read_yaml(ROOT / ENTRIES[name][0]))
 
 
 def made(name: str) -> tuple[str, str]:
     """A page's verdict as Markdown, and its picture as SVG."""
-    content = _content(name, planned(name))
+    content = _content(name, plan_of(name))
     pictures = {one.name: one.standalone_svg for one in content.figures}
     picture = pictures[ENTRIES[name][1]].replace(">", PAPER, 1) + "\n"
     return verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison), picture
@@ -53,11 +53,7 @@ def _content(name: str, plan: Plan) -> Content:
     if name in TRAINED:
         folder = require_report(plan, Path(ENTRIES[name][0]))
         return read_content(folder / "plan.json", folder, None, None)
-    with tempfile.TemporaryDirectory() as temporary:
-        import_runs(plan, Path(temporary))
-        content = imported_content(plan, Path(temporary))
-        assert content.tables, "made while the folder is there"
-        return content
+    return imported_content(plan, planned(plan.as_json()))
 
 
 def page_with(name: str, page: str, verdict: str) -> str:

@@ -26,7 +26,7 @@ def test_a_report_of_published_figures_is_as_the_page_shows_it(name, monkeypatch
 
 @pytest.mark.parametrize("name", gallery.TRAINED)
 def test_a_report_of_trained_runs_has_a_verdict_for_each_arm_of_its_plan(name):
-    config = gallery.planned(name).config
+    config = gallery.plan_of(name).config
     page = (gallery.FOLDER / f"{name}.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- verdict: ")[2].partition("<!-- end of verdict -->")[0]
     titles = re.findall(r"^\*\*(\S+?) vs (\S+?)[:, ]", shown, re.MULTILINE)

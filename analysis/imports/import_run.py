@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 import yaml
@@ -47,22 +47,52 @@ _WITHOUT_TIMES = ("timings-missing", BARS_TOO_COARSE)
 HIGHEST_STEP = 2**31 - 1
 
 
-def import_run(
-    spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE, read_before: dict[str, Imported] | None = None
-) -> tuple[Iterator[pa.Table], ImportedFile]:
-    """An imported run's tidy table, in parts, and its imported.json (both: docs/files.md).
+_Facts = TypeVar("_Facts", ImportedFile, dict[str, Any])
 
-    `spec` is its spec.json, with `import` in it; downloads from wandb are kept in `cache`. `read_before` are
-    sources that were read before, and are taken out of it. `UserError` when a source is missing or not a log, holds
-    several runs, or disagrees with another source, or when the trainer's version or its timers are unknown.
+
+@dataclass(frozen=True)
+class RunRead:
+    """A run that was read from its logs."""
+
+    tables: Iterator[pa.Table]
+    """Its tidy steps, in parts (docs/files.md)."""
+    imported: ImportedFile
+    tree: TimerTree
+    verdicts: list[Verdict]
+
+
+def read_sources(
+    spec: Mapping[str, Any], cache: Path = CACHE, known: Mapping[str, Imported] | None = None
+) -> list[Imported]:
+    """The content of a run's sources, but for those that are known already; downloads from wandb go to `cache`.
+
+    `UserError` when a source is missing, is no log, holds several runs, or grows.
     """
     run_id, facts = _text(spec, "run_id"), _import_facts(spec)
     names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
-    sources = [str(source) for source in facts["sources"]]
-    before = _file_states(sources)
-    known, form, step_seconds = read_before or {}, facts.get("format"), facts.get("step_seconds")
-    given = (form, names, cache, step_seconds, _text(spec, "trainer"))
-    parts = [known.pop(one) if one in known else read_source(one, *given) for one in sources]
+    given = (facts.get("format"), names, cache, facts.get("step_seconds"), _text(spec, "trainer"))
+    sources, known = [str(source) for source in facts["sources"]], known or {}
+    return [known[one] if one in known else read_whole(one, *given) for one in sources]
+
+
+def read_whole(source: str, *given: Any) -> Imported:
+    """As `read_source`; `UserError` where the source grows while it is read."""
+    before = _file_state(source)
+    found = read_source(source, *given)
+    if _file_state(source) != before:
+        raise UserError(
+            f"{source} changed while it was read: the run is still writing, or a copy is incomplete. Start again; of a "
+            "long run, import a copy"
+        )
+    return found
+
+
+def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) -> RunRead:
+    """The run in the content of its sources, whose steps are taken out of them.
+
+    `UserError` when sources disagree, or the timers have no time of the whole step.
+    """
+    run_id, facts = _text(spec, "run_id"), _import_facts(spec)
     for part in parts:
         _require_possible_steps(part.read, run_id)
         part.read.verdicts += drop_foreign_windows(part, run_id)
@@ -92,15 +122,27 @@ def import_run(
         *clock_verdicts(chosen, run_id),
         *add_time_between(chosen, run_id),
     ]
-    findings = [v.as_dict() for v in dict.fromkeys(verdicts)]
-    metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1], "verdicts": findings}
+    verdicts = list(dict.fromkeys(verdicts))
+    metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1], "verdicts": [v.as_dict() for v in verdicts]}
     if tree_named(tree.name) is None:
         metadata["tree"] = tree_to_json(tree)
-    imported = _imported_file(spec, version, chosen, sources, parts, step_counts, config)
+    imported = _imported_file(spec, version, chosen, parts, step_counts, config)
     if later:
         imported["later"] = later
-    _require_unchanged(before, run_id)
-    return step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported
+    return RunRead(step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported, tree, verdicts)
+
+
+def import_run(spec: Mapping[str, Any], run_dir: Path, cache: Path = CACHE) -> tuple[Iterator[pa.Table], ImportedFile]:
+    """A run's tidy table, in parts, and its imported.json (both: docs/files.md), from its spec.json."""
+    found = run_of(spec, read_sources(spec, cache), run_dir)
+    return found.tables, with_hashes(found.imported)
+
+
+def with_hashes(imported: _Facts) -> _Facts:
+    """imported.json with the hashes of its files, each read once more."""
+    for one in imported["sources"]:
+        one["sha256"] = None if one["bytes"] is None else file_sha256(Path(one["source"]).expanduser())
+    return imported
 
 
 def _import_facts(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,18 +282,10 @@ def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, v
         )
 
 
-def _require_unchanged(before: Mapping[str, tuple[int, int] | None], run_id: str) -> None:
-    if changed := [source for source, state in _file_states(list(before)).items() if state != before[source]]:
-        raise UserError(
-            f"run {run_id}: {', '.join(changed)} changed while it was read: the run is still writing, or a copy is "
-            "incomplete. Start again; of a long run, import a copy"
-        )
-
-
-def _file_states(sources: Sequence[str]) -> dict[str, tuple[int, int] | None]:
-    paths = {source: existing_path(source) for source in sources if not source.startswith(WANDB)}
-    stats = {source: path.stat() for source, path in paths.items() if path and path.is_file()}
-    return {s: (stats[s].st_size, stats[s].st_mtime_ns) if s in stats else None for s in sources}
+def _file_state(source: str) -> tuple[int, int] | None:
+    path = None if source.startswith(WANDB) else existing_path(source)
+    state = path.stat() if path is not None and path.is_file() else None
+    return (state.st_size, state.st_mtime_ns) if state is not None else None
 
 
 def _text(spec: Mapping[str, Any], key: str) -> str:
@@ -265,7 +299,6 @@ def _imported_file(
     spec: Mapping[str, Any],
     version: str,
     chosen: Sequence[ChosenStep],
-    sources: Sequence[str],
     parts: Sequence[Imported],
     step_counts: Sequence[int],
     config: Mapping[str, Any],
@@ -288,7 +321,7 @@ def _imported_file(
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),
-        "sources": [_source(*one) for one in zip(sources, parts, step_counts, strict=True)],
+        "sources": [_source(*one) for one in zip(spec["import"]["sources"], parts, step_counts, strict=True)],
     }
 
 
@@ -309,24 +342,24 @@ def _source(source: str, part: Imported, steps: int) -> ImportedSource:
     return {
         "source": source,
         "format": part.format,
-        "sha256": file_sha256(path) if is_file else None,
+        "sha256": None,
         "bytes": path.stat().st_size if is_file else None,
         "steps": steps,
         "selected": part.selected or None,
     }
 
 
-def write_import(
-    spec: Mapping[str, Any], out: Path, cache: Path = CACHE, read_before: dict[str, Imported] | None = None
-) -> int:
-    """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows.
-
-    `read_before`: as for `import_run`.
-    """
+def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
+    """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows."""
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError(SPEC_CHANGED)
-    tables, imported = import_run(spec, out.parent, cache, read_before)
-    for name, content in (("spec.json", dict(spec)), ("imported.json", imported)):
-        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
-        write_bytes(out.parent / name, (text + "\n").encode())
+    tables, imported = import_run(spec, out.parent, cache)
+    write_facts(spec, imported, out.parent)
     return write_steps(tables, out)
+
+
+def write_facts(spec: Mapping[str, Any], imported: Mapping[str, Any], run_dir: Path) -> None:
+    """Writes spec.json and imported.json of a run."""
+    for name, content in (("spec.json", spec), ("imported.json", imported)):
+        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+        write_bytes(run_dir / name, (text + "\n").encode())

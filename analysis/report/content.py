@@ -155,7 +155,11 @@ def read_content(
     """
     plan = without_unneeded(read_plan(plan_path, baseline), results)
     before = read_preflight(preflight or results / "preflight.json", plan.experiment)
-    runs, verdicts = read_runs(plan, results, stacks)
+    return content_of(plan, *read_runs(plan, results, stacks), before)
+
+
+def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], before: Preflight | None) -> Content:
+    """The content of a report on runs; `verdicts` are those of reading them, `before` is the preflight's result."""
     wide, more = wide_steps(runs, plan.warmup_steps)
     readable = set(wide["run_id"])
     runs = [run for run in runs if run.run_id in readable]

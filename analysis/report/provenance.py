@@ -75,7 +75,7 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame) -> pd.DataFrame:
         steps = by_run[run.run_id]
         numbers = sorted(int(n) for n in steps["attempt"].unique())
         hardware, git = run.hardware, as_mapping(run.done.get("git"))
-        attempts = [_attempt(run.attempts_folder / str(n)) for n in numbers]
+        attempts = [_attempt(file) for n in numbers for file in run.attempt_files("attempt.json", n)]
         hosts = [str(attempt.get("host") or "") for attempt in attempts]
         sources = run.done.get("sources")
         read = [s for s in sources if isinstance(s, Mapping)] if isinstance(sources, list) else []
@@ -186,11 +186,11 @@ def analysed_by(folder: Path = ROOT) -> str:
     return f"{found['commit'][:12]}{', with uncommitted changes' if found['dirty'] else ''}"
 
 
-def _attempt(folder: Path) -> dict[str, Any]:
+def _attempt(file: Path) -> dict[str, Any]:
     try:
-        return read_json_object(folder / "attempt.json", "the job on the node")
+        return read_json_object(file, "the job on the node")
     except UserError:
-        return {}  # an imported run has no attempt.json
+        return {}
 
 
 def _each(texts: Sequence[str]) -> str:

@@ -36,8 +36,7 @@ def read_samples(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[Verdict]]:
     for run in runs:
         taken: dict[int, tuple[int, Mapping[str, Any]]] = {}
         for attempt in run.attempts if not run.imported else ():
-            path = run.attempts_folder / str(attempt) / SAMPLES
-            if path.is_file():
+            for path in run.attempt_files(SAMPLES, attempt):
                 shown_as = f"{run.run_id}: attempts/{attempt}/{SAMPLES}"
                 taken |= {one["step"]: (attempt, one) for one in json_lines(path, shown_as, _stage, verdicts)}
         head = {"run_id": run.run_id, "arm": run.arm, "factors": run.factors_key, "seed": run.seed}

@@ -6,11 +6,9 @@ import argparse
 import json
 import re
 import shlex
-import shutil
 import sys
-import tempfile
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +16,26 @@ import pandas as pd
 import yaml
 
 from analysis.imports.configurations import CONFIGURATION_CHANGED
-from analysis.imports.import_run import CACHE, ONE_RUN, write_import
+from analysis.imports.import_run import ONE_RUN, with_hashes, write_facts
 from analysis.imports.tree_by_data import BY_DATA
-from analysis.report.content import Content, read_content
+from analysis.report.content import Content
 from analysis.runs import LEFT_OUT, Run
 from analysis.sources.any_table import COLUMNS_TAKEN
+from analysis.steps import write_steps
 from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 from common.errors import UserError
-from common.files import read_json, write_json, write_text_at
+from common.files import write_json, write_text_at
 from common.messages import unknown_name
 from common.shown import shown
 from common.verdicts import count_of
 from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
-from trainers.logs.record import STEPS_LOGGED, Imported
+from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
 from workflow.commands.compared_arms import ComparedArm, arms_of, detect, download_all, name_arms, require_release
-from workflow.commands.run_parts import runs_of
+from workflow.commands.compared_runs import compared_content, divide
 from workflow.config.plan import Plan, load_plan
-from workflow.preflight import write_preflight
 
 READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS, CONFIGURATION_CHANGED)
 """What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
@@ -51,32 +49,43 @@ def compare(args: argparse.Namespace) -> None:
     arms = arms_of(args.sources, args.names)
     _require_values(args)
     download_all([source for arm in arms for source in arm.sources])
-    for arm in arms:
-        detect(arm, args.trainer, args.release, args.step_seconds)
+    left_out = [detect(arm, args.trainer, args.release, args.step_seconds) for arm in arms]
     require_release(arms, args.release)
     name_arms(arms)
     _require_free(args)
-    if args.verdict_only:
-        with tempfile.TemporaryDirectory() as folder:
-            _compare(Path(folder), args, arms)
-        return
+    sentences = [f"{arm.name}: {text}" for arm, texts in zip(arms, left_out, strict=True) for text in texts]
+    sentences += divide(arms)
+    content = compared_content(arms, args)
     folder = args.report
-    existed = folder.exists()
-    mark = "Written by rolloutbench compare, which may write this folder again.\n"
-    write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
-    try:
-        content = _compare(folder, args, arms)
-    except UserError:
-        if not existed:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+    plan = load_plan(raw) if (raw := _configuration(arms, args, content)) else None
+    if args.save:
+        text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
+        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
+    if not args.verdict_only:
+        mark = "Written by rolloutbench compare, which may write this folder again.\n"
+        write_text_at(folder / MARK, mark, "give another folder with --report, or take --verdict-only")
+    _answer(content, arms, args, sentences)
+    if args.verdict_only:
+        return
     # Loading Altair takes seconds: print the verdict first.
     from analysis.report.__main__ import write_report
 
+    _write_runs(content, plan, folder)
     write_report(content, folder)
     _say(f"report: {folder / 'report.html'}", args)
     if args.open:
         webbrowser.open((folder / "report.html").resolve().as_uri())
+
+
+def _write_runs(content: Content, plan: Plan | None, folder: Path) -> None:
+    """Write the files that the workflow leaves of these runs."""
+    for run in content.runs:
+        write_facts(run.spec, with_hashes(run.done), folder / "runs" / run.run_id)
+        write_steps(run.written, folder / "runs" / run.run_id / "steps.parquet")
+    if plan is not None and content.preflight is not None:
+        write_json(folder / "plan.json", plan.as_json())
+        write_json(folder / "preflight.json", content.preflight.as_json())
 
 
 def _require_values(args: argparse.Namespace) -> None:
@@ -105,31 +114,17 @@ def _require_free(args: argparse.Namespace) -> None:
         raise UserError(f"{folder} exists and holds no report of this command; give another folder with --report")
 
 
-def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]) -> Content:
-    """Import every run, save the configuration and print the verdict; returns the report's content."""
-    among = {arm.name: runs_of(arm, args.step_seconds) for arm in arms}
-    raw = _configuration(arms, args, {name: runs for name, (runs, _) in among.items()})
-    plan = load_plan(raw)
-    import_runs(plan, folder, {source: read for arm in arms for source, read in arm.read_sources().items()})
-    if args.warmup is None and _has_one_step(plan, folder):
-        # Leaving it out as a warm-up would leave nothing to compare.
-        raw["warmup_steps"] = 0
-        plan = load_plan(raw)
-    if args.save:
-        text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-        use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
-        write_text_at(args.save, f"{SAVED}{use}\n{text}", "give another file with --save")
-    content = imported_content(plan, folder)
+def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namespace, sentences: Sequence[str]) -> None:
+    """Print how the logs were read, and the verdict."""
     read = list(dict.fromkeys(content.read_verdicts))
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
     taken = [_without_source(verdict.text, arms) for verdict in read if verdict.code in READ_AS]
     taken += [f"{verdict.text}." for verdict in read if verdict.code == ONE_RUN]
-    taken += [f"{name}: {text}." for name, (_, sentences) in among.items() for text in sentences]
     codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
     if args.step_seconds and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
         told.append("--step-seconds was not used: it names a column of a table, and no run was read from one.")
-    for line in (*_summary(plan, content.runs), *left_out, *dict.fromkeys(taken), *told):
+    for line in (*_summary(content), *left_out, *sentences, *dict.fromkeys(taken), *told):
         _say(line, args)
     as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
     add_to_job_summary(as_markdown)
@@ -146,7 +141,6 @@ def _compare(folder: Path, args: argparse.Namespace, arms: Sequence[ComparedArm]
     sys.stdout.flush()
     for line in lacking if args.json or args.markdown else ():
         _say(line, args)
-    return content
 
 
 def _without_source(text: str, arms: Sequence[ComparedArm]) -> str:
@@ -184,47 +178,22 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     return [*found, f"Not in these logs: {', '.join(lacking)}.{how} `{' '.join(flags)}`{adds}."] if lacking else found
 
 
-def import_runs(plan: Plan, folder: Path, read: dict[str, Imported] | None = None) -> None:
-    """Import a plan's runs into a folder with the workflow's layout; `read` are sources that were read before."""
-    for run_id, run in plan.imports.items():
-        write_import(run.spec, folder / "runs" / run_id / "steps.parquet", CACHE, read)
-
-
-def imported_content(plan: Plan, folder: Path) -> Content:
-    """The content of a report on a plan whose runs are imported into a folder."""
-    write_json(folder / "plan.json", plan.as_json())
-    write_preflight(plan, [], folder / "preflight.json", _imported_files(plan, folder))
-    return read_content(folder / "plan.json", folder, None, None)
-
-
-def _imported_files(plan: Plan, folder: Path) -> list[Path]:
-    return [folder / "runs" / run_id / "imported.json" for run_id in plan.imports]
-
-
-def _has_one_step(plan: Plan, folder: Path) -> bool:
-    """Whether a run that warms up has only one step."""
-    found = map(read_json, _imported_files(plan, folder))
-    trainers_of = (trainer_named(str(run.spec["trainer"])) for run in plan.imports.values())
-    return any(trainer.step_of == "step" and one["steps"] == 1 for trainer, one in zip(trainers_of, found, strict=True))
-
-
 def _say(line: str, args: argparse.Namespace) -> None:
     """Print a line beside the verdict: on stderr if a program reads the verdict."""
     print(shown(line), file=sys.stderr if args.json or args.markdown else sys.stdout, flush=True)
 
 
-def _summary(plan: Plan, runs: Sequence[Run]) -> list[str]:
+def _summary(content: Content) -> list[str]:
     """A line per arm: its timer tree, engine, runs and steps."""
     lines = []
-    for name in plan.config.arms:
-        own = [run for run in runs if run.arm == name]
+    for name, arm in content.plan.arms.items():
+        own = [run for run in content.runs if run.arm == name]
         if own:
             tables = [run.steps for run in own]
             steps = sum(map(_steps_of, tables))
             trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
-            engine = plan.config.arms[name].engine
-            engine = "engine not in its log" if engine == UNKNOWN else engine
-            printed = trainer_named(plan.config.arms[name].trainer).logs.printed
+            engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
+            printed = trainer_named(arm["trainer"]).logs.printed
             rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if printed else 'step')}"
             lines.append(f"{name}: {trees}, {engine}; {rows}")
             if numbers := [text for scalar, unit in printed.items() if (text := _range(tables, scalar, *unit))]:
@@ -253,17 +222,15 @@ def _range(tables: Sequence[pd.DataFrame], scalar: str, unit: str, scale: float)
     return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
 
 
-def _configuration(
-    arms: Sequence[ComparedArm], args: argparse.Namespace, runs: Mapping[str, list[Any]]
-) -> dict[str, Any]:
-    """The configuration for the workflow."""
-    trained = [arm for arm in arms if trainer_named(arm.trainer).trains]
+def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace, content: Content) -> dict[str, Any]:
+    """The configuration for the workflow; {} where only the verdict is wanted."""
+    if args.verdict_only and not args.save:
+        return {}
     given = {"mode": args.mode, "step_seconds": args.step_seconds}
     return {
-        "experiment": (args.save or args.report).stem,
-        # The tables and figures are of the baseline's kind, and a training has more of them.
-        "baseline": (trained if len(trained) > 1 else arms)[0].name,
-        "warmup_steps": 1 if args.warmup is None else args.warmup,
+        "experiment": content.plan.experiment,
+        "baseline": content.plan.baseline,
+        "warmup_steps": content.plan.warmup_steps,
         **({"report": {"spread": args.spread}} if args.spread else {}),
         "arms": {
             arm.name: {
@@ -272,7 +239,7 @@ def _configuration(
                 "import": {
                     **({"version": arm.release} if arm.release else {}),
                     **{key: value for key, value in given.items() if value},
-                    "runs": runs[arm.name],
+                    "runs": [{"source": run} if len(run) > 1 else run[0] for run in arm.runs],
                 },
             }
             for arm in arms

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from analysis.imports.formats import WANDB, existing_path, format_of, has_event_files, inspect_source, read_source
-from analysis.imports.import_run import CACHE
+from analysis.imports.formats import WANDB, existing_path, format_of, has_event_files
+from analysis.imports.import_run import CACHE, read_whole
 from analysis.imports.source_check import engine_of_source, trainer_of_source
 from analysis.imports.tree_by_data import trainers_by_data
-from analysis.sources.any_table import FORMAT as TABLE
-from analysis.sources.event_files import FORMAT as EVENTS
 from analysis.sources.event_files import is_event_file
 from analysis.sources.wandb_api import download
 from analysis.sources.wandb_import import captured_log
@@ -46,12 +44,10 @@ class ComparedArm:
     """The release that its sources name."""
     release_unknown: bool = False
     """Whether neither its sources nor a flag name its release."""
-    inspected: list[Imported] = field(default_factory=list)
-
-    def read_sources(self) -> dict[str, Imported]:
-        """The sources whose steps were read to find out what they are, but for a file of several arms."""
-        read = zip(self.sources, self.inspected, strict=True)
-        return {name: one for name, one in read if one.read.records and not one.selected}
+    read: dict[str, Imported] = field(default_factory=dict)
+    """The content of its sources, but for those that cannot be read."""
+    runs: list[list[str]] = field(default_factory=list)
+    """Its runs, each as a list of its sources."""
 
 
 def arms_of(given: Sequence[str], names: str | None) -> list[ComparedArm]:
@@ -145,13 +141,27 @@ def download_all(sources: Sequence[str]) -> None:
 
 def detect(
     arm: ComparedArm, trainer: str | None = None, release: str | None = None, step_seconds: str | None = None
-) -> None:
-    """Detect trainer, engine and release of an arm: from its sources, else as given."""
+) -> list[str]:
+    """Read an arm's sources, and detect its trainer, engine and release: from these, else as given.
+
+    Returns a sentence for each source that cannot be read; `UserError` where none can.
+    """
+    errors: list[UserError] = []
     for source in arm.sources:
-        arm.inspected.append(_inspect(source, arm.name, bool(release), step_seconds))
-    first = arm.sources[0]
-    possible = [found[0] for source in arm.inspected if (found := trainer_of_source(source)) is not None]
-    packages = {name for source in arm.inspected for name in source.versions}
+        try:
+            arm.read[source] = _read(source, arm.name, step_seconds)
+        except UserError as error:
+            # A name that is wrong is a mistake on the command line, and no run that failed.
+            if not source.startswith(WANDB) and existing_path(source) is None:
+                raise
+            errors.append(error)
+    if not arm.read:
+        raise errors[0]
+    arm.runs = [[source] for source in arm.read]
+    (first, shown), *_ = arm.read.items()
+    read = list(arm.read.values())
+    possible = [found[0] for source in read if (found := trainer_of_source(source)) is not None]
+    packages = {name for source in read for name in source.versions}
     fitting = [name for name in (possible[0] if possible else ()) if not trainer or name == trainer]
     if len(fitting) > 1:
         fitting = [name for name in fitting if trainer_named(name).distribution in packages] or fitting
@@ -159,15 +169,15 @@ def detect(
         if possible:
             raise UserError(f"{first} is a run of {' or '.join(possible[0])} (got --trainer {trainer}); omit --trainer")
         fitting = [trainer]
-    if not fitting and any(source.tree is not None for source in arm.inspected):
+    if not fitting and any(source.tree is not None for source in read):
         fitting = [UNKNOWN]
     if not fitting:
-        fitting = trainers_by_data(arm.inspected[0].read)
+        fitting = trainers_by_data(shown.read)
     if not fitting:
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.
     arm.trainer, arm.trainer_unknown = fitting[0], not trainer and (len(fitting) > 1 or not possible)
-    engine_names = [named[0] for source in arm.inspected if (named := engine_of_source(source)) is not None]
+    engine_names = [named[0] for source in read if (named := engine_of_source(source)) is not None]
     by_name = engine_of_name(arm.name)
     arm.engine = engine_names[0] if engine_names else by_name
     if by_name and arm.engine != by_name:
@@ -178,9 +188,10 @@ def detect(
     if not arm.engine:
         arm.engine = of_trainer[0] if len(of_trainer) == 1 else UNKNOWN
     package = trainer_named(arm.trainer).distribution
-    versions = [v for found in arm.inspected if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
+    versions = [v for found in read if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
     arm.release, arm.named_release = "" if versions else release or "", next(iter(versions), "")
-    arm.release_unknown = not versions and not release and all(source.tree is None for source in arm.inspected)
+    arm.release_unknown = not versions and not release and all(source.tree is None for source in read)
+    return [f"left out: {error}" for error in errors]
 
 
 def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:
@@ -194,13 +205,9 @@ def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:
             )
 
 
-def _inspect(source: str, name: str, versioned: bool, step_seconds: str | None) -> Imported:
-    """What a source states beside its steps; of event files and tables, the steps too, whose names show the trainer."""
+def _read(source: str, name: str, step_seconds: str | None) -> Imported:
     try:
-        found = None if source.startswith(WANDB) else inspect_source(source, None, versioned)
-        if found is None or found.format in (EVENTS, TABLE):
-            return read_source(source, None, (name,), CACHE, step_seconds)
-        return found
+        return read_whole(source, None, (name,), CACHE, step_seconds)
     except UserError as error:
         # Omit the list of all formats: it is longer than the rest of the message.
         what, listed, _ = str(error).partition(" What can be imported:")
