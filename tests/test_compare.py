@@ -429,3 +429,14 @@ def test_a_log_that_may_go_on_with_two_runs_is_left_out(capsys, tmp_path, monkey
     runs, steps, said = runs_of(capsys, "0.log,1.log,more.log")
     assert (runs, steps) == (2, 40)
     assert "a: more.log begins with step 21 and is left out, because it may go on with 0.log or 1.log: put" in said
+
+
+def test_a_run_that_failed_costs_itself_alone(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    verl_log("0.log", 100, 0, steps=20)
+    Path("dead.log").write_text("verl==0.5\nCUDA out of memory\n")
+    runs, steps, said = runs_of(capsys, "0.log,dead.log")
+    assert (runs, steps) == (1, 20) and "a: left out: dead.log: no training step of any known format" in said
+    assert main(["compare", "a=dead.log", "b=b.log", "--verdict-only"]) == 1
+    assert main(["compare", "a=0.log,gone.log", "b=b.log", "--verdict-only"]) == 1
+    assert "gone.log does not exist" in capsys.readouterr().err
