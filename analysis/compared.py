@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analysis.planned import PlanRead
@@ -12,9 +14,10 @@ from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
 from analysis.wide import PHASE, numbers_of, threw_away
 from analysis.windows import gaps, steps_per_row
+from analysis.work import PROMPTS, RESPONSES, TURNS, Work, work_of
 
 STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
-MEAN_LENGTH = "mean_response_length"
+MEAN_LENGTH, PROMPT_LENGTH = "mean_response_length", "mean_prompt_length"
 # Step times are skewed, so means and medians always differ a little; from this ratio on a few steps decide.
 OUTLIERS_DECIDE_FROM = 1.25
 SIZES = ["baseline_runs", "arm_runs", "baseline_steps", "arm_steps"]
@@ -47,6 +50,11 @@ class Compared:
         return dict(zip(SIZES, (*runs, *(int(side["n"].sum()) for side in self.sides)), strict=True))
 
     @property
+    def work(self) -> Work:
+        """How the work of both differs."""
+        return Work() if self.is_empty else work_of(*self.sides)
+
+    @property
     def fewest_runs(self) -> int:
         return min(side["run"].nunique() for side in self.sides)
 
@@ -77,6 +85,8 @@ def common_of(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) ->
 def _samples(wide: pd.DataFrame) -> pd.DataFrame:
     """The counted steps with the columns of analysis/ratio.py; in a sequence that says nothing of the runs'."""
     rows = wide["counted"].to_numpy(bool)
+    lengths = numbers_of(wide, MEAN_LENGTH)
+    responses = numbers_of(wide, TOKENS) / np.where(lengths > 0, lengths, math.nan)
     columns = {
         "factors": wide["factors"],
         "arm": wide["arm"],
@@ -88,11 +98,20 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         "seconds": numbers_of(wide, STEP),
         "longest": numbers_of(wide, LONGEST),
         "tokens": numbers_of(wide, TOKENS),
-        "mean_length": numbers_of(wide, MEAN_LENGTH),
+        "mean_length": lengths,
+        RESPONSES: responses,
+        PROMPTS: _prompt_lengths(wide, responses),
+        TURNS: numbers_of(wide, TURNS),
         FLOOR: numbers_of(wide, EQUAL_FLOOR_S),
         "discarded": threw_away(wide),
     }
     return pd.DataFrame(columns, index=wide.index)[rows].sort_values(["step", "seconds"], kind="stable")
+
+
+def _prompt_lengths(wide: pd.DataFrame, responses: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The mean length of each step's prompts: as logged, or by their sum."""
+    logged = numbers_of(wide, PROMPT_LENGTH)
+    return np.where(np.isnan(logged), numbers_of(wide, "prompt_tokens") / responses, logged)
 
 
 def column_of(wide: pd.DataFrame, side: pd.DataFrame, name: str) -> pd.Series:
@@ -128,21 +147,5 @@ def tokens_ratio(one: Compared) -> float:
     """How many times the baseline's tokens a step the arm generated; NaN where one of them is not known."""
     if any(side["discarded"].any() for side in one.sides):
         return math.nan
-    baseline, arm = (mean_of_runs(side, side["tokens"]) for side in with_tokens(one.sides))
+    baseline, arm = (mean_of_runs(side, side["tokens"]) for side in one.sides)
     return ratio(arm, baseline)
-
-
-def counts_assumed_equal(sides: tuple[pd.DataFrame, pd.DataFrame]) -> bool:
-    """Whether no step of either arm has its number of responses and all have their mean length.
-
-    The mean lengths then stand for the tokens: this takes the responses of a step as equally many in both arms.
-    """
-    return all(side["tokens"].isna().all() and (side["mean_length"] > 0).all() for side in sides)
-
-
-def with_tokens(sides: tuple[pd.DataFrame, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The sides with mean lengths as tokens where only these are known of both."""
-    if not counts_assumed_equal(sides):
-        return sides
-    baseline, arm = (side.assign(tokens=side["mean_length"]) for side in sides)
-    return baseline, arm

@@ -29,7 +29,7 @@ RATES = ["baseline_step_s", "arm_step_s", "baseline_tokens_per_s", "arm_tokens_p
 RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
-    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out"),
+    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work"),
 ]
 
 
@@ -145,8 +145,6 @@ def comparison_table(
         verdicts += [*_matching(wide, one), *_other_steps(wide, one)]
         if (one.factors, one.arm) in refused:
             row |= dict.fromkeys(RATIOS, math.nan)
-        else:
-            verdicts += _without_tokens(one)
         rows.append(row)
     return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
 
@@ -171,7 +169,13 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "by_number": one.steps.by_number,
         "short_runs": _left_out_runs(wide, one),
         "warmup_left_out": _fewest_warmup_steps(wide, one),
+        "unequal_work": _unequal_work(one),
     }
+
+
+def _unequal_work(one: Compared) -> str:
+    """What differs between the two arms' steps but the lengths of responses, with its numbers."""
+    return "; ".join(one.work.differs)
 
 
 def _log_medians(side: pd.DataFrame) -> float:
@@ -194,23 +198,6 @@ def _rounding(wide: pd.DataFrame, side: pd.DataFrame) -> float:
     off_s = float((column_of(wide, side, ROUNDING + "step") * side["n"]).sum())
     step_s = float((side["seconds"] * side["n"]).sum())
     return -math.log1p(-off_s / step_s) if 0 <= off_s < step_s else math.inf if off_s > 0 else 0.0
-
-
-def _without_tokens(one: Compared) -> Iterator[Verdict]:
-    """Warns that the tokens of an arm's steps are not known, and names what would tell them."""
-    # The estimates report thrown-away completions.
-    if any(side["discarded"].any() for side in one.sides) or all((side["tokens"] > 0).all() for side in one.sides):
-        return
-    versus = f"{one.arm} against {one.baseline}{at(one.factors)}"
-    text = f"{versus}: response tokens are missing or zero"
-    told = [side["tokens"].isna() & (side["mean_length"] > 0) for side in one.sides]
-    if arms := [name for name, lacks in zip((one.baseline, one.arm), told, strict=True) if lacks.any()]:
-        lengths = f"{' and '.join(arms)} logged lengths, but not the number of responses of a step"
-        # The estimate does so with the mean lengths of both arms.
-        both = f"{versus}: {lengths}, which speed at equal work takes as equal"
-        text = both if len(arms) == 2 else f"{text}. {lengths}"
-        text += ": set arms.<arm>.import.batch_size"
-    yield Verdict("warning", "no-tokens", text)
 
 
 def phase_speedups(

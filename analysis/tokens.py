@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from analysis.steps import ChosenStep
 from common.dotted import lookup
@@ -21,6 +23,13 @@ MEAN_PRECISION = 2.0**-22
 MOST = 2.0**53
 # TRL's count of all tokens so far, of prompts and completions.
 NUM_TOKENS = "train/num_tokens"
+# TRL's number of completions that a step trains on.
+SAMPLES = "samples_per_step"
+# The rows that a line through tokens by mean length needs, and how far its slope may be off.
+LEAST_ROWS, SLOPE_WITHIN = 6, 0.25
+# A rounded mean shows no whole number of tokens from this error of their sum on.
+SHOWS_WHOLE = 0.2
+MOST_SAMPLES = 1_000_000
 
 
 def completions_of(scalars: Mapping[str, float], rounding: Mapping[str, float]) -> int | None:
@@ -52,25 +61,61 @@ def tokens_from_mean(mean: float, rounding: float, completions: int) -> tuple[fl
     return (float(fewest), 0.0) if fewest == most else (total, off)
 
 
+def counted_completions(chosen: Sequence[ChosenStep]) -> int | None:
+    """How many completions each of TRL's steps had, by its count of tokens; None where several numbers fit, or none.
+
+    The count grows by the completions times their mean length, and by the prompts: its slope over the mean length is
+    near their number, and of the numbers near it one makes each mean one of whole tokens.
+    """
+    rows = [(mean, counted, off) for mean, counted, off, _ in _counted_tokens(chosen)]
+    if len(rows) < LEAST_ROWS or np.ptp([mean for mean, _, _ in rows]) == 0:
+        return None
+    means, counted, offs = np.array(rows).T
+    # A number as printed is off by half a unit of the last digit that any of them has.
+    off = max(offs.max(), 0.5 * 10.0 ** -max(len(repr(mean).partition(".")[2]) for mean, _, _ in rows))
+    slope = np.polyfit(means, counted, 1)[0]
+    least, most = math.ceil(slope / (1 + SLOPE_WITHIN)), math.floor(slope * (1 + SLOPE_WITHIN))
+    fitting = []
+    for number in range(max(1, least), min(most, MOST_SAMPLES) + 1):
+        sums = means * number
+        whole = np.abs(sums - np.round(sums)) <= off * number + MEAN_PRECISION * sums
+        if off * number < SHOWS_WHOLE and whole.all() and (counted > sums).all():
+            fitting.append(number)
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _counted_tokens(chosen: Sequence[ChosenStep]) -> Iterator[tuple[float, float, float, int]]:
+    """The rows whose step alone TRL counted: mean length, tokens with prompts, the mean's rounding, and its place."""
+    for place, (before, after) in enumerate(pairwise(chosen), start=1):
+        first, last = before.record, after.record
+        mean = logged_as("mean_response_length", last.scalars)
+        counted = last.scalars.get(NUM_TOKENS, math.nan) - first.scalars.get(NUM_TOKENS, math.nan)
+        alone = last.scalars.get(STEPS_LOGGED, 1.0) == last.step - first.step == 1 and not after.resumed
+        if mean is not None and alone and counted > 0:
+            yield last.scalars[mean], counted, last.rounding.get(mean, 0.0), place
+
+
 def add_known_tokens(
     chosen: list[ChosenStep], batch: object, run_id: str, config: Mapping[str, Any] | None = None
 ) -> list[Verdict]:
     """Adds `response_tokens` and `prompt_tokens`, computed from the means, to the steps of the list.
 
-    The number of completions follows from verl's total of tokens; otherwise it is `batch`, the declared one, unless the
-    run's configuration or its count of tokens contradicts that each step generates that many.
+    The number of completions follows from verl's total of tokens or TRL's number of samples; otherwise it is `batch`,
+    the declared one, unless the run's configuration or its count of tokens contradicts that each step generates that
+    many; without a declared one it follows from TRL's count of tokens.
     """
     declared = batch if isinstance(batch, int) and batch > 0 else None
     if uncounted := _uncounted_discards(chosen, config or {}):
         text = f"{run_id}: no response tokens, because {uncounted}"
         return [Verdict("warning", "tokens-unknown", text)]
     contradiction = _batch_contradiction(chosen, declared, config or {}) if declared else ""
+    counted = counted_completions(chosen) if declared is None else None
     different: list[tuple[int, int]] = []
     inexact: list[tuple[float, int, float]] = []
     without = 0
     for place, c in enumerate(chosen):
         scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
-        logged = completions_of(scalars, rounding)
+        logged = completions_of(scalars, rounding) or _samples(scalars, rounding) or counted
         completions = declared if logged is None else logged
         if logged is not None and declared not in (None, logged):
             different.append((c.record.step, logged))
@@ -93,7 +138,24 @@ def add_known_tokens(
                 if name == "response_tokens":
                     inexact.append((off, -c.record.step, tokens))
         chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
+    _add_counted_prompts(chosen)
     return _token_verdicts(run_id, declared, without, contradiction, different, inexact)
+
+
+def _samples(scalars: Mapping[str, float], rounding: Mapping[str, float]) -> int | None:
+    """TRL's number of completions of a step, where its log gives one whole number."""
+    samples = scalars.get(SAMPLES, math.nan)
+    return int(samples) if samples > 0 and samples.is_integer() and not rounding.get(SAMPLES) else None
+
+
+def _add_counted_prompts(chosen: list[ChosenStep]) -> None:
+    """Adds the prompts' tokens to the steps that TRL counted: what is not of completions."""
+    for _, counted, _, place in list(_counted_tokens(chosen)):
+        record = chosen[place].record
+        tokens = record.scalars.get("response_tokens", math.nan)
+        if counted > tokens and "prompt_tokens" not in record.scalars:
+            scalars = {**record.scalars, "prompt_tokens": counted - tokens}
+            chosen[place] = replace(chosen[place], record=replace(record, scalars=scalars))
 
 
 def _token_verdicts(

@@ -20,6 +20,7 @@ import pandas as pd
 
 from analysis.compared import Compared, common_of
 from analysis.ratio import FLOOR, LENGTHS
+from analysis.work import MEAN_LENGTH, PROMPTS, RESPONSES, TURNS
 
 SECONDS = "seconds"
 LONGEST, TOKENS = LENGTHS
@@ -180,7 +181,11 @@ def side_of(arm: str, runs: Sequence[dict[str, Floats]]) -> pd.DataFrame:
             "n": 1,
             "gap": 1.0,
             **{name: joined.get(name, np.full(sum(sizes), np.nan)) for name in (SECONDS, *LENGTHS, FLOOR)},
-            "mean_length": np.nan,
+            # As many responses of as long prompts in every step.
+            RESPONSES: 1.0,
+            PROMPTS: float(PROMPT),
+            TURNS: np.nan,
+            MEAN_LENGTH: np.nan,
             "discarded": False,
         }
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compared import SIZES, Compared, disagrees, tokens_ratio, with_tokens
+from analysis.compared import SIZES, Compared, disagrees, tokens_ratio
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.looks import confidence_at
 from analysis.factors import at
@@ -91,7 +91,9 @@ def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioE
     try:
         if reason := overlap or discarded(one):
             raise NoRatioError(reason)
-        found[EQUAL_WORK] = equal_work(*with_tokens(one.sides))
+        if reason := one.work.why_unequal:
+            raise NoRatioError(reason, one.work.settle)
+        found[EQUAL_WORK] = equal_work(*one.sides)
     except NoRatioError as error:
         found[EQUAL_WORK] = error
     return found | {PER_STEP: raw(*one.sides)}

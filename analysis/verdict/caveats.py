@@ -51,6 +51,7 @@ def caveats_of(
     of_steps = rows if all(claim.record == "step" for claim in known) else []
     texts: tuple[tuple[Any, str, Iterable[str]], ...] = (
         ("estimates", "steps", _other_unit(of_steps)),
+        ("terms", "answer", _unequal_work(of_steps)),
         ("terms", "ledger", _terms(preflight, unequal)),
         ("gate", "gate", failed),
         ("spread", "answer", _spread(claims, known)),
@@ -59,9 +60,8 @@ def caveats_of(
         ("estimates", "steps", _outliers(of_steps, told)),
         ("estimates", "steps", _rounded(rows)),
         ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
-        ("data", "answer", _assumed(known, rows)),
         ("data", "gate", not_judged),
-        ("data", "answer", _missing(claims)),
+        ("data", "answer", _missing(claims, {row.unequal_work for row in rows})),
         ("data", "ledger", _unverified(preflight)),
     )
     return [Caveat(kind, text, section) for kind, section, found in texts for text in found]
@@ -204,21 +204,20 @@ def _wall_clock(rows: list[Any]) -> Iterator[str]:
         yield f"By wall clock, which includes the time between steps: {join_first(apart, MOST_NAMES)}."
 
 
-def _assumed(known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
-    """Factor combinations whose tokens are mean lengths (`compared.counts_assumed_equal`)."""
-    rates = {factors_label(row.factors): row.baseline_tokens_per_s + row.arm_tokens_per_s for row in rows}
-    if places := [c.at for c in known if c.estimate == EQUAL_WORK and math.isnan(rates.get(c.at, math.nan))]:
-        where = _at(places, known)
-        yield f"The ratio{where} takes a step's responses as equally many in both arms: no log has their number."
+def _unequal_work(rows: list[Any]) -> Iterator[str]:
+    """What differs in the steps' work but lengths, which the estimate takes out."""
+    for why, places in _grouped((row.unequal_work, factors_label(row.factors)) for row in rows if row.unequal_work):
+        yield f"A step is other work in the two arms{_at(places, rows)}: {why}."
 
 
-def _missing(claims: Sequence[Claim]) -> Iterator[str]:
-    """Factor combinations without a comparison, and those without a ratio at equal work."""
+def _missing(claims: Sequence[Claim], said: Container[str]) -> Iterator[str]:
+    """Factor combinations without a comparison, and those without a ratio at equal work; not for a reason in `said`."""
     for why, places in _grouped((c.why, c.at) for c in claims if not c.valued):
         yield f"Not compared{_at(places, claims)}: {why}."
     unknown = [c for c in claims if c.valued and lacks_equal_work(c)]
     for why, places in _grouped((why_not_equal_work(c), c.at) for c in unknown):
-        yield f"Speed at equal work is unknown{_at(places, claims)}: {why}."
+        if why not in said:
+            yield f"Speed at equal work is unknown{_at(places, claims)}: {why}."
 
 
 def lacks_equal_work(claim: Claim) -> bool:

@@ -82,9 +82,9 @@ def test_ratios_by_hand(tmp_path):
         "· 1 run against 1, 2 steps each.",
         "≠ The settings are not compared: there is no preflight.",
         "± One run an arm: how much other runs differ is unknown.",
-        "? Speed at equal work is unknown: the longest response of the baseline and the arm is not known.",
+        "? Speed at equal work is unknown: the number of responses of the baseline and the arm is not known.",
         "→ A preflight, which compares the settings; at least 1 more run of each arm; "
-        "logs with the longest response of the baseline and the arm would resolve it.",
+        "logs with the number of responses (import.batch_size of the arms) would resolve it.",
     ]
     speedups = found.tables["phase_speedups"].set_index("path")
     assert speedups.loc[GEN, ["baseline_mean_s", "arm_mean_s", "saved_s", "speedup"]].tolist() == [9, 1.5, 7.5, 6]
@@ -107,7 +107,7 @@ def test_phase_table_by_hand_and_its_own_times_sum_to_the_step(tmp_path):
 def test_a_step_without_a_token_leaves_no_tokens_a_second(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1, 0), row(3, 1)])
     assert math.isnan(found.tables["comparison"]["arm_tokens_per_s"][0])
-    assert "no-tokens" in codes(found) and found.tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(2.0)]
+    assert found.tables["comparison"]["raw_speedup"].tolist() == [pytest.approx(2.0)]
 
 
 def test_other_baseline(tmp_path):

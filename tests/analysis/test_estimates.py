@@ -34,6 +34,8 @@ def arm_rows(arm, step_s, seed=0, factors="", **columns):
     count = len(step_s)
     steps = {"run_id": f"{arm}{factors}-s{seed}", "arm": arm, "factors": factors, "seed": seed}
     steps |= {"step": range(1, count + 1), "counted": True, "left_out": "", STEP: step_s}
+    if "response_tokens" in columns:
+        columns = {"mean_response_length": np.nan_to_num(columns["response_tokens"], nan=64) / 64} | columns
     return pd.DataFrame(steps | columns)
 
 
@@ -62,7 +64,7 @@ def test_per_step_is_the_ratio_of_one_number_a_run():
     assert table.index.tolist() == list(ESTIMATES) and row["value"] == pytest.approx(12 / 9)
     assert row[["baseline_runs", "arm_runs", "baseline_steps", "arm_steps"]].tolist() == [2, 2, 6, 6]
     assert table.loc["equal_work", ["verdict", "settle"]].tolist() == [
-        "x", "logs with the longest response of the baseline and the arm",
+        "x", "logs with the number of responses (import.batch_size of the arms)",
     ]  # fmt: skip
 
 
@@ -155,8 +157,7 @@ def test_of_what_one_step_lacks_no_estimate_is_made(bad):
     told = work(1, 8)
     tokens = np.where(np.arange(8) == 2, bad, told["response_tokens"])
     table, _ = found(arm_rows("a", [4.0] * 8, **told), arm_rows("b", [2.0] * 8, **told | {"response_tokens": tokens}))
-    why = "the number of tokens of the arm is not known in every step"
-    assert table.loc["equal_work", ["verdict", "why"]].tolist() == ["x", why]
+    assert table.loc["equal_work", "verdict"] == "x" and "of the arm is not known" in table.loc["equal_work", "why"]
     assert table.loc["per_step", "value"] == pytest.approx(2)
 
 

@@ -11,6 +11,7 @@ from analysis.compared import Compared, common_of
 from analysis.estimates.looks import confidence_at
 from analysis.ratio import RunNumbers, reach
 from analysis.verdict.look_at import look_at, sequential_verdict
+from analysis.work import COLUMNS
 from common.verdicts import FIRST_LOOK
 
 STEPS = 10
@@ -27,7 +28,7 @@ def runs_of(ratio, runs, run_sd=0.01, seed=0):
             "n": 1,
             "gap": 1.0,
         }
-        columns |= dict.fromkeys(("longest", "tokens", "mean_length", "floor"), np.nan)
+        columns |= dict.fromkeys(("longest", "tokens", *COLUMNS, "floor"), np.nan)
         sides.append(pd.DataFrame(columns | {"seconds": seconds.ravel(), "discarded": False}))
     return Compared("", "a", "b", common_of(*sides))
 

@@ -114,6 +114,7 @@ QUANTITIES = {
     "reward": ("train/reward",),
     "mean_response_length": ("train/completions/mean_length",),
     "max_response_length": ("train/completions/max_length",),
+    "turns": ("train/num_turns", "train/tools/call_frequency"),
     "truncated_share": ("train/completions/clipped_ratio",),
     "reference_kl": ("train/kl",),
     "policy_entropy": ("train/entropy",),

@@ -160,6 +160,8 @@ def _logs() -> Logs:
             "reward": ("critic/score/mean", "critic/rewards/mean"),
             "mean_response_length": ("response_length/mean",),
             "max_response_length": ("response_length/max",),
+            "mean_prompt_length": ("prompt_length/mean",),
+            "turns": ("num_turns/mean",),
             "truncated_share": ("response_length/clip_ratio",),
             "reference_kl": ("actor/kl_loss",),
             "policy_entropy": ("actor/entropy",),
