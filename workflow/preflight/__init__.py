@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from common.errors import UserError
 from common.files import read_json, write_json
 from common.findings import NONE, Finding, LedgerRow, Preflight, downgrade_imported, merge_findings
 from trainers.cases import Case, StackPins, points_of
+from trainers.command import as_logged
 from workflow.config.plan import Plan
 from workflow.preflight import one_case
 from workflow.preflight import variables as environment
 from workflow.preflight.cases import LaunchContext, cases_of, load_stack_pins
 from workflow.preflight.comparison import comparison_findings
 from workflow.preflight.import_settings import factor_findings, imported_cases, is_complete
+from workflow.preflight.one_case import experiment_findings
 from workflow.preflight.reward_sources import own_reward_findings, reward_models
 from workflow.preflight.variables import variables_of
 
@@ -61,10 +63,47 @@ def preflight(
     `composed` maps settings_id to the content of settings.json, `imported` maps run_id to that of imported.json; both
     hold only the files that exist.
     """
+    read, config = imported or {}, plan.config
+    specs = [run.spec for run in plan.imports.values()]
+    # A script's run is an import of its log.
+    logged = [as_logged(plan.runs[run_id].spec, read[run_id]) for run_id in plan.own_runs if read.get(run_id)]
+    cases = [*cases_of(plan, composed, stack_of), *imported_cases([*specs, *logged], read, stack_of)]
+    cases.sort(key=lambda case: list(config.arms).index(case.arm))
     launch = launch or LaunchContext()
-    order = list(plan.config.arms)
-    cases = [*cases_of(plan, composed, stack_of), *imported_cases(plan, imported or {}, stack_of)]
-    cases.sort(key=lambda case: order.index(case.arm))
+    more = [*own_reward_findings(plan), *launch.requests]
+    seeds = _seeds(run.spec for run in plan.all_runs.values())
+    seeds = {arm: seeds[arm] for arm in config.arms if arm in seeds}
+    more += experiment_findings(seeds, config.imports, config.warmup_steps)
+    return _checked(config.experiment, cases, launch, more, factor_findings(specs, read), config.imports)
+
+
+def imports_checked(
+    experiment: str, specs: Mapping[str, Mapping[str, Any]], imported: Mapping[str, Mapping[str, Any]]
+) -> PreflightResult:
+    """Check imported runs without a plan: spec.json and imported.json of each, by run_id."""
+    cases = imported_cases(specs.values(), imported, load_stack_pins)
+    arms = _seeds(specs.values())
+    more = list(experiment_findings(arms, arms, 1))
+    return _checked(experiment, cases, LaunchContext(), more, factor_findings(specs.values(), imported), arms)
+
+
+def _seeds(specs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many seeds each arm has."""
+    found: dict[str, set[int]] = {}
+    for spec in specs:
+        found.setdefault(spec["arm"], set()).add(spec["seed"])
+    return {arm: len(seeds) for arm, seeds in found.items()}
+
+
+def _checked(
+    experiment: str,
+    cases: Sequence[Case],
+    launch: LaunchContext,
+    more: Iterable[Finding],
+    mislabelled: Iterable[Finding],
+    imported: Container[str],
+) -> PreflightResult:
+    """The findings and the table of terms of these cases; `more` and `mislabelled` are found otherwise."""
     found: list[Finding] = []
     for compared in (kind for point in points_of(cases) for kind in _by_kind(point)):
         known = [case for case in compared if not case.unknown]
@@ -73,14 +112,13 @@ def preflight(
         found += (finding for case in known for finding in _findings(case, launch))
     kinds = [table(kind) for kind in _by_kind(cases)]
     found += (finding for terms in kinds for finding in mixed_findings(terms))
-    found += [*own_reward_findings(plan), *launch.requests]
-    found = downgrade_imported([*found, *one_case.experiment_findings(plan)], plan.config.imports)
-    found += factor_findings(plan, imported or {})
+    found = [*downgrade_imported([*found, *more], imported), *mislabelled]
+    arms = dict.fromkeys(case.arm for case in cases)
     return PreflightResult(
-        experiment=plan.config.experiment,
+        experiment=experiment,
         every=tuple(cases),
         findings=tuple(merge_findings(found)),
-        ledger=tuple(_rows(kinds, order)),
+        ledger=tuple(_rows(kinds, arms)),
         unverifiable=tuple(dict.fromkeys(filter(None, [*_unverifiable(cases, launch), *(c.unknown for c in cases)]))),
     )
 
@@ -93,7 +131,7 @@ def _by_kind(cases: Sequence[Case]) -> list[list[Case]]:
     return list(kinds.values())
 
 
-def _rows(kinds: Sequence[Sequence[Term]], arms: Sequence[str]) -> Iterator[LedgerRow]:
+def _rows(kinds: Sequence[Sequence[Term]], arms: Iterable[str]) -> Iterator[LedgerRow]:
     """The rows of each kind; the arms of another kind have none of its settings."""
     others = dict.fromkeys(arms, NONE) if len(kinds) > 1 else {}
     for row in (term.row for terms in kinds for term in terms):

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,13 @@ def cases_of(
         if run.stack:
             # What is planned differs between seeds in nothing else.
             runs.setdefault(run.case, []).append(run)
-    pins = {name: stack_of(name) for name in dict.fromkeys(some[0].stack for some in runs.values())}
+    pins = cache(stack_of)
     return [
-        case_of(some, pins[some[0].stack], composed.get(settings_id(some[0])) if composed else None)
+        case_of(
+            [run.spec for run in some],
+            pins(some[0].stack),
+            composed.get(settings_id(some[0])) if composed else None,
+        )
         for some in runs.values()
     ]
 
@@ -110,9 +114,9 @@ def first_of_each_case(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return list(found.values())
 
 
-def case_of(runs: Sequence[PlannedRun], pins: StackPins, composed: Mapping[str, Any] | None) -> Case:
+def case_of(specs: Sequence[Mapping[str, Any]], pins: StackPins, composed: Mapping[str, Any] | None) -> Case:
     """Runs that differ in their seeds, with their stack's pins; `composed` is the content of their settings.json."""
-    run, spec = runs[0], runs[0].spec
+    spec = specs[0]
     args: Mapping[str, Any] = spec["trainer_args"]
     label, point = label_and_point(spec)
     trainer = trainer_named(spec["trainer"])
@@ -121,7 +125,7 @@ def case_of(runs: Sequence[PlannedRun], pins: StackPins, composed: Mapping[str, 
         label=label,
         trainer=trainer,
         engine=engine_named(spec["engine"]),
-        stack=run.stack,
+        stack=spec["stack"],
         version=str((composed or {}).get("version") or args.get("version") or pins.trainer_version),
         pins=pins,
         workload=without_code(spec["workload"]),
@@ -129,5 +133,5 @@ def case_of(runs: Sequence[PlannedRun], pins: StackPins, composed: Mapping[str, 
         settings=trainer.rules.settings(without_code(args), composed["settings"] if composed else None),
         overrides=tuple(args.get("overrides", ())),
         point=point,
-        runs=tuple(one.run_id for one in runs),
+        runs=tuple(one["run_id"] for one in specs),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from analysis.terms import distinct
@@ -14,13 +15,12 @@ from common.model_facts import same_model
 from common.published import check_option_name, check_text
 from engines import engine_named
 from trainers.cases import Case, Settings, StackPins, label_and_point
-from trainers.command import as_logged
 from trainers.protocol import Trainer
 from trainers.registry import trainer_named
-from workflow.config.plan import Plan
-from workflow.config.planned_run import PlannedRun
 from workflow.preflight.cases import case_of
 
+Spec = Mapping[str, Any]
+"""The content of a run's spec.json."""
 # What an import may state of its run in place of the workload.
 _STATED = ("gpu", "nodes", "gpus_per_node", "batch_size", "max_response_length")
 # The workload's keys that a trainer's configuration states, beside batch_size.
@@ -33,51 +33,45 @@ _NEEDED = ("model", "batch_size", "num_generations", "max_prompt_length", "max_r
 
 
 def imported_cases(
-    plan: Plan, read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackPins]
+    specs: Iterable[Spec], read: Mapping[str, Mapping[str, Any]], stack_of: Callable[[str], StackPins]
 ) -> list[Case]:
-    """The cases of all imported runs of a plan; those whose settings are unknown say why.
+    """The cases of imported runs; those whose settings are unknown say why.
 
     `read` maps run_id to the content of imported.json, where it exists. A source's own configuration wins over what
     the stack and the workload would give.
     """
-    runs = [*plan.imports.values(), *_from_logs(plan, read)]
-    pins = {name: stack_of(name) for name in dict.fromkeys(run.stack for run in runs) if name}
-    return distinct(_case(run, read.get(run.run_id, {}), pins.get(run.stack)) for run in runs)
+    pins = cache(stack_of)
+    return distinct(
+        _case(spec, read.get(spec["run_id"], {}), pins(spec["stack"]) if spec["stack"] else None) for spec in specs
+    )
 
 
-def _case(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> Case:
-    if case := _from_source(run, source, stack):
+def _case(spec: Spec, source: Mapping[str, Any], stack: StackPins | None) -> Case:
+    if case := _from_source(spec, source, stack):
         return case
-    if stack is not None and run.spec["trainer_args"]:
-        return _with_statements(case_of([run], stack, None), run.spec["import"])
+    if stack is not None and spec["trainer_args"]:
+        return _with_statements(case_of([spec], stack, None), spec["import"])
     nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
-    why, facts = _why_unknown(run, source, stack), _facts(run, source)
-    return Case(**_identity(run, source, stack), **nothing, unknown=why, stated=facts)
+    why, facts = _why_unknown(spec, source, stack), _facts(spec, source)
+    return Case(**_identity(spec, source, stack), **nothing, unknown=why, stated=facts)
 
 
-def _from_logs(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
-    """The runs of scripts that were read, as imports of their logs."""
-    for run_id in plan.own_runs:
-        if imported := read.get(run_id):
-            yield replace(plan.runs[run_id], spec=as_logged(plan.runs[run_id].spec, imported))
-
-
-def factor_findings(plan: Plan, read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def factor_findings(specs: Iterable[Spec], read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """A finding for each factor of an imported run that contradicts the run's own configuration.
 
     `read` is that of `imported_cases`. Impossible although it has run: the comparison would mislabel it.
     """
     found: dict[tuple[str, str, str, str], list[str]] = {}
-    for run in plan.imports.values():
-        settings = _source_settings(read.get(run.run_id, {}))
-        own = _own_workload(run, settings)
-        if settings is not None and _engines_apart(_trainer(run), settings):
+    for spec in specs:
+        settings = _source_settings(read.get(spec["run_id"], {}))
+        own = _own_workload(spec, settings)
+        if settings is not None and _engines_apart(_trainer(spec), settings):
             own.pop("batch_size", None)  # a step of such a loop takes whatever completions are ready
-        for path, value in run.spec["factors"].items():
+        for path, value in spec["factors"].items():
             key = path.removeprefix("workload.").removesuffix(".source")
             if path.startswith("workload.") and key in own and value is not None and not _agree(value, own[key]):
-                contradiction = (run.spec["arm"], path, str(_plain(value)), str(_plain(own[key])))
-                found.setdefault(contradiction, []).append(run.run_id)
+                contradiction = (spec["arm"], path, str(_plain(value)), str(_plain(own[key])))
+                found.setdefault(contradiction, []).append(spec["run_id"])
     for (arm, path, value, actual), run_ids in found.items():
         runs = f"run{'s' * (len(run_ids) > 1)} {', '.join(run_ids)}"
         yield Finding(
@@ -105,18 +99,18 @@ def _agree(factor: Any, own: Any) -> bool:
         return factor == own or same_model(str(factor), str(own)) or str(own).startswith(("/", ".", "~"))
 
 
-def _stated(run: PlannedRun, name: str) -> Any:
+def _stated(spec: Spec, name: str) -> Any:
     """What the experiment states of a run: its import, else the workload and the arm's options; else None."""
-    if (value := run.spec["import"][name]) is not None:
+    if (value := spec["import"][name]) is not None:
         return value
     if name == "tensor_parallel":
-        return flatten(run.spec["options"]).get(_trainer(run).key(name))
-    value = run.spec["workload"].get(name)
+        return flatten(spec["options"]).get(_trainer(spec).key(name))
+    value = spec["workload"].get(name)
     return value.get("source") if isinstance(value, dict) else value
 
 
-def _trainer(run: PlannedRun) -> Trainer:
-    return trainer_named(run.spec["trainer"])
+def _trainer(spec: Spec) -> Trainer:
+    return trainer_named(spec["trainer"])
 
 
 def _with_statements(case: Case, stated: Mapping[str, Any]) -> Case:
@@ -132,16 +126,16 @@ def is_complete(case: Case) -> bool:
     return all(case.workload.get(key) is not None for key in _NEEDED)
 
 
-def _why_unknown(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> str:
+def _why_unknown(spec: Spec, source: Mapping[str, Any], stack: StackPins | None) -> str:
     """Why a run's settings are unknown, and what would make them known."""
-    arm, trainer = run.spec["arm"], run.spec["trainer"]
+    arm, trainer = spec["arm"], spec["trainer"]
     if not source:
         has = "was not read yet"
     else:
         has = f"holds no whole configuration of {trainer}" if source.get("resolved") else "holds none of its settings"
     if stack is None:
         lacks = "the experiment gives it no stack"
-    elif run.spec["workload"]:
+    elif spec["workload"]:
         lacks = f"trainer {trainer} has no adapter"
     else:
         lacks = "the experiment gives it no workload"
@@ -151,53 +145,53 @@ def _why_unknown(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | 
     )
 
 
-def _identity(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> dict[str, Any]:
+def _identity(spec: Spec, source: Mapping[str, Any], stack: StackPins | None) -> dict[str, Any]:
     """The fields of a case beside its workload and its settings; the source's versions win over the stack's."""
-    label, point = label_and_point(run.spec)
-    trainer = _trainer(run)
+    label, point = label_and_point(spec)
+    trainer = _trainer(spec)
     versions = {str(name): str(version) for name, version in (source.get("versions") or {}).items() if version}
-    version = versions.get(trainer.distribution) or versions.get(trainer.name) or run.spec["import"]["version"]
+    version = versions.get(trainer.distribution) or versions.get(trainer.name) or spec["import"]["version"]
     version = str(version or (stack.trainer_version if stack is not None else ""))
-    on_cpu = _stated(run, "gpus_per_node") == 0
+    on_cpu = _stated(spec, "gpus_per_node") == 0
     accelerator = stack.accelerator if stack is not None else "cpu" if on_cpu else "cuda"
     packages = {**(stack.packages if stack is not None else {}), **versions}
     return {
-        "arm": run.spec["arm"],
+        "arm": spec["arm"],
         "label": label,
         "trainer": trainer,
-        "engine": engine_named(run.spec["engine"]),
-        "stack": run.stack,
+        "engine": engine_named(spec["engine"]),
+        "stack": spec["stack"],
         "version": version,
         "pins": StackPins(accelerator, version, packages),
-        "env": run.spec["env"],
+        "env": spec["env"],
         "point": point,
         "imported": True,
-        "runs": (run.run_id,),
+        "runs": (spec["run_id"],),
     }
 
 
-def _from_source(run: PlannedRun, source: Mapping[str, Any], stack: StackPins | None) -> Case | None:
+def _from_source(spec: Spec, source: Mapping[str, Any], stack: StackPins | None) -> Case | None:
     """A case from the configuration in a run's own source; None if the source has no whole one."""
     settings = _source_settings(source)
     if settings is None:
         return None
-    own = _own_workload(run, settings)
+    own = _own_workload(spec, settings)
     # The settings of a trainer with the key `prompts` hold the whole workload.
-    if "prompts" in _trainer(run).keys and any(key not in own for key in _NEEDED if key != "steps"):
+    if "prompts" in _trainer(spec).keys and any(key not in own for key in _NEEDED if key != "steps"):
         return None
     # The order of analysis/roofline/setup.py: the run's own values, else the experiment's.
-    workload = {name: value for name in _STATED if (value := _stated(run, name)) is not None} | own
+    workload = {name: value for name in _STATED if (value := _stated(spec, name)) is not None} | own
     workload.setdefault("steps", source.get("last_step"))
-    return Case(**_identity(run, source, stack), workload=workload, settings=settings)
+    return Case(**_identity(spec, source, stack), workload=workload, settings=settings)
 
 
-def _facts(run: PlannedRun, source: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(spec: Spec, source: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a run without a whole configuration: from its source, else from the experiment."""
     settings = _source_settings(source, "resolved") or _source_settings(source, "command")
-    own = {name: _plain(value) for name, value in _own_workload(run, settings).items()}
-    if settings is not None and (parallel := settings.get(_trainer(run).key("tensor_parallel"))):
+    own = {name: _plain(value) for name, value in _own_workload(spec, settings).items()}
+    if settings is not None and (parallel := settings.get(_trainer(spec).key("tensor_parallel"))):
         own["tensor_parallel"] = parallel
-    return {name: own.get(name, _stated(run, name)) for name in (*_STATED, "model", "tensor_parallel")}
+    return {name: own.get(name, _stated(spec, name)) for name in (*_STATED, "model", "tensor_parallel")}
 
 
 def _source_settings(source: Mapping[str, Any], part: str = "resolved") -> Settings | None:
@@ -211,11 +205,11 @@ def _source_settings(source: Mapping[str, Any], part: str = "resolved") -> Setti
     return Settings(values, given, composed=True)
 
 
-def _own_workload(run: PlannedRun, settings: Settings | None) -> dict[str, Any]:
+def _own_workload(spec: Spec, settings: Settings | None) -> dict[str, Any]:
     """The workload's keys that a run's own settings state, with their values."""
     if settings is None:
         return {}
-    trainer = _trainer(run)
+    trainer = _trainer(spec)
     own = {key: trainer.lookup(settings.values, key) for key in _CONFIGURED}
     if isinstance(own["steps"], int) and own["steps"] < 1:
         own["steps"] = None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from common.findings import Finding
 from common.model_facts import ModelFacts, model_facts
 from node.built_in_rewards import BUILT_IN
 from trainers.cases import Case
 from trainers.registry import driven_releases, driven_trees, nearest_tree
-from workflow.config.plan import Plan
 from workflow.preflight.cases import LaunchContext
 from workflow.runs.progress import readable_duration
 from workflow.slurm.site import Site
+
+_PAGE = "docs/preflight.md#odd"
 
 
 def _model(case: Case) -> ModelFacts | None:
@@ -29,7 +30,7 @@ def learning_rate_warmup(case: Case) -> Iterator[Finding]:
             (case.arm,),
             f"the learning rate warms up over {warmup} steps, and the run has {steps}",
             "it never reaches the configured rate",
-            "docs/preflight.md#odd",
+            _PAGE,
             "workload.lr_warmup_steps: fewer than steps, or 0",
         )
 
@@ -185,31 +186,28 @@ CHECKS_OF_IMPORTED = (heads, context)
 CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED)
 
 
-def experiment_findings(plan: Plan) -> Iterator[Finding]:
-    """Findings of the experiment as a whole."""
-    seeds: dict[str, set[int]] = {arm: set() for arm in plan.config.arms}
-    for run in plan.all_runs.values():
-        seeds[run.spec["arm"]].add(run.spec["seed"])
-    single = tuple(arm for arm, found in seeds.items() if len(found) == 1)
+def experiment_findings(seeds: Mapping[str, int], imported: Container[str], warmup_steps: int) -> Iterator[Finding]:
+    """Findings of the experiment as a whole; `seeds` is the number of runs of each arm with another seed."""
+    single = tuple(arm for arm, found in seeds.items() if found == 1)
     if single:
-        imported = any(arm in plan.config.imports for arm in single)
+        more = "; import three runs or more of an arm" if any(arm in imported for arm in single) else ""
         yield Finding(
             "odd",
             "one-seed",
             single,
             "one run per arm (one seed)",
             "lengths, and therefore times, differ between runs; one run gives no confidence interval",
-            "docs/preflight.md#odd",
-            "seeds: three or more" + ("; import three runs or more of an arm" if imported else ""),
+            _PAGE,
+            f"seeds: three or more{more}",
         )
-    trained = tuple(plan.config.trained)
-    if trained and plan.config.warmup_steps == 0:
+    trained = tuple(arm for arm in seeds if arm not in imported)
+    if trained and warmup_steps == 0:
         yield Finding(
             "odd",
             "no-warmup",
             trained,
             "no step is skipped as warm-up (warmup_steps: 0)",
             "the first step includes compilation, graph capture and cold caches, which differ between engines",
-            "docs/preflight.md#odd",
+            _PAGE,
             "warmup_steps: 1 or more",
         )
