@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 from analysis.imports.source_check import require_of_arm, require_own_tree
-from analysis.imports.tree_by_data import tree_by_data
+from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict
-from trainers.logs.record import TIMERS, Imported, SourceRead
+from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 from trainers.registry import declared_trees, mode_of, releases, releases_near, trainer_named, tree_for
-from trainers.timers.flat import nest_timers
+from trainers.timers.exclusive import overruns
+from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.own import own_tree
 from trainers.timers.tree import TimerTree, release_of
 
+NEAREST = "release-by-data"
+"""The code of the finding that a run's release is not named, or not declared."""
+# In this share of the steps the sums must close; more steps than these tell nothing new.
+_CLOSING, _MOST_STEPS = 0.95, 400
 # The name of verl's default loop in `import.mode`.
 SYNCHRONOUS = "sync"
 # A loop with the same timers as the synchronous one (verl 0.9.1 trainer_separate_async.py).
@@ -47,54 +51,89 @@ def tree_of(
     if found and release_of(found[0]) != release_of(version):
         text = f"{run_id}: its source says {trainer} {found[0]}, its arm {version}: the arm's version counts"
         verdicts.append(Verdict("warning", "version-differs", text))
-    if version and _is_declared(trainer, version):
-        tree, more = _declared_tree(spec, facts, parts, read, version)
-    else:
-        tree, more = _tree_by_data(spec, facts, parts, read, version)
+    choose = _tree_of_release if _is_declared(trainer, version) else _tree_of_nearest_release
+    tree, more = choose(spec, facts, parts, read, version)
     return tree, version, [*verdicts, *more]
 
 
 def _is_declared(trainer: str, version: str) -> bool:
-    return any(tree.matches(version) for tree in declared_trees() if tree.trainer == trainer)
+    return any(tree.matches(version) for tree in declared_trees() if tree.trainer == trainer and version)
 
 
-def _tree_by_data(
+def _tree_of_nearest_release(
     spec: Mapping[str, Any], facts: Mapping[str, Any], parts: Sequence[Imported], read: SourceRead, version: str
 ) -> tuple[TimerTree, list[Verdict]]:
-    """The tree of a run whose release is not in its sources (version ""), or not declared, by its own timers."""
-    trainer = str(spec["trainer"])
+    """The tree of a release that is not named (version ""), or not declared.
+
+    Of the declared releases under which the sums close, it is the one that knows most of the run's timers; of several
+    the nearest, which is the newest for one that is not named.
+    """
+    trainer, best, refused = str(spec["trainer"]), None, None
+    records = list(read.records.values())[:: max(1, len(read.records) // _MOST_STEPS)]
+    usual = ("", trainer_named(trainer).logs.native)
+    for series in releases_near(trainer, version):
+        try:
+            tree, verdicts = _tree_of_release(spec, facts, parts, read, series)
+        except UserError as error:
+            refused = refused or error
+            continue
+        closes, known = _fit(tree, records)
+        # Of a loop that the settings or the timers show, other releases know more timers only by misreading them.
+        doubtful = any(verdict.level == "warning" for verdict in verdicts)
+        fit = (tree.mode not in usual, closes, known, not doubtful)
+        if best is None or fit > best[0]:
+            best = fit, tree, verdicts
+    if best is None:
+        raise refused or UserError(f"{spec['run_id']}: no timers of {trainer} are declared")
+    (_, closes, *_), tree, verdicts = best
     why = f"its log does not name its release of {trainer}"
     if version:
         why = f"the timers of {trainer} {version} are not declared (declared: {', '.join(releases(trainer))})"
-    order = releases_near(trainer, version)
-    tree_of_release = partial(_declared_tree, spec, facts, parts, read)
-    return tree_by_data(trainer, str(spec["run_id"]), order, tree_of_release, read, why)
+    text = f"{spec['run_id']}: {why}. Its timers are read as those of {tree.name}"
+    text += "" if closes else ", although phases are longer there than their parent"
+    return tree, [Verdict("note" if closes else "warning", NEAREST, text), *verdicts]
 
 
-def _declared_tree(
+def _fit(tree: TimerTree, records: Sequence[StepRecord]) -> tuple[bool, int]:
+    """Whether the sums close in nearly all steps, and how many of the timers a tree knows."""
+    places, _ = timer_places([one.scalars for one in records], tree, "", [one.rounding for one in records])
+    known, closing = set[str](), 0
+    for record in records:
+        nested = nest_timers(record.scalars, tree, places)
+        rounding: dict[str, float] = {}
+        for key, name in nested.names.items():
+            if name.startswith(TIMERS):
+                known.add(key)
+                path = name.removeprefix(TIMERS)
+                rounding[path] = rounding.get(path, 0.0) + record.rounding.get(key, 0.0)
+        closing += not overruns(nested.phases, rounding)
+    return closing >= _CLOSING * len(records), len(known)
+
+
+def _tree_of_release(
     spec: Mapping[str, Any], facts: Mapping[str, Any], parts: Sequence[Imported], read: SourceRead, version: str
 ) -> tuple[TimerTree, list[Verdict]]:
     """The declared tree of a release and of the given loop, otherwise of the loop that settings or timers show."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
-    mode, native = _mode(facts), trainer_named(trainer).logs.native
-    of_release = [t for t in declared_trees() if t.trainer == trainer and t.matches(version)]
-    if mode is not None:
+    if (mode := _mode(facts)) is not None:
         return tree_for(trainer, version, engine, mode), []
+    native = trainer_named(trainer).logs.native
     settings = next((p.config for p in parts if p.config), {}) or next((p.overrides for p in parts if p.overrides), {})
-    mode = mode_of(trainer, version, spec, {"resolved": {"trainer": settings}})
     our_timers = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
     if native and not (our_timers and trainer_named(trainer).driver):
         mode = native
+    else:
+        mode = mode_of(trainer, version, spec, {"resolved": {"trainer": settings}})
     tree = tree_for(trainer, version, engine, mode)
-    candidates = [t for t in of_release if t.has(engine)]
-    other = _marked(tree, candidates, read, parts) or _fitting_better(tree, candidates, read)
+    loops = [t for t in declared_trees() if t.trainer == trainer and t.matches(version) and t.has(engine)]
+    other = _loop_by_timers(tree, loops, read, parts)
     if other is not None:
         text = (
             f"{run_id}: its timers are those of {other.name}, not of {tree.name}, and are read so; confirm it with "
             f"import.mode: {other.mode or SYNCHRONOUS}"
         )
         return other, [Verdict("warning", "mode-by-timers", text)]
-    unmarked = next((t for t in candidates if t.mode == UNMARKED), None)
+    unmarked = next((t for t in loops if t.mode == UNMARKED), None)
     if unmarked is not None and not tree.mode and not settings:
         return _by_staleness(tree, unmarked, read, run_id)
     return tree, []
@@ -147,31 +186,20 @@ def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 
 
-def _marked(
-    tree: TimerTree, candidates: Sequence[TimerTree], read: SourceRead, parts: Sequence[Imported]
+def _loop_by_timers(
+    tree: TimerTree, loops: Sequence[TimerTree], read: SourceRead, parts: Sequence[Imported]
 ) -> TimerTree | None:
-    """The one other loop of the same release whose marks the run logged; None where none or two did."""
-    names = {name for step in read.records.values() for name in step.scalars}.union(
-        *(part.names_left_out for part in parts)
-    )
-    found = [t for t in candidates if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
-    if len(found) != 1 or found[0] is tree or (tree.overlap and found[0].overlap):
-        # The configuration counts among the asynchronous loops, of which only the whole step is timed.
-        return None
-    return found[0]
-
-
-def _fitting_better(tree: TimerTree, candidates: Sequence[TimerTree], read: SourceRead) -> TimerTree | None:
-    """The one other loop of the same release that declares every timer, where this one does not."""
+    """The one other loop of a release whose marks the run logged, or that alone declares every timer; else None."""
+    names = {name for step in read.records.values() for name in step.scalars}
+    names = names.union(*(part.names_left_out for part in parts))
+    marked = [t for t in loops if any(fnmatchcase(name, mark) for mark in t.marks for name in names)]
+    # The configuration counts among the asynchronous loops, of which only the whole step is timed.
+    if len(marked) == 1 and marked[0] is not tree and not (tree.overlap and marked[0].overlap):
+        return marked[0]
     steps = list(read.records.values())[:20]
-
-    def has_undeclared(one: TimerTree) -> bool:
-        return any(nest_timers(step.scalars, one).undeclared for step in steps)
-
-    if not tree.flat or not has_undeclared(tree):
-        return None
-    fitting = [t for t in candidates if t is not tree and t.flat and not t.overlap and not has_undeclared(t)]
-    return fitting[0] if len(fitting) == 1 else None
+    whole = [t for t in loops if t.flat and not any(nest_timers(step.scalars, t).undeclared for step in steps)]
+    fitting = [t for t in whole if not t.overlap]
+    return fitting[0] if tree.flat and tree not in whole and len(fitting) == 1 else None
 
 
 def _by_staleness(

@@ -17,7 +17,7 @@ import yaml
 
 from analysis.imports.configurations import CONFIGURATION_CHANGED
 from analysis.imports.import_run import ONE_RUN, with_hashes, write_facts
-from analysis.imports.tree_by_data import BY_DATA
+from analysis.imports.which_tree import NEAREST
 from analysis.report.content import Content
 from analysis.runs import LEFT_OUT, Run
 from analysis.sources.any_table import COLUMNS_TAKEN
@@ -164,14 +164,12 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
     divided = {run.arm: run for run in content.runs if phases[run.arm] > 1}
     if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
         lacking.append("release")
-        # A tree that several releases share has the names of all.
-        flags.append(f"--release {unnamed[0].tree.series.rpartition(' ')[2]}")
+        flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
-    by_data = [verdict.text for verdict in content.read_verdicts if verdict.code == BY_DATA]
     # A release that is named but not declared is a doubt of its own.
-    found = [f"{text}." for text in by_data[:1] if not unnamed]
-    how = by_data[0].partition(". ")[2] if by_data and unnamed else ""
-    how = f" {how}." if how else ""
+    nearest = [verdict.text for verdict in content.read_verdicts if verdict.code == NEAREST]
+    found = [f"{text}." for text in nearest[:1] if not unnamed]
+    how = f" Its timers are read as those of {unnamed[0].tree.name}." if unnamed else ""
     adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"
     if any(arm.engine == UNKNOWN for arm in arms):
         adds = f" (with your engines, in the logs' order){adds}"
