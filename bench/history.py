@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from analysis.history.changes import FALSE_MARKS, levels_of
+from analysis.history.series import FALSE_MARKS, level_begins
 from bench.measure import ROOT, Line, cost_of
 
 EXPERIMENTS = 1000
@@ -50,7 +49,7 @@ def false_marks(noise: str, series: int, nights: int) -> float:
     """The share of series without a change that have any mark after so many nights, each of which was looked at."""
     random = np.random.default_rng([SEED, list(NOISE).index(noise), nights])
     # 2% of a night's speed: the size matters only against the least spread.
-    return float(np.mean([len(levels_of(0.02 * NOISE[noise](random, nights))) > 1 for _ in range(series)]))
+    return float(np.mean([len(level_begins(0.02 * NOISE[noise](random, nights))) > 1 for _ in range(series)]))
 
 
 def found(before: int, after: int, shift: float, series: int) -> tuple[float, float]:
@@ -60,7 +59,7 @@ def found(before: int, after: int, shift: float, series: int) -> tuple[float, fl
     for _ in range(series):
         values = random.normal(size=before + after)
         values[before:] += shift
-        counts.append(len(levels_of(0.02 * values)))
+        counts.append(len(level_begins(0.02 * values)))
     return float(np.mean(np.array(counts) > 1)), float(np.mean(np.array(counts) > 2))
 
 
@@ -90,23 +89,18 @@ def mark_lines(series: int = SERIES) -> list[Line]:
 
 
 def history_lines() -> list[Line]:
-    """`rolloutbench history` over 1,000 experiments, and over as many whose reports have no `runs`."""
+    """`rolloutbench history` over 1,000 experiments."""
     sys.path.insert(0, str(ROOT / "tests" / "analysis"))
     import make_history  # the tests' generator
 
-    lines = []
     with tempfile.TemporaryDirectory() as folder:
-        template = make_history.finished(Path(folder) / "template")
-        many, older = Path(folder) / "many", Path(folder) / "older"
+        template, many = make_history.finished(Path(folder) / "template"), Path(folder) / "many"
         make_history.nightly(many, template, [1.0] * 600 + [1.1] * (EXPERIMENTS - 600), at=600)
-        for night in range(EXPERIMENTS):
-            shutil.copytree(template, older / str(night))
-            make_history.age(older / str(night), night)
-        command = [sys.executable, "-m", "workflow.cli", "history"]
-        for place in (many, older):
-            cost = cost_of([*command, str(place), "--to", str(Path(folder) / "out")])
-            name = f"history of {EXPERIMENTS:,} experiments{'' if place == many else ', reports without `runs`'}"
-            lines += [Line(f"{name}: time", cost.seconds, 10, "s"), Line("... CPU time", cost.cpu_s, None, "s")]
-            lines.append(Line("... memory", cost.peak_mb, 300 if place == many else 350, "MB"))
+        cost = cost_of([sys.executable, "-m", "workflow.cli", "history", str(many), "--to", str(Path(folder) / "out")])
         page = (Path(folder) / "out" / "history.html").stat().st_size / 1e6
-    return [*lines, Line("... the page", page, 5, "MB")]
+    return [
+        Line(f"history of {EXPERIMENTS:,} experiments: time", cost.seconds, 10, "s"),
+        Line("... CPU time", cost.cpu_s, None, "s"),
+        Line("... memory", cost.peak_mb, 300, "MB"),
+        Line("... the page", page, 5, "MB"),
+    ]

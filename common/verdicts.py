@@ -70,23 +70,11 @@ class PointInHistory(TypedDict):
 
     experiment: Annotated[str, "the experiment's name"]
     folder: Annotated[str, "its folder, as it was found"]
-    time: Annotated[float, "start of its first run, seconds since 1970"]
-    time_recorded: Annotated[bool, "false: no run recorded its start, and `time` is that of report.json"]
-    value: Annotated[float, "the quantity"]
-    low: Annotated[float | None, "lower end of the 95% interval over runs; null with one run"]
-    high: Annotated[float | None, "its upper end"]
+    time: Annotated[float, "start of its first run, seconds since 1970; else the time of report.json"]
+    value: Annotated[float, "the quantity: the runs' geometric mean, or the report's ratio"]
     runs: Annotated[int, "runs that it comes from"]
     release: Annotated[str, "releases of trainer and engine"]
     stack: Annotated[str, "the stacks with their locks"]
-
-
-class LevelInHistory(TypedDict):
-    """A level of a series in history.json: points without a marked change between them."""
-
-    first: Annotated[int, "its first point, from 0"]
-    last: Annotated[int, "its last point"]
-    mean: Annotated[float, "geometric mean of its points, outliers clipped"]
-    sd: Annotated[float | None, "standard deviation of the points' logarithms; null for one point"]
 
 
 class ChangeInHistory(TypedDict):
@@ -102,18 +90,17 @@ class ChangeInHistory(TypedDict):
 class SeriesInHistory(TypedDict):
     """A series in history.json: one quantity of one arm, workload, hardware and factor combination."""
 
-    quantity: Annotated[str, "`step_s`, `tokens_per_s`, `ratio` (per step) or `ratio_equal_work`"]
+    quantity: Annotated[str, "`step_s`, `tokens_per_s`, or the ratio `per_step` or at `equal_work`"]
     workload: Annotated[str, "the workload's hash, as in report.json"]
     workload_text: Annotated[str, "the workload in words"]
     hardware: Annotated[str, "the machine in words; empty where no file has it"]
     arm: Annotated[str, "the arm"]
     side: Annotated[str, "its trainer and engine; of a ratio also the baseline"]
     factors: Annotated[str, "the factor combination in words"]
-    points: Annotated[list[PointInHistory], "an experiment each, the oldest first: value, interval, time, releases"]
-    levels: Annotated[list[LevelInHistory], "`first` and `last` point, mean and SD of the logarithms, the oldest first"]
+    points: Annotated[list[PointInHistory], "an experiment each, the oldest first: value, time, releases"]
+    levels: Annotated[list[float], "the geometric mean of each level, outliers clipped, the oldest first"]
     changes: Annotated[list[ChangeInHistory], "the first point `at` the new level, how much `slower` it is, the cause"]
     slowdown: Annotated[float | None, "how many times as slow the last level is as the fastest before; null without"]
-    detectable: Annotated[float | None, "share of a lasting change that five more experiments would probably show"]
 
 
 class HistoryFile(TypedDict):

@@ -47,13 +47,3 @@ def nightly(folder, template, speeds, *, at=10**9, noise=0.02):
         into.mkdir(parents=True)
         (into / "plan.json").write_text(json.dumps(plan))
         (into / "report.json").write_text(json.dumps(found, indent=1))
-
-
-def age(results, night=0):
-    """Makes a report as it was before report.json had `runs`, of another night."""
-    found = json.loads((results / "report.json").read_text())
-    del found["runs"], found["format"]
-    (results / "report.json").write_text(json.dumps(found))
-    for file in results.glob("runs/*/done.json"):
-        done = json.loads(file.read_text())
-        file.write_text(json.dumps(done | {"started": done["started"] + night * DAY}))
