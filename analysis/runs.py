@@ -200,12 +200,14 @@ def _source_names(run: Run) -> str:
 
 def _is_copy(run: Run, other: Run, step_s: Mapping[str, Seconds]) -> bool:
     """Whether two runs have equal files; of one arm, whether their common steps took equally long."""
-    if run.arm == other.arm and same_seconds(step_s[run.run_id], step_s[other.run_id]):
+    ours, theirs = step_s[run.run_id], step_s[other.run_id]
+    if run.arm == other.arm and same_seconds(ours, theirs):
         return True
-    ours, theirs = ([dict(e) for e in one.done.get("sources") or ()] for one in (run, other))
-    if not ours or [(e["bytes"], e["selected"]) for e in ours] != [(e["bytes"], e["selected"]) for e in theirs]:
+    sources = [one.done.get("sources") or () for one in (run, other)]
+    sizes = [[(one["bytes"], one["selected"]) for one in some] for some in sources]
+    if ours != theirs or not sources[0] or sizes[0] != sizes[1] or not all(size for size, _ in sizes[0]):
         return False
-    return all(e["bytes"] for e in ours) and list(map(_sha256, ours)) == list(map(_sha256, theirs))
+    return list(map(_sha256, sources[0])) == list(map(_sha256, sources[1]))
 
 
 def _sha256(source: Mapping[str, Any]) -> str:

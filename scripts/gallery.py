@@ -53,7 +53,7 @@ def _content(name: str, plan: Plan) -> Content:
     if name in TRAINED:
         folder = require_report(plan, Path(ENTRIES[name][0]))
         return read_content(folder / "plan.json", folder, None, None)
-    return imported_content(plan, planned(plan.as_json()))
+    return imported_content(planned(plan.as_json()), {run_id: run.spec for run_id, run in plan.imports.items()})
 
 
 def page_with(name: str, page: str, verdict: str) -> str:

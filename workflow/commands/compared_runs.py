@@ -6,23 +6,21 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from analysis.imports.import_run import read_sources, run_of
 from analysis.imports.one_run import runs_among
 from analysis.planned import PlanRead
 from analysis.report.content import Content, content_of
 from analysis.runs import Run, distinct_runs, run_in_memory
-from common.contracts import ImportedFile
 from common.errors import UserError
+from common.files import fingerprint_of
 from common.verdicts import Verdict
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named
 from workflow.commands.compared_arms import ComparedArm
-from workflow.config.imports import Import
-from workflow.config.model import Arm, Config
-from workflow.config.plan import Plan
-from workflow.config.planned_run import planned_run
-from workflow.preflight import preflight
+from workflow.config.planned_run import SPEC_VERSION, run_id_of
+from workflow.preflight import imports_checked
 
 # What only a configuration states of a run.
 _NOT_GIVEN = (
@@ -42,44 +40,27 @@ def divide(arms: Sequence[ComparedArm]) -> list[str]:
 
 def compared_content(arms: Sequence[ComparedArm], args: argparse.Namespace) -> Content:
     """The content of the report on compared logs."""
-    plan, parts = _plan(arms, args)
-    kinds = {name: (arm.trainer, trainer_named(arm.trainer).trains) for name, arm in plan.config.arms.items()}
+    specs: dict[str, dict[str, Any]] = {}
+    parts: dict[str, list[Imported]] = {}
+    for arm in arms:
+        for seed, sources in enumerate(arm.runs):
+            spec = _spec(arm, seed, sources, args)
+            specs[spec["run_id"]] = spec
+            known = {source: arm.read[source] for source in sources if not arm.read[source].selected}
+            parts[spec["run_id"]] = read_sources(spec, known=known)
     # The tables and figures are of the baseline's kind, and a training has more of them.
-    trained = [name for name, (_, trains) in kinds.items() if trains]
-    read = PlanRead(
-        experiment=plan.config.experiment,
+    trained = [arm for arm in arms if trainer_named(arm.trainer).trains]
+    plan = PlanRead(
+        experiment=experiment_of(args),
         description="",
-        baseline=(trained if len(trained) > 1 else list(kinds))[0],
+        baseline=(trained if len(trained) > 1 else arms)[0].name,
         arms={arm.name: {"trainer": arm.trainer, "engine": arm.engine, "import": {"runs": arm.runs}} for arm in arms},
         warmup_steps=1 if args.warmup is None else args.warmup,
-        runs=tuple(plan.imports),
-        fingerprints={run_id: run.fingerprint for run_id, run in plan.imports.items()},
+        runs=tuple(specs),
+        fingerprints={run_id: spec["fingerprint"] for run_id, spec in specs.items()},
         report={"spread": args.spread} if args.spread else {},
     )
-    return imported_content(plan, read, parts, keep_one_step=args.warmup is None)
-
-
-def _plan(arms: Sequence[ComparedArm], args: argparse.Namespace) -> tuple[Plan, dict[str, list[Imported]]]:
-    """The plan of compared logs, and the content of each run's sources as far as they were read."""
-    given = {"version": None, "mode": args.mode or "", **dict.fromkeys(_NOT_GIVEN)}
-    given |= {"step_seconds": args.step_seconds} if args.step_seconds else {}
-    # Checked already: only what a user writes is validated.
-    config = Config.model_construct(experiment=experiment_of(args), arms={})
-    plan, parts = Plan(config, {}, {}, {}), {}
-    for arm in arms:
-        imported = Import.model_construct(version=arm.release or None, mode=args.mode or "", runs=())
-        config.arms[arm.name] = Arm.model_construct(trainer=arm.trainer, engine=arm.engine, import_=imported)
-        for seed, sources in enumerate(arm.runs):
-            facts = {**given, "sources": sources, "version": arm.release or None}
-            fields = {
-                **{"arm": arm.name, "trainer": arm.trainer, "engine": arm.engine, "stack": "", "seed": seed},
-                **{"factors": {}, "workload": {}, "options": {}, "env": {}, "trainer_args": {}, "import": facts},
-            }
-            run = planned_run(config, fields, {})
-            plan.imports[run.run_id] = run
-            known = {source: arm.read[source] for source in sources if not arm.read[source].selected}
-            parts[run.run_id] = read_sources(run.spec, known=known)
-    return plan, parts
+    return imported_content(plan, specs, parts, keep_one_step=args.warmup is None)
 
 
 def experiment_of(args: argparse.Namespace) -> str:
@@ -87,8 +68,25 @@ def experiment_of(args: argparse.Namespace) -> str:
     return str((args.save or args.report).stem)
 
 
+def _spec(arm: ComparedArm, seed: int, sources: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
+    """The spec.json of a run, as the saved configuration would give it."""
+    facts = {"sources": sources, "version": arm.release or None, "mode": args.mode or "", **dict.fromkeys(_NOT_GIVEN)}
+    spec = {
+        "spec_version": SPEC_VERSION,
+        "experiment": experiment_of(args),
+        "run_id": run_id_of(arm.name, {}, {}, seed),
+        **{"arm": arm.name, "trainer": arm.trainer, "engine": arm.engine, "stack": "", "seed": seed},
+        **{"factors": {}, "workload": {}, "options": {}, "env": {}, "trainer_args": {}},
+        "import": facts | ({"step_seconds": args.step_seconds} if args.step_seconds else {}),
+    }
+    return spec | {"fingerprint": fingerprint_of(spec)}
+
+
 def imported_content(
-    plan: Plan, read: PlanRead, parts: Mapping[str, Sequence[Imported]] | None = None, keep_one_step: bool = False
+    plan: PlanRead,
+    specs: Mapping[str, dict[str, Any]],
+    parts: Mapping[str, Sequence[Imported]] | None = None,
+    keep_one_step: bool = False,
 ) -> Content:
     """The content of a report on imported runs; `parts` are the sources of those that were read before.
 
@@ -98,20 +96,20 @@ def imported_content(
     runs: list[Run] = []
     verdicts: list[Verdict] = []
     errors: dict[str, UserError] = {}
-    for run_id, run in plan.imports.items():
+    for run_id, spec in specs.items():
         try:
-            found = run_of(run.spec, parts[run_id] if parts else read_sources(run.spec), Path())
-            runs.append(run_in_memory(run.spec, found.imported, found.tree, found.tables))
+            found = run_of(spec, parts[run_id] if parts else read_sources(spec), Path())
+            runs.append(run_in_memory(spec, found.imported, found.tree, found.tables))
             verdicts += found.verdicts
         except UserError as error:
-            errors[run.spec["arm"]] = error
+            errors[spec["arm"]] = error
             verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
     if lost := [error for arm, error in errors.items() if all(run.arm != arm for run in runs)]:
         raise lost[0]
-    imported: dict[str, ImportedFile] = {run.run_id: run.done for run in runs}  # type: ignore[misc]
     if keep_one_step and any(
         trainer_named(run.tree.trainer).step_of == "step" and run.done["steps"] == 1 for run in runs
     ):
         # Leaving it out as a warm-up would leave nothing to compare.
-        read = replace(read, warmup_steps=0)
-    return content_of(read, distinct_runs(runs, verdicts), verdicts, preflight(plan, imported=imported))
+        plan = replace(plan, warmup_steps=0)
+    before = imports_checked(plan.experiment, specs, {run.run_id: run.done for run in runs})
+    return content_of(plan, distinct_runs(runs, verdicts), verdicts, before)
