@@ -1,13 +1,11 @@
-"""Checks the machines of the runs: different or slow nodes, other work on them, and runs at the same time."""
+"""Finds what disturbed runs: a slow node, an arm on a node of its own, other work, runs at the same time."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +15,10 @@ from analysis.runs import Run
 from analysis.wide import PHASE
 from common.contracts import AttemptFile, NodeSpeed, read_file
 from common.errors import UserError
-from common.findings import Equality, Finding, LedgerRow, Preflight
+from common.findings import Finding, Level
 from common.messages import join_first
 from common.verdicts import Verdict
 
-ROW = "nodes"
 # A node that is slower by less is not named: H100s of one site differ by a few percent.
 LEAST_SLOWER = 0.05
 # The peers' spread is the range of their values without the outermost tenths: one of them may be slow, too.
@@ -33,77 +30,83 @@ OTHER_CPU = "other_cpu_s"
 BUSY_SHARE = 0.10
 
 
-@dataclass(frozen=True)
-class RunNodes:
-    """The nodes that one run trained on, and the speeds that its attempts measured there."""
-
-    run: Run
-    nodes: tuple[str, ...]
-    speeds: tuple[NodeSpeed, ...]
+def disturbances(runs: Sequence[Run], wide: pd.DataFrame, plan: PlanRead) -> list[Finding]:
+    """All findings: `unequal` where they may explain a difference of two arms, otherwise `odd`."""
+    attempts = {run.run_id: _attempts(run) for run in runs if not run.imported}
+    return [*_busy(runs, wide), *_shared(runs), *_slow(runs, attempts, plan), *_apart(runs, attempts, plan)]
 
 
-@dataclass(frozen=True)
-class SlowNode:
-    """A node that is slower than its peers by more than their spread."""
-
-    node: str
-    figures: tuple[str, ...]
-    runs: tuple[Run, ...]
-
-    @property
-    def text(self) -> str:
-        return f"node {self.node} is slower than the others: {'; '.join(self.figures)}"
+def disturbance_verdicts(found: Iterable[Finding]) -> Iterator[Verdict]:
+    """The same as warnings about the data."""
+    for one in found:
+        yield Verdict("warning", one.code, f"{one.what}: {one.why}. To resolve it: {one.change}")
 
 
-@dataclass(frozen=True)
-class Nodes:
-    """The nodes of all runs of an experiment."""
-
-    runs: tuple[RunNodes, ...]
-    slow: tuple[SlowNode, ...]
-
-    def pairs(self, plan: PlanRead) -> Iterator[tuple[RunNodes, RunNodes]]:
-        """The pairs of runs, baseline first: equal seeds and equal common factors."""
-        arms, rivals = {*plan.rivals}, defaultdict(list)
-        for one in self.runs:
-            if one.run.arm in arms:
-                rivals[one.run.seed].append(one)
-        for first in self.runs:
-            if first.run.arm == plan.baseline:
-                for second in rivals[first.run.seed]:
-                    if _same_factors(first.run, second.run):
-                        yield first, second
+def _finding(level: Level, code: str, arms: Iterable[str], what: str, why: str, settle: str, scope: str) -> Finding:
+    return Finding(level, code, tuple(dict.fromkeys(arms)), what, why, _SOURCE, settle, scope, settle)
 
 
-def _same_factors(a: Run, b: Run) -> bool:
-    return all(a.factors[path] == b.factors[path] for path in a.factors.keys() & b.factors.keys())
-
-
-def nodes_of(runs: Sequence[Run]) -> Nodes:
-    """The nodes of the runs that this project trained; attempts of older releases do not name them."""
-    found = tuple(one for run in runs if (one := _run_nodes(run)).nodes)
-    return Nodes(found, tuple(slow_nodes(found)))
-
-
-def _run_nodes(run: Run) -> RunNodes:
-    nodes: dict[str, None] = {}
-    speeds = []
+def _attempts(run: Run) -> list[AttemptFile]:
+    """The attempts of a run that this project trained."""
+    found = []
     for file in run.attempt_files("attempt.json"):
         with suppress(UserError):
             attempt = read_file(AttemptFile, file, "the job on the node")
             counts = not run.attempts or attempt["attempt"] in run.attempts
             if counts and attempt.get("fingerprint") == run.spec.get("fingerprint"):
-                nodes |= dict.fromkeys(attempt.get("nodes", ()))
-                speeds += attempt.get("speeds", [])
-    return RunNodes(run, tuple(nodes), tuple(speeds))
+                found.append(attempt)
+    return found
 
 
-def slow_nodes(runs: Sequence[RunNodes]) -> Iterator[SlowNode]:
-    """The nodes that are slower than the others' median by more than the others' spread."""
-    # stack and quantity -> node -> GPU (None: the whole node) -> the fastest repetition of each measurement, since what
-    # else runs on a node slows some repetitions. Another stack has other libraries.
+def _nodes_of(runs: Sequence[Run], attempts: dict[str, list[AttemptFile]], arm: str) -> set[str]:
+    """The nodes of an arm's runs; attempts of older releases do not name them."""
+    mine = [attempt for run in runs if run.arm == arm for attempt in attempts.get(run.run_id, ())]
+    return {node for attempt in mine for node in attempt.get("nodes", ())}
+
+
+def _apart(runs: Sequence[Run], attempts: dict[str, list[AttemptFile]], plan: PlanRead) -> Iterator[Finding]:
+    """Arms without a common node, if one of them has a single node: its speed is in all of the arm's runs."""
+    base = _nodes_of(runs, attempts, plan.baseline)
+    for arm in plan.rivals:
+        mine = _nodes_of(runs, attempts, arm)
+        if base and mine and not base & mine and min(len(base), len(mine)) == 1:
+            places = [
+                f"{name} on {join_first(sorted(of), _SHOWN)}" for name, of in ((plan.baseline, base), (arm, mine))
+            ]
+            what = f"{'; '.join(places)}: the arms have no node in common"
+            why, settle = (
+                "the ratio includes how these nodes differ",
+                "runs on the same nodes (pair: node in the profile)",
+            )
+            yield _finding("unequal", "different-nodes", (arm,), what, why, settle, "on different nodes")
+
+
+def _slow(runs: Sequence[Run], attempts: dict[str, list[AttemptFile]], plan: PlanRead) -> Iterator[Finding]:
+    speeds = [
+        (str(run.spec.get("stack")), speed)
+        for run in runs
+        for attempt in attempts.get(run.run_id, ())
+        for speed in attempt.get("speeds", ())
+    ]
+    for node, figures in slow_nodes(speeds).items():
+        on_it = {arm: node in _nodes_of(runs, attempts, arm) for arm in plan.arms}
+        unequal = [arm for arm in plan.rivals if on_it[arm] != on_it[plan.baseline]]
+        used = [arm for arm, on in on_it.items() if on]
+        what = f"Node {node} is slower than the others: {'; '.join(figures)}"
+        why = f"only {' and '.join(used)} trained on it" if unequal else "runs of both arms trained on it"
+        settle = f"runs without node {node} (exclude in the profile)"
+        level: Level = "unequal" if unequal else "odd"
+        yield _finding(level, "slow-node", unequal or used, what, why, settle, "with a slow node" if unequal else "")
+
+
+def slow_nodes(speeds: Iterable[tuple[str, NodeSpeed]]) -> dict[str, list[str]]:
+    """The nodes that are slower than the others' median by more than the others' spread, each with the figures.
+
+    `speeds` are measurements with the stack that made them: another stack has other libraries.
+    """
+    # Of each measurement the fastest repetition, since what else runs on a node slows some; the GPU None is the node.
     measured: dict[tuple[str, str, str], dict[str, dict[int | None, list[float]]]] = defaultdict(dict)
-    for stack, speed in ((str(one.run.spec.get("stack")), speed) for one in runs for speed in one.speeds):
+    for stack, speed in speeds:
         for figure in speed["figures"]:
             of_node = measured[stack, figure["what"], figure["unit"]].setdefault(speed["node"], {})
             of_node.setdefault(figure["gpu"], []).append(max(figure["values"]))
@@ -117,8 +120,7 @@ def slow_nodes(runs: Sequence[RunNodes]) -> Iterator[SlowNode]:
                 at = "" if gpu is None else f" on GPU {gpu}"
                 spread = f"{min(others):.3g} to {max(others):.3g}"
                 found[node].append(f"{what}{at} {slowest:.3g} {unit} (others {spread})")
-    for node, figures in found.items():
-        yield SlowNode(node, tuple(figures), tuple(one.run for one in runs if node in one.nodes))
+    return found
 
 
 def _is_slower(value: float, others: Sequence[float]) -> bool:
@@ -127,102 +129,22 @@ def _is_slower(value: float, others: Sequence[float]) -> bool:
     return middle - value > max(float(high - low), LEAST_SLOWER * middle)
 
 
-def slow_node_verdicts(nodes: Nodes) -> Iterator[Verdict]:
-    """A warning for each node that is slower than its peers."""
-    for slow in nodes.slow:
-        ids = join_first([run.run_id for run in slow.runs], _SHOWN)
-        text = f"{slow.text}. Runs on it: {ids}. Exclude it (exclude in the profile) and train these runs again"
-        yield Verdict("warning", "slow-node", text)
-
-
-def node_terms(nodes: Nodes, plan: PlanRead) -> list[Finding]:
-    """Findings on pairs on disjoint nodes, and on pairs of which one run had a slow node."""
-    return [*_disjoint(nodes, plan), *_on_slow_nodes(nodes, plan)]
-
-
-def _disjoint(nodes: Nodes, plan: PlanRead) -> Iterator[Finding]:
-    for arm in plan.rivals:
-        pairs = [(a, b) for a, b in nodes.pairs(plan) if b.run.arm == arm]
-        apart = [
-            f"{a.run.run_id} on {', '.join(a.nodes)}, {b.run.run_id} on {', '.join(b.nodes)}"
-            for a, b in pairs
-            if not {*a.nodes} & {*b.nodes}
-        ]
-        if apart:
-            what = f"{len(apart)} of {len(pairs)} run pairs trained on different nodes ({join_first(apart, 2)})"
-            why, scope = "the ratio includes how these nodes differ", "on different nodes"
-            settle = "pairs on the same nodes (pair: node in the profile)"
-            yield Finding("unequal", "different-nodes", (arm,), what, why, _SOURCE, settle, scope, settle)
-
-
-def _on_slow_nodes(nodes: Nodes, plan: PlanRead) -> Iterator[Finding]:
-    for slow in nodes.slow:
-        for arm in plan.rivals:
-            pairs = [pair for pair in nodes.pairs(plan) if pair[1].run.arm == arm]
-            if any((slow.node in a.nodes) != (slow.node in b.nodes) for a, b in pairs):
-                what, why = f"{slow.text[0].upper()}{slow.text[1:]}", "only one run of a pair trained on it"
-                scope, settle = "with a slow node", f"runs without node {slow.node}"
-                yield Finding("unequal", "slow-node", (arm,), what, why, _SOURCE, settle, scope, settle)
-
-
-def with_nodes(preflight: Preflight | None, nodes: Nodes, plan: PlanRead) -> Preflight | None:
-    """The preflight with the ledger's row for nodes, which is known only after the training."""
-    arms = {one.run.arm for one in nodes.runs}
-    if preflight is None or len(arms) < 2:
-        return preflight
-    pairs = [({*a.nodes}, {*b.nodes}) for a, b in nodes.pairs(plan)]
-    verdict: Equality = "equal"
-    why = "each pair of runs trained on the same nodes"
-    if not all(a & b for a, b in pairs):
-        verdict, why = "different", "nodes of one kind differ in speed"
-    elif not all(a == b for a, b in pairs):
-        verdict, why = "equivalent", "each pair of runs has nodes in common"
-    row = LedgerRow(ROW, {arm: _nodes_text(nodes, arm) for arm in plan.arms if arm in arms}, verdict, why, _SOURCE)
-    return replace(preflight, ledger=(*preflight.ledger, row))
-
-
-def _nodes_text(nodes: Nodes, arm: str) -> str:
-    """An arm's nodes; by seed where they vary."""
-    by_seed: Mapping[int, Any] = {one.run.seed: ", ".join(one.nodes) for one in nodes.runs if one.run.arm == arm}
-    if len(set(by_seed.values())) == 1:
-        return str(next(iter(by_seed.values())))
-    return "; ".join(f"seed {seed}: {names}" for seed, names in by_seed.items())
-
-
-def busy_shares(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, float]:
-    """The runs on busy machines: other processes' share of the CPU time in the counted steps."""
+def _busy(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Finding]:
+    """Runs in whose counted steps other processes took a share of the CPU time."""
     if OTHER_CPU not in wide:
-        return {}
-    by_run = wide.loc[wide["counted"].astype(bool), ["run_id", OTHER_CPU, PHASE + "step"]].groupby("run_id")
-    other, step = by_run[OTHER_CPU].sum().to_dict(), by_run[PHASE + "step"].sum().to_dict()
-    shares = {}
+        return
+    by_run = wide[wide["counted"].astype(bool)].groupby("run_id")
+    other_s, step_s = (by_run[name].sum().to_dict() for name in (OTHER_CPU, PHASE + "step"))
+    busy: dict[str, str] = {}
     for run in runs:
-        cpu_s = step.get(run.run_id, 0.0) * _watched_cpus(run)
-        if cpu_s > 0 and (share := other[run.run_id] / cpu_s) > BUSY_SHARE:
-            shares[run.run_id] = share
-    return shares
-
-
-def busy_machine_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:
-    """A warning that names every run of `busy_shares`."""
-    if busy := busy_shares(runs, wide):
-        shares = ", ".join(f"{run_id}: {100 * share:.0f} %" for run_id, share in busy.items())
-        text = (
-            f"other processes used the training's processors ({shares} of their time in the counted steps), so the "
-            "timings are not the engines' own. Train again on a quiet machine before you rely on a ratio"
-        )
-        yield Verdict("warning", "busy-machine", text)
-
-
-def busy_terms(runs: Sequence[Run], wide: pd.DataFrame) -> list[Finding]:
-    """The same as a finding, for the verdicts of these runs' arms."""
-    busy = busy_shares(runs, wide)
-    arms = tuple(dict.fromkeys(run.arm for run in runs if run.run_id in busy))
-    if not arms:
-        return []
-    what = f"Other processes used up to {100 * max(busy.values()):.0f} % of the processors' time in the counted steps"
-    why, scope, settle = "the timings are not the engines' own", "on a busy machine", "runs on a quiet machine"
-    return [Finding("unequal", "busy-machine", arms, what, why, "the job", settle, scope, settle)]
+        cpu_s = step_s.get(run.run_id, 0.0) * _watched_cpus(run)
+        if cpu_s > 0 and (share := other_s[run.run_id] / cpu_s) > BUSY_SHARE:
+            busy[run.run_id] = f"{run.run_id}: {100 * share:.0f} %"
+    if busy:
+        what = f"Other processes used the processors in the counted steps ({join_first(list(busy.values()), _SHOWN)})"
+        why, settle = "the timings are not the engines' own", "runs on a quiet machine"
+        arms = (run.arm for run in runs if run.run_id in busy)
+        yield _finding("unequal", "busy-machine", arms, what, why, settle, "on a busy machine")
 
 
 def _watched_cpus(run: Run) -> int:
@@ -233,39 +155,19 @@ def _watched_cpus(run: Run) -> int:
     return cpus if isinstance(cpus, int) else 0
 
 
-def _crowded(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """By host: the runs that trained there at the same time on the same processors and slowed one another.
-
-    Two runs share a machine if their last attempts overlap in time on one host, and their processor affinities overlap
-    or are unknown.
-    """
+def _shared(runs: Sequence[Run]) -> Iterator[Finding]:
+    """Runs whose last attempts overlap in time on one host, on processors that overlap or are unknown."""
     timed = [(run.time_span, str(run.hardware.get("host")), run) for run in runs if run.time_span and run.hardware]
     timed.sort(key=lambda one: one[0])
     crowded: dict[str, dict[str, Run]] = defaultdict(dict)
     for ((_, end), host, run), ((start, _), other_host, other) in itertools.combinations(timed, 2):
         if start < end and host == other_host and _share_processors(run, other):
             crowded[host] |= {one.run_id: one for one in (run, other)}
-    return {host: list(found.values()) for host, found in crowded.items()}
-
-
-def shared_machine_verdicts(runs: Sequence[Run]) -> Iterator[Verdict]:
-    """A warning for each host on which runs shared the processors."""
-    for host, crowd in _crowded(runs).items():
-        ids = join_first([run.run_id for run in crowd], 6)
-        text = (
-            f"{len(crowd)} runs trained at the same time on the same processors of {host} ({ids}): "
-            "they slowed one another, and not equally. Train one run at a time before you rely on a ratio"
-        )
-        yield Verdict("warning", "shared-machine", text)
-
-
-def shared_terms(runs: Sequence[Run]) -> Iterator[Finding]:
-    """The same as a finding, for the verdicts of these runs' arms."""
-    for host, crowd in _crowded(runs).items():
-        what = f"{len(crowd)} runs trained at the same time on {host}"
-        why, scope, settle = "they slowed one another, and not equally", "on a shared machine", "runs one at a time"
-        arms = tuple(dict.fromkeys(run.arm for run in crowd))
-        yield Finding("unequal", "shared-machine", arms, what, why, _SOURCE, settle, scope, settle)
+    for host, crowd in crowded.items():
+        what = f"{len(crowd)} runs trained at the same time on {host} ({join_first(list(crowd), _SHOWN)})"
+        why, settle = "they slowed one another, and not equally", "runs one at a time"
+        arms = (run.arm for run in crowd.values())
+        yield _finding("unequal", "shared-machine", arms, what, why, settle, "on a shared machine")
 
 
 def _share_processors(a: Run, b: Run) -> bool:

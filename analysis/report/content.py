@@ -30,16 +30,7 @@ from analysis.fairness import (
     settings_table,
 )
 from analysis.logged_rewards import reward_verdicts, rewards_table
-from analysis.machines import (
-    busy_machine_verdicts,
-    busy_terms,
-    node_terms,
-    nodes_of,
-    shared_machine_verdicts,
-    shared_terms,
-    slow_node_verdicts,
-    with_nodes,
-)
+from analysis.machines import disturbance_verdicts, disturbances
 from analysis.phases import phase_table, phase_verdicts, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
@@ -164,15 +155,14 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
     readable = set(wide["run_id"])
     runs = [run for run in runs if run.run_id in readable]
     wide, of_floors = with_floors(wide, runs, plan.baseline)
-    nodes = nodes_of(runs)
-    before = with_nodes(before, nodes, plan)
     trees = list(dict.fromkeys(r.tree for r in runs))
     divisible, refusals = comparable(runs, plan, wide)
     every = compared(wide, plan)
     comparison, matched = comparison_table(wide, every, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, every, divisible)
     gate = gate_table(wide, every)
-    disturbed = [*busy_terms(runs, wide), *shared_terms(runs), *node_terms(nodes, plan)]
+    machines = disturbances(runs, wide, plan)
+    disturbed = [one for one in machines if one.level == "unequal"]
     arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, disturbed)
     for other in plan.of_other_kinds():
         arm_verdicts += _verdicts_of(other, runs, wide, before, disturbed)
@@ -180,7 +170,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
 
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
-        answered = [*read, *refusals, *disagreements, *matched, *slow_node_verdicts(nodes)]
+        answered = [*read, *refusals, *disagreements, *matched, *disturbance_verdicts(machines)]
         return _rest(
             plan, runs, trees, tables, phase_speedups(wide, every, trees, divisible.refused), of_floors, answered
         )
@@ -254,8 +244,6 @@ def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: 
     for run in runs:
         yield from origin_verdicts(run)
     yield from mixed_origin_verdicts(runs)
-    yield from shared_machine_verdicts(runs)
-    yield from busy_machine_verdicts(runs, wide)
     yield from reward_verdicts(wide, runs)
     yield from _missing_arms(runs, plan)
     if runs and lengths.empty:

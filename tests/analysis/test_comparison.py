@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.collect import collect_run
-from analysis.machines import busy_machine_verdicts
+from analysis.machines import disturbances
 from analysis.report.content import read_content
 from analysis.report.rendering import html_page, markdown
 from analysis.report.timing_tables import phase_blocks
@@ -222,7 +222,7 @@ def test_runs_that_shared_a_machine_are_warned_of(tmp_path):
         assert said == (bool(warning),) * 2 and ("→ Runs one at a time; " in block(read)) == bool(warning)
         return warning
 
-    assert "2 runs trained at the same time on the same processors of n1 (b, a)" in found("x", when(0, 9), when(5, 12))
+    assert "2 runs trained at the same time on n1 (b, a)" in found("x", when(0, 9), when(5, 12))
     assert not found("after", when(0, 9), when(9, 12))
     assert not found("host", when(0, 9), when(5, 12, host="n2"))
     assert not found("cores", when(0, 9, affinity=[0, 1]), when(5, 12, affinity=[2, 3]))
@@ -233,10 +233,12 @@ def test_a_machine_that_others_used_is_said(tmp_path):
     quiet = [row(s, 1, scalars={"other_cpu_s": 0.04}) for s in (1, 2, 3)]
     busy = [row(s, 1, scalars={"other_cpu_s": 0.8}) for s in (1, 2, 3)]
     found, calm = pair(tmp_path, quiet, busy), pair(tmp_path / "quiet", quiet, quiet)
-    assert "(a: 20 % of their time in the counted steps)" in text(found, "busy-machine")
+    assert "in the counted steps (a: 20 %)" in text(found, "busy-machine")
     assert not text(calm, "busy-machine") and "busy" not in block(calm)
     # The verdict is no more certain than the page.
-    assert ", on a busy machine. " in block(found) and "≠ Other processes used up to 20 %" in block(found)
+    assert ", on a busy machine. " in block(
+        found
+    ) and "≠ Other processes used the processors in the counted steps (a: 20 %)" in block(found)
     assert "→ Runs on a quiet machine; " in block(found)
 
 
@@ -246,8 +248,8 @@ def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
     for processes, share in ((2, "a: 20 %"), (4, "")):
         hardware = {"cpus": 4, "affinity": [0, 1, 2, 3], "processes": processes}
         runs = [replace(run, done={**run.done, "hardware": hardware}) for run in found.runs]
-        said = busy_machine_verdicts(runs, found.tables["steps"])
-        assert [share in one.text for one in said] == ([True] if share else [])
+        said = disturbances(runs, found.tables["steps"], found.plan)
+        assert [share in one.what for one in said] == ([True] if share else [])
 
 
 def test_outlying_steps_that_decide_are_said(tmp_path):

@@ -1,4 +1,4 @@
-"""The nodes of the runs in a report: pairs on different nodes, and a node that is slower than the others."""
+"""The nodes of the runs in a report: an arm on a node of its own, and a node that is slower than the others."""
 
 import json
 
@@ -32,33 +32,32 @@ def experiment(folder, places, speeds=None):
     return content(made)
 
 
-def nodes_row(found):
-    return next(row for row in found.preflight.ledger if row.setting == "nodes")
-
-
-def test_pairs_on_the_same_nodes_are_equal_terms(tmp_path):
-    found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu1", "b1": "gpu2", "a1": "gpu2"})
-    assert nodes_row(found).verdict == "equal"
-    assert nodes_row(found).values["vllm"] == "seed 0: gpu1; seed 1: gpu2"
-    assert "terms equal (0 unequal of 2 settings)" in block(found)
-
-
-def test_a_pair_on_different_nodes_is_named(tmp_path):
+def test_arms_with_a_common_node_are_not_named(tmp_path):
     found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu1", "b1": "gpu1", "a1": "gpu2"})
-    assert nodes_row(found).verdict == "different"
-    assert "1 of 2 run pairs trained on different nodes (b1 on gpu1, a1 on gpu2)" in block(found)
+    assert "different-nodes" not in codes(found) and "node" not in block(found)
+
+
+def test_an_arm_on_a_node_of_its_own_is_named(tmp_path):
+    found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu3", "b1": "gpu1", "a1": "gpu2"})
+    assert "transformers on gpu1; vllm on gpu2, gpu3: the arms have no node in common" in text(found, "different-nodes")
     assert "on different nodes" in block(found).splitlines()[0]
+
+
+def test_nodes_that_differ_in_both_arms_are_in_the_interval(tmp_path):
+    """Each run has a node of its own: how nodes differ is how the runs of an arm differ."""
+    found = experiment(tmp_path, {"b0": "gpu1", "a0": "gpu3", "b1": "gpu2", "a1": "gpu4"})
+    assert "different-nodes" not in codes(found)
 
 
 def test_a_node_slower_than_its_peers_is_named_with_its_figures(tmp_path):
     speeds = {"gpu1": [640, 655], "gpu2": [648, 402], "gpu3": [650, 660]}
     places = {"b0": "gpu1", "a0": "gpu2", "b1": "gpu3", "a1": "gpu3"}
     found = experiment(tmp_path, places, speeds)
-    assert "node gpu2 is slower than the others: GPU matrix product on GPU 1 404 TFLOP/s (others 652 to 662)" in text(
+    assert "Node gpu2 is slower than the others: GPU matrix product on GPU 1 404 TFLOP/s (others 652 to 662)" in text(
         found, "slow-node"
     )
-    assert "Runs on it: a0" in text(found, "slow-node")
-    assert "only one run of a pair trained on it" in block(found)
+    assert "only vllm trained on it. To resolve it: runs without node gpu2" in text(found, "slow-node")
+    assert "with a slow node" in block(found)
 
 
 @pytest.mark.parametrize("slowest", [600, 590])
@@ -68,7 +67,7 @@ def test_a_node_within_the_spread_of_its_peers_is_not_named(tmp_path, slowest):
     assert "slow-node" not in codes(found)
 
 
-def test_a_pair_on_the_slow_node_is_equal(tmp_path):
+def test_a_slow_node_of_both_arms_is_no_unequal_term(tmp_path):
     speeds = {"gpu1": [640], "gpu2": [400], "gpu3": [650]}
     places = {"b0": "gpu2", "a0": "gpu2", "b1": "gpu3", "a1": "gpu3", "b2": "gpu1", "a2": "gpu1"}
     found = experiment(tmp_path, places, speeds)

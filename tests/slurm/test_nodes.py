@@ -6,12 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from analysis.machines import RunNodes, slow_nodes
+from analysis.machines import slow_nodes
 
 from .. import guarded
 from ..job.run_bench import ROOT
@@ -260,5 +259,4 @@ def test_a_slow_node_of_a_job_is_found_by_the_measurements(run):
     speeds = one.read("attempts", "1", "attempt.json")["speeds"]
     assert [speed["node"] for speed in speeds] == ["gpu1", "gpu2"]
     assert not any(speed["not_measured"] for speed in speeds)
-    found = RunNodes(SimpleNamespace(run_id=one.run_id, spec=one.spec), ("gpu1", "gpu2"), tuple(speeds))
-    assert [slow.node for slow in slow_nodes([found])] == ["gpu2"]
+    assert [*slow_nodes([("stack", speed) for speed in speeds])] == ["gpu2"]
