@@ -12,7 +12,7 @@ from analysis.planned import PlanRead
 from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from analysis.wide import ABSURD_S, BAD_TIME, JUMPED, OCCASIONAL_S, OVERRUN, PHASE
-from analysis.windows import steps_per_row
+from analysis.windows import mean_of, steps_per_row
 from common.verdicts import count_of
 from trainers.logs.record import STEPS_LOGGED
 
@@ -23,56 +23,52 @@ COLUMNS = [
 # The reasons to leave out a row whose time is wrong: nobody paid for that time.
 WRONG_TIME = (BAD_TIME, JUMPED, OVERRUN)
 HOUR_S = 3600.0
-_USED = (
-    *("run_id", "arm", "factors", "seed", "step", "counted", "left_out", "overlap"),
-    *(STEPS_LOGGED, PHASE + "step", OCCASIONAL_S, BETWEEN_STEPS),
-)
+_TIMES = (PHASE + "step", OCCASIONAL_S, BETWEEN_STEPS)
+_USED = ("run_id", "arm", "factors", "step", "counted", "left_out", "overlap", STEPS_LOGGED, *_TIMES)
 
 
 def cost_table(wide: pd.DataFrame, runs: Sequence[Run], plan: PlanRead) -> pd.DataFrame:
     """One row per factor combination and arm whose number of GPUs is known (columns: `COLUMNS`).
 
     `gpu_hours` cover all steps of its runs, warm-up included, and the logged time between them; a row that is the mean
-    of several steps counts for all of them. `step_gpu_s` are the GPU-seconds of the mean step, over the counted
-    (seed, step) of all arms of the combination, or over the arm's own where there is none. `gpu_hours_to_steps` are
+    of several steps counts for all of them. `step_gpu_s` are the GPU-seconds of the mean step, over the counted step
+    numbers that all arms of the combination have, or over the arm's own where there is none. `gpu_hours_to_steps` are
     those of `to_steps` such steps of one run, without start, validation and checkpoints. `price` is the price of one
-    GPU-hour, NaN without one, and `cost` that of `gpu_hours`. `why` lists what `gpu_hours` lack: steps with a wrong
-    time, steps that no log has, and the first time of steps that were done twice. It also says where `step_gpu_s` is
-    not over all counted steps.
+    GPU-hour, NaN without one, and `cost` that of `gpu_hours`. `why` lists what `gpu_hours` lack, and says where
+    `step_gpu_s` is not over all counted steps.
     """
     price, steps = (float(plan.report.get(key) or math.nan) for key in ("price_per_gpu_hour", "to_steps"))
-    currency = str(plan.report.get("currency") or "")
-    groups: dict[tuple[str, str], list[Run]] = {}
+    gpus_of: dict[tuple[str, str], set[int | None]] = {}
     for run in runs:
-        groups.setdefault((run.factors_key, run.arm), []).append(run)
-    rows = []
+        gpus_of.setdefault((run.factors_key, run.arm), set()).add(None if run.without_gpu else setup_of(run).gpus)
     wide = wide[[name for name in _USED if name in wide]]
-    for factors in wide["factors"].unique():
-        every = wide[(wide["factors"] == factors) & wide["counted"].astype(bool)]
-        # The rows whose (seed, step) all of these arms count; none where they have no step in common.
-        shared = every.index[every.groupby(["seed", "step"])["arm"].transform("nunique") == every["arm"].nunique()]
-        for arm in plan.arms:
-            mine = groups.get((factors, arm), [])
-            counts = {None if run.without_gpu else setup_of(run).gpus for run in mine}
-            here = wide[(wide["factors"] == factors) & (wide["arm"] == arm)]
-            counted = here[here["counted"].astype(bool)]
-            if len(counts) != 1 or not (gpus := counts.pop()) or counted.empty:
-                continue
-            timed = here[~(here["left_out"].isin(WRONG_TIME) | (here[PHASE + "step"] > ABSURD_S))]
-            busy_s = sum(_positive_s(timed, name) for name in (PHASE + "step", OCCASIONAL_S, BETWEEN_STEPS))
-            meant = counted[counted.index.isin(shared)] if len(shared) else counted
-            times = steps_per_row(meant)
-            step_gpu_s = gpus * float((meant[PHASE + "step"] * times).sum() / times.sum())
-            gpu_hours, hours = gpus * busy_s / HOUR_S, step_gpu_s * steps / HOUR_S
-            missing = _missing(here, here.drop(timed.index))
-            if shared.empty:
-                own = count_of(len(counted), "counted step")
-                missing.append(f"the mean step is over its own {own}: no step is in all arms")
-            elif len(meant) < len(counted):
-                some = f"{len(meant)} of its {len(counted)}"
-                missing.append(f"the mean step is over the {some} counted steps that all arms have")
-            row = [factors, arm, gpus, gpu_hours, step_gpu_s, price, currency, gpu_hours * price]
-            rows.append([*row, steps, hours, hours * price, "; ".join(missing)])
+    counted = wide[wide["counted"].astype(bool)]
+    arms = counted.groupby("factors")["arm"].transform("nunique")
+    in_all = counted.groupby(["factors", "step"])["arm"].transform("nunique") == arms
+    by_arm = dict(iter(wide.groupby(["factors", "arm"], sort=False)))
+    rows = []
+    for factors, arm in ((factors, arm) for factors in wide["factors"].unique() for arm in plan.arms):
+        known, here = gpus_of.get((factors, arm), set()), by_arm.get((factors, arm))
+        if len(known) != 1 or not (gpus := known.pop()) or here is None:
+            continue
+        mine = counted.loc[here.index[here["counted"].astype(bool)]]
+        meant = mine[in_all[mine.index]] if in_all[mine.index].any() else mine
+        if mine.empty:
+            continue
+        timed = here[~(here["left_out"].isin(WRONG_TIME) | (here[PHASE + "step"] > ABSURD_S))]
+        gpu_hours = gpus * sum(_positive_s(timed, name) for name in _TIMES) / HOUR_S
+        step_gpu_s = gpus * mean_of(meant[PHASE + "step"], steps_per_row(meant))
+        missing = _missing(here, here.drop(timed.index))
+        if not in_all[mine.index].all():
+            those = (
+                f"the {len(meant)} that all arms have" if len(meant) < len(mine) else "all, and no step is in all arms"
+            )
+            missing.append(f"of its {count_of(len(mine), 'counted step')} the mean step is over {those}")
+        hours = step_gpu_s * steps / HOUR_S
+        money = [price, str(plan.report.get("currency") or ""), gpu_hours * price]
+        rows.append(
+            [factors, arm, gpus, gpu_hours, step_gpu_s, *money, steps, hours, hours * price, "; ".join(missing)]
+        )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

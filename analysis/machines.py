@@ -133,7 +133,8 @@ def _busy(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Finding]:
     """Runs in whose counted steps other processes took a share of the CPU time."""
     if OTHER_CPU not in wide:
         return
-    by_run = wide[wide["counted"].astype(bool)].groupby("run_id")
+    columns = ["run_id", OTHER_CPU, PHASE + "step"]
+    by_run = wide.loc[wide["counted"].astype(bool), columns].groupby("run_id")
     other_s, step_s = (by_run[name].sum().to_dict() for name in (OTHER_CPU, PHASE + "step"))
     busy: dict[str, str] = {}
     for run in runs:

@@ -92,7 +92,7 @@ def test_steps_that_no_log_holds_are_said(tmp_path):
         return wide
 
     whole, torn = costs(tmp_path, gpu_run(), gpu_run(), change).to_dict("records")
-    own = "the mean step is over its own 2 counted steps: no step is in all arms"
+    own = "of its 2 counted steps the mean step is over all, and no step is in all arms"
     assert whole["why"] == own and torn["why"] == "7 steps missing from the logs; " + own
 
 
@@ -105,7 +105,7 @@ def test_the_cost_of_so_many_steps_is_over_the_steps_that_all_arms_have(tmp_path
 
     first, second = costs(tmp_path, gpu_run(), gpu_run(), change, report={"to_steps": 10}).to_dict("records")
     assert first["gpu_hours_to_steps"] == second["gpu_hours_to_steps"] == pytest.approx(80)
-    assert first["why"] == "the mean step is over the 1 of its 2 counted steps that all arms have" and not second["why"]
+    assert first["why"] == "of its 2 counted steps the mean step is over the 1 that all arms have" and not second["why"]
 
 
 @pytest.mark.usefixtures("undrawn")
