@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from analysis.runs import rows_of
 from analysis.wide import OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import mean_of, median_of, steps_per_row
-from common.verdicts import Verdict
 from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.exclusive import parents
 from trainers.timers.tree import Phase, TimerTree, in_order
@@ -139,20 +138,3 @@ def sums_table(phases: pd.DataFrame, wide: pd.DataFrame, trees: Sequence[TimerTr
             }
         )
     return pd.DataFrame(rows, columns=SUMS_COLUMNS)
-
-
-def phase_verdicts(phases: pd.DataFrame) -> Iterator[Verdict]:
-    """Reports the phases that are missing in some arms, or in some of an arm's steps."""
-    arms = phases["arm"].unique()
-    for path, rows in phases.groupby("path", sort=False):
-        timed = list(rows["arm"].unique())
-        label = rows["label"].iloc[0]
-        if missing := [arm for arm in arms if arm not in timed]:
-            text = f"{label} ({path}) is timed in {', '.join(timed)}, not in {', '.join(missing)}: no ratio for it"
-            yield Verdict("note", "phase-missing-in-arm", text)
-        for row in rows_of(rows[rows["present_steps"] < rows["steps"]]):
-            text = (
-                f"{label} ({path}) is timed in {row.present_steps} of the {row.steps} counted steps of {row.arm}; "
-                "the others count as 0 s"
-            )
-            yield Verdict("note", "phase-missing-in-steps", text)

@@ -31,7 +31,7 @@ from analysis.fairness import (
 )
 from analysis.logged_rewards import reward_verdicts, rewards_table
 from analysis.machines import disturbance_verdicts, disturbances
-from analysis.phases import phase_table, phase_verdicts, sums_table
+from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
@@ -193,7 +193,7 @@ def _rest(
     phases = phase_table(wide, list(plan.arms), trees, of_arm)
     lengths = length_counts(runs, wide)
     completions, without = read_samples(runs)
-    verdicts = [*verdicts, *phase_verdicts(phases), *without, *of_floors]
+    verdicts = [*verdicts, *without, *of_floors]
     verdicts += _run_verdicts(runs, plan, wide, lengths)
     settings = {
         "config": config_settings(runs, plan),

@@ -172,9 +172,8 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     sync = "step/training_step/prepare_inputs/sync_weights"
     arm = [row(1, 2, phases={sync: 0.5, GEN: 1.5}), row(2, 2)]
     found = pair(tmp_path, [row(1, 5), row(2, 5)], arm)
-    assert "timed in vllm, not in transformers" in text(found, "phase-missing-in-arm")
-    assert "1 of the 2 counted steps of vllm" in text(found, "phase-missing-in-steps")
     vllm = found.tables["phases"][found.tables["phases"]["arm"] == "vllm"].set_index("path")
+    assert vllm.loc[sync, ["present_steps", "steps"]].tolist() == [1, 2]
     assert vllm.loc[sync, "mean_s"] == 0.25 and vllm["own_mean_s"].sum() == pytest.approx(3, abs=1e-12)
     speedups = found.tables["phase_speedups"].set_index("path")
     assert math.isnan(speedups.loc[sync, "speedup"]) and math.isnan(speedups.loc[sync, "baseline_mean_s"])
