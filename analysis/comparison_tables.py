@@ -69,7 +69,7 @@ def _other_steps(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
                 f"{own_s:.1f} s on average; {used} of them are compared with {other}'s, {used_s:.1f} s on average. Do "
                 f"not compare these tables with {other}'s: they are of other steps"
             )
-            yield Verdict("warning", "tables-over-other-steps", text)
+            yield Verdict("warning", "tables-over-other-steps", text, (arm,))
 
 
 def _left_out_runs(wide: pd.DataFrame, one: Compared) -> str:
@@ -84,13 +84,13 @@ def _matching(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
     versus = f"{one.arm} against {one.baseline}{at(one.factors)}"
     if short := _left_out_runs(wide, one):
         text = f"{versus}: left out, with less than half of the median run's steps: {short}"
-        yield Verdict("warning", "short-runs", text)
+        yield Verdict("warning", "short-runs", text, (one.arm,))
     if not one.steps.by_number:
         text = (
             f"{versus}: the runs' step counters advance by different gaps, so all their steps are compared, whatever "
             "their numbers"
         )
-        yield Verdict("warning", "steps-not-matched", text)
+        yield Verdict("warning", "steps-not-matched", text, (one.arm,))
 
 
 def _none_counts(arm: str, rows: pd.DataFrame) -> str:
@@ -138,8 +138,8 @@ def comparison_table(
         both = f"{one.baseline} and {one.arm}"
         if one.is_empty:
             why = why_nothing_in_common(wide, one)
-            text = f"{both} have no counted step in common{at(one.factors)}: not compared{why}"
-            verdicts.append(Verdict("error", "no-common-steps", text))
+            text = f"{both} have no counted step in common{at(one.factors)}{why}"
+            verdicts.append(Verdict("error", "no-common-steps", text, (one.arm,)))
             continue
         row = _row(wide, one)
         verdicts += [*_matching(wide, one), *_other_steps(wide, one)]

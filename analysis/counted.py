@@ -27,8 +27,8 @@ from common.verdicts import Verdict, count_of
 from trainers.registry import scalars_of, trainer_named
 
 WARMUP = "warm-up"
-AFTER_RESUME = "first step after a resume"
-AFTER_SAMPLES = "first step after sample completions"
+AFTER_RESUME = "first after a resume"
+AFTER_SAMPLES = "first after sample completions"
 OTHER_WINDOW = "the mean of other steps than in another run, some of which no log has"
 
 
@@ -76,7 +76,7 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     for run_id, counted in wide.groupby("run_id", sort=False)["counted"]:
         if not counted.any():
             text = f"run {run_id}: none of its {len(counted)} steps counts ({warmup_steps} are warm-up)"
-            verdicts.append(Verdict("error", "no-counted-steps", text))
+            verdicts.append(Verdict("error", "no-counted-steps", text, (str(run_id),)))
     return wide, verdicts
 
 
@@ -92,6 +92,7 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int, ends: pd.Series) -> list[V
             "no-warmup-left-out",
             f"run {run}: its first step is {step}, after the warm-up ({count_of(warmup_steps, 'step')}), so no step of "
             "it is left out as warm-up. If its process began there, that step is slow: raise warmup_steps",
+            (str(run),),
         )
         for run, step in first[first > ends[first.index]].items()
         if warmup_steps
@@ -136,7 +137,7 @@ def _other_windows(wide: pd.DataFrame, apart: pd.Index) -> list[Verdict]:
             f"they are left out in all runs: step {join_first(steps)} (step {steps[-1]}: {means}). Logs of every step, "
             "or with the same logging_steps, can be compared"
         )
-        verdicts.append(Verdict("error", "windows-differ", text))
+        verdicts.append(Verdict("error", "windows-differ", text, tuple(same["arm"])))
     return verdicts
 
 
@@ -144,4 +145,4 @@ def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> Iterator[Verdict]:
     left_out = wide.loc[wide["left_out"] == reason, ["run_id", "step"]]
     for run_id, steps in left_out.groupby("run_id", sort=False)["step"]:
         text = f"run {run_id}: left out of every number: step {join_first(list(steps))} ({reason})"
-        yield Verdict("error", "step-left-out", text)
+        yield Verdict("error", "step-left-out", text, (str(run_id),))

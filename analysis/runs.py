@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def read_runs(plan: PlanRead, results: Path, stacks: Path | None) -> tuple[list[
             verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
             continue
         runs.append(run)
-        verdicts += found
+        verdicts += [replace(one, about=(run_id,)) for one in found]
     if any("read_as" in run.done for run in runs):
         text = (
             "runs of a script: its text, the varied words and its environment identify a run; the files that it names "
@@ -172,12 +172,13 @@ def distinct_runs(runs: list[Run], verdicts: list[Verdict]) -> list[Run]:
             readers.setdefault(key, (source, []))[1].append(run.run_id)
     for source, names in dict(readers.values()).items():
         if len(names) > 1:
+            arms = dict.fromkeys(run.arm for run in runs if run.run_id in names)
             runs = [run for run in runs if run.run_id not in names]
             text = (
                 f"runs {', '.join(names)} read the same rows of {source}, which are of one run: they are left out. In "
                 "a table of several runs, give each a value of its own in a column run (the run's id), arm or engine"
             )
-            verdicts.append(Verdict("error", "same-rows", text))
+            verdicts.append(Verdict("error", "same-rows", text, tuple(arms)))
     # A copy would count as one run more and narrow every interval, or compare a run with itself.
     kept: list[Run] = []
     step_s = {run.run_id: _step_seconds(run) for run in runs if run.imported}
@@ -190,7 +191,7 @@ def distinct_runs(runs: list[Run], verdicts: list[Verdict]) -> list[Run]:
             f"run {run.run_id} ({_source_names(run)}) is left out: its steps took exactly as long as those of run "
             f"{same.run_id} ({_source_names(same)}), so it is a copy of the same run"
         )
-        verdicts.append(Verdict("error", "same-rows", text))
+        verdicts.append(Verdict("error", "same-rows", text, (run.arm, same.arm)))
     return kept
 
 

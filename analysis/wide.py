@@ -208,7 +208,7 @@ def all_rows(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[Verdict]]:
             try:
                 yield wide_run(run)
             except UserError as error:
-                verdicts.append(Verdict("error", "run-left-out", f"run {run.run_id} is left out: {error}"))
+                verdicts.append(Verdict("error", "run-left-out", f"run {run.run_id} is left out: {error}", (run.arm,)))
 
     # In two stages: the small arrays of a thousand runs would leave holes of their size in the memory.
     read, stages = columns(), []

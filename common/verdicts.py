@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
 # Findings of one code that are listed before the rest is folded.
@@ -16,15 +16,18 @@ Level = Literal["error", "warning", "note"]
 class Verdict:
     """A message about the data: `code` names its kind, `text` is one sentence.
 
-    `error`: data is excluded from the numbers. `warning`: the numbers need a caveat. `note`: information.
+    `error`: data is excluded from the numbers. `warning`: the numbers need a caveat. `note`: information. Errors and
+    warnings are caveats of the answers of the arms that they are about (analysis/verdict/caveats.py).
     """
 
     level: Level
     code: str
     text: str
+    about: tuple[str, ...] = ()
+    """The runs or arms that it concerns; empty: all."""
 
     def as_dict(self) -> dict[str, str]:
-        return asdict(self)
+        return {"level": self.level, "code": self.code, "text": self.text}
 
 
 class RunInReport(TypedDict):

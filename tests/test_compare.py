@@ -51,7 +51,10 @@ def test_it_says_what_it_read_then_the_verdict_then_where_the_report_is(compared
     folder, printed = compared
     lines = printed.splitlines()
     assert lines[:2] == ["vllm: verl 0.6, vllm; 2 runs, 12 steps", "sglang: verl 0.6, sglang; 2 runs, 12 steps"]
-    assert lines[2].startswith("sglang vs vllm: ") and lines[-1] == "report: comparison/report.html"
+    assert (
+        lines[2].startswith("sglang: 1.13x faster than vllm: 55.8 s against 62.8 s per step (95% CI 1.02 to")
+        and lines[-1] == "report: comparison/report.html"
+    )
     assert (folder / "comparison" / "report.html").is_file() and len(
         list((folder / "comparison" / "figures").iterdir())
     )
@@ -111,7 +114,7 @@ def test_for_programs_the_verdict_is_alone_on_its_stream(capsys, tmp_path, monke
     assert (verdict["arm"], verdict["baseline"], verdict["verdict"]) == ("sglang", "vllm", "~")
     assert "vllm: verl 0.4.1" in streams.err and not list(tmp_path.iterdir())
     assert main(["compare", *PAIR, "--verdict-only", "--markdown"]) == 0
-    assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run an arm.** ")
+    assert capsys.readouterr().out.startswith("**sglang vs vllm: not resolved, one run an arm: 1.10x, ")
 
 
 def test_a_job_of_github_actions_gets_the_verdict_in_its_summary(capsys, tmp_path, monkeypatch):
@@ -178,7 +181,7 @@ def test_a_paste_of_one_step_is_answered_as_one(capsys, tmp_path, monkeypatch):
         Path(f"{name}.log").write_text(printed_before + step)
     assert main(["compare", "a.log", "b.log", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "b vs a: not resolved, one step only. Per step 2.15× (no confidence interval)." in said
+    assert "b vs a: not resolved, one step only: 2.15x, 408 s against 879 s per step." in said
     assert "1 run against 1, 1 step each." in said
     assert main(["compare", "a.log", "b.log", "--verdict-only", "--warmup", "3"]) == 0
     assert "No comparison: " in capsys.readouterr().out
@@ -268,7 +271,9 @@ def test_the_arms_of_one_table_and_an_undeclared_release_are_answered(capsys, tm
     rows = [f"{step},step,{seconds},{arm}\n" for step in (1, 2, 3) for arm, seconds in (("x", 2.5), ("y", 3.5))]
     Path("runs.csv").write_text("step,phase,seconds,arm\n" + "".join(rows))
     assert main(["compare", "x=runs.csv", "y=runs.csv", "--verdict-only"]) == 0
-    assert "y vs x: not resolved, one run an arm. Per step 0.71×" in " ".join(capsys.readouterr().out.split())
+    assert "y vs x: not resolved, one run an arm: 0.71x, 3.50 s against 2.50 s per step." in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main(["compare", str(VLLM), str(SGLANG), "--release", "9.9", "--step-seconds", "x", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the timers of verl 9.9 are not declared (declared: 0.3, " in said and "Its timers are read as those" in said

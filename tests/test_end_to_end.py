@@ -67,7 +67,7 @@ def test_the_reports_numbers_are_the_trainers(site):
     verdict = (site.results / "report.md").read_text().splitlines()[2]
     # Other tests train beside it.
     told = verdict.replace(", on a busy machine", "")
-    assert told.startswith("**vllm vs transformers: not resolved, one run an arm.** ")
+    assert told.startswith("**vllm vs transformers: not resolved, one run an arm: ")
     (verdict,) = json.loads((site.results / "verdict.json").read_text())["arms"]
     estimates = pd.read_csv(site.results / "tables" / "estimates.csv").set_index("estimate")["value"]
     (ratio,) = verdict["ratios"]

@@ -105,7 +105,7 @@ def test_it_compares_two_logs_in_another_folder(python, elsewhere):
     assert re.fullmatch(rf"rolloutbench \d+\.\d+\.\d+ \({site_of(python)}\)\n", done([program, "--version"], elsewhere))
     arms = ["vllm=verl-console-vllm-0.log", "sglang=verl-console-sglang-0.log", "--release", "0.4.1"]
     said = done([program, "compare", *arms], elsewhere)
-    assert "sglang vs vllm: not resolved, one run an arm." in said
+    assert "sglang vs vllm: not resolved, one run an arm: " in said
     assert said.splitlines()[-1] == "report: comparison/report.html"
     assert (elsewhere / "comparison" / "report.html").stat().st_size > 100_000
 

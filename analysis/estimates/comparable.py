@@ -66,7 +66,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
         if other and (reasons := different_conditions(groups.get((factors, other), []), mine)):
             not_repeated[factors, arm] = why = "; ".join(dict.fromkeys(reasons.values()))
             text = f"{arm} should repeat {other}{at(factors)}, but ran with {why}: it does not measure noise"
-            verdicts.append(Verdict("error", "no-repetition", text))
+            verdicts.append(Verdict("error", "no-repetition", text, (arm,)))
         base, versus = groups.get((factors, plan.baseline), []), f"{arm} against {plan.baseline}{at(factors)}"
         if arm == plan.baseline or plan.is_other_kind(arm) or not base:
             continue
@@ -74,20 +74,20 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             refused[factors, arm] = "; ".join(dict.fromkeys(reasons.values()))
             for fact, reason in reasons.items():
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
-                verdicts.append(Verdict("error", SAME[fact][0], text))
-        verdicts += _unknown_facts(versus, [*base, *mine])
+                verdicts.append(Verdict("error", SAME[fact][0], text, (arm,)))
+        verdicts += _unknown_facts(arm, versus, [*base, *mine])
         overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
             text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
-            verdicts.append(Verdict("warning", "throughput-only", text))
+            verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
     verdicts += _trainer_verdicts([run for run in runs if not plan.is_other_kind(run.arm)])
     verdicts += _clock_verdicts(runs, wide)
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
 
 
-def _unknown_facts(versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:
+def _unknown_facts(rival: str, versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:
     """Warns where it is unknown whether two arms have the same model, or how many GPUs their engines have."""
     facts = [_facts_of(run) for run in runs]
     models = sorted({str(known["model"]) for known in facts if "model" in known})
@@ -97,7 +97,7 @@ def _unknown_facts(versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:
             f"{versus}: the models are {' and '.join(models)}. The name of a folder does not identify a model, so it "
             "is unknown whether they are the same: set import.model"
         )
-        yield Verdict("warning", "models-unknown", text)
+        yield Verdict("warning", "models-unknown", text, (rival,))
     separate = [(run.arm, known) for run, known in zip(runs, facts, strict=True) if setup_of(run).separate_engines]
     uncounted = dict.fromkeys(arm for arm, known in separate if "gpus" not in known and known.get("gpu") != "no GPU")
     if uncounted:
@@ -105,7 +105,7 @@ def _unknown_facts(versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:
             f"{versus}: the engines of {' and '.join(uncounted)} have an unknown number of GPUs of their own, so a "
             "ratio may come from the number of GPUs. Set import.nodes and import.gpus_per_node of the whole run"
         )
-        yield Verdict("warning", "gpu-count-unknown", text)
+        yield Verdict("warning", "gpu-count-unknown", text, (rival,))
 
 
 def different_conditions(base: Sequence[Run], mine: Sequence[Run]) -> dict[str, str]:
@@ -170,4 +170,4 @@ def _clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict
                 f"run {run.run_id}: its steps sum to {steps_s:,.0f} s, but its start and end are {span_s:,.0f} s "
                 "apart: a clock jumped, or a time is wrong. Check its slowest steps before trusting a ratio"
             )
-            yield Verdict("warning", "clock-jumped", text)
+            yield Verdict("warning", "clock-jumped", text, (run.run_id,))

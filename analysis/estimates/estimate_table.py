@@ -27,9 +27,9 @@ ESTIMATES = (EQUAL_WORK, PER_STEP)
 FAR = 1.15
 # From this logarithm on two sums of tokens differ by more than the printing of a mean.
 WORK_DIFFERS_FROM = 0.01
-NUMBERS = ("value", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
+NUMBERS = ("value", "baseline_s", "arm_s", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
 COLUMNS = [
-    *("factors", "baseline", "arm", "estimate", "value", "low", "high", "verdict", *SIZES),
+    *("factors", "baseline", "arm", "estimate", "value", "baseline_s", "arm_s", "low", "high", "verdict", *SIZES),
     *("minimum_detectable_ratio", "runs_to_resolve", "why", "settle"),
 ]
 
@@ -123,6 +123,8 @@ def _row(name: str, sample: RunNumbers, confidence: float, until: float) -> Row:
     return {
         "estimate": name,
         "value": math.exp(sample.log_ratio),
+        "baseline_s": math.exp(float(sample.baseline.mean())),
+        "arm_s": math.exp(float(sample.arm.mean())),
         "low": low,
         "high": high,
         "verdict": verdict,
@@ -161,23 +163,23 @@ def what_differs(tokens: float, has_intervals: bool) -> str:
     if not abs(math.log(tokens)) > WORK_DIFFERS_FROM:
         return "although both arms generated equally many tokens, so rely on neither alone"
     misleads = "misleads" if has_intervals else "may mislead"
-    return f"the arm generated {tokens:.2f}× as many tokens as the baseline, so step time alone {misleads}"
+    return f"the arm generated {tokens:.2f}x as many tokens as the baseline, so step time alone {misleads}"
 
 
 def _verdicts(here: str, rows: Sequence[Row], one: Compared, same_as: str) -> Iterator[Verdict]:
     by_name = {row["estimate"]: row for row in rows}
     if text := discarded(one):
-        yield Verdict("warning", "completions-discarded", f"{here}: {text}, so only step time is compared")
+        yield Verdict("warning", "completions-discarded", f"{here}: {text}, so only step time is compared", (one.arm,))
     if same_as:
-        off = [f"{n.replace('_', ' ')} {r['value']:.3f}×" for n, r in by_name.items() if r["verdict"] in "+-"]
+        off = [f"{n.replace('_', ' ')} {r['value']:.3f}x" for n, r in by_name.items() if r["verdict"] in "+-"]
         if off:
             text = f"{here}: one repeats the other, but they differ ({', '.join(off)}): find what else differs"
             yield Verdict("warning", "equal-arms-differ", text)
     elif disagreement(by_name):
         step, equal = (by_name[name] for name in (PER_STEP, EQUAL_WORK))
         why = what_differs(tokens_ratio(one), step["low"] > 0 and equal["low"] > 0)
-        text = f"{here}: by step time {step['value']:.2f}×, at equal work {equal['value']:.2f}×: {why}"
-        yield Verdict("warning", "raw-and-equal-work-disagree", text)
+        text = f"{here}: by step time {step['value']:.2f}x, at equal work {equal['value']:.2f}x: {why}"
+        yield Verdict("warning", "raw-and-equal-work-disagree", text, (one.arm,))
 
 
 def legible(estimates: pd.DataFrame) -> pd.DataFrame:

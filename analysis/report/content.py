@@ -38,7 +38,7 @@ from analysis.report.sample_completions import read_samples
 from analysis.roofline.floors import with_floors
 from analysis.runs import Run, length_counts, read_runs
 from analysis.verdict.arm_verdict import ArmVerdict
-from analysis.verdict.verdict_table import verdict_table, with_engines_alone
+from analysis.verdict.verdict_table import Evidence, arm_verdicts, with_engines_alone
 from common.contracts import VerdictFile
 from common.findings import Finding, Preflight, read_preflight
 from common.verdicts import Verdict, count_of, worst_first
@@ -133,8 +133,8 @@ class Content:
         if self.plan.baseline in arms and all(self.plan.is_other_kind(arm) for arm in others):
             kinds = "; ".join(f"{arm}: {self.plan.step_name(arm)}" for arm in arms)
             return f"No comparison: a step is different work in each of them ({kinds}). Give two logs of one kind."
-        why = next((one.text for one in self.verdicts if one.code == "no-common-steps"), "").partition("compared. ")[2]
-        return "No comparison: no arm has a counted step in common with the baseline." + (f" {why}." if why else "")
+        why = next((f": {one.text}" for one in self.verdicts if one.code == "no-common-steps"), "")
+        return f"No comparison{why or ': no arm has a counted step in common with the baseline'}."
 
 
 def read_content(
@@ -156,26 +156,40 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
     runs = [run for run in runs if run.run_id in readable]
     wide, of_floors = with_floors(wide, runs, plan.baseline)
     trees = list(dict.fromkeys(r.tree for r in runs))
+    machines = disturbances(runs, wide, plan)
+    disturbed = [one for one in machines if one.level == "unequal"]
+    read = [*verdicts, *more]
+    first = _evidence(plan, runs, wide, before, disturbed, read)
+    found = arm_verdicts(first)
+    for other in plan.of_other_kinds():
+        found += arm_verdicts(_evidence(other, runs, wide, before, disturbed, read))
+
+    def rest() -> Rest:
+        tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
+        answered = [*first.read, *disturbance_verdicts(machines)]
+        speedups = phase_speedups(wide, first.every, trees, first.refused)
+        return _rest(plan, runs, trees, tables, speedups, of_floors, answered)
+
+    return Content(plan, runs, trees, with_engines_alone(found, plan), read, before, rest)
+
+
+def _evidence(
+    plan: PlanRead,
+    runs: Sequence[Run],
+    wide: pd.DataFrame,
+    before: Preflight | None,
+    disturbed: Sequence[Finding],
+    read: Sequence[Verdict],
+) -> Evidence:
+    """What the verdicts of a plan's arms are made of, against its baseline."""
     divisible, refusals = comparable(runs, plan, wide)
     every = compared(wide, plan)
     comparison, matched = comparison_table(wide, every, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, every, divisible)
+    trees = {arm: list(dict.fromkeys(run.tree for run in runs if run.arm == arm)) for arm in plan.arms}
+    read = [*read, *refusals, *disagreements, *matched]
     gate = gate_table(wide, every)
-    machines = disturbances(runs, wide, plan)
-    disturbed = [one for one in machines if one.level == "unequal"]
-    arm_verdicts = verdict_table(comparison, plan, before, estimates, gate, disturbed)
-    for other in plan.of_other_kinds():
-        arm_verdicts += _verdicts_of(other, runs, wide, before, disturbed)
-    read = [*verdicts, *more]
-
-    def rest() -> Rest:
-        tables = {"steps": wide, "estimates": estimates, "comparison": comparison, "gate": gate}
-        answered = [*read, *refusals, *disagreements, *matched, *disturbance_verdicts(machines)]
-        return _rest(
-            plan, runs, trees, tables, phase_speedups(wide, every, trees, divisible.refused), of_floors, answered
-        )
-
-    return Content(plan, runs, trees, with_engines_alone(arm_verdicts, plan), read, before, rest)
+    return Evidence(plan, wide, every, comparison, estimates, gate, before, disturbed, read, trees, divisible.refused)
 
 
 def _rest(
@@ -213,17 +227,6 @@ def _rest(
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])
     return Rest(tables, lengths, settings, worst_first(verdicts))
-
-
-def _verdicts_of(
-    plan: PlanRead, runs: list[Run], wide: pd.DataFrame, before: Preflight | None, disturbed: list[Finding]
-) -> list[ArmVerdict]:
-    """The verdicts for another baseline; its tables are those of a report with that baseline."""
-    divisible, _ = comparable(runs, plan, wide)
-    every = compared(wide, plan)
-    comparison, _ = comparison_table(wide, every, divisible.refused)
-    estimates, _ = estimate_table(wide, plan, every, divisible)
-    return verdict_table(comparison, plan, before, estimates, None, disturbed)
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -269,7 +272,7 @@ def _only_repetitions(plan: PlanRead, others: list[str], estimates: pd.DataFrame
     """The sentence of a report with A/A arms only, and how far apart they are."""
     pairs = "; ".join(f"{arm} is the same as {plan.repeats(arm)}" for arm in others)
     ratios = estimates.loc[estimates["estimate"] == PER_STEP, "value"].dropna()
-    apart = f" By step time they are {ratios.min():.3g}× to {ratios.max():.3g}× as fast." if len(ratios) else ""
+    apart = f" By step time they are {ratios.min():.3g}x to {ratios.max():.3g}x as fast." if len(ratios) else ""
     return f"No comparison: there are only repetitions (A/A) of one arm ({pairs}).{apart}"
 
 

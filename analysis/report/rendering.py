@@ -24,7 +24,6 @@ from analysis.roofline.floors import efficiency_lines
 from analysis.verdict.verdict_block import (
     SYMBOLS,
     escaped,
-    ratio_sentences,
     unbroken,
     verdict_html,
     verdict_markdown,
@@ -81,7 +80,6 @@ def html_page(content: Content) -> str:
         symbols=SYMBOLS,
         unbroken=unbroken,
         verdict_html=verdict_html,
-        ratio_sentences=ratio_sentences,
     )
 
 

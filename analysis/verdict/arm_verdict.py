@@ -1,4 +1,4 @@
-"""Defines an arm's verdict: its ratio with the interval, its caveats, and what would resolve it."""
+"""Defines an arm's verdict: its sentence, its ratio with the interval, its caveats, and what would resolve it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ Span = tuple[Number, Number]
 NO_SPAN = (math.nan, math.nan)
 # People would remember the number, however wide the interval beside it. Files keep it.
 WIDEST = 3.0
-WIDE = "the interval is wider than a factor of 3 either way"
+WIDE = "its 95% interval is wider than a factor of 3 either way"
 Kind = Literal["terms", "gate", "spread", "estimates", "data"]
 
 
 @dataclass(frozen=True)
 class Caveat:
-    """One reason not to rely on a verdict, and the section of the page that has the details."""
+    """One reason not to rely on a verdict."""
 
     kind: Kind
     text: str
-    section: str
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,14 @@ class Ratio:
     """The claimed ratio of the factor combinations with the same unit: seconds of the baseline over the arm's."""
 
     unit: str
-    estimates: tuple[str, ...]
     at: tuple[str, ...]
     """The factor combinations; one empty text without a sweep."""
     value: Span
     """The lowest and the highest of these combinations."""
     interval: Span
-    """The lowest and the highest end of the 95% intervals; NaN where no combination has an interval."""
-    interval_at: tuple[str, ...]
-    """The combinations that have an interval."""
+    """The lowest and the highest end of the 95% intervals; NaN where a combination has none."""
+    seconds: Span = NO_SPAN
+    """The baseline's and the arm's seconds that the ratio is made of; NaN with several combinations."""
     too_wide: bool = False
     """Whether no interval is narrow enough: then only this object has the numbers."""
 
@@ -63,6 +61,10 @@ class ArmVerdict:
     caveats: tuple[Caveat, ...]
     """The most harmful first."""
     settle: tuple[str, ...]
+    sentence: str = ""
+    """The answer in one line, with its seconds."""
+    difference: str = ""
+    """Where the difference lies, as a sentence; "" where that is not known, or chance may be all of it."""
 
     def as_json(self) -> Any:
         """The object in verdict.json: tuples as lists, NaN as null."""
@@ -78,11 +80,17 @@ _ADAPTER = TypeAdapter(ArmVerdict)
 
 
 def ratio_text(value: float) -> str:
-    """A ratio as `2.15×`, with three digits from 10 on."""
+    """A ratio as `2.15x`, with three digits from 10 on."""
     if math.isnan(value):
         return "—"
     digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f}×"
+    return f"{value:,.{digits}f}x"
+
+
+def seconds_text(value: float) -> str:
+    """Seconds with three digits, as `41.2 s`."""
+    digits = max(0, 2 - math.floor(math.log10(value)))
+    return f"{value:,.{digits}f} s"
 
 
 def is_too_wide(value: float, low: float, high: float) -> bool:

@@ -1,10 +1,10 @@
-"""Lists what limits a verdict, the most harmful first: terms, gate, spread of runs, estimates, missing data."""
+"""Has the table of caveats: what limits a verdict, and what would remove it, in order of harm."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
@@ -13,15 +13,12 @@ import pandas as pd
 from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
-from analysis.factors import at, factors_label
-from analysis.runs import rows_of
-from analysis.verdict.arm_verdict import WIDE, Caveat, ratio_text
-from analysis.verdict.claim import AT_EQUAL_WORK, Claim, direction
+from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
+from analysis.verdict.claim import Claim
 from common.findings import Finding, Preflight
 from common.messages import join_first
+from common.verdicts import Verdict, count_of, first_of_each_code
 
-# A larger ratio is not worth stating as what the runs would resolve.
-MOST_DETECTABLE = 10.0
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
 # From this logarithm on the rounding of printed times is a caveat.
@@ -34,216 +31,250 @@ MOST_SHOWN = 160
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.
 WHOLE = "trainers"
 
-
-def caveats_of(
-    arm: str,
-    claims: Sequence[Claim],
-    comparison: pd.DataFrame,
-    gate: pd.DataFrame | None,
-    preflight: Preflight | None,
-    unequal: Sequence[Finding],
-) -> list[Caveat]:
-    """The caveats of one arm by order of harm; `claims` are those of all its factor combinations."""
-    known, rows = [claim for claim in claims if claim.valued], list(rows_of(comparison))
-    failed, not_judged = _gate(arm, gate)
-    told = {claim.at for claim in known if not claim.too_wide}
-    # The results of one benchmark are of different loads by intent.
-    of_steps = rows if all(claim.record == "step" for claim in known) else []
-    texts: tuple[tuple[Any, str, Iterable[str]], ...] = (
-        ("estimates", "steps", _other_unit(of_steps)),
-        ("terms", "answer", _unequal_work(of_steps)),
-        ("terms", "ledger", _terms(preflight, unequal)),
-        ("gate", "gate", failed),
-        ("spread", "answer", _spread(claims, known)),
-        ("data", "steps", _steps_in_common(rows)),
-        ("estimates", "answer", _disagreements(known, rows)),
-        ("estimates", "steps", _outliers(of_steps, told)),
-        ("estimates", "steps", _rounded(rows)),
-        ("estimates", "cost", _wall_clock([row for row in rows if factors_label(row.factors) in told])),
-        ("data", "gate", not_judged),
-        ("data", "answer", _missing(claims, {row.unequal_work for row in rows})),
-        ("data", "ledger", _unverified(preflight)),
-    )
-    return [Caveat(kind, text, section) for kind, section, found in texts for text in found]
+# Findings of reading (common/verdicts.py) after which a number may be of something else, ...
+MISREAD = (
+    *("run-left-out", "same-rows", "configuration-changed", "declared-contradicts-run", "batch-size-contradicted"),
+    *(
+        "impossible-lengths",
+        "clock-jumped",
+        "clock-jump",
+        "no-counted-steps",
+        "requests-failed",
+        "children-exceed-parent",
+    ),
+)
+# ... that may change a ratio, ...
+MAY_CHANGE = (
+    *("steps-not-matched", "short-runs", "windows-differ", "evaluation-in-window", "no-warmup-left-out"),
+    *("times-from-bars", "bars-too-coarse", "times-from-average", "step-no-clock", "time-in-no-step", "missing-steps"),
+    *("incomplete-history", "began-anew", "counter-fell", "timings-missing", "models-unknown", "gpu-count-unknown"),
+    *("equal-arms-differ", "completions-differ", "release-by-data", "release-undeclared", "mode-unknown"),
+)
+# ... and that the sentence, another row or the number of steps left out says already.
+SAID = (
+    *("tokens-unknown", "throughput-only", "overlapping-phases", "completions-discarded", "no-common-steps"),
+    *("raw-and-equal-work-disagree", "step-left-out", "tables-over-other-steps"),
+    *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ"),
+)
 
 
-def _terms(preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[str]:
-    if preflight is None:
-        yield "The settings are not compared: there is no preflight."
-    elif not preflight.ledger:
-        yield "The settings are not compared: the fairness ledger is empty."
-    for finding in unequal:
-        if finding.scope:
-            yield f"{finding.what}: {finding.why}."
-    if codes := list(dict.fromkeys(finding.code for finding in unequal if not finding.scope)):
-        effect = "the ratio compares whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
-        what = next(finding.what for finding in unequal if not finding.scope)
-        shown = shorten(what, MOST_SHOWN, placeholder=" ...") if len(codes) == 1 else join_first(codes, MOST_NAMES)
-        yield f"Unequal terms ({shown}): {effect}."
+@dataclass(frozen=True)
+class Place:
+    """One arm at one factor combination: what the rows of the table test."""
+
+    claim: Claim
+    comparison: Any
+    """Its row of `comparison_table`; of NaN where nothing is compared, and for a benchmark's results: their loads
+    differ by intent."""
+    gate: pd.DataFrame
+    preflight: Preflight | None
+    """Of the two arms."""
+    unequal: Sequence[Finding]
+    read: Sequence[Verdict]
+    """Errors and warnings of reading about the two arms."""
+    logs: Sequence[str]
+    """The arms of the two that cannot get more runs, where those of others are added until the verdict is resolved."""
+    alone: bool
+    """Whether it is the arm's only factor combination."""
+
+    @property
+    def printed(self) -> bool:
+        """Whether a ratio of it is printed."""
+        return self.claim.valued and not self.claim.too_wide
 
 
-def _gate(arm: str, gate: pd.DataFrame | None) -> tuple[list[str], list[str]]:
-    """What the correctness gate fails, and what it cannot judge."""
-    if gate is None:
-        return [], []
-    failed, open_rows = gate["verdict"] == WORSE_ARM, missing_numbers(gate[gate["verdict"] != WORSE_ARM])
-    worse, lacking = _quantities(gate[failed], gate, True), _quantities(open_rows, gate, False)
-    return (
-        [f"The correctness gate fails: {arm} is worse in {worse}."] if worse else [],
-        [f"The correctness gate cannot judge {lacking}: some steps have numbers in one arm only."] if lacking else [],
-    )
+Values = dict[str, str]
 
 
-def _quantities(rows: pd.DataFrame, gate: pd.DataFrame, numbers: bool) -> str:
-    """The quantities of these rows of the gate, with numbers on request, or with the factor combinations."""
-    found = _grouped((row.quantity, factors_label(row.factors)) for row in rows_of(rows))
-    texts = []
-    for name, places in found:
-        every, one = gate[gate["quantity"] == name], rows[rows["quantity"] == name].iloc[0]
-        shown = f" ({one['arm_value']:.3g} against {one['baseline']:.3g})" if numbers and len(every) == 1 else ""
-        texts.append(LABELS[name] + (shown or _at(places, every)))
-    return ", ".join(texts)
+@dataclass(frozen=True)
+class Row:
+    """A caveat: `test` yields the values of its text for each time that it applies to a place.
 
-
-def _spread(claims: Sequence[Claim], known: Sequence[Claim]) -> Iterator[str]:
-    """Too few runs or steps, and what noise leaves not resolved."""
-    where = " at each factor combination" if len(claims) > 1 else ""
-    if known and all(claim.one_step for claim in known):
-        step = "One step of one run each" if known[0].record == "step" else "One result each"
-        others = "other steps and other runs" if known[0].record == "step" else "other runs of the benchmark"
-        yield f"{step}{where}: {others} may differ."
-    elif known and all(claim.one_run for claim in known):
-        kind = known[0].one_run
-        yield f"{kind[0].upper()}{kind[1:]}{where}: how much other runs differ is unknown."
-    for why, places in _grouped((c.row["why"], c.at) for c in known if c.too_wide):
-        # Another reason than chance is reported below.
-        reason = "" if why else " (too few runs or steps)"
-        yield f"No ratio{_at(places, claims)}: its 95% interval is wider than a factor of 3 either way{reason}."
-    open_claims = [c for c in known if c.verdict == "~" and not (c.one_run or (c.too_wide and c.why in ("", WIDE)))]
-    reasons = ((c.why and f" {c.unit}: {c.why}", c.at) for c in open_claims)
-    for why, places in _grouped(reasons):
-        if why or len(claims) > 1:
-            yield f"Not resolved{_at(places, claims)}{why}."
-    if len(claims) == 1 and known and (least := _detectable(known[0])):
-        yield f"These runs resolve only ratios of {ratio_text(least)} or more."
-
-
-def _steps_in_common(rows: list[Any]) -> Iterator[str]:
-    """Runs that are left out as too short, and counters whose steps could not be matched."""
-    for short, places in _grouped((r.short_runs, factors_label(r.factors)) for r in rows if r.short_runs):
-        yield f"Left out{_at(places, rows)}, with less than half of the median run's steps: {short}."
-    if places := [factors_label(r.factors) for r in rows if not r.by_number]:
-        yield (
-            f"The runs' step counters advance by different gaps{_at(places, rows)}, so no steps are matched by their "
-            "number."
-        )
-
-
-def _detectable(claim: Claim) -> float:
-    """The smallest ratio that these runs resolve; 0 where noise is not why the claim is open."""
-    row = claim.row
-    least: float = row["minimum_detectable_ratio"]
-    # A larger observed ratio is open for another reason than noise.
-    smaller = max(row["value"], 1 / row["value"]) < least
-    by_noise = claim.verdict == "~" and row["low"] <= 1 <= row["high"]
-    return least if by_noise and smaller and 0 < least < MOST_DETECTABLE and direction(least) else 0.0
-
-
-def _disagreements(known: Sequence[Claim], rows: list[Any]) -> Iterator[str]:
-    """Where step time and equal work disagree."""
-    tokens = {factors_label(row.factors): row.tokens_ratio for row in rows}
-    apart = [claim for claim in known if disagreement(claim.rows)]
-    reasons = (
-        (what_differs(tokens.get(c.at, math.nan), all(c.rows[n]["low"] > 0 for n in (PER_STEP, EQUAL_WORK))), c.at)
-        for c in apart
-    )
-    for why, places in _grouped(reasons):
-        numbers = (
-            f" (per step {ratio_text(apart[0].value(PER_STEP))})" if len(known) == 1 and not known[0].too_wide else ""
-        )
-        yield f"Step time{numbers} and equal work disagree{_at(places, known)}: {why}."
-
-
-def _other_unit(rows: list[Any]) -> Iterator[str]:
-    """Steps so far apart that one log's seconds may be of another unit."""
-    if any(max(row.raw_speedup, 1 / row.raw_speedup) >= OTHER_UNIT_FROM for row in rows if row.raw_speedup > 0):
-        yield "The steps are so far apart that one log may have another unit; name the unit in its column (step_ms)."
-
-
-def _outliers(rows: list[Any], told: Container[str]) -> Iterator[str]:
-    """Median steps with another ratio: outlying steps are one cause, two kinds of steps another.
-
-    Only the ratios of the factor combinations in `told` are given.
+    Places with equal values share one caveat, in which `{at}` names them where others do not have it. `settle` says
+    what would remove it; a row may have no other text.
     """
-    opposite = [r for r in rows if disagrees(r.raw_speedup, r.median_speedup)]
-    if medians := opposite or [r for r in rows if outliers_decide(r.raw_speedup, r.median_speedup)]:
-        shown = [
-            f"{ratio_text(r.median_speedup)} (per step {ratio_text(r.raw_speedup)}){at(r.factors)}"
-            for r in medians
-            if factors_label(r.factors) in told
-        ]
-        what = "point to the other arm" if opposite else "have another ratio"
-        numbers = f": {join_first(shown, MOST_NAMES)}" if shown else ""
-        yield f"The median steps {what}{numbers}. A few outlying steps may decide."
+
+    kind: Kind
+    text: str
+    test: Callable[[Place], Iterable[Values]]
+    settle: str = ""
 
 
-def _rounded(rows: list[Any]) -> Iterator[str]:
-    """Times that are printed with too few digits for the ratio that they give."""
-    if any(row.rounding > max(ROUNDING_FROM, abs(math.log(row.raw_speedup))) for row in rows if row.raw_speedup > 0):
-        yield "The times are printed with so few digits that rounding alone could explain the difference."
+def caveats_of(places: Sequence[Place]) -> tuple[tuple[Caveat, ...], tuple[str, ...]]:
+    """The caveats of one arm from all its factor combinations, in the table's order, and what would remove them."""
+    caveats, settle = [], []
+    for row in ROWS:
+        groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for place in places:
+            for values in row.test(place):
+                groups.setdefault(tuple(values.items()), []).append(place.claim.at)
+        for items, found_at in groups.items():
+            where = f" at {join_first(found_at, MOST_NAMES)}" if len(found_at) < len(places) else ""
+            values = {**dict(items), "at": where}
+            caveats.append(Caveat(row.kind, row.text.format_map(values)))
+            settle.append(row.settle.format_map(values))
+    return tuple(dict.fromkeys(one for one in caveats if one.text)), tuple(dict.fromkeys(filter(None, settle)))
 
 
-def _wall_clock(rows: list[Any]) -> Iterator[str]:
+def when(applies: object, **values: str) -> Iterator[Values]:
+    """The values of a row's text, if it applies."""
+    if applies:
+        yield values
+
+
+def _read(*codes: str) -> Callable[[Place], Iterator[Values]]:
+    """Tests for findings of reading, in the order of these codes; without a code for those that are in no row."""
+
+    def test(place: Place) -> Iterator[Values]:
+        placed = codes or (*MISREAD, *MAY_CHANGE, *SAID)
+        found = [one for one in place.read if (one.code in placed) is bool(codes)]
+        for one in sorted(first_of_each_code(found), key=lambda one: codes.index(one.code) if codes else 0):
+            yield {"text": one.text.rstrip(".")}
+
+    return test
+
+
+def _gate_fails(place: Place) -> Iterator[Values]:
+    shown = "{0} ({1.arm_value:.3g} against {1.baseline:.3g})" if place.alone else "{0}"
+    rows = place.gate[place.gate["verdict"] == WORSE_ARM].itertuples()
+    names = ", ".join(shown.format(LABELS[row.quantity], row) for row in rows)
+    return when(names, arm=place.claim.arm, names=names)
+
+
+def _gate_cannot_judge(place: Place) -> Iterator[Values]:
+    rows = missing_numbers(place.gate[place.gate["verdict"] != WORSE_ARM]).itertuples()
+    names = ", ".join(LABELS[row.quantity] for row in rows)
+    return when(names, names=names)
+
+
+def _other_unit(place: Place) -> Iterator[Values]:
+    ratio = place.comparison.raw_speedup
+    return when(ratio > 0 and max(ratio, 1 / ratio) >= OTHER_UNIT_FROM)
+
+
+def _scoped(place: Place) -> Iterator[Values]:
+    for finding in place.unequal:
+        yield from when(finding.scope, what=finding.what, why=finding.why, settle=finding.settle)
+
+
+def _unequal(place: Place) -> Iterator[Values]:
+    found = [finding for finding in place.unequal if not finding.scope]
+    codes = list(dict.fromkeys(finding.code for finding in found))
+    settings = [code for code in codes if code != WHOLE]
+    remedies = ["one trainer in both arms"] * (WHOLE in codes)
+    # The caveat names more of them.
+    remedies += [f"runs on equal terms ({join_first(settings, 2)})"] if settings else []
+    effect = "the ratio compares whole systems" if WHOLE in codes else "the engines alone do not explain the ratio"
+    what = join_first(codes, MOST_NAMES)
+    if len(codes) == 1:
+        what = shorten(found[0].what, MOST_SHOWN, placeholder=" ...")
+    return when(codes, what=what, effect=effect, settle="; ".join(remedies))
+
+
+def _not_resolved(place: Place) -> Iterator[Values]:
+    """Where in a sweep; without one the sentence says it."""
+    claim = place.claim
+    return when(claim.verdict == "~" and not (place.alone or claim.one_run or claim.too_wide))
+
+
+def _more_runs(place: Place) -> Iterator[Values]:
+    """What runs would resolve the claim, where chance is why it is open."""
+    claim, row = place.claim, place.comparison
+    if not place.alone or claim.verdict != "~" or (claim.one_run and claim.record != "step"):
+        return
+    more, few = claim.row["runs_to_resolve"], "more runs of each arm" if claim.too_wide else ""
+    # More runs are not known to reduce a spread that a few outlying steps decide.
+    if outliers_decide(row.raw_speedup, row.median_speedup):
+        few = few and "runs on a machine without other work"
+    elif more > 0:
+        of = claim.lacking or "each arm"
+        if place.logs:
+            of = place.logs[0] if len(place.logs) == 1 else "each arm"
+        number = count_of(int(more), "more log" if place.logs else "more run")
+        few = f"{'at least' if claim.one_run else 'about'} {number} of {of}"
+    yield {"settle": few}
+
+
+def _disagreement(place: Place) -> Iterator[Values]:
+    """Step time and equal work say different things."""
+    claim = place.claim
+    if claim.valued and disagreement(claim.rows):
+        number = f" (per step {ratio_text(claim.value(PER_STEP))})" if place.alone and place.printed else ""
+        has_intervals = all(claim.rows[name]["low"] > 0 for name in (PER_STEP, EQUAL_WORK))
+        yield {"number": number, "why": what_differs(place.comparison.tokens_ratio, has_intervals)}
+
+
+def _outliers(place: Place) -> Iterator[Values]:
+    """Median steps with another ratio: outlying steps are one cause, two kinds of steps another."""
+    step, median = place.comparison.raw_speedup, place.comparison.median_speedup
+    numbers = f": {ratio_text(median)} (per step {ratio_text(step)})" if place.printed else ""
+    what = "point to the other arm" if disagrees(step, median) else "have another ratio"
+    return when(outliers_decide(step, median), what=what, numbers=numbers)
+
+
+def _rounded(place: Place) -> Iterator[Values]:
+    row = place.comparison
+    return when(row.raw_speedup > 0 and row.rounding > max(ROUNDING_FROM, abs(math.log(row.raw_speedup))))
+
+
+def _wall_clock(place: Place) -> Iterator[Values]:
     """The ratio by wall clock, where it differs from that of the steps."""
-    apart = [
-        f"{ratio_text(r.wall_speedup)} (per step {ratio_text(r.raw_speedup)}){at(r.factors)}"
-        for r in rows
-        if max(r.raw_speedup / r.wall_speedup, r.wall_speedup / r.raw_speedup) > WALL_CLOCK_FROM
-    ]
-    if apart:
-        yield f"By wall clock, which includes the time between steps: {join_first(apart, MOST_NAMES)}."
+    step, wall = place.comparison.raw_speedup, place.comparison.wall_speedup
+    numbers = f"{ratio_text(wall)} (per step {ratio_text(step)})"
+    return when(place.printed and max(step / wall, wall / step) > WALL_CLOCK_FROM, numbers=numbers)
 
 
-def _unequal_work(rows: list[Any]) -> Iterator[str]:
+def _unequal_work(place: Place) -> Iterator[Values]:
     """What differs in the steps' work but lengths, which the estimate takes out."""
-    for why, places in _grouped((row.unequal_work, factors_label(row.factors)) for row in rows if row.unequal_work):
-        yield f"A step is other work in the two arms{_at(places, rows)}: {why}."
+    why = place.comparison.unequal_work
+    return when(isinstance(why, str) and why, why=why)
 
 
-def _missing(claims: Sequence[Claim], said: Container[str]) -> Iterator[str]:
-    """Factor combinations without a comparison, and those without a ratio at equal work; not for a reason in `said`."""
-    for why, places in _grouped((c.why, c.at) for c in claims if not c.valued):
-        yield f"Not compared{_at(places, claims)}: {why}."
-    unknown = [c for c in claims if c.valued and lacks_equal_work(c)]
-    for why, places in _grouped((why_not_equal_work(c), c.at) for c in unknown):
-        if why not in said:
-            yield f"Speed at equal work is unknown{_at(places, claims)}: {why}."
+def _no_equal_work(place: Place) -> Iterator[Values]:
+    row, said = place.claim.rows[EQUAL_WORK], place.comparison.unequal_work
+    return when(place.claim.lacks_equal_work and row["why"] != said, why=row["why"], settle=row["settle"])
 
 
-def lacks_equal_work(claim: Claim) -> bool:
-    """Whether a ratio at equal work is missing; a benchmark's requests, which all clients choose, need none."""
-    return claim.record == "step" and claim.unit != AT_EQUAL_WORK
+def _unverified(place: Place) -> Iterator[Values]:
+    rows = place.preflight.rows("unverifiable") if place.preflight is not None else ()
+    unknown = list(dict.fromkeys(row.setting for row in rows))
+    total = len(place.preflight.ledger) if place.preflight is not None else 0
+    return when(unknown, count=f"{len(unknown)} of {total}", names=join_first(unknown, 2))
 
 
-def why_not_equal_work(claim: Claim) -> str:
-    """Why a claim has no ratio at equal work."""
-    return str(claim.rows[EQUAL_WORK]["why"])
-
-
-def _unverified(preflight: Preflight | None) -> Iterator[str]:
-    unknown = list(dict.fromkeys(row.setting for row in preflight.rows("unverifiable"))) if preflight else []
-    if preflight and unknown:
-        yield f"{len(unknown)} of {len(preflight.ledger)} settings cannot be verified ({join_first(unknown, 2)})."
-
-
-def _grouped(reasons: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
-    """Each reason, and the factor combinations that it applies to."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for why, place in reasons:
-        groups[why].append(place)
-    return groups.items()
-
-
-def _at(places: Sequence[str], claims: Sized) -> str:
-    """` at` these factor combinations; empty where they are all."""
-    return f" at {join_first(places, MOST_NAMES)}" if len(places) < len(claims) else ""
+OTHER_UNIT = "The steps are so far apart that one log may have another unit; name the unit in its column (step_ms)."
+ROUNDED = "The times are printed with so few digits that rounding alone could explain the difference."
+# In order of harm: the first ones are shown everywhere.
+ROWS: tuple[Row, ...] = (
+    Row("gate", "The correctness gate fails{at}: {arm} is worse in {names}.", _gate_fails),
+    Row("estimates", OTHER_UNIT, _other_unit),
+    Row("terms", "A step is other work in the two arms{at}: {why}.", _unequal_work),
+    Row("data", "{text}.", _read(*MISREAD)),
+    Row("terms", "{what}: {why}.", _scoped, "{settle}"),
+    Row("terms", "Unequal terms ({what}): {effect}.", _unequal, "{settle}"),
+    Row(
+        "terms",
+        "The settings are not compared: there is no preflight.",
+        lambda place: when(place.preflight is None),
+        "a preflight, which compares the settings",
+    ),
+    Row(
+        "terms",
+        "The settings are not compared: the fairness ledger is empty.",
+        lambda place: when(place.preflight is not None and not place.preflight.ledger),
+    ),
+    Row("spread", f"No ratio{{at}}: {WIDE} (too few runs or steps).", lambda place: when(place.claim.too_wide)),
+    Row("spread", "Not resolved{at}.", _not_resolved),
+    Row("spread", "", lambda place: when(place.claim.valued and place.claim.one_step), "more steps"),
+    Row("spread", "", _more_runs, "{settle}"),
+    Row("data", "{text}.", _read(*MAY_CHANGE)),
+    Row("estimates", "Step time{number} and equal work disagree{at}: {why}.", _disagreement),
+    Row("estimates", "The median steps {what}{at}{numbers}. A few outlying steps may decide.", _outliers),
+    Row("estimates", ROUNDED, _rounded),
+    Row("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", _wall_clock),
+    Row("gate", "The gate cannot judge {names}{at}: some steps have numbers in one arm only.", _gate_cannot_judge),
+    Row("data", "Not compared{at}: {why}.", lambda place: when(not place.claim.valued, why=place.claim.why)),
+    Row("data", "Speed at equal work is unknown{at}: {why}.", _no_equal_work, "{settle}"),
+    Row("data", "{text}.", _read()),
+    Row("data", "{count} settings cannot be verified ({names}).", _unverified),
+)

@@ -45,6 +45,11 @@ class Claim:
         return UNITS[self.estimate].replace("step", self.step_of)
 
     @property
+    def arm(self) -> str:
+        """The arm's name."""
+        return str(self.rows[PER_STEP]["arm"])
+
+    @property
     def record(self) -> str:
         """The noun for one of its steps: a benchmark's is a result."""
         return "step" if self.step_of == "step" else "result"
@@ -54,6 +59,11 @@ class Claim:
         """The 95% interval over runs; one run has none."""
         low, high = self.row["low"], self.row["high"]
         return (low, high) if low > 0 else NO_SPAN
+
+    @property
+    def seconds(self) -> Span:
+        """The baseline's and the arm's seconds of a step, in the claim's unit."""
+        return self.row["baseline_s"], self.row["arm_s"]
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -86,7 +96,12 @@ class Claim:
     @property
     def too_wide(self) -> bool:
         """Whether its interval is too wide for a ratio to be printed."""
-        return is_too_wide(self.row["value"], *self.interval)
+        return self.valued and is_too_wide(self.row["value"], *self.interval)
+
+    @property
+    def lacks_equal_work(self) -> bool:
+        """Whether a ratio at equal work is missing; a benchmark's requests, which all clients choose, need none."""
+        return self.valued and self.record == "step" and self.estimate != EQUAL_WORK
 
     def value(self, estimate: str) -> float:
         """An estimate's ratio; NaN where it has none."""

@@ -1,8 +1,7 @@
-"""Renders the verdicts as one block: for the terminal, Markdown, and the page."""
+"""Makes the lines of a verdict, and writes them for the terminal, Markdown and the page."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -15,94 +14,86 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from analysis.verdict.arm_verdict import ArmVerdict, Ratio, ratio_text
-from analysis.verdict.caveats import MOST_NAMES
-from common.messages import colour_wanted, join_first, print_message
+from analysis.verdict.arm_verdict import ArmVerdict
+from common.messages import colour_wanted, print_message
 from common.shown import own_stream, shown
 
-MOST_CAVEATS = 5
+MOST_CAVEATS = 4
+# By kind of caveat; the section of the page that has its details.
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
-_BOLD, _PLAIN, _YELLOW = "\x1b[1m", "\x1b[0m", "\x1b[33m"
-_COLOURS = dict.fromkeys(SYMBOLS, _YELLOW) | {"gate": "\x1b[31m", "settle": "\x1b[36m", "rests-on": "\x1b[2m"}
+SECTIONS = {"terms": "ledger", "gate": "gate", "spread": "answer", "estimates": "steps"}
+_YELLOW, _PLAIN = "\x1b[33m", "\x1b[0m"
+_COLOURS = dict.fromkeys(SYMBOLS, _YELLOW) | {
+    "answer": "\x1b[1m",
+    "gate": "\x1b[31m",
+    "settle": "\x1b[36m",
+    "rests-on": "\x1b[2m",
+}
 _WIDTH = 80
 _LONGEST_UNBROKEN = 24  # characters; a longer text does not fit a telephone's line
 
 
 @dataclass(frozen=True)
-class _Item:
-    """A line of the block under the verdict; `section` is the section that it may link to."""
+class Line:
+    """A line of a verdict: `answer`, `difference`, `rests-on`, a kind of caveat, `more` or `settle`."""
 
     kind: str
     symbol: str
     text: str
-    section: str = ""
+
+
+def lines_of(verdict: ArmVerdict, most: int | None = MOST_CAVEATS) -> list[Line]:
+    """The lines of a verdict, with the `most` harmful caveats; None: with all."""
+    found = [Line("answer", "", verdict.sentence or f"{verdict.arm} vs {verdict.baseline}: {verdict.words}.")]
+    found += [Line("difference", "", verdict.difference)] if verdict.difference else []
+    found += [Line("rests-on", "·", f"{verdict.basis}.")] if verdict.basis else []
+    found += [Line(one.kind, SYMBOLS[one.kind], one.text) for one in verdict.caveats[:most]]
+    if more := len(verdict.caveats[most:]) if most else 0:
+        found.append(Line("more", "+", f"And {more} more in the report and in --json."))
+    if verdict.settle:
+        remedies = "; ".join(verdict.settle)
+        found.append(Line("settle", "→", f"{remedies[0].upper()}{remedies[1:]} would resolve it."))
+    return found
 
 
 def verdict_text(verdicts: Sequence[ArmVerdict], width: int = _WIDTH, colour: bool = False) -> str:
-    """The block for a terminal: wrapped, and in colour on request."""
+    """The lines for a terminal: wrapped, and in colour on request."""
     fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
-    lines = []
+    blocks = []
     for verdict in verdicts:
-        # The claim may take two lines.
-        line, claim = (
-            fill(shown(f"{_claim(verdict)} {ratio_sentences(verdict)}".strip())),
-            textwrap.fill(shown(_claim(verdict)), width),
-        )
-        bold = colour and line.startswith(claim)
-        lines.append(f"{_BOLD}{claim}{_PLAIN}{line[len(claim) :]}" if bold else line)
-        for item in _items(verdict):
-            text = fill(shown(f"{item.symbol} {item.text}"), subsequent_indent="  ")
-            lines.append(f"{_COLOURS[item.kind]}{text}{_PLAIN}" if colour and item.kind in _COLOURS else text)
-        lines.append("")
-    return "\n".join(lines).strip()
+        texts = []
+        for line in lines_of(verdict):
+            text = fill(shown(f"{line.symbol} {line.text}".strip()), subsequent_indent="  " if line.symbol else "")
+            texts.append(f"{_COLOURS[line.kind]}{text}{_PLAIN}" if colour and line.kind in _COLOURS else text)
+        blocks.append("\n".join(texts))
+    return "\n\n".join(blocks)
 
 
-def verdict_markdown(verdicts: Sequence[ArmVerdict]) -> str:
-    """The block for a pull request or a job summary: bold lines and lists."""
-    lines = []
+def verdict_markdown(verdicts: Sequence[ArmVerdict], most: int | None = MOST_CAVEATS) -> str:
+    """The lines for a pull request or a job summary: the answer bold, then a list."""
+    blocks = []
     for verdict in verdicts:
-        lines += [f"**{escaped(_claim(verdict))}** {escaped(ratio_sentences(verdict))}".rstrip(), ""]
-        for item in _items(verdict):
-            symbol = "" if item.kind == "rests-on" else f"{item.symbol} "
-            lines.append(f"- {symbol}{escaped(item.text)}")
-        lines.append("")
-    return "\n".join(lines).strip()
+        first, *others = lines_of(verdict, most)
+        items = [f"- {f'{line.symbol} ' if line.symbol else ''}{escaped(line.text)}" for line in others]
+        blocks.append("\n".join([f"**{escaped(first.text)}**", "", *items]).rstrip())
+    return "\n\n".join(blocks)
 
 
-def verdict_html(verdict: ArmVerdict, sections: Sequence[str]) -> Markup:
-    """One arm's block for the page that has these `sections`, which its items link to; all text in it is escaped."""
-    head = Markup('<p class="verdict"><strong>{}</strong> {}</p>\n<ul class="caveats">')
-    lines = [head.format(unbroken(_claim(verdict)), unbroken(ratio_sentences(verdict)))]
-    for item in _items(verdict):
+def verdict_html(verdict: ArmVerdict, sections: Sequence[str], most: int | None = MOST_CAVEATS) -> Markup:
+    """The lines for the page that has these `sections`, which caveats link to; all text in them is escaped."""
+    first, *others = lines_of(verdict, most)
+    lines = [Markup('<p class="verdict"><strong>{}</strong></p>\n<ul class="caveats">').format(unbroken(first.text))]
+    for line in others:
+        section = SECTIONS.get(line.kind, "")
         # One element: the list is a grid of the symbol and the text.
-        around = Markup('<a href="#{}">{}</a>') if item.section in sections else Markup("<div>{1}</div>")
-        text = around.format(item.section, unbroken(item.text))
-        lines.append(
-            Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>').format(item.kind, item.symbol, text)
-        )
+        around = Markup('<a href="#{}">{}</a>') if section in sections else Markup("<div>{1}</div>")
+        item = Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>')
+        lines.append(item.format(line.kind, line.symbol, around.format(section, unbroken(line.text))))
     return Markup("\n").join([*lines, Markup("</ul>")])
 
 
-def _claim(verdict: ArmVerdict) -> str:
-    return f"{verdict.arm} vs {verdict.baseline}: {verdict.words}."
-
-
-def _items(verdict: ArmVerdict) -> list[_Item]:
-    """Basis, caveats and remedy."""
-    items = [_Item("rests-on", "·", f"{verdict.basis}.")] if verdict.basis else []
-    shown, more = verdict.caveats[:MOST_CAVEATS], verdict.caveats[MOST_CAVEATS:]
-    items += [_Item(caveat.kind, SYMBOLS[caveat.kind], caveat.text, caveat.section) for caveat in shown]
-    if more:
-        kinds = ", ".join(dict.fromkeys(caveat.kind for caveat in more))
-        items.append(_Item("more", "+", f"{len(more)} more: {kinds}.", "first"))
-    if verdict.settle:
-        remedies = "; ".join(verdict.settle)
-        items.append(_Item("settle", "→", f"{remedies[0].upper()}{remedies[1:]} would resolve it."))
-    return items
-
-
 def unbroken(text: str) -> Markup:
-    """A text for the page in which a browser breaks no line after the hyphen of an interval or a name."""
+    """A text for the page in which a browser breaks no line after a hyphen of a name."""
 
     def kept(match: re.Match[str]) -> str:
         return f'<span class="whole">{match[0]}</span>' if len(match[0]) <= _LONGEST_UNBROKEN else match[0]
@@ -111,7 +102,7 @@ def unbroken(text: str) -> Markup:
 
 
 def print_verdict(verdicts: Sequence[ArmVerdict], after: Sequence[str] = ()) -> None:
-    """Prints the block and lines after it: in colour on a terminal without NO_COLOR, and no wider than the terminal."""
+    """Prints the lines and others after them: in colour on a terminal without NO_COLOR, and no wider than it."""
     colour = colour_wanted()
     width = min(shutil.get_terminal_size().columns, 100) if colour else _WIDTH
     print(verdict_text(verdicts, width, colour), file=own_stream(sys.stdout))
@@ -136,20 +127,3 @@ def escaped(text: str) -> str:
     """
     text = re.sub(r"([\\`*_\[\]<>|#&]|(?<=www)\.|:(?=//))", r"\\\1", shown(text.replace("\n", " ")))
     return re.sub(r"@(?=\w)", "@&#8203;", text)
-
-
-def ratio_sentences(verdict: ArmVerdict) -> str:
-    """The ratios of a verdict whose intervals are narrow enough; with several units, where each is known."""
-    return " ".join(_ratio(ratio, len(verdict.ratios) > 1) for ratio in verdict.ratios if not ratio.too_wide)
-
-
-def _ratio(ratio: Ratio, several: bool) -> str:
-    low, high = (ratio_text(value) for value in ratio.value)
-    interval = "no confidence interval"
-    if not math.isnan(ratio.interval[0]):
-        interval = f"95% CI {'-'.join(ratio_text(end).rstrip('×') for end in ratio.interval)}"
-        if len(ratio.interval_at) < len(ratio.at):
-            interval += f" at {join_first(ratio.interval_at, MOST_NAMES)} only"
-    where = f"at {join_first(ratio.at, MOST_NAMES)}: " if several else ""
-    sentence = f"{where}{ratio.unit} {low if low == high else f'{low} to {high}'} ({interval})."
-    return sentence[0].upper() + sentence[1:]

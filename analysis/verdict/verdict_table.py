@@ -1,110 +1,126 @@
-"""Builds the verdict table: for each arm its verdict, ratio, interval, caveats, and what would resolve it."""
+"""Builds each arm's verdict: its sentence, ratio, interval and caveats, and what would resolve it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
-from analysis.compared import outliers_decide
-from analysis.estimates.estimate_table import EQUAL_WORK
-from analysis.estimates.gate import LABELS, failed_at
+from analysis.compared import Compared
+from analysis.comparison_tables import COMPARISON_COLUMNS
+from analysis.estimates.estimate_table import PER_STEP
+from analysis.estimates.gate import COLUMNS, LABELS, failed_at
 from analysis.factors import factors_label
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
 from analysis.terms import in_words
-from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, ratio_text
-from analysis.verdict.caveats import WHOLE, caveats_of, lacks_equal_work
+from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, Span, ratio_text, seconds_text
+from analysis.verdict.caveats import MOST_NAMES, Place, caveats_of
 from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
+from analysis.verdict.difference import difference_line, parts_of
+from analysis.windows import steps_per_row
 from common.findings import Finding, Preflight
 from common.messages import join_first
-from common.verdicts import count_of
+from common.verdicts import Verdict, count_of
 from engines import UNKNOWN
+from trainers.timers.tree import TimerTree
 
 # Of fewer steps the public runs that SPREAD is measured on say less.
 LEAST_STEPS_FOR_LIKELY = 10
 VERDICT_NAMES = {"+": "faster", "-": "slower", "=": "equal", "~": "not resolved", "x": "not comparable"}
+NOT_IN_COMMON = "not in every run"
+_NOTHING = SimpleNamespace(**dict.fromkeys(COMPARISON_COLUMNS, math.nan))
 
 
-def verdict_table(
-    comparison: pd.DataFrame,
-    plan: PlanRead,
-    preflight: Preflight | None,
-    estimates: pd.DataFrame,
-    gate: pd.DataFrame | None = None,
-    disturbed: Sequence[Finding] = (),
-) -> list[ArmVerdict]:
-    """One verdict for each arm that has steps in common with the baseline, in the plan's order; none for an A/A arm.
+@dataclass(frozen=True)
+class Evidence:
+    """What all verdicts are made of: the tables and findings of one baseline."""
 
-    The tables are those of `comparison_table`, `estimate_table` and `gate_table`. `disturbed` are findings about the
-    runs themselves.
-    """
-    verdicts = []
-    for arm in plan.arms:
-        rows = comparison[comparison["arm"] == arm]
-        of_arm = estimates[estimates["arm"] == arm]
-        if rows.empty or of_arm.empty or plan.repeats(arm):
-            continue
-        gate_rows = gate[gate["arm"] == arm] if gate is not None else None
-        claims = []
-        for factors, group in of_arm.groupby("factors", sort=False):
-            rows_of_claim: list[Any] = group.to_dict("records")
-            by_estimate = {row["estimate"]: row for row in rows_of_claim}
-            claim = claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until)
-            if worse := failed_at(gate_rows, str(factors)):
-                # An arm that trains worse is not faster at the same training.
-                why = f"{arm} is worse in {' and '.join(LABELS[name] for name in worse)}"
-                claim = replace(claim, verdict="x", why=why if claim.valued else claim.why)
-            claims.append(claim)
-        of_runs = [finding for finding in disturbed if {plan.baseline, arm} & set(finding.arms)]
-        verdicts.append(_verdict(arm, plan, rows, claims, gate_rows, preflight, of_runs))
-    return verdicts
+    plan: PlanRead
+    wide: pd.DataFrame
+    every: Sequence[Compared]
+    comparison: pd.DataFrame
+    estimates: pd.DataFrame
+    gate: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))
+    preflight: Preflight | None = None
+    disturbed: Sequence[Finding] = ()
+    """Findings about the runs themselves."""
+    read: Sequence[Verdict] = ()
+    """Findings of reading the runs, of choosing their steps and of comparing them."""
+    trees: Mapping[str, Sequence[TimerTree]] = field(default_factory=dict)
+    """The timers of each arm's runs."""
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Arms without any ratio, by (factors, arm), with the reason."""
+
+    def about(self, arm: str) -> list[Verdict]:
+        """The errors and warnings about an arm or the baseline."""
+        arms = {self.plan.baseline, arm}
+        of_run = self.wide[["run_id", "arm"]].drop_duplicates()
+        ours = {*arms, *of_run.loc[of_run["arm"].isin(arms), "run_id"]}
+        return [one for one in self.read if one.level != "note" and (not one.about or ours & {*one.about})]
 
 
-def _verdict(
-    arm: str,
-    plan: PlanRead,
-    comparison: pd.DataFrame,
-    claims: list[Claim],
-    gate: pd.DataFrame | None,
-    preflight: Preflight | None,
-    disturbed: Sequence[Finding],
-) -> ArmVerdict:
-    known = [claim for claim in claims if claim.valued]
-    if not known:
-        why = "; ".join(dict.fromkeys(claim.why for claim in claims))
-        return ArmVerdict(arm, plan.baseline, "x", f"{VERDICT_NAMES['x']}, {why}", (), (0, 0), (0, 0), "", (), ())
-    preflight = preflight and preflight.between((plan.baseline, arm))
-    terms = preflight.unequal((plan.baseline, arm)) if preflight is not None else []
-    unequal = [*disturbed, *terms]
+def arm_verdicts(of: Evidence) -> list[ArmVerdict]:
+    """One verdict for each arm that has steps in common with the baseline, in the plan's order; none for an A/A arm."""
+    arms = [arm for arm in of.plan.arms if not of.plan.repeats(arm)]
+    return [_verdict(of, arm) for arm in arms if {arm} <= {*of.comparison["arm"]} & {*of.estimates["arm"]}]
+
+
+def _verdict(of: Evidence, arm: str) -> ArmVerdict:
+    plan, both = of.plan, (of.plan.baseline, arm)
+    preflight = of.preflight and of.preflight.between(both)
+    terms = preflight.unequal(both) if preflight is not None else []
+    unequal = [*(one for one in of.disturbed if {*both} & {*one.arms}), *terms]
+    places = list(_places(of, arm, preflight, unequal))
+    claims = [place.claim for place in places]
+    if not (known := [claim for claim in claims if claim.valued]):
+        words = f"{VERDICT_NAMES['x']}, {'; '.join(dict.fromkeys(claim.why for claim in claims))}"
+        sentence = f"{arm} vs {plan.baseline}: {words}."
+        return ArmVerdict(arm, plan.baseline, "x", words, (), (0, 0), (0, 0), "", (), (), sentence)
     units = [unit.replace("step", plan.step_of) for unit in UNITS.values()]
-    groups = [same for unit in units if (same := [claim for claim in known if claim.unit == unit])]
-    one_verdict = len({claim.verdict for claim in groups[0]}) == 1 and len(groups[0]) == len(claims)
-    verdict: Any = groups[0][0].verdict if one_verdict else "~"
-    logs = plan.imported(plan.baseline, arm) if plan.most else []
-    basis = [f"{_sizes(known)}{_of_most(known, plan, logs)}{_warmup(comparison, plan)}"]
-    if counted := in_words(preflight, (plan.baseline, arm)):
-        basis.insert(0, counted)
+    ratios = [_ratio(same) for unit in units if (same := [claim for claim in known if claim.unit == unit])]
+    one_verdict = len({(claim.verdict, claim.valued and claim.unit) for claim in claims}) == 1
+    verdict: Any = claims[0].verdict if one_verdict else "~"
+    likely = "" if preflight is None or unequal or len(claims) > 1 else _likely(claims[0], plan.spread)
+    scope = "".join(f", {scope}" for scope in dict.fromkeys(one.scope for one in unequal if one.scope))
+    words = f"{likely or _words(claims, plan.until)}{scope}"
+    caveats, settle = caveats_of(places)
+    runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
     return ArmVerdict(
         arm,
         plan.baseline,
         verdict,
-        ", ".join(
-            [
-                _in_words(claims, groups, plan, preflight is not None and not unequal),
-                *dict.fromkeys(one.scope for one in unequal if one.scope),
-            ]
-        ),
-        tuple(_ratio(group) for group in groups),
-        _summed([claim.runs for claim in known]),
-        _summed([claim.steps for claim in known]),
-        " · ".join(basis),
-        tuple(caveats_of(arm, claims, comparison, gate, preflight, unequal)),
-        tuple(_remedies(known, comparison, preflight, unequal, logs)),
+        words,
+        tuple(ratios),
+        runs,
+        steps,
+        " · ".join(filter(None, [in_words(preflight, both), _sizes(known, plan, both) + _left_out(of, arm, known[0])])),
+        caveats,
+        settle,
+        _sentence(both, words, scope, ratios, verdict if len(claims) == 1 else "", bool(likely)),
+        _difference(of, arm, claims[0], bool(likely)) if len(claims) == 1 else "",
     )
+
+
+def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[Place]:
+    """The arm's factor combinations, each with its claim."""
+    plan, read, gate = of.plan, of.about(arm), of.gate[of.gate["arm"] == arm]
+    rows = {row.factors: row for row in rows_of(of.comparison[of.comparison["arm"] == arm])}
+    every = of.estimates[of.estimates["arm"] == arm].groupby("factors", sort=False)
+    for factors, group in every:
+        by_estimate: dict[str, Any] = {row["estimate"]: row for row in group.to_dict("records")}
+        claim = claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until)
+        if worse := failed_at(gate, str(factors)):
+            # An arm that trains worse is not faster at the same training.
+            why = f"{arm} is worse in {' and '.join(LABELS[name] for name in worse)}"
+            claim = replace(claim, verdict="x", why=why if claim.valued else claim.why)
+        row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
+        logs = plan.imported(plan.baseline, arm) if plan.most else []
+        yield Place(claim, row, gate[gate["factors"] == factors], preflight, unequal, read, logs, len(every) == 1)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -112,60 +128,68 @@ def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return baseline, arm
 
 
-def _sizes(known: Sequence[Claim]) -> str:
+def _sizes(known: Sequence[Claim], plan: PlanRead, both: tuple[str, str]) -> str:
     """How many runs are compared with how many, and their steps: `2 runs against 2, 20 steps each`."""
     runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
-    each = [total / count for claim in known for total, count in zip(claim.steps, claim.runs, strict=True)]
+    first, *more = {total / count for claim in known for total, count in zip(claim.steps, claim.runs, strict=True)}
     record = known[0].record
-    sizes = f"{count_of(runs[0], 'run')} against {runs[1]}"
-    if len(set(each)) == 1 and each[0].is_integer():
-        return f"{sizes}, {count_of(int(each[0]), record)} each"
-    return f"{sizes}, {count_of(steps[0], record)} against {steps[1]:,}"
+    counted = f"{count_of(steps[0], record)} against {steps[1]:,}"
+    if not more and first.is_integer():
+        counted = f"{count_of(int(first), record)} each"
+    # A sum over factor combinations has no most, and logs are as many as there are.
+    has_most = plan.most and len(known) == 1 and not plan.imported(*both)
+    most = f" (of at most {count_of(plan.most, 'run')} an arm)" if has_most else ""
+    return f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}{most}"
 
 
-def _of_most(known: Sequence[Claim], plan: PlanRead, logs: Sequence[str]) -> str:
-    """The most runs of an arm; a sum over factor combinations has none, and logs are as many as there are."""
-    return f" (of at most {count_of(plan.most, 'run')} an arm)" if plan.most and len(known) == 1 and not logs else ""
+def _left_out(of: Evidence, arm: str, claim: Claim) -> str:
+    """How many steps of the two arms are not compared, by reason: `; of 60 steps 3 are left out: 3 warm-up`."""
+    every = [one for one in of.every if one.arm == arm and not one.is_empty]
+    of_both = of.wide["arm"].isin([of.plan.baseline, arm]) & of.wide["factors"].isin([one.factors for one in every])
+    steps = pd.DataFrame({"n": steps_per_row(of.wide), "why": of.wide["left_out"].replace("", NOT_IN_COMMON)})[of_both]
+    compared = pd.Index([row for one in every for side in one.sides for row in side.index])
+    reasons = steps.drop(index=compared).groupby("why")["n"].sum().sort_values(ascending=False)
+    if claim.record != "step" or reasons.empty:
+        return ""
+    shown = ", ".join(f"{int(number):,} {reason}" for reason, number in reasons.items())
+    number = int(reasons.sum())
+    return f"; of {int(steps['n'].sum()):,} steps {number:,} {'is' if number == 1 else 'are'} left out: {shown}"
 
 
 def _ratio(every: Sequence[Claim]) -> Ratio:
     narrow = [claim for claim in every if not claim.too_wide]
     group = narrow or every
-    values = [claim.row["value"] for claim in group]
-    bound = [claim for claim in group if not math.isnan(claim.interval[0])]
-    lows, highs = [claim.interval[0] for claim in bound], [claim.interval[1] for claim in bound]
+    values, intervals = [claim.row["value"] for claim in group], [claim.interval for claim in group]
+    bound = not any(math.isnan(low) for low, _ in intervals)
     return Ratio(
         group[0].unit,
-        tuple(dict.fromkeys(claim.estimate for claim in group)),
         tuple(claim.at for claim in group),
         (min(values), max(values)),
-        (min(lows), max(highs)) if bound else NO_SPAN,
-        tuple(claim.at for claim in bound),
+        (min(low for low, _ in intervals), max(high for _, high in intervals)) if bound else NO_SPAN,
+        group[0].seconds if len(group) == 1 else NO_SPAN,
         not narrow,
     )
 
 
-def _in_words(claims: Sequence[Claim], groups: Sequence[Sequence[Claim]], plan: PlanRead, equal_terms: bool) -> str:
+def _words(claims: Sequence[Claim], until: float) -> str:
     """The verdict in words; with a sweep, at how many factor combinations each verdict holds."""
-    if len(claims) == 1:
-        (claim,) = claims
-        if claim.verdict == "x":
-            return f"{VERDICT_NAMES['x']}, {claim.why}"
-        if claim.one_run:
-            return (equal_terms and _likely(claim, plan.spread)) or _of_one_run(claim)
-        return _name(claim.verdict, claim.unit, plan.until)
-    best = groups[0]
-    names = [_name(claim.verdict, claim.unit, plan.until) for claim in best]
-    counts = {name: names.count(name) for name in (_name(verdict, best[0].unit, plan.until) for verdict in "+-=~")}
-    counts[f"unknown {best[0].unit}"] = sum(claim.verdict != "x" for group in groups[1:] for claim in group)
-    counts[VERDICT_NAMES["x"]] = sum(claim.verdict == "x" for claim in claims)
-    parts = [f"{name} at {count}" for name, count in counts.items() if count]
-    return f"{', '.join(parts)} of {len(claims)} factor combinations"
+    if len(claims) > 1:
+        names = [_name(claim, until) for claim in sorted(claims, key=lambda claim: "+-=~x".index(claim.verdict))]
+        parts = [f"{name} at {names.count(name)}" for name in dict.fromkeys(names)]
+        return f"{', '.join(parts)} of {len(claims)} factor combinations"
+    (claim,) = claims
+    why = "" if claim.too_wide else claim.why
+    if claim.verdict == "~" and claim.one_run:
+        why = f"one {claim.record} only" if claim.one_step else claim.one_run
+    return f"{_name(claim, until)}, {why}" if why else _name(claim, until)
 
 
-def _of_one_run(claim: Claim) -> str:
-    """The verdict in words where an arm has a single run, which claims no direction from its own data."""
-    return f"{VERDICT_NAMES['~']}, {f'one {claim.record} only' if claim.one_step else claim.one_run}"
+def _name(claim: Claim, until: float) -> str:
+    """`faster`, and its unit where that is not equal work; `equal within 5%`."""
+    name = VERDICT_NAMES[claim.verdict]
+    if claim.verdict == "=":
+        name += f" within {100 * (until - 1):.3g}%"
+    return f"{name} {claim.unit}" if claim.verdict in "+-=" and claim.unit != AT_EQUAL_WORK else name
 
 
 def _likely(claim: Claim, spread: float) -> str:
@@ -174,74 +198,52 @@ def _likely(claim: Claim, spread: float) -> str:
     Its own data claims no direction: how far runs of one configuration differ is known from public logs, for steps at
     equal work on one kind of machine.
     """
+    enough = min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) >= LEAST_STEPS_FOR_LIKELY
+    if not claim.one_run or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or not enough:
+        return ""
     value = claim.row["value"]
     low, high = value / (1 + spread), value * (1 + spread)
     side = direction(low) if value > 1 else direction(high)
-    enough = min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) >= LEAST_STEPS_FOR_LIKELY
-    if claim.unit != AT_EQUAL_WORK or not enough or not side or side != direction(value):
+    if not side or side != direction(value):
         return ""
-    ends = "-".join(ratio_text(end).rstrip("×") for end in (low, high))
-    name = VERDICT_NAMES["+" if side > 0 else "-"]
-    return f"likely {name} ({ends} if repeated runs differ by up to {100 * spread:.3g}%)"
+    share = f"if repeated runs differ by up to {100 * spread:.3g}%"
+    return f"likely {VERDICT_NAMES['+' if side > 0 else '-']}: {ratio_text(value)} ({span_text((low, high))} {share})"
 
 
-def _name(verdict: str, unit: str, until: float) -> str:
-    """`faster`, and its unit where that is not equal work; `equal within 5%`."""
-    name = VERDICT_NAMES[verdict]
-    if verdict == "=":
-        name += f" within {100 * (until - 1):.3g}%"
-    return f"{name} {unit}" if verdict in "+-=" and unit != AT_EQUAL_WORK else name
+def _sentence(
+    both: tuple[str, str], words: str, scope: str, ratios: Sequence[Ratio], verdict: str, likely: bool
+) -> str:
+    """The answer in one line; `verdict` is "" with several factor combinations."""
+    (baseline, arm), ratio = both, ratios[0]
+    if ratio.too_wide:
+        return f"{arm} vs {baseline}: {words}."
+    value = " to ".join(dict.fromkeys(map(ratio_text, ratio.value)))
+    interval = "" if math.isnan(ratio.interval[0]) else f" (95% CI {span_text(ratio.interval)})"
+    if verdict and verdict in "+-":
+        name = f"{value} faster than {baseline}" if verdict == "+" else f"slower than {baseline}, {value} as fast"
+        return f"{arm}: {name}{scope}: {_seconds(ratio)}{interval}."
+    numbers = [value, _seconds(ratio)] if verdict else [f"{value} {ratio.unit}"]
+    where = f" at {join_first(ratio.at, MOST_NAMES)}" if len(ratios) > 1 else ""
+    return f"{arm} vs {baseline}: {words}{', ' if likely else ': '}{', '.join(numbers[likely:])}{where}{interval}."
 
 
-def _warmup(comparison: pd.DataFrame, plan: PlanRead) -> str:
-    fewest = int(comparison["warmup_left_out"].min())
-    if fewest >= plan.warmup_steps or plan.step_of != "step":
-        return f" after {count_of(fewest, 'warm-up step')}" if fewest else ""
-    return f" (a run begins later: {fewest} of {plan.warmup_steps} warm-up steps left out)"
+def span_text(span: Span) -> str:
+    """An interval of ratios: `1.71 to 1.96`."""
+    return " to ".join(ratio_text(end).removesuffix("x") for end in span)
 
 
-def _remedies(
-    known: Sequence[Claim],
-    comparison: pd.DataFrame,
-    preflight: Preflight | None,
-    unequal: Sequence[Finding],
-    logs: Sequence[str] = (),
-) -> list[str]:
-    """What would resolve the question: equal terms, more steps, more runs, data that the logs lack.
-
-    `logs` are the arms of the two that cannot get more runs, where those of others are added until it is resolved.
-    """
-    codes = list(dict.fromkeys(finding.code for finding in unequal if not finding.scope))
-    remedies = [*dict.fromkeys(finding.settle for finding in unequal if finding.settle)]
-    if WHOLE in codes:
-        remedies.append("one trainer in both arms")
-    if settings := [code for code in codes if code != WHOLE]:
-        # The caveat names more of them.
-        remedies.append(f"runs on equal terms ({join_first(settings, 2)})")
-    if preflight is None:
-        remedies.append("a preflight, which compares the settings")
-    if all(claim.one_step for claim in known):
-        remedies.append("more steps" if known[0].record == "step" else "more runs of the benchmark")
-    if len(known) == 1 and (runs := _more_runs(known[0], comparison, logs)):
-        remedies.append(runs)
-    lacking = [claim.rows[EQUAL_WORK]["settle"] for claim in known if lacks_equal_work(claim)]
-    return list(dict.fromkeys([*remedies, *filter(None, lacking)]))
+def _seconds(ratio: Ratio) -> str:
+    baseline, arm = map(seconds_text, ratio.seconds)
+    return f"{arm} against {baseline} {'a step ' if ratio.unit == AT_EQUAL_WORK else ''}{ratio.unit}"
 
 
-def _more_runs(claim: Claim, comparison: pd.DataFrame, logs: Sequence[str]) -> str:
-    """What runs would resolve one claim; "" where chance is not why it is open."""
-    more = claim.row["runs_to_resolve"]
-    if claim.verdict != "~" or (claim.one_run and claim.record != "step"):
+def _difference(of: Evidence, arm: str, claim: Claim, likely: bool) -> str:
+    """Where the difference lies, if it is larger than its noise: for one run, than repeated runs differ."""
+    one = next(one for one in of.every if one.arm == arm)
+    far = claim.one_run and abs(math.log(claim.value(PER_STEP))) > math.log1p(of.plan.spread)
+    if claim.record != "step" or not (claim.verdict in "+-" or likely or far):
         return ""
-    # More runs are not known to reduce a spread that a few outlying steps decide.
-    if any(outliers_decide(r.raw_speedup, r.median_speedup) for r in rows_of(comparison)):
-        return "runs on a machine without other work" if claim.too_wide else ""
-    if not more > 0:
-        return "more runs of each arm" if claim.too_wide else ""
-    least = "at least" if claim.one_run else "about"
-    if logs:
-        return f"{least} {count_of(int(more), 'more log')} of {logs[0] if len(logs) == 1 else 'each arm'}"
-    return f"{least} {count_of(int(more), 'more run')} of {claim.lacking or 'each arm'}"
+    return difference_line(parts_of(of.wide, one, of.trees), claim.seconds[0] - claim.seconds[1])
 
 
 def with_engines_alone(verdicts: Sequence[ArmVerdict], plan: PlanRead) -> list[ArmVerdict]:
@@ -262,10 +264,7 @@ def _with_caveat(training: ArmVerdict, verdicts: Sequence[ArmVerdict], plan: Pla
                 f"{alone.baseline} {ratio.unit}. A training has other lengths, another load, and work without the "
                 "engine."
             )
-            # Before what is missing.
-            caveats = list(training.caveats)
-            place = next((at for at, one in enumerate(caveats) if one.kind == "data"), len(caveats))
-            return replace(training, caveats=(*caveats[:place], Caveat("estimates", text, "answer"), *caveats[place:]))
+            return replace(training, caveats=(Caveat("estimates", text), *training.caveats))
     return training
 
 

@@ -96,7 +96,7 @@ def test_the_fit_finds_the_speed_behind_other_work(known, share):
     assert row[["low", "high"]].tolist() == pytest.approx([2 * math.exp(-bias), 2 * math.exp(bias)], rel=1e-6)
     assert row["minimum_detectable_ratio"] == pytest.approx(math.exp(bias), rel=1e-6)
     (warning,) = [v for v in verdicts if v.code == "raw-and-equal-work-disagree"]
-    assert warning.level == "warning" and "at equal work 2.00×: the arm generated 1.37×" in warning.text
+    assert warning.level == "warning" and "at equal work 2.00x: the arm generated 1.37x" in warning.text
 
 
 def test_the_fit_compares_over_what_both_cover():

@@ -125,7 +125,7 @@ def test_estimates_are_told_as_in_the_table_and_by_shape():
     # An interval that is too wide to be drawn is not resolved; it has a value.
     estimates.loc[0, ["verdict", "low", "high"]] = ["~", estimates.loc[0, "value"] / 4, estimates.loc[0, "value"] * 4]
     caption = estimates_figure(estimates, plan).caption
-    wide_text = "the interval is wider than a factor of 3 either way"
+    wide_text = "its 95% interval is wider than a factor of 3 either way"
     assert f"~ without a mark: {wide_text}. ×: not comparable" in caption and caption.count(wide_text) == 1
 
 

@@ -35,5 +35,5 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
     assert found.no_comparison == (
         "No comparison: there are only repetitions (A/A) of one arm "
         "(vllm is the same as transformers-as-the-baseline). "
-        f"By step time they are {value:.3g}× to {value:.3g}× as fast."
+        f"By step time they are {value:.3g}x to {value:.3g}x as fast."
     )

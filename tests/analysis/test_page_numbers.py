@@ -25,7 +25,7 @@ def test_every_number_is_one_of_its_tables_file(page, report):
 
 
 def check_rounding(text, value, where):
-    number = text.split(" ± ")[0].replace(",", "").replace("−", "-").removesuffix(" %").rstrip("×")
+    number = text.split(" ± ")[0].replace(",", "").replace("−", "-").removesuffix(" %").rstrip("x")
     digits = len(number.partition(".")[2])
     scaled = 100 * value if text.endswith("%") else value
     assert abs(float(number) - scaled) <= 0.5 * 10**-digits + 1e-9 * abs(scaled), where

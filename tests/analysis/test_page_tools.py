@@ -22,12 +22,12 @@ def test_the_first_screen_tells_which_how_much_whether_to_believe_it_and_what_ne
         "[...document.querySelectorAll('.overview tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
     )
     verdicts = json.loads((report / "verdict.json").read_text())["arms"]
-    assert [(row[0], row[1]) for row in rows] == [(one["arm"], one["words"]) for one in verdicts]
-    for (_, _, ratio, caveat, settle), one in zip(rows, verdicts, strict=True):
+    assert [(row[0], row[1]) for row in rows] == [(one["arm"], one["sentence"]) for one in verdicts]
+    for (_, _, caveat, settle), one in zip(rows, verdicts, strict=True):
         block = page.js(
             f"document.querySelectorAll('.answer')[{verdicts.index(one)}].querySelector('.verdict').textContent"
         )
-        assert ratio and block.endswith(ratio)
+        assert block == one["sentence"]
         assert one["caveats"][0]["text"] in caveat and settle == "; ".join(one["settle"]) != ""
     assert page.js("document.querySelector('.overview').getBoundingClientRect().bottom") <= 800
     links = page.js("[...document.querySelectorAll('.overview a')].map(a => a.getAttribute('href'))")

@@ -142,4 +142,4 @@ def test_a_step_after_samples_does_not_count(tmp_path):
     assert collect([str(run), "--out", str(run / "steps.parquet")]) == 0
     plan = make_results.write_plan(tmp_path, {"a": {"trainer": "trl", "engine": "vllm", "options": {}}}, ["a-s0"], 1)
     steps = read_content(plan, tmp_path, None, None).tables["steps"].set_index("step")
-    assert steps["left_out"].tolist() == ["warm-up", "", "first step after sample completions", "", ""]
+    assert steps["left_out"].tolist() == ["warm-up", "", "first after sample completions", "", ""]

@@ -1,9 +1,11 @@
 """The verdict: what is claimed, on what it rests, what speaks against it; every form says what the tables say."""
 
+import html
 import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,16 +13,19 @@ import pytest
 from test_estimates import arm_rows, engine_s, plan, work
 
 from analysis.compared import compared
-from analysis.comparison_tables import comparison_table
-from analysis.counted import WARMUP
+from analysis.comparison_tables import COMPARISON_COLUMNS, comparison_table
+from analysis.counted import AFTER_RESUME, WARMUP
 from analysis.estimates.comparable import Comparable
 from analysis.estimates.estimate_table import disagreement, estimate_table
-from analysis.estimates.gate import gate_table
+from analysis.estimates.gate import COLUMNS, gate_table
 from analysis.verdict.arm_verdict import ArmVerdict
+from analysis.verdict.caveats import Place, caveats_of
 from analysis.verdict.claim import claim_from
-from analysis.verdict.verdict_block import verdict_html, verdict_markdown, verdict_text
-from analysis.verdict.verdict_table import verdict_table
-from common.findings import Finding, LedgerRow, Preflight
+from analysis.verdict.verdict_block import MOST_CAVEATS, verdict_html, verdict_markdown, verdict_text
+from analysis.verdict.verdict_table import Evidence, arm_verdicts
+from common.findings import COMPARED, Finding, LedgerRow, Preflight
+from common.verdicts import Verdict
+from trainers.registry import tree_named
 
 
 def ledger_row(setting, verdict):
@@ -33,13 +38,15 @@ HERE = Finding("unequal", "z", ("b",), "b lacks its kernels", "no GPU does", "",
 UNKNOWN = Preflight((), (*EQUAL.ledger, ledger_row("all settings", "unverifiable")), ())
 
 
-def said(frames, the_plan=None, preflight=None, comparable=None):
+def said(frames, the_plan=None, preflight=None, comparable=None, read=(), trees=None):
     wide, of = pd.concat(frames, ignore_index=True), the_plan or plan("a", "b")
     may = comparable or Comparable()
     every = compared(wide, of)
-    comparison, _ = comparison_table(wide, every, may.refused)
+    comparison, matched = comparison_table(wide, every, may.refused)
     estimates, _ = estimate_table(wide, of, every, may)
-    return verdict_table(comparison, of, preflight, estimates, gate_table(wide, every))
+    found = [*read, *matched]
+    gate = gate_table(wide, every)
+    return arm_verdicts(Evidence(of, wide, every, comparison, estimates, gate, preflight, (), found, trees or {}))
 
 
 def line(found):
@@ -68,14 +75,20 @@ def engines(speed=1.0, seeds=3, scale=1.0, factors="", noise=0.01, apart=0.0):
     return frames
 
 
-@pytest.mark.parametrize(("speed", "words", "verdict"), [(2.0, "faster", "+"), (0.5, "slower", "-")])
-def test_a_direction_at_equal_work(speed, words, verdict):
+@pytest.mark.parametrize(
+    ("speed", "words", "verdict"),
+    [(2.0, r"b: ([\d.]+)x faster than a: ", "+"), (0.5, r"b: slower than a, ([\d.]+)x as fast: ", "-")],
+)
+def test_a_direction_at_equal_work_with_its_seconds(speed, words, verdict):
     (found,) = said(engines(speed), preflight=EQUAL)
     (ratio,) = found.ratios
-    assert found.verdict == verdict and ratio.estimates == ("equal_work",)
-    shown = re.fullmatch(rf"b vs a: {words}\. At equal work ([\d.]+)× \(95% CI ([\d.]+)-([\d.]+)\)\.", line(found))
-    value, low, high = map(float, shown.groups())
+    assert (found.verdict, ratio.unit) == (verdict, "at equal work")
+    numbers = r"([\d.]+) s against ([\d.]+) s a step at equal work \(95% CI ([\d.]+) to ([\d.]+)\)\."
+    value, arm_s, baseline_s, low, high = map(float, re.fullmatch(words + numbers, line(found)).groups())
     assert value == pytest.approx(speed, rel=0.02) and low <= speed <= high
+    assert baseline_s / arm_s == pytest.approx(speed, rel=0.02) and math.log(
+        ratio.seconds[0] / ratio.seconds[1]
+    ) == pytest.approx(math.log(ratio.value[0]))
     assert ratio.interval[0] < speed < ratio.interval[1]
     assert found.basis == "terms equal (0 unequal of 1 setting) · 3 runs against 3, 30 steps each"
     assert not found.caveats and not found.settle
@@ -101,14 +114,14 @@ def test_what_only_other_arms_differ_in_is_no_caveat_of_a_pair():
     third = [frame.assign(arm="c") for frame in frames[1::2]]
     b, c = said([*frames, *third], plan("a", "b", "c"), whole)
     assert "Unequal" not in caveats(b) and "3 of 4 settings cannot be verified" in caveats(b)
-    assert caveats(c, "terms") == "Unequal terms (trainers, x): the ratio compares whole systems."
+    assert caveats(c, "terms").startswith("Unequal terms (trainers, x): the ratio compares whole systems.")
     assert settle(c).startswith("one trainer in both arms; runs on equal terms (x)") and "trainer" not in settle(b)
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
 def test_what_holds_in_one_place_only_is_said_in_the_verdict_itself(speed):
     (found,) = said(engines(speed), preflight=replace(UNEQUAL, findings=(*UNEQUAL.findings, HERE)))
-    assert re.search("(slower|faster|not resolved|equal within 5%), in this room. At equal work ", line(found))
+    assert re.search("(as fast|faster than a|not resolved|equal within 5%), in this room: ", line(found))
     first, second = (one.text for one in found.caveats[:2])
     assert first == "b lacks its kernels: no GPU does." and second.startswith("Unequal terms (x, y): ")
     assert settle(found).startswith("a GPU; runs on equal terms (x, y)") and "z" not in verdict_text([found])
@@ -124,13 +137,12 @@ def with_a_part_that_knows_no_equal_work(speed=2.0, elsewhere=4.0):
 
 def test_equal_work_is_claimed_only_where_it_is_known():
     (found,) = said(with_a_part_that_knows_no_equal_work())
-    start = "b vs a: faster at 1, unknown at equal work at 1 of 2 factor combinations. At t = 1: at equal work "
-    assert found.verdict == "~" and line(found).startswith(start)
+    start = "b vs a: faster at 1, faster per step at 1 of 2 factor combinations: 2.0"
+    assert found.verdict == "~" and line(found).startswith(start) and "x at equal work at t = 1 (95% CI" in line(found)
     here, there = found.ratios
-    assert (here.unit, here.estimates, here.at) == ("at equal work", ("equal_work",), ("t = 1",))
+    assert (here.unit, here.at) == ("at equal work", ("t = 1",))
     assert 1.9 < here.value[0] < 2.1 and 1.9 < here.interval[0] < here.interval[1] < 2.1
     assert (there.unit, there.at) == ("per step", ("t = 2",)) and there.value[1] > 3.8
-    assert " At t = 2: per step " in line(found)
     assert (
         "at equal work is unknown at t = 2: the longest response of the baseline and the arm is not known"
         in caveats(found, "data")
@@ -158,8 +170,8 @@ def test_a_repetition_is_no_competitor():
 def test_factor_combinations_are_counted():
     frames = [*engines(2.0, factors='{"f": 1}'), *engines(0.5, factors='{"f": 2}')]
     (found,) = said([*frames, *engines(1.0, factors='{"f": 3}', apart=0.2)])
-    start = "b vs a: faster at 1, slower at 1, not resolved at 1 of 3 factor combinations. At equal work 0."
-    assert found.verdict == "~" and line(found).startswith(start)
+    start = "b vs a: faster at 1, slower at 1, not resolved at 1 of 3 factor combinations: 0."
+    assert found.verdict == "~" and line(found).startswith(start) and "x at equal work (95% CI 0." in line(found)
     assert "Not resolved at f = 3." in caveats(found, "spread")
     (ratio,) = found.ratios
     assert ratio.interval[0] < ratio.value[0] < ratio.value[1] < ratio.interval[1]
@@ -168,7 +180,7 @@ def test_factor_combinations_are_counted():
 def test_of_a_sweep_it_says_where_there_is_an_interval_and_where_nothing_is_resolved():
     few = [f.head(9) for f in engines(2.0, seeds=1, factors='{"f": 1}')]
     (found,) = said([*few, *engines(2.0, factors='{"f": 2}')])
-    assert found.ratios[0].interval_at == ("f = 2",) and " at f = 2 only)." in line(found)
+    assert found.ratios[0].at == ("f = 1", "f = 2") and "CI" not in line(found)
     assert "Not resolved at f = 2" not in caveats(found)
 
 
@@ -197,7 +209,8 @@ def test_when_raw_and_equal_work_disagree(raw, equal, warns):
 def test_identical_arms_are_not_told_apart_and_more_runs_are_not_called_for():
     frames = [f for f in engines(1.0) if f["arm"].iloc[0] == "a"]
     (found,) = said([*frames, *(f.assign(arm="b") for f in frames)])
-    assert found.verdict == "=" and line(found) == "b vs a: equal within 5%. At equal work 1.00× (95% CI 1.00-1.00)."
+    assert found.verdict == "=" and line(found).startswith("b vs a: equal within 5%: 1.00x, ")
+    assert line(found).endswith(" a step at equal work (95% CI 1.00 to 1.00).")
     assert not caveats(found, "spread") and "more run" not in settle(found)
 
 
@@ -213,16 +226,16 @@ def test_one_run_has_no_interval_and_asks_for_another(counts, words, asks):
     frames = [f for f in engines(1.5) if f["seed"].iloc[0] < counts[f["arm"].iloc[0] == "b"]]
     (found,) = said(frames)
     assert found.verdict == "~" and found.words == f"not resolved, {words}" and asks in settle(found)
-    assert "(no confidence interval)." in line(found) and math.isnan(found.ratios[0].interval[0])
-    assert f"{words[0].upper()}{words[1:]}: how much other runs differ is unknown." in caveats(found, "spread")
+    assert f"not resolved, {words}: 1.5" in line(found) and math.isnan(found.ratios[0].interval[0])
+    assert "CI" not in line(found)
 
 
 @pytest.mark.parametrize(
     ("speed", "steps", "terms", "spread", "likely"),
     [
-        (1.5, 30, EQUAL, None, "faster (1.29-1.74 if repeated runs differ by up to 16%)"),
-        (0.5, 30, EQUAL, None, "slower (0.43-0.58 if repeated runs differ by up to 16%)"),
-        (1.5, 30, UNKNOWN, 0.3, "faster (1.15-1.95 if repeated runs differ by up to 30%)"),
+        (1.5, 30, EQUAL, None, "faster: 1.50x (1.29 to 1.74 if repeated runs differ by up to 16%)"),
+        (0.5, 30, EQUAL, None, "slower: 0.50x (0.43 to 0.58 if repeated runs differ by up to 16%)"),
+        (1.5, 30, UNKNOWN, 0.3, "faster: 1.50x (1.15 to 1.95 if repeated runs differ by up to 30%)"),
         (1.1, 30, EQUAL, None, ""),
         (1.5, 30, EQUAL, 0.6, ""),
         (1.5, 9, EQUAL, None, ""),
@@ -235,6 +248,9 @@ def test_one_run_an_arm_is_likely_faster_where_repeated_runs_do_not_differ_so_mu
     (found,) = said(frames, replace(plan("a", "b"), report={"spread": spread}), terms)
     assert found.verdict == "~" and math.isnan(found.ratios[0].interval[0])
     assert found.words == (f"likely {likely}" if likely else "not resolved, one run an arm")
+    assert not likely or re.search(
+        r"differ by up to \d+%\), [\d.]+ s against [\d.]+ s a step at equal work", line(found)
+    )
 
 
 def test_one_step_asks_for_more():
@@ -257,10 +273,13 @@ def test_an_arm_that_trains_worse_is_not_comparable():
 def test_steps_that_are_not_compared_are_said():
     frames = engines(1.5)
     (found,) = said([*frames[:-1], frames[-1].head(14)])
-    assert "Left out, with less than half of the median run's steps: b-s2 (14 steps)." in caveats(found, "data")
-    assert "3 runs against 2, 30 steps each" in found.basis
+    text = "b against a: left out, with less than half of the median run's steps: b-s2 (14 steps)."
+    assert text in caveats(found, "data")
+    assert "3 runs against 2, 30 steps each; of 164 steps 14 are left out: 14 not in every run" in found.basis
     (found,) = said([f.assign(step=f["step"] * (4 if f["arm"].iloc[0] == "b" else 1)) for f in frames])
-    assert "The runs' step counters advance by different gaps, so no steps are matched" in caveats(found, "data")
+    assert "the runs' step counters advance by different gaps, so all their steps are compared" in caveats(
+        found, "data"
+    )
     assert not caveats(said(frames)[0], "data")
 
 
@@ -292,7 +311,7 @@ def claim(at="", until=1.05, **estimates):
         verdict = "x" if math.isnan(value) else "+" if low > 1 else "-" if high < 1 else "~"
         shown = {"estimate": name, "value": value, "low": low, "high": high, "verdict": verdict, "why": why}
         sizes = {"baseline_runs": 3, "arm_runs": 3, "baseline_steps": 90, "arm_steps": 90}
-        names = {"baseline": "a", "arm": "b", "settle": ""}
+        names = {"baseline": "a", "arm": "b", "settle": "", "baseline_s": value, "arm_s": 1.0}
         rows[name] = shown | sizes | names | dict.fromkeys(("minimum_detectable_ratio", "runs_to_resolve"), math.nan)
     return claim_from(at, rows, until=until)
 
@@ -339,7 +358,7 @@ def test_a_ratio_with_an_interval_wider_than_a_factor_of_3_is_printed_nowhere(tm
     assert "its 95% interval is wider than a factor of 3 either way (too few runs or steps)" in caveats(found)
     assert "runs on a machine without other work" in settle(found), "a few outlying steps decide"
     told = [verdict_text([found]), verdict_markdown([found]), str(verdict_html(found, []))]
-    assert not any(re.search(r"\d×|CI", text) for text in told), told
+    assert not any(re.search(r"\dx|CI", text) for text in told), told
     low, high = found.as_json()["ratios"][0]["interval"]
     assert 0 < low < high, "the file keeps its numbers"
 
@@ -347,7 +366,7 @@ def test_a_ratio_with_an_interval_wider_than_a_factor_of_3_is_printed_nowhere(tm
 def test_a_combination_that_one_arm_lacks_is_said():
     base = [f for f in engines(1.0, factors='{"lr": 2}') if f["arm"].iloc[0] == "a"]
     (found,) = said([*engines(2.0, factors='{"lr": 1}'), *base])
-    start = "b vs a: faster at 1, not comparable at 1 of 2 factor combinations. "
+    start = "b vs a: faster at 1, not comparable at 1 of 2 factor combinations: 2.0"
     assert found.verdict == "~" and line(found).startswith(start)
     assert "Not compared at lr = 2: b has no run at lr = 2." in caveats(found, "data")
     wide = pd.concat([*engines(2.0, factors='{"lr": 1}'), *base], ignore_index=True)
@@ -360,9 +379,11 @@ def test_the_warm_up_that_was_really_left_out():
     of = replace(plan("a", "b"), warmup_steps=1)
     frames = engines(2.0)
     begun = [f.assign(counted=f["step"] > 1, left_out=np.where(f["step"] > 1, "", WARMUP)) for f in frames]
-    assert said(begun, of)[0].basis == "3 runs against 3, 29 steps each after 1 warm-up step"
-    (found,) = said([f.assign(step=f["step"] + 100) for f in frames], of)
-    assert "30 steps each (a run begins later: 0 of 1 warm-up steps left out)" in found.basis
+    assert said(begun, of)[0].basis == "3 runs against 3, 29 steps each; of 180 steps 6 are left out: 6 warm-up"
+    resumed = begun[0].assign(left_out=begun[0]["left_out"].mask(begun[0]["step"] == 9, AFTER_RESUME))
+    (found,) = said([resumed.assign(counted=resumed["left_out"] == ""), *begun[1:]], of)
+    reasons = "6 warm-up, 5 not in every run, 1 first after a resume"
+    assert found.basis == f"3 runs against 3, 28 steps each; of 180 steps 12 are left out: {reasons}"
 
 
 @pytest.mark.parametrize(
@@ -379,19 +400,200 @@ def test_arms_are_equal_where_the_interval_is_within_the_ratio_that_matters(ends
     assert claim(until=until, per_step=(1.02, *ends, "")).verdict == verdict
 
 
+def test_each_warning_of_reading_is_a_caveat_of_its_arms():
+    read = [
+        Verdict("warning", "corrupt-line", "c.log:3: no number", ("c-s0",)),
+        Verdict("note", "from-wandb", "b-s0: read from wandb", ("b-s0",)),
+        Verdict("warning", "release-undeclared", "b-s1: release 9", ("b-s1",)),
+        Verdict("warning", "release-undeclared", "b-s2: release 9", ("b-s2",)),
+        Verdict("warning", "time-in-no-step", "a-s0: 9 s in no step", ("a-s0",)),
+        Verdict("error", "clock-jump", "a-s1: a clock jumped."),
+    ]
+    third = [frame.assign(arm="c", run_id="c-s0") for frame in engines(1.0)[:1]]
+    b, c = said([*engines(1.5), *third], plan("a", "b", "c"), UNKNOWN, read=read)
+    assert [one.text for one in b.caveats] == [
+        "a-s1: a clock jumped.",
+        "a-s0: 9 s in no step.",
+        "b-s1: release 9 (also in 1 more line).",
+        "1 of 2 settings cannot be verified (all settings).",
+    ]
+    assert "c.log:3: no number." in caveats(c) and "release 9" not in caveats(c)
+
+
+def with_timers(frames, wait_s=0.0):
+    """Frames with timers: half of a step is generation, the rest training; b waits beside them."""
+    found = []
+    for frame in frames:
+        is_b, step = frame["arm"].iloc[0] == "b", frame["timing_s/step"]
+        own = {
+            "step": wait_s * is_b,
+            "step/gen": step / 2,
+            "step/update_actor": step / 2,
+        }
+        columns = {f"own_s/{path}": seconds for path, seconds in own.items()}
+        found.append(frame.assign(**columns, **{"timing_s/step": step + is_b * wait_s}))
+    return found
+
+
+def test_where_the_difference_lies():
+    trees = {arm: [tree_named("verl 0.4.1")] for arm in "ab"}
+
+    def where(frames, of=trees):
+        return said(frames, preflight=EQUAL, trees=of)[0].difference
+
+    found = where(with_timers(engines(1.5)))
+    assert re.fullmatch(
+        r"Of the difference: (generation 50%|loss\+backward 50%), (generation|loss\+backward) 50%\.", found
+    )
+    # Equal generation, and one arm waits: no engine's difference.
+    found = where(with_timers(engines(1.0), wait_s=30.0))
+    assert re.match(
+        "Most of the difference lies outside generation, so it is no engine's: no timer (9[5-9]|10[0-5])%", found
+    )
+    assert where(with_timers(engines(1.0))) == "", "chance may be all of it"
+    assert where(with_timers(engines(1.5)), {}) == "" and where(engines(1.5)) == ""
+    # Of one run, where it is larger than repeated runs differ; of the raw difference where lengths differ, too.
+    assert where([f for f in with_timers(engines(1.5)) if f["seed"].iloc[0] == 0]).startswith("Of the difference: ")
+    assert where(with_timers(engines(1.5, scale=1.8))) == "", "as logged the arm is the slower one"
+    assert where(with_timers(engines(1.5, scale=0.8))).startswith("Of the raw difference: ")
+
+
 def test_every_form_says_the_same():
     frames = [f.assign(reward=0.3 if f["arm"].iloc[0] == "b" else 0.5) for f in engines(1.5, scale=1.6)]
-    (found,) = said(frames, preflight=UNEQUAL)
+    read = [Verdict("warning", code, f"{code} of a <table>") for code in ("time-in-no-step", "corrupt-line")]
+    (found,) = said(frames, preflight=UNEQUAL, read=read)
     assert ArmVerdict.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False))) == found
 
     def plain(text):
-        return " ".join(re.sub(r"[*\\]|^- |<li[^>]*>|</li>|</?[a-z][^>]*>|\x1b\[\d+m", "", text, flags=re.M).split())
+        text = re.sub(r"[*\\]|^- |<li[^>]*>|</li>|</?[a-z][^>]*>|\x1b\[\d+m", "", html.unescape(text), flags=re.M)
+        return " ".join(text.split())
 
     text = verdict_text([found])
     assert all(len(one) <= 80 for one in text.splitlines())
-    assert plain(text).replace("· ", "") == plain(verdict_markdown([found])).replace("· ", "")
+    assert plain(text) == plain(verdict_markdown([found]))
     coloured = verdict_text([found], colour=True)
     assert plain(text) == plain(coloured) and coloured.startswith("\x1b[1m")
     page = verdict_html(found, ["ledger", "gate"])
     assert plain(page) == plain(text)
+    assert len(found.caveats) > MOST_CAVEATS and f"And {len(found.caveats) - MOST_CAVEATS} more in the report" in text
+    whole = plain(verdict_markdown([found], None))
+    assert all(plain(one.text) in whole for one in found.caveats) and "more in the report" not in whole
     assert '<a href="#ledger">Unequal' in page and '<a href="#gate">The' in page and 'href="#answer"' not in page
+
+
+# Every sentence that speaks against an answer: a verdict that has it, and a near one that must not.
+def block(frames, preflight=EQUAL):
+    """The whole verdict of `b` against `a`, without the bound on caveats."""
+    (found,) = said(frames, preflight=preflight)
+    return " ".join([found.words, found.basis, *(one.text for one in found.caveats), *found.settle])
+
+
+def of(one, tokens=1.0):
+    """The caveats of a claim, where the arm generated so many times the baseline's tokens."""
+    row = SimpleNamespace(**(dict.fromkeys(COMPARISON_COLUMNS, math.nan) | {"tokens_ratio": tokens}))
+    nothing = pd.DataFrame(columns=COLUMNS)
+    caveats, _ = caveats_of([Place(one, row, nothing, EQUAL, [], [], [], True)])
+    return " ".join(one.text for one in caveats)
+
+
+def with_reward(b, frames=None, missing=False):
+    out = []
+    for frame in frames or engines(2.0):
+        is_b, noise = frame["arm"].iloc[0] == "b", 0.01 * (frame["step"] % 3)
+        reward = (b if is_b else 0.5) + noise
+        out.append(frame.assign(reward=reward.where(~(missing & is_b & (frame["step"] == 5)))))
+    return out
+
+
+def swept(worse_at):
+    return [
+        frame
+        for f in (1, 2)
+        for frame in with_reward(0.3 if f in worse_at else 0.5, engines(2.0, factors=f'{{"f": {f}}}'))
+    ]
+
+
+def without(*columns, frames=None):
+    return [frame.drop(columns=list(columns)) for frame in frames or engines(2.0)]
+
+
+def timed(arm, factor, frames):
+    step = "timing_s/step"
+    return [f.assign(**{step: f[step] * factor(f)}) if f["arm"].iloc[0] == arm else f for f in frames]
+
+
+def whole(code):
+    return replace(UNEQUAL, findings=(*UNEQUAL.findings, replace(UNEQUAL.findings[0], code=code)))
+
+
+EMPTY = Preflight((), (), ())
+DIFFERENT = Preflight((), (ledger_row("batch", "equal"), ledger_row("cap", "different")), ())
+COMPARING = Preflight((), (EQUAL.ledger[0], replace(DIFFERENT.ledger[1], why=COMPARED)), ())
+STEP = "timing_s/step"
+# The sentence, a verdict that has it, and a near one that must not.
+CASES = {
+    "there is no preflight": (lambda: block(engines(2.0), None), lambda: block(engines(2.0), EMPTY)),
+    "the fairness ledger is empty": (lambda: block(engines(2.0), EMPTY), lambda: block(engines(2.0), UNKNOWN)),
+    "one log may have another unit": (
+        lambda: block(timed("b", lambda f: 1e-3, engines(2.0))),
+        lambda: block(timed("b", lambda f: 0.1, engines(2.0))),
+    ),
+    "the engines alone do not explain": (
+        lambda: block(engines(2.0), UNEQUAL),
+        lambda: block(engines(2.0), whole("trainers")),
+    ),
+    "terms equal": (lambda: block(engines(2.0), EQUAL), lambda: block(engines(2.0), DIFFERENT)),
+    "terms equal (0 unequal of 2 settings)": (
+        lambda: block(engines(2.0), COMPARING),
+        lambda: block(engines(2.0), DIFFERENT),
+    ),
+    "0 unequal": (lambda: block(engines(2.0), UNKNOWN), lambda: block(engines(2.0), DIFFERENT)),
+    "gate fails: b is worse in reward (": (
+        lambda: block(with_reward(0.3)),
+        # Better, and worse at one factor combination only, which is named.
+        lambda: block(with_reward(0.7)) + block(swept((1,))),
+    ),
+    "gate fails at f = 1: b is worse in reward.": (lambda: block(swept((1,))), lambda: block(swept((1, 2)))),
+    "gate cannot judge reward: some steps have numbers in one arm only": (
+        lambda: block(with_reward(0.5, missing=True)),
+        # It is judged: it fails.
+        lambda: block(with_reward(0.3, missing=True)),
+    ),
+    "more steps": (
+        lambda: block([f.head(1) for f in engines(2.0, seeds=1)]),
+        lambda: block([f.head(9) for f in engines(2.0, seeds=1)]),
+    ),
+    "equal work disagree": (lambda: block(engines(1.0, scale=1.6)), lambda: block(engines(2.0))),
+    "x as many tokens as the baseline, so step time alone misleads": (
+        lambda: of(claim(equal_work=1.0, per_step=0.5), tokens=2.0),
+        lambda: of(claim(equal_work=1.0, per_step=0.5)),
+    ),
+    "step time alone may mislead": (
+        lambda: of(claim(equal_work=(1.0, math.nan, math.nan, ""), per_step=0.5), tokens=2.0),
+        lambda: of(claim(equal_work=1.0, per_step=0.5), tokens=2.0),
+    ),
+    "both arms generated equally many tokens": (
+        lambda: of(claim(equal_work=1.0, per_step=0.5)),
+        lambda: of(claim(equal_work=1.0, per_step=0.5), tokens=2.0),
+    ),
+    "The median steps point to the other arm": (
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(2.0))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(0.8))),
+    ),
+    "The median steps have another ratio": (
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(0.8))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1.2, 1.0), engines(0.8))),
+    ),
+    "By wall clock, which includes the time between steps": (
+        lambda: block([f.assign(between_steps_s=f[STEP].mean() * (f["arm"] == "b")) for f in engines(2.0)]),
+        lambda: block([f.assign(between_steps_s=0.05 * f[STEP].mean()) for f in engines(2.0)]),
+    ),
+    "settings cannot be verified": (lambda: block(engines(2.0), UNKNOWN), lambda: block(engines(2.0), EQUAL)),
+}
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_a_sentence_appears_where_its_numbers_say_so_and_nowhere_else(sentence):
+    has, lacks = (make() for make in CASES[sentence])
+    assert sentence in has
+    assert sentence not in lacks

@@ -117,7 +117,8 @@ def _require_free(args: argparse.Namespace) -> None:
 
 def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namespace, sentences: Sequence[str]) -> None:
     """Print how the logs were read, and the verdict."""
-    read = list(dict.fromkeys(content.read_verdicts))
+    # Errors and warnings are caveats of the verdict, where there is one.
+    read = [one for one in dict.fromkeys(content.read_verdicts) if one.level == "note" or not content.arm_verdicts]
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
     taken = [_without_source(verdict.text, arms) for verdict in read if verdict.code in READ_AS]
     taken += [f"{verdict.text}." for verdict in read if verdict.code == ONE_RUN]
@@ -168,7 +169,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         flags.append(f"--release {unnamed[0].tree.series}")
         gains.append("the release's defaults")
     # A release that is named but not declared is a doubt of its own.
-    nearest = [verdict.text for verdict in content.read_verdicts if verdict.code == NEAREST]
+    nearest = [one.text for one in content.read_verdicts if (one.level, one.code) == ("note", NEAREST)]
     found = [f"{text}." for text in nearest[:1] if not unnamed]
     how = f" Its timers are read as those of {unnamed[0].tree.name}." if unnamed else ""
     adds = f" would add: {', '.join(gains)}" if gains else " would make that certain"

@@ -100,10 +100,11 @@ def imported_content(
         try:
             found = run_of(spec, parts[run_id] if parts else read_sources(spec), Path())
             runs.append(run_in_memory(spec, found.imported, found.tree, found.tables))
-            verdicts += found.verdicts
+            verdicts += [replace(one, about=(run_id,)) for one in found.verdicts]
         except UserError as error:
             errors[spec["arm"]] = error
-            verdicts.append(Verdict("error", "run-left-out", f"run {run_id} is left out: {error}"))
+            text = f"run {run_id} is left out: {error}"
+            verdicts.append(Verdict("error", "run-left-out", text, (spec["arm"],)))
     if lost := [error for arm, error in errors.items() if all(run.arm != arm for run in runs)]:
         raise lost[0]
     if keep_one_step and any(

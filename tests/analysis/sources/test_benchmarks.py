@@ -48,7 +48,7 @@ def test_they_are_compared_by_request_whatever_their_number(files, capsys):
     said = told(capsys, "vllm.json", "sglang.jsonl")
     assert "vllm: bench-serving, vllm; 1 run, 1 result 1,000 requests, 23.5 requests/s, 4,659 output tokens/s" in said
     assert "sglang: bench-serving, sglang; 1 run, 2 results 500 requests, 28.6 requests/s" in said
-    assert "not resolved, one result only. Per request 1.21× (no confidence interval)" in said
+    assert "not resolved, one result only: 1.21x, " in said
     assert "1 run against 1, 1 result each." in said and "equal work" not in said and "Not in these logs" not in said
 
 
@@ -126,7 +126,7 @@ def test_what_a_benchmark_printed_is_a_result(files, capsys):
     said = told(capsys, "vllm=a.log", "sglang=b.log")
     assert "vllm: bench-serving, vllm; 1 run, 1 result 1,000 requests, 23.5 requests/s" in said
     assert "sglang: bench-serving, sglang; 1 run, 2 results 1,000 requests" in said
-    assert "4,000 ms to the first token" in said and "Per request 2.02×" in said
+    assert "4,000 ms to the first token" in said and "one result only: 2.02x, " in said
 
 
 def test_results_of_one_load_are_compared_where_files_have_several(files, capsys):
@@ -134,13 +134,13 @@ def test_results_of_one_load_are_compared_where_files_have_several(files, capsys
         rows = [VLLM | {"max_concurrency": n, "duration": 1e3 / n / speed} for n in loads]
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = told(capsys, "a.jsonl", "b.jsonl")
-    assert "Per request 2.00× (no confidence interval)" in said and "2 results each" in said
+    assert ": 2.00x, " in said and " s per request." in said and "2 results each" in said
 
 
 def test_a_batch_is_compared_with_a_batch_and_never_with_a_request(files, capsys):
     said = told(capsys, "one-batch.jsonl", "latency.json")
     assert "sglang: sglang-bench-one-batch, sglang; 1 run, 1 result 2 s per batch, 64 output tokens/s" in said
-    assert "vllm vs sglang: not resolved, one result only. Per batch 0.67× (no confidence interval)" in said
+    assert "vllm vs sglang: not resolved, one result only: 0.67x, 3.00 s against 2.00 s per batch." in said
     assert "No comparison: " in told(capsys, "a=one-batch.jsonl", "b=vllm.json")
 
 
@@ -166,11 +166,11 @@ def test_faster_alone_and_slower_inside_stand_in_one_answer(files, capsys, swapp
     assert main(["compare", *given]) == 0
     said = " ".join(capsys.readouterr().out.split())
     ratio = "verl-vllm vs verl-sglang" if swapped else "verl-sglang vs verl-vllm"
-    assert f"{ratio}: not resolved, one run an arm. Per step {'1.25' if swapped else '0.80'}×" in said
-    assert "benchmark-sglang vs benchmark-vllm: not resolved, one result only. Per request 1.21×" in said
-    alone = "The engines alone say the opposite: benchmark-sglang is 1.21× as fast as benchmark-vllm per request"
+    assert f"{ratio}: not resolved, one run an arm: {'1.25' if swapped else '0.80'}x, " in said
+    assert "benchmark-sglang vs benchmark-vllm: not resolved, one result only: 1.21x, " in said
+    alone = "The engines alone say the opposite: benchmark-sglang is 1.21x as fast as benchmark-vllm per request"
     assert said.count(alone) == 1 and said.index(ratio) < said.index(alone) < said.index("benchmark-sglang vs")
-    assert "2 steps each after 1 warm-up step" in said, "a result is no reason to count the warm-up"
+    assert "2 steps each; of 6 steps 2 are left out: 2 warm-up." in said, "a result is no reason to count the warm-up"
     for page in ("comparison/report.md", "comparison/report.html"):
         text = re.sub(r"<[^>]*>|\\", "", Path(page).read_text())
         assert alone in text and "benchmark-sglang vs benchmark-vllm: not resolved" in text, page

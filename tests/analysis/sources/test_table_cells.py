@@ -139,7 +139,7 @@ def test_steps_that_share_a_second_of_a_coarse_clock_keep_their_time(tmp_path, c
         lines = [f"{counter},timestamp", *(f"{step},{at:%F %T}" for step, at in enumerate(times, start=1))]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
     main(["compare", "a.csv", "b.csv", "--verdict-only"])
-    assert "Per step 1.5" in capsys.readouterr().out
+    assert "one run an arm: 1.5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["it", "Itr", "step_id", "Step No.", "iteration_index"])
