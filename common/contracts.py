@@ -295,20 +295,18 @@ class RatioInFile(TypedDict):
     """A ratio in verdict.json: seconds of the baseline over seconds of the arm; above 1 the arm is faster."""
 
     unit: Annotated[str, "`at equal work` or `per step`"]
-    estimates: Annotated[list[str], "the claimed estimates (docs/estimates.md)"]
     at: Annotated[list[str], "the factor combinations that the ratio covers"]
     value: Annotated[list[float], "lowest and highest ratio, as in tables/estimates"]
     interval: Annotated[list[float | None], "lowest and highest end of the 95% intervals over runs, or nulls"]
-    interval_at: Annotated[list[str], "the factor combinations that have an interval"]
+    seconds: Annotated[list[float | None], "of a step of the baseline and of the arm, in this unit; nulls with a sweep"]
     too_wide: Annotated[bool, "its interval reaches farther than a factor of 3: the ratio is printed nowhere"]
 
 
 class CaveatInFile(TypedDict):
     """A caveat in verdict.json."""
 
-    kind: Annotated[str, "`terms`, `gate`, `spread` (of runs), `estimates` or `data`, most harmful first"]
-    text: Annotated[str, "one sentence"]
-    section: Annotated[str, "id of the section of report.html with the details"]
+    kind: Annotated[str, "`terms`, `gate`, `spread` (of runs), `estimates` or `data`"]
+    text: Annotated[str, "what speaks against relying on the answer"]
 
 
 class ArmInVerdict(TypedDict):
@@ -321,12 +319,14 @@ class ArmInVerdict(TypedDict):
         "`+` faster, `-` slower, `=` equal within the ratio in `words`, `~` not resolved, or not at every factor, "
         "`x` not comparable",
     ]
-    words: Annotated[str, "the verdict as a sentence"]
+    words: Annotated[str, "the verdict in words"]
+    sentence: Annotated[str, "the answer in one line, with its seconds"]
+    difference: Annotated[str, "in which parts of the step the difference lies; empty where that is not known"]
     ratios: Annotated[list[RatioInFile], "most informative first; [] if nothing is comparable"]
     runs: Annotated[list[int], "runs of the baseline and of the arm, over all factor combinations"]
     steps: Annotated[list[int], "their steps that are compared"]
-    basis: Annotated[str, "runs and steps as a sentence"]
-    caveats: Annotated[list[CaveatInFile], "the most harmful first"]
+    basis: Annotated[str, "terms, runs, and steps with those that are left out, as a sentence"]
+    caveats: Annotated[list[CaveatInFile], "all, the most harmful first"]
     settle: Annotated[list[str], "what would resolve the verdict"]
 
 

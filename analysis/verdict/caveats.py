@@ -13,11 +13,12 @@ import pandas as pd
 from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
+from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
 from analysis.verdict.claim import Claim
 from common.findings import Finding, Preflight
 from common.messages import join_first
-from common.verdicts import Verdict, count_of, first_of_each_code
+from common.verdicts import Verdict, count_of, verdict_groups
 
 # The ratio of the two speed-ups from which the wall clock is a caveat.
 WALL_CLOCK_FROM = 1.1
@@ -128,21 +129,22 @@ def _read(*codes: str) -> Callable[[Place], Iterator[Values]]:
     def test(place: Place) -> Iterator[Values]:
         placed = codes or (*MISREAD, *MAY_CHANGE, *SAID)
         found = [one for one in place.read if (one.code in placed) is bool(codes)]
-        for one in sorted(first_of_each_code(found), key=lambda one: codes.index(one.code) if codes else 0):
-            yield {"text": one.text.rstrip(".")}
+        groups = verdict_groups(sorted(found, key=lambda one: codes.index(one.code) if codes else 0))
+        for _, _, (first, *more) in groups:
+            yield {"text": first.text.rstrip(".") + (f" (and {len(more)} more like it)" if more else "")}
 
     return test
 
 
 def _gate_fails(place: Place) -> Iterator[Values]:
     shown = "{0} ({1.arm_value:.3g} against {1.baseline:.3g})" if place.alone else "{0}"
-    rows = place.gate[place.gate["verdict"] == WORSE_ARM].itertuples()
+    rows = rows_of(place.gate[place.gate["verdict"] == WORSE_ARM])
     names = ", ".join(shown.format(LABELS[row.quantity], row) for row in rows)
     return when(names, arm=place.claim.arm, names=names)
 
 
 def _gate_cannot_judge(place: Place) -> Iterator[Values]:
-    rows = missing_numbers(place.gate[place.gate["verdict"] != WORSE_ARM]).itertuples()
+    rows = rows_of(missing_numbers(place.gate[place.gate["verdict"] != WORSE_ARM]))
     names = ", ".join(LABELS[row.quantity] for row in rows)
     return when(names, names=names)
 

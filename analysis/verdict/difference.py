@@ -14,7 +14,7 @@ from analysis.wide import OWN, PHASE
 from trainers.timers.tree import TimerTree
 
 GENERATION, NO_TIMER = "generation", "no timer"
-MOST_SHOWN = 4
+MOST_SHOWN = 3
 # Parts below it are not shown, and two differences that are closer are the same.
 LEAST_SHARE, ALIKE = 0.005, 0.1
 
@@ -63,5 +63,5 @@ def difference_line(parts: Mapping[str, float], claimed_s: float) -> str:
     shown = ", ".join(f"{part} {100 * share:.0f}%" for part, share in kept)
     which = "the difference" if abs(total - claimed_s) <= ALIKE * abs(claimed_s) else "the raw difference"
     if parts[GENERATION] / total < 0.5:
-        return f"Most of {which} lies outside generation, so it is no engine's: {shown}."
+        return f"Most of {which} lies outside generation and is no engine's: {shown}."
     return f"Of {which}: {shown}."

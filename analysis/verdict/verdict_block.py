@@ -74,7 +74,7 @@ def verdict_markdown(verdicts: Sequence[ArmVerdict], most: int | None = MOST_CAV
     blocks = []
     for verdict in verdicts:
         first, *others = lines_of(verdict, most)
-        items = [f"- {f'{line.symbol} ' if line.symbol else ''}{escaped(line.text)}" for line in others]
+        items = [f"- {line.symbol.replace('·', '')} {escaped(line.text)}".replace("-  ", "- ") for line in others]
         blocks.append("\n".join([f"**{escaped(first.text)}**", "", *items]).rstrip())
     return "\n\n".join(blocks)
 
