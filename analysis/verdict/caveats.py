@@ -73,8 +73,6 @@ class Place:
     unequal: Sequence[Finding]
     read: Sequence[Verdict]
     """Errors and warnings of reading about the two arms."""
-    logs: Sequence[str]
-    """The arms of the two that cannot get more runs, where those of others are added until the verdict is resolved."""
     alone: bool
     """Whether it is the arm's only factor combination."""
 
@@ -189,11 +187,8 @@ def _more_runs(place: Place) -> Iterator[Values]:
     if outliers_decide(row.raw_speedup, row.median_speedup):
         few = few and "runs on a machine without other work"
     elif more > 0:
-        of = claim.lacking or "each arm"
-        if place.logs:
-            of = place.logs[0] if len(place.logs) == 1 else "each arm"
-        number = count_of(int(more), "more log" if place.logs else "more run")
-        few = f"{'at least' if claim.one_run else 'about'} {number} of {of}"
+        number = count_of(int(more), "more run")
+        few = f"{'at least' if claim.one_run else 'about'} {number} of {claim.lacking or 'each arm'}"
     yield {"settle": few}
 
 

@@ -83,20 +83,12 @@ class Resolution:
 def sequential_verdict(one: Compared | None, until: float, most: int, overlap: str = "") -> Resolution:
     """The verdict of one arm at one factor combination after the pairs of runs that are finished, as a pure function.
 
-    Ask after each pair, from the first one on, and submit another pair while `more` is above 0; with several arms or
-    factor combinations, while any has `more` above 0. The answer is `+` or `-` where the interval excludes 1, `=` where
-    it lies between 1/`until` and `until`. All looks together are wrong in at most 5% (`confidence_at`): a skipped one
-    costs nothing, and a run that ends after the answer may be added and asked again. `most` must not change on the way.
+    Ask after each pair and submit another one while `more` is above 0. All looks together are wrong in at most 5%
+    (`confidence_at`): a skipped one costs nothing, and a run that ends after the answer may be added and asked again.
 
-    The caller gives
-    - `one`: the arm's item of `compared(wide, plan)`, whose `wide` has the runs that are finished; None without any.
-      Nothing of a pair is compared within it: a run whose partner failed counts as well;
-    - `until`: the ratio from which a difference matters, above 1 (1.05: differences of 5%);
-    - `most`: the most pairs of runs, at least 2;
-    - `overlap`: `Comparable.throughput_only` of the arm. Arms that are not comparable (`Comparable.refused`) are not
-      resolved by more runs: do not ask for them.
-
-    The report uses the same intervals where `PlanRead.until` and `PlanRead.most` are set.
+    - `one`: the arm's item of `compared(wide, plan)`; None without finished runs. A run whose partner failed counts;
+    - `until`: the ratio from which a difference matters, above 1; `most`: the most pairs, which must not change;
+    - `overlap`: `Comparable.throughput_only` of the arm. Do not ask for arms that are refused.
 
     ValueError where `until` is not above 1 or `most` is below 2.
     """

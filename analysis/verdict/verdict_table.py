@@ -98,7 +98,7 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
         tuple(ratios),
         runs,
         steps,
-        " · ".join(filter(None, [in_words(preflight, both), _sizes(known, plan, both) + _left_out(of, arm, known[0])])),
+        " · ".join(filter(None, [in_words(preflight, both), _sizes(known) + _left_out(of, arm, known[0])])),
         caveats,
         settle,
         _sentence(both, words, scope, ratios, verdict if len(claims) == 1 else "", bool(likely)),
@@ -119,8 +119,7 @@ def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequen
             why = f"{arm} is worse in {' and '.join(LABELS[name] for name in worse)}"
             claim = replace(claim, verdict="x", why=why if claim.valued else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
-        logs = plan.imported(plan.baseline, arm) if plan.most else []
-        yield Place(claim, row, gate[gate["factors"] == factors], preflight, unequal, read, logs, len(every) == 1)
+        yield Place(claim, row, gate[gate["factors"] == factors], preflight, unequal, read, len(every) == 1)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -128,7 +127,7 @@ def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
     return baseline, arm
 
 
-def _sizes(known: Sequence[Claim], plan: PlanRead, both: tuple[str, str]) -> str:
+def _sizes(known: Sequence[Claim]) -> str:
     """How many runs are compared with how many, and their steps: `2 runs against 2, 20 steps each`."""
     runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
     first, *more = {total / count for claim in known for total, count in zip(claim.steps, claim.runs, strict=True)}
@@ -136,10 +135,7 @@ def _sizes(known: Sequence[Claim], plan: PlanRead, both: tuple[str, str]) -> str
     counted = f"{count_of(steps[0], record)} against {steps[1]:,}"
     if not more and first.is_integer():
         counted = f"{count_of(int(first), record)} each"
-    # A sum over factor combinations has no most, and logs are as many as there are.
-    has_most = plan.most and len(known) == 1 and not plan.imported(*both)
-    most = f" (of at most {count_of(plan.most, 'run')} an arm)" if has_most else ""
-    return f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}{most}"
+    return f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}"
 
 
 def _left_out(of: Evidence, arm: str, claim: Claim) -> str:
