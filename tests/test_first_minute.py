@@ -73,7 +73,8 @@ def test_a_log_of_supervised_fine_tuning_is_named_and_compared_by_its_bars(compa
     verdict, beside = compared("slow.log", "fast.log")
     assert verdict["ratios"][0]["value"][0] == pytest.approx(1.25, abs=0.02)
     assert "a log of supervised fine-tuning: it has losses, and no rewards or completions" in beside
-    assert "a step's seconds are the progress bar's: whole seconds, up to 0.1 s off each step" in beside
+    doubts = " ".join(one["text"] for one in verdict["caveats"])
+    assert "a step's seconds are the progress bar's: whole seconds, up to 0.1 s off each step" in doubts
     _, said = compared("slow-bare.log", "fast-bare.log")
     assert "slow-bare.log: a log of supervised fine-tuning: it has losses" in said
     assert "None of its 30 steps has its seconds: import a log with the progress bar" in said
