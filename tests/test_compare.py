@@ -440,3 +440,16 @@ def test_a_run_that_failed_costs_itself_alone(capsys, tmp_path, monkeypatch):
     assert main(["compare", "a=dead.log", "b=b.log", "--verdict-only"]) == 1
     assert main(["compare", "a=0.log,gone.log", "b=b.log", "--verdict-only"]) == 1
     assert "gone.log does not exist" in capsys.readouterr().err
+
+
+# docs/architecture.md follows a value through them.
+MOST_FUNCTIONS, MOST_OPENS = 520, 2
+
+
+def test_a_verdict_calls_few_functions_and_opens_each_log_twice_at_most():
+    done = program(ROOT, "python", "-m", "bench.functions")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "two vs one: likely faster" in found["printed"]
+    assert found["total"] <= MOST_FUNCTIONS, found["functions"]
+    assert found["opened"] and max(found["opened"].values()) <= MOST_OPENS, found["opened"]

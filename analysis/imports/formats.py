@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import shlex
-from collections.abc import Collection, Iterator
-from itertools import chain, islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from analysis.sources import any_table, event_files, table_rows
@@ -19,7 +19,7 @@ from analysis.sources.wandb_import import (
 )
 from common.errors import UserError
 from common.shown import require_shown, shown
-from trainers.logs.log_files import parse_json, printouts, require_utf8
+from trainers.logs.log_files import parse_json, printouts, printouts_in, require_utf8
 from trainers.logs.record import Imported, SourceRead
 from trainers.protocol import LogFormat
 from trainers.registry import trainers
@@ -76,22 +76,18 @@ def read_source(
     columns, and `trainer` the one whose names such a table may have, None for any. `UserError` when the source is
     missing, empty, or of another format.
     """
-    given, form = form, form or format_of(source)
-    if form not in formats():
+    if form is not None and form not in formats():
         raise UserError(f"import.format must be one of {', '.join(formats())} (got {form!r})")
     if source.startswith(WANDB) or form == "wandb":
         return read_wandb_api(source.removeprefix(WANDB), cache)
     path = _existing(source)
     if (log := _captured_log(path)) is not None:
-        return with_files_beside(read_source(str(log), given, names, cache, step_seconds, trainer), log.parent)
-    if given is not None and path.is_file():
-        _require_format(path, form, SEARCHED_LINES)
+        return with_files_beside(read_source(str(log), form, names, cache, step_seconds, trainer), log.parent)
+    form = _require_format(path, form) if form else format_of(source)
     if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path)
     if form == event_files.FORMAT:
         return event_files.read_event_files(path, step_seconds)
-    _require_file(path, form)
-    _require_unpacked(path)
     if form == any_table.FORMAT:
         found = any_table.read_table(path, step_seconds, names, trainer)
     else:
@@ -109,16 +105,11 @@ def read_source(
 
 def format_of(source: str) -> str:
     """A source's format, detected by its content; the `UserError` lists the known formats."""
-    if source.startswith(WANDB):
-        return "wandb"
     path = _existing(source)
     path = _captured_log(path) or path
-    if has_event_files(path):
-        return event_files.FORMAT
     if path.is_dir() or path.suffix == ".wandb":
-        return FORMAT_OFFLINE
-    _require_unpacked(path)
-    if (found := _data_format(path) or next(_step_formats(path, SEARCHED_LINES), None)) is not None:
+        return event_files.FORMAT if has_event_files(path) else FORMAT_OFFLINE
+    if (found := next(_formats_in(path), None)) is not None:
         return found
     _require_readable_console(path, source, SEARCHED_LINES)
     known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
@@ -136,7 +127,7 @@ def has_event_files(path: Path) -> bool:
 
 def _captured_log(path: Path) -> Path | None:
     """The log that a folder of wandb has instead of the run itself."""
-    return None if has_event_files(path) else captured_log(path)
+    return captured_log(path) if path.is_dir() and not has_event_files(path) else None
 
 
 def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
@@ -151,27 +142,21 @@ def inspect_source(source: str, form: str | None, versioned: bool = False) -> Im
     if (log := _captured_log(path)) is not None:
         inspected = inspect_source(str(log), form, versioned)
         return inspected and with_files_beside(inspected, log.parent)
-    if path.is_dir() and (form == event_files.FORMAT or (form is None and has_event_files(path))):
+    if form in (None, event_files.FORMAT) and has_event_files(path):
         return event_files.preview(path)
-    if path.is_dir():
-        if form in (None, FORMAT_OFFLINE):
-            run_files(path)
-        else:
-            _require_file(path, form)
-    if not path.is_file() or path.suffix == ".wandb":
+    if path.is_dir() and form in (None, FORMAT_OFFLINE):
+        run_files(path)
+    if (path.is_dir() and form in (None, FORMAT_OFFLINE, event_files.FORMAT)) or path.suffix == ".wandb":
         return None
     try:
-        _require_unpacked(path)
+        if form is not None:
+            form = _require_format(path, form, whole=False)
+        elif path.stat().st_size <= INSPECTED_BYTES:
+            form = format_of(source)
+        else:
+            form = next(_formats_in(path, whole=False), None)
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
-    if form in (None, event_files.FORMAT) and event_files.is_event_file(path):
-        return event_files.preview(path)
-    if form is not None:
-        _require_format(path, form, INSPECTED_LINES)
-    elif path.stat().st_size <= INSPECTED_BYTES:
-        form = format_of(source)
-    else:
-        form = _data_format(path) or next(_step_formats(path, INSPECTED_LINES), None)
     if form is None:
         _require_readable_console(path, source, INSPECTED_LINES)
     if form is None or form.startswith("wandb"):
@@ -209,11 +194,6 @@ def _existing(source: str) -> Path:
     return path
 
 
-def _require_file(path: Path, form: str) -> None:
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, but {form} is {formats()[form]}: name the file in it")
-
-
 def _require_readable_console(path: Path, source: str, lines: int) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
     unread = [
@@ -230,31 +210,55 @@ def _require_readable_console(path: Path, source: str, lines: int) -> None:
         )
 
 
-def _require_format(path: Path, form: str, lines: int) -> None:
-    """`UserError` where so many lines of a file are of other formats, and none is of the given one."""
+def _require_format(path: Path, form: str, whole: bool = True) -> str:
+    """The given format; `UserError` where a file is of others, and not of it."""
+    if path.is_dir():
+        if form not in (FORMAT_OFFLINE, event_files.FORMAT):
+            raise UserError(f"{path} is a folder, but {form} is {formats()[form]}: name the file in it")
+        return form
     with path.open("rb") as file:
-        if b"\0" in file.read(4096):
-            # wandb's own file, which also contains printed lines.
-            return
-    try:
-        found = _data_format(path)
-    except UserError:
-        found = None
-    for detected in chain(filter(None, [found]), _step_formats(path, lines)):
+        head = file.read(4096)
+    _require_unpacked(path, head)
+    if b"\0" in head and not event_files.is_event_file(path, head):
+        # wandb's own file, which also contains printed lines.
+        return form
+    found = None
+    for detected in _formats_in(path, whole):
         if detected == form:
-            return
+            return form
         found = found or detected
     if found is not None:
         raise UserError(
             f"{path} is {found} by its content ({formats()[found]}), and import.format says {form} "
             f"({formats()[form]}): correct import.format, or leave it out"
         )
+    return form
 
 
-def _require_unpacked(path: Path) -> None:
-    """`UserError`, with the command that unpacks or converts it, for a packed file or UTF-16."""
+def _formats_in(path: Path, whole: bool = True) -> Iterator[str]:
+    """The formats that a file's content shows, the first one first; `whole`: beyond its head, too."""
     with path.open("rb") as file:
-        head = file.read(8)
+        head, more = file.read(INSPECTED_BYTES), file.read(1)
+    _require_unpacked(path, head)
+    if event_files.is_event_file(path, head):
+        yield event_files.FORMAT
+        return
+    lines = head.splitlines(keepends=True)
+    texts = [line.strip() for line in head.removeprefix(codecs.BOM_UTF8).decode(errors="replace").split("\n")]
+    texts = list(islice(filter(None, texts), HEAD_LINES))
+    if not (texts and texts[0].startswith(('{"', "["))):
+        # An export of a cluster's log may have a console's lines as cells.
+        yield from _steps_in(lines[:HEAD_LINES], path)
+    if (data := _data_format(path, texts)) is not None:
+        yield data
+    yield from _steps_in(lines, path)
+    if more and whole:
+        with path.open("rb") as file:
+            yield from _steps_in(islice(file, SEARCHED_LINES), path)
+
+
+def _require_unpacked(path: Path, head: bytes) -> None:
+    """`UserError`, with the command that unpacks or converts it, for a packed file or UTF-16."""
     require_utf8(path, head)
     if path.suffix.lower() in _SHEETS:
         raise UserError(f"{path} is a spreadsheet; save its table as CSV (UTF-8), and give that")
@@ -265,31 +269,25 @@ def _require_unpacked(path: Path) -> None:
             )
 
 
-def _step_formats(path: Path, lines: int) -> Iterator[str]:
-    """The format of each training step in the first lines of a console log."""
+def _steps_in(lines: Iterable[bytes], path: Path) -> Iterator[str]:
+    """The format of each training step in a console log's lines."""
     tests = [(name, form.is_step) for name, form in _logs().items() if form.is_step is not None]
-    for part in islice(printouts(path), lines):
+    for part in printouts_in(lines, path):
         yield from (name for name, is_step in tests if is_step(part))
 
 
-def _data_format(path: Path) -> str | None:
-    """The format of a file of JSON, CSV or parquet; None for a console log."""
-    if path.suffix.lower() == ".parquet":
+def _data_format(path: Path, head: Sequence[str]) -> str | None:
+    """The format of a file of JSON, CSV or parquet, by its first lines; None for a console log."""
+    first = head[0] if head else ""
+    if path.suffix.lower() == ".parquet" or (first and table_rows.is_named_table(path)):
         return any_table.FORMAT
-    with path.open("rb") as file:
-        head = file.read(INSPECTED_BYTES).removeprefix(codecs.BOM_UTF8)
-    lines = [line.strip() for line in head.decode("utf-8", errors="replace").split("\n") if line.strip()]
-    first = lines[0] if lines else ""
-    if table_rows.is_phase_header(first):
-        return any_table.FORMAT
-    if first and table_rows.is_named_table(path):
-        # An export of a cluster's log may have a console's lines as cells.
-        return None if any(_step_formats(path, HEAD_LINES)) else any_table.FORMAT
     if first.startswith("{'"):
         return None
     # The first lines of a log that was truncated or damaged at its head may not be JSON.
-    found = next((form for line in lines[:HEAD_LINES] if (form := _row_format(line)) is not None), None)
-    if found is None and (table_rows.is_rows(lines[:HEAD_LINES]) or table_rows.is_delimited(lines[:HEAD_LINES])):
+    found = next((form for line in head if (form := _row_format(line)) is not None), None)
+    if found is None and (
+        table_rows.is_phase_header(first) or table_rows.is_rows(head) or table_rows.is_delimited(head)
+    ):
         return any_table.FORMAT
     if found is None and first.startswith(("{", "[")):
         # One JSON document over many lines.

@@ -45,12 +45,14 @@ _FRAME, _LENGTH = 16, 8
 _STEP, _CLOCK = "step", "wall_time"
 
 
-def is_event_file(path: Path) -> bool:
-    """Whether a file is TensorBoard's, by its name or its first record."""
+def is_event_file(path: Path, head: bytes | None = None) -> bool:
+    """Whether a file is TensorBoard's, by its name or its first record; `head` are its first bytes, if known."""
     if not path.is_file() or _NAME in path.name:
         return path.is_file()
-    with path.open("rb") as file:
-        return _MARK in file.read(64)
+    if head is None:
+        with path.open("rb") as file:
+            head = file.read(64)
+    return _MARK in head[:64]
 
 
 def event_files(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -55,13 +55,19 @@ def require_utf8(path: Path, head: bytes) -> None:
 
 
 def printouts(path: Path) -> Iterator[Printout]:
-    """The parts of a console log in order; `UserError` for UTF-16.
+    """The parts of a console log in order; `UserError` for UTF-16."""
+    with path.open("rb") as lines:
+        yield from printouts_in(lines, path)
+
+
+def printouts_in(lines: Iterable[bytes], path: Path) -> Iterator[Printout]:
+    """The parts in a console log's lines.
 
     A progress bar redraws itself with carriage returns, so it shares its line with the next output. A row that a
     terminal wrapped into several lines is one part.
     """
     broken: list[Printout] = []
-    for part in _parts(path):
+    for part in _parts(lines, path):
         if broken and not _continues(broken, part):
             yield from broken
             broken = []
@@ -89,26 +95,25 @@ def _continues(broken: Sequence[Printout], part: Printout) -> bool:
     )
 
 
-def _parts(path: Path) -> Iterator[Printout]:
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            if number == 1:
-                require_utf8(path, raw)
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-            ended = raw.endswith(b"\n")
-            line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
-            if "\0" in line:
-                # A crashed node's file system leaves zeros where data was never written: the line is truncated.
-                line = _ZEROS.sub("\r\0", line)
-            parts = line.split("\r")
-            for index, part in enumerate(parts):
-                whole = ended if index + 1 == len(parts) else not parts[index + 1].startswith("\0")
-                part = part.removeprefix("\0")
-                text = _ANSI.sub("", part) if "\x1b" in part else part
-                actor = ""
-                while "pid=" in text and (prefix := _ACTOR.match(text)) is not None:
-                    actor, text = prefix["actor"], text[prefix.end() :]
-                yield Printout(number, actor, text, whole, len(line))
+def _parts(lines: Iterable[bytes], path: Path) -> Iterator[Printout]:
+    for number, raw in enumerate(lines, start=1):
+        if number == 1:
+            require_utf8(path, raw)
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        ended = raw.endswith(b"\n")
+        line = raw.decode("utf-8", errors="replace").rstrip("\r\n")
+        if "\0" in line:
+            # A crashed node's file system leaves zeros where data was never written: the line is truncated.
+            line = _ZEROS.sub("\r\0", line)
+        parts = line.split("\r")
+        for index, part in enumerate(parts):
+            whole = ended if index + 1 == len(parts) else not parts[index + 1].startswith("\0")
+            part = part.removeprefix("\0")
+            text = _ANSI.sub("", part) if "\x1b" in part else part
+            actor = ""
+            while "pid=" in text and (prefix := _ACTOR.match(text)) is not None:
+                actor, text = prefix["actor"], text[prefix.end() :]
+            yield Printout(number, actor, text, whole, len(line))
 
 
 T = TypeVar("T")
