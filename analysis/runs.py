@@ -183,7 +183,8 @@ def distinct_runs(runs: list[Run], verdicts: list[Verdict]) -> list[Run]:
     kept: list[Run] = []
     step_s = {run.run_id: _step_seconds(run) for run in runs if run.imported}
     for run in runs:
-        same = next((other for other in kept if run.imported and _is_copy(run, other, step_s)), None)
+        others = (other for other in kept if run.imported and other.imported)
+        same = next((other for other in others if _is_copy(run, other, step_s)), None)
         if same is None:
             kept.append(run)
             continue

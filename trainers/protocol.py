@@ -7,7 +7,7 @@ A `Trainer` has three parts: `Logs` (what its runs log), `Driver` (how it is run
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,6 @@ class LogFormat:
     """Whether a JSON line is a row of this format."""
     mark: bytes = b""
     """Bytes that a complete JSON document of this format contains."""
-    preview: Callable[[Path, Iterable[Printout], bool], Imported] | None = None
-    """Reads what a log has besides its steps. Arguments: its path, its first parts, and whether the run's version is
-    already known."""
     file_name: str = ""
     """The name that its tool gives it: among the tool's other files in a folder it is the run's."""
 

@@ -20,15 +20,15 @@ from analysis.sources.wandb_import import (
 from common.errors import UserError
 from common.shown import require_shown, shown
 from trainers.logs.log_files import parse_json, printouts, printouts_in, require_utf8
-from trainers.logs.record import Imported, SourceRead
+from trainers.logs.record import Imported
 from trainers.protocol import LogFormat
 from trainers.registry import trainers
 
 WANDB = "wandb:"
 # A trainer may print much before its first step, but not a gigabyte of lines.
 SEARCHED_LINES = 2_000_000
-# The part that is read for a first check: a verl run has printed its configuration, and mostly a step, by then.
-INSPECTED_LINES, INSPECTED_BYTES = 5_000, 1_000_000
+# The part that is read for a first check: most runs have printed their configuration, and a step, by then.
+INSPECTED_BYTES = 1_000_000
 # A log of JSON lines, or a table, has a readable row among its first.
 HEAD_LINES = 20
 _LONGEST_SHOWN = 200
@@ -93,7 +93,7 @@ def read_source(
     else:
         found = _logs()[form].read(path)
     if not found.read.records:
-        _require_readable_console(path, source, SEARCHED_LINES)
+        _require_readable_console(path, source)
         if why := next((v.text for v in found.read.verdicts if v.code in ("corrupt-line", "timings-missing")), ""):
             raise UserError(f"{source} has no training step that can be read as {form}: {why}")
         raise UserError(
@@ -111,7 +111,7 @@ def format_of(source: str) -> str:
         return event_files.FORMAT if has_event_files(path) else FORMAT_OFFLINE
     if (found := next(_formats_in(path), None)) is not None:
         return found
-    _require_readable_console(path, source, SEARCHED_LINES)
+    _require_readable_console(path, source)
     known = "\n".join(f"  {name}: {what}" for name, what in formats().items())
     raise UserError(
         f"{source}: no training step of any known format was found; {_appearance(path)}. What can be imported:\n{known}"
@@ -130,43 +130,18 @@ def _captured_log(path: Path) -> Path | None:
     return captured_log(path) if path.is_dir() and not has_event_files(path) else None
 
 
-def inspect_source(source: str, form: str | None, versioned: bool = False) -> Imported | None:
-    """The facts in the first part of a local file, without its steps; None where that part does not show a format.
-
-    All of a console log is searched for its version, unless the run is `versioned` without it. `UserError` where the
-    file cannot be read, or a folder holds no run. A folder of wandb, or a missing file, is None.
-    """
-    path = existing_path(source)
-    if path is None:
-        return None
-    if (log := _captured_log(path)) is not None:
-        inspected = inspect_source(str(log), form, versioned)
-        return inspected and with_files_beside(inspected, log.parent)
-    if form in (None, event_files.FORMAT) and has_event_files(path):
-        return event_files.preview(path)
-    if path.is_dir() and form in (None, FORMAT_OFFLINE):
-        run_files(path)
-    if (path.is_dir() and form in (None, FORMAT_OFFLINE, event_files.FORMAT)) or path.suffix == ".wandb":
-        return None
+def require_known(source: str, form: str | None) -> None:
+    """`UserError` where a local source is missing, or its first part shows that it cannot be read."""
+    path = _existing(source)
     try:
-        if form is not None:
-            form = _require_format(path, form, whole=False)
-        elif path.stat().st_size <= INSPECTED_BYTES:
-            form = format_of(source)
-        else:
-            form = next(_formats_in(path, whole=False), None)
+        if path.is_dir() and form is None and not has_event_files(path) and captured_log(path) is None:
+            run_files(path)
+        elif form is not None and path.suffix != ".wandb":
+            _require_format(_captured_log(path) or path, form, whole=False)
+        elif path.is_file() and path.suffix != ".wandb" and next(_formats_in(path, whole=False), None) is None:
+            _require_readable_console(path, source)
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
-    if form is None:
-        _require_readable_console(path, source, INSPECTED_LINES)
-    if form is None or form.startswith("wandb"):
-        return None
-    if form == any_table.FORMAT:
-        return any_table.preview(path)
-    inspect = _logs()[form].preview
-    return (
-        inspect(path, islice(printouts(path), INSPECTED_LINES), versioned) if inspect else Imported(SourceRead(), form)
-    )
 
 
 def existing_path(source: str) -> Path | None:
@@ -194,14 +169,19 @@ def _existing(source: str) -> Path:
     return path
 
 
-def _require_readable_console(path: Path, source: str, lines: int) -> None:
+def _require_readable_console(path: Path, source: str) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
     unread = [
         (trainer.label or trainer.name, trainer.logs.unread)
         for trainer in trainers()
         if trainer.logs.unread is not None
     ]
-    found = (name for part in islice(printouts(path), lines) for name, console in unread if console.matches(part.text))
+    found = (
+        name
+        for part in islice(printouts(path), SEARCHED_LINES)
+        for name, console in unread
+        if console.matches(part.text)
+    )
     if (name := next(found, None)) is not None:
         raise UserError(
             f"{source} looks like {name}'s console, which is not read: import the run from wandb "

@@ -164,23 +164,6 @@ def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterat
         yield Verdict("note", "no-generation-phase", text)
 
 
-def require_declared(spec: Mapping[str, Any], inspected: Sequence[Imported | None]) -> None:
-    """`UserError` where it is certain, before the sources are read, that a declared release has no tree for the run.
-
-    `inspected` is the result of `inspect_source` for each source.
-    """
-    if any(part is not None and part.tree is not None for part in inspected):
-        return
-    facts, trainer, engine = spec["import"], str(spec["trainer"]), str(spec["engine"])
-    version = facts.get("version") or next(iter(_versions(trainer, [part for part in inspected if part])), None)
-    if version is None or not _is_declared(trainer, str(version)):
-        return  # the run's timers decide
-    mode, native = _mode(facts), trainer_named(trainer).logs.native
-    fitting = [t for t in declared_trees() if t.trainer == trainer and t.matches(str(version)) and t.has(engine)]
-    if not any(mode is None or t.mode == mode for t in fitting):
-        tree_for(trainer, str(version), engine, native if mode is None else mode)
-
-
 def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
     package = trainer_named(trainer).distribution
     return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]

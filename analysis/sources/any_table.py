@@ -13,7 +13,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from analysis.imports.tree_by_data import trainers_by_data
-from analysis.sources.long_table import has_tree, is_long, read_long, runs_in_column
+from analysis.sources.long_table import is_long, read_long, runs_in_column
 from analysis.sources.table_columns import SELECTING, Row, TableColumns, columns_of
 from analysis.sources.table_rows import HEAD_LINES, rows_of
 from analysis.sources.table_texts import counter_rank, is_counter, is_time, whole_rank, words_of
@@ -71,12 +71,6 @@ def read_table(
         read.verdicts += table.verdicts
         return Imported(read, FORMAT, selected=selected)
     return replace(_of_columns(table, path, step_seconds, counter), selected=selected)
-
-
-def preview(path: Path) -> Imported:
-    """What a table's first rows say: whether its phases have a tree of their own."""
-    head = list(islice(rows_of(path), HEAD_LINES))
-    return Imported(SourceRead(), FORMAT, tree=None if is_long(head) and not has_tree(head) else {})
 
 
 def _of_known_trainer(table: TableColumns, counter: str, path: Path) -> SourceRead | None:

@@ -208,14 +208,6 @@ def _lives(path: Path) -> list[_Life]:
     return [_Life(file) for file in files]
 
 
-def preview(path: Path) -> Imported:
-    """The run's arguments, without its steps; only the steps show whether its timers are declared."""
-    lives = _lives(path)
-    for life in lives:
-        next(life.events(), None)
-    return Imported(SourceRead(), FORMAT, config=next((life.config for life in lives if life.config), {}), tree={})
-
-
 def read_event_files(path: Path, step_seconds: str | None = None) -> Imported:
     """The steps of a run's event files: a known trainer's by its names, others as a table with any columns.
 

@@ -306,7 +306,6 @@ def _log_format(form: Form, of_batches: bool) -> LogFormat:
         is_step=(lambda part: form.printed in part.text) if form.printed else None,
         is_row=lambda row: all(lookup(row, name) is not None for name in form.has),
         mark=form.mark,
-        preview=lambda path, parts, versioned: read(path),
         file_name=form.file_name,
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from common.verdicts import Verdict
 from trainers.logs.log_files import PrintedNumber, Printout, half_digit, parse_number, printouts
 from trainers.logs.printed_config import PrintedConfigs
-from trainers.logs.record import TIMERS, Imported, SourceRead, StepNames, StepRecord
+from trainers.logs.record import TIMERS, Imported, StepNames, StepRecord
 from trainers.logs.restarts import steps_in_sequence
 from trainers.protocol import LogFormat
 
@@ -141,16 +141,6 @@ def _read_console(path: Path) -> Imported:
     return Imported(read, _FORMAT, config, later=later)
 
 
-def _preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
-    """The configuration before the first step."""
-    printed = _printed()
-    for part in parts:
-        if _is_step(part):
-            break
-        printed.feed(part)
-    return Imported(SourceRead(), _FORMAT, printed.by_step([])[0])
-
-
 def _is_step(part: Printout) -> bool:
     return _STEP in part.text and _ENTRY.search(part.text) is not None
 
@@ -162,5 +152,4 @@ def console(names: StepNames) -> LogFormat:
         "NeMo-RL's console, with blocks of lines `• Total step time: 12.34s`",
         _read_console,
         is_step=_is_step,
-        preview=_preview,
     )

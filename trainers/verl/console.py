@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import intern
@@ -305,21 +305,6 @@ def _note_runner(log: LogFacts, actor: str, line: int, path: Path) -> None:
             f"({other}). Split the file and import each run by itself: {split}"
         )
     log.runners.append(actor)
-
-
-def preview(path: Path, parts: Iterable[Printout], versioned: bool) -> Imported:
-    """What a log has before its first step; its version is searched in the whole log unless the run has one."""
-    log = LogFacts()
-    for part in parts:
-        if is_step(part):
-            break
-        log.command.feed(part.text)
-        log.note(part)
-    if len(log.versions) != 1 and not versioned:
-        log.versions = set()
-        for part in printouts(path):
-            log.note_version(part.text)
-    return _imported(log, SourceRead())
 
 
 def is_step(part: Printout) -> bool:

@@ -146,7 +146,6 @@ def _logs() -> Logs:
                 "verl's console log, with lines `step:3 - timing_s/gen:382.913 - ...`",
                 console.read_verl_console,
                 is_step=console.is_step,
-                preview=console.preview,
             ),
             LogFormat(
                 _JSONL,

@@ -14,18 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from analysis.imports.formats import INSPECTED_BYTES, inspect_source
-from analysis.imports.source_check import require_of_arm, require_own_tree
-from analysis.imports.which_tree import require_declared
-from analysis.sources.any_table import FORMAT as TABLE
-from analysis.sources.any_table import read_table
+from analysis.imports.formats import INSPECTED_BYTES, require_known
 from common.errors import UserError
 from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
 from common.ownership import NotOwnError, let_others_only_read, require_own
 from common.verdicts import count_of
 from node.hub import source_kind
-from trainers.timers.own import own_tree
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
@@ -286,19 +281,17 @@ def require_sources(plan: Plan) -> None:
 
 
 def _require_source(run: PlannedRun) -> None:
-    facts = run.spec["import"]
-    has_version = facts["version"] is not None
-    looks = [
-        None if is_remote(path) else inspect_source(path, facts["format"], has_version) for path in facts["sources"]
-    ]
-    pairs = list(zip(facts["sources"], looks, strict=True))
-    local = [(source, look) for source, look in pairs if look is not None]
-    require_of_arm(run.spec, local)
-    require_own_tree(run.spec, pairs)
-    require_declared(run.spec, looks)
-    names = tuple(str(run.spec[key]) for key in ("run_id", "arm", "engine"))
-    tables = [local_path(source) for source, look in local if look.format == TABLE]
-    small = [table for table in tables if table.stat().st_size <= INSPECTED_BYTES]
-    trees = [read_table(table, facts.get("step_seconds"), names).tree for table in small]
-    if any(trees) and len(small) == len(tables):
-        own_tree(run.spec["trainer"], "", run.spec["engine"], trees)
+    """Imports a run whose logs are small, for its errors; of other logs the format is checked."""
+    # Imported here: most experiments have no logs.
+    from analysis.imports.import_run import read_sources, run_of
+    from analysis.imports.source_check import require_own_tree
+
+    sources, form = run.spec["import"]["sources"], run.spec["import"]["format"]
+    local = [source for source in sources if not is_remote(source)]
+    for source in local:
+        require_known(source, form)
+    if not local:
+        require_own_tree(run.spec, [(source, None) for source in sources])
+    paths = [local_path(source) for source in local]
+    if len(local) == len(sources) and all(p.is_file() and p.stat().st_size <= INSPECTED_BYTES for p in paths):
+        run_of(run.spec, read_sources(run.spec), Path())
