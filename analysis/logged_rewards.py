@@ -20,8 +20,6 @@ from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import logged_as, scalars_of, single_rewards
 
 COLUMNS = ["factors", "arm", "reward", "weight", "first", "last", "change", "low", "high", "runs", "steps"]
-SINGLE_REWARD = "reward-of-"
-"""Prefix of the names of the figures of single rewards."""
 PARTS = 4
 """A run's steps are divided into this many parts; the first and the last are compared."""
 

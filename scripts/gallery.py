@@ -27,8 +27,8 @@ PAPER = '><rect width="100%" height="100%" fill="white"/>'
 ENTRIES = {
     "article": ("experiments/camino-2025-published.yaml", "phases"),
     "verl-recipe-153": ("docs/gallery/verl-recipe-153.yaml", "phases"),
-    "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "estimates"),
-    "quickstart": ("config.yaml", "estimates"),
+    "lm-eval-2703": ("docs/gallery/lm-eval-2703.yaml", "phases"),
+    "quickstart": ("config.yaml", "phases"),
     "sweep": ("docs/gallery/sweep.yaml", "phases"),
     "tuning": ("docs/gallery/tuning.yaml", "phases"),
 }

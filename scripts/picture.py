@@ -1,6 +1,6 @@
 """Draws docs/report.svg, the picture in the README, from the quickstart's report: `make picture`.
 
-Chromium prints the page, from its title to the estimates of speed, to one PDF sheet. Debian's poppler-utils converts
+Chromium prints the page, from its title to the end of the answer, to one PDF sheet. Debian's poppler-utils converts
 it to SVG, which is text.
 """
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 1037  # pixels
 MARGIN = 12  # pixels, below the last line
 PIXELS_PER_INCH = 96  # Chromium's
-LAST = "figure-estimates"
+LAST = "answer"
 
 
 def main(page: Path, picture: Path) -> None:

@@ -1,117 +1,196 @@
-"""Draws where the mean step goes: its categories as stacked bars."""
+"""Draws each setting's seconds as a bar with its ratio, and the ratios with their intervals."""
 
 from __future__ import annotations
 
 import math
-import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from analysis.factors import factors_label
+from analysis.estimates.estimate_table import legible
+from analysis.factors import factors_key, factors_label, factors_of
 from analysis.figures.drawing import (
+    ARM_COLOURS,
     CATEGORY_COLOURS,
-    HATCHED,
-    WIDTH,
+    GREY,
+    PAGE,
     Figure,
     draw,
-    left_out,
     listed,
-    panel_name,
-    seconds_text,
+    once,
+    only_first,
+    wrapped,
 )
-from analysis.phases import RESIDUAL
+from analysis.phases import RESIDUAL, category_table
+from analysis.planned import PlanRead
 from analysis.runs import rows_of
+from analysis.verdict.arm_verdict import ratio_text, seconds_text
+from analysis.verdict.claim import UNITS, equal_within
+from analysis.verdict.verdict_table import span_text
 
-MAX_BARS = 40
-LINE, LETTERS = 14, 27
-"""A bar's name: pixels between its lines, and letters in a line."""
+MAX_BARS, BAR_WIDTH, LINE = 40, 300, 15
+NAME_LETTERS = 40
+NO_TIMER = "no timer"
 UNSEEN_SHARE = 0.002
 """A negative time below this share of the longest bar is drawn as 0: it is no pixel wide, but shifts the axis."""
 
 
-def bar_name(arm: str, factors: str) -> str:
-    # Vega cuts a long line at its end, where names differ.
-    parts = (arm, *factors_label(factors).split(", "))
-    return "\n".join(line for part in parts for line in textwrap.wrap(part, LETTERS))
+def setting_name(plan: PlanRead, arm: str, factors: str) -> tuple[str, str]:
+    """The factors that change the work, and the setting: the arm (of several) and its other factors."""
+    parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for path, value in factors_of(factors).items():
+        parts[path.startswith("workload.")][path] = value
+    others, work = (factors_label(factors_key(part)) for part in parts)
+    setting = others if others and len(plan.arms) == 1 else f"{arm} · {others}" if others else arm
+    return wrapped(work, NAME_LETTERS), wrapped(setting, NAME_LETTERS)
 
 
-def bar_ends(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame (columns bar, seconds; in drawing order) with `start` and `end` of each piece of its bar.
-
-    Positive pieces stack to the right of zero, negative ones to the left.
-    """
-    least = -UNSEEN_SHARE * frame.groupby("bar")["seconds"].sum().abs().max()
-    seconds = frame["seconds"].where((frame["seconds"] >= 0) | (frame["seconds"] < least), 0.0)
-    above, below = seconds.clip(lower=0), seconds.clip(upper=0)
-    end = above.groupby(frame["bar"]).cumsum().where(seconds >= 0, below.groupby(frame["bar"]).cumsum())
-    return frame.assign(start=end - seconds, end=end)
+def claims(estimates: pd.DataFrame) -> dict[tuple[str, str], Any]:
+    """By (factors, arm): the first estimate that has a value, as it may be shown; else one without."""
+    found: dict[tuple[str, str], Any] = {}
+    for row in rows_of(legible(estimates)):
+        key = (row.factors, row.arm)
+        if key not in found or not found[key].value > 0:
+            found[key] = row
+    return found
 
 
-def phase_bars(categories: pd.DataFrame) -> Figure | None:
-    """Mean seconds per step by category, one bar per factor combination and arm; the residual is hatched."""
+def claim_text(row: Any, plan: PlanRead, unit: str = "") -> str:
+    """`2.15x (2.02 to 2.31)`, with `~` if it is not resolved, `=` if it is equal; without a ratio why, in two words."""
+    if not 0 < row.value < math.inf:
+        return "not resolved" if row.verdict == "~" else "not comparable"
+    ends = f" ({span_text((row.low, row.high))})" if 0 < row.low <= row.high < math.inf else ""
+    sign = " =" if equal_within((row.low, row.high), plan.until) else " ~"
+    return f"{ratio_text(row.value)}{unit}{ends}" + (sign if row.verdict == "~" else "")
+
+
+def phase_bars(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> Figure | None:
+    """A bar for each arm and factor combination: its mean step, stacked by category, and its ratio at the end."""
+    categories = category_table(tables["phases"], "step")
     categories = categories[np.isfinite(categories["own_mean_s"].astype(float))]
     if categories.empty:
         return None
-    every = categories[["factors", "arm"]].drop_duplicates()
-    groups = every.head(MAX_BARS)
-    bars = list(dict.fromkeys(bar_name(r.arm, r.factors) for r in rows_of(groups)))
-    unknown = [c for c in categories["category"].unique() if c not in CATEGORY_COLOURS and c != RESIDUAL]
-    order = [*CATEGORY_COLOURS, *unknown, RESIDUAL]
-    frame = categories.merge(groups, on=["factors", "arm"])
-    frame = frame.assign(
-        bar=[bar_name(r.arm, r.factors) for r in rows_of(frame)],
-        rank=frame["category"].map(order.index),
-        seconds=frame["own_mean_s"],
-    )
-    frame = bar_ends(frame.sort_values(["bar", "rank"]).reset_index(drop=True))
-    by_bar = frame.groupby("bar")
-    frame["right"] = by_bar["end"].transform("max")
-    totals = by_bar["seconds"].transform("sum")
-    digits = min(6, max(0, 2 - math.floor(math.log10(totals.abs().min() or 1.0))))
-    frame["total"] = [seconds_text(seconds, digits) for seconds in totals]
-    frame["first"] = by_bar.cumcount() == 0
-    # Vega draws no more of a name than its limit.
-    names = min(190, 8 * max(len(line) for bar in bars for line in bar.split("\n")))
-    lines = max(bar.count("\n") + 1 for bar in bars)
-    each = max(44 if len(bars) <= 12 else 30, LINE * lines + 6)
-    layers = _stacked(bars, [c for c in order if c in set(frame["category"])], legend=4 if names > 70 else 8)
-    texts = []
-    for (arm, factors), rows in frame.groupby(["arm", "factors"], sort=False):
-        parts = ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(rows))
-        texts.append(f"{panel_name(str(arm), str(factors))}: {parts}")
+    of, every = claims(tables["estimates"]), categories[["factors", "arm"]].drop_duplicates()
+    if plan.engines_only or len(plan.arms) == 1:
+        # Settings, the fastest first; of several arms that train, each stands by its baseline.
+        every = pd.concat([tables["ranking"][["factors", "arm"]], every]).drop_duplicates()
+    units = {f" {UNITS[row.estimate]}" for row in of.values() if row.value > 0}
+    rows, texts = [], []
+    for one in rows_of(every.head(MAX_BARS)):
+        mine = categories[(categories["factors"] == one.factors) & (categories["arm"] == one.arm)]
+        claim = of.get((one.factors, one.arm))
+        end = "baseline" if one.arm == plan.baseline and of else ""
+        if claim is not None:
+            end = claim_text(claim, plan, f" {UNITS[claim.estimate]}" if len(units) > 1 else "")
+        step_s = mine["own_mean_s"].sum()
+        seconds = seconds_text(step_s) if step_s > 0 else f"{step_s:.3g} s"
+        rows += _pieces(setting_name(plan, one.arm, one.factors), mine, f"{seconds}\n{end}".strip())
+        parts = ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(mine))
+        name = ", ".join(filter(None, (one.arm, factors_label(one.factors))))
+        texts.append(f"{name} {', '.join(filter(None, (seconds, end)))} ({parts})")
+    caption = "Mean seconds of the counted steps."
+    if len({row["category"] for row in rows}) > 1:
+        caption += f" Empty: {NO_TIMER} covers it."
+    if len(units) == 1:
+        caption += f" Under them: times as fast as {plan.baseline}{units.pop()}, with the 95% interval."
+    size = (BAR_WIDTH, alt.Step(34 + LINE * _name_lines(rows)))
     return Figure(
         "phases",
-        "Where the step goes",
-        "Mean own seconds per counted step. Hatched: the residual, the part of the step that no timer covers. A "
-        "negative residual is left of the axis." + left_out(len(groups), len(every), "bars", "phases"),
-        listed(texts),
-        draw(frame, layers, WIDTH - 60 - names, max(each * len(bars), 60)),
+        "Seconds of a step",
+        caption + only_first(MAX_BARS, len(every), "bars", "phases"),
+        f"Mean seconds of a step. {listed(texts)}",
+        draw(rows, _bar_layers(rows, plan.step_of), size, {"y": "independent"}),
     )
 
 
-def _stacked(bars: list[str], present: list[str], legend: int) -> list[Any]:
-    """The bars' pieces, and each bar's sum at its right."""
-    colours = [HATCHED if c == RESIDUAL else CATEGORY_COLOURS.get(c, CATEGORY_COLOURS["other"]) for c in present]
-    # Vega centres the first line of a label on the bar.
-    by_line = alt.Axis(
-        labelExpr="split(datum.label, '\\n')",
-        labelLimit=190,
-        labelLineHeight=LINE,
-        labelOffset=alt.ExprRef(f"-{LINE} / 2 * (split(datum.value, '\\n').length - 1)"),
-    )
-    base = alt.Chart().encode(y=alt.Y("bar:N", sort=bars, title=None, axis=by_line))
-    axis = alt.Axis(tickCount=8, labelFlush=False)
-    swatches = alt.Legend(symbolStrokeColor="currentColor", symbolStrokeWidth=1, columns=legend)
-    pieces = base.mark_bar(height=alt.RelativeBandSize(0.72)).encode(
-        x=alt.X("start:Q", title="mean seconds per step, own time of each category", axis=axis),
-        x2=alt.X2("end"),
-        color=alt.Color("category:N", scale=alt.Scale(domain=present, range=colours), legend=swatches),
-        stroke=alt.condition(
-            alt.datum.category == RESIDUAL, alt.value("currentColor"), alt.value("transparent"), empty=False
+def _pieces(name: tuple[str, str], mine: pd.DataFrame, end: str) -> list[dict[str, Any]]:
+    """The pieces of one bar; the last has the text at its end."""
+    seconds: dict[str, float] = {}
+    for row in rows_of(mine):
+        category = row.category if row.category in CATEGORY_COLOURS else "other"
+        category = NO_TIMER if row.category == RESIDUAL else category
+        seconds[category] = seconds.get(category, 0.0) + row.own_mean_s
+    order, unseen = [*CATEGORY_COLOURS, NO_TIMER], -UNSEEN_SHARE * sum(map(abs, seconds.values()))
+    rows: list[dict[str, Any]] = [
+        {"panel": name[0], "setting": name[1], "category": category, "rank": order.index(category)}
+        | {"seconds": 0.0 if unseen < seconds[category] < 0 else seconds[category]}
+        for category in sorted(seconds, key=order.index)
+    ]
+    rows[-1] |= {"end": end, "right": sum(max(0.0, row["seconds"]) for row in rows)}
+    return rows
+
+
+def _name_lines(rows: Sequence[Mapping[str, Any]]) -> int:
+    return max(str(row["setting"]).count("\n") + 1 for row in rows)
+
+
+def _bar_layers(rows: Sequence[Mapping[str, Any]], step_of: str) -> list[Any]:
+    """The bars, their seconds and ratios at the end, their names above."""
+    present = [name for name in (*CATEGORY_COLOURS, NO_TIMER) if any(row["category"] == name for row in rows)]
+    # Without any timer the bar is the step.
+    untimed = CATEGORY_COLOURS["other"] if present == [NO_TIMER] else "transparent"
+    colours = alt.Scale(domain=present, range=[CATEGORY_COLOURS.get(name, untimed) for name in present])
+    legend = alt.Legend(symbolStrokeColor=PAGE, symbolStrokeWidth=1, columns=3)
+    base = alt.Chart().encode(y=alt.Y("setting:N", sort=None, title=None, axis=None))
+    lines = _name_lines(rows)
+    down = LINE / 2 * lines
+    pieces = base.mark_bar(size=24, yOffset=down).encode(
+        x=alt.X(
+            "seconds:Q", stack="zero", title=f"seconds per {step_of}", axis=alt.Axis(tickCount=6, labelFlush=False)
         ),
+        order=alt.Order("rank:Q"),
+        color=alt.Color("category:N", scale=colours, legend=legend),
+        stroke=alt.condition(f"datum.category == '{NO_TIMER}'", alt.value(PAGE), alt.value("transparent")),
     )
-    sums = base.transform_filter(alt.datum.first).mark_text(align="left", dx=6, fontSize=12)
-    return [pieces, sums.encode(x=alt.X("right:Q"), text=alt.Text("total:N"))]
+    last, up = base.transform_filter("isValid(datum.end)"), 7 if any("\n" in row.get("end", "") for row in rows) else 0
+    text = last.mark_text(align="left", baseline="middle", dx=6, dy=down - up, lineBreak="\n", lineHeight=LINE)
+    name = last.mark_text(
+        align="left", baseline="bottom", dy=down - 16, lineBreak="\n", lineHeight=LINE, fontWeight=600
+    )
+    return [
+        pieces,
+        text.encode(x=alt.X("right:Q"), text=alt.Text("end:N")),
+        name.encode(x=alt.XDatum(0), text=alt.Text("setting:N")),
+    ]
+
+
+def ratio_forest(plan: PlanRead, estimates: pd.DataFrame) -> Figure | None:
+    """Each estimate that has a value with its interval, by a line at 1; none of a single one, which the bars show."""
+    shown = legible(estimates)
+    shown = shown[(shown["value"] > 0) & (shown["value"] < math.inf)]
+    if len(shown) < 2 or not (shown["low"] > 0).any():
+        return None
+    used, rows = claims(estimates), []
+    for one in rows_of(shown):
+        panel, setting = setting_name(plan, one.arm, one.factors)
+        text = f"{setting}: {claim_text(one, plan, f' {UNITS[one.estimate]}')}"
+        colour = ARM_COLOURS[0] if used[one.factors, one.arm].estimate == one.estimate else GREY
+        row = {"panel": panel, "text": text, "value": one.value, "colour": colour}
+        row |= {"fill": colour if one.verdict in ("+", "-") else "transparent"}
+        rows.append(row | ({"low": one.low, "high": one.high} if one.low > 0 and one.high < math.inf else {}))
+    scale = alt.Scale(type="log", nice=False, padding=10)
+    axis = alt.Axis(format="~g", labelOverlap="greedy", tickCount=6)
+    x = alt.X("low:Q", scale=scale, axis=axis, title=f"times as fast as {plan.baseline} (log scale)")
+    base = alt.Chart().encode(y=alt.Y("text:N", sort=None, title=None, axis=None))
+    span = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5, yOffset=8)
+    mark = base.mark_point(size=80, strokeWidth=2, opacity=1, yOffset=8)
+    stroke = alt.Stroke("colour:N", scale=None, legend=None)
+    layers = [
+        once().mark_rule(color=PAGE, strokeWidth=1.2).encode(x=alt.XDatum(1.0)),
+        span.encode(x=x, x2="high", stroke=stroke),
+        mark.encode(x=alt.X("value:Q"), stroke=stroke, fill=alt.Fill("fill:N", scale=None, legend=None)),
+        base.mark_text(align="left", dy=-8, lineBreak="\n").encode(x=alt.value(0), text="text:N"),
+    ]
+    caption = f"Right of the line at 1 the arm is faster than {plan.baseline}. A line is the 95% interval. "
+    caption += "Hollow and ~: not resolved. Grey: the verdict is that at equal work."
+    height, own = alt.Step(40), {"y": "independent"}
+    return Figure(
+        "estimates",
+        "How many times as fast",
+        caption + only_first(MAX_BARS, len(rows), "ratios", "estimates"),
+        f"Speed against {plan.baseline}, with 95% intervals. {listed(row['text'] for row in rows)}",
+        draw(rows[:MAX_BARS], layers, (480, height), own),
+    )

@@ -1,26 +1,18 @@
-"""Draws the report's figures: their colours, panels, axes of ratios and texts, as SVG and PNG."""
+"""Draws layers in panels as SVG and PNG, in the report's colours."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import math
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import altair as alt
 import vl_convert as vlc
 from markupsafe import Markup
-
-from analysis.factors import factors_label
-from analysis.report.cells import fixed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Okabe and Ito (2008) for categories, Tol's "bright" for arms: every colour vision can distinguish them. Tol's yellow
 # and cyan are darker here, for white paper, and his grey is brown: grey marks what does not count.
@@ -38,20 +30,9 @@ ARM_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3])
 GREY, INK = "#8a8f98", "#1b1f24"
 PAGE = "currentColor"
 """The page's text colour, light or dark."""
-HATCHED = "url(#hatch)"
-HATCH = (
-    '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<path d="M0,0V6" stroke="currentColor" stroke-width="2.4"/></pattern></defs>'
-)
-"""The pattern of `HATCHED`: the page has it once, and each file that uses it."""
 FONT, LATIN = "'Noto Sans CJK JP', 'Noto Sans CJK SC', 'Noto Sans', sans-serif", "\u2e80"
 """The font of a file with letters above `LATIN`: a search in all fonts takes three times as long as drawing."""
-WIDTH, HEIGHT = 640, 260
-LEAST_WIDTH = 700
-"""Pixels. The page scales every figure to one width: a narrow one would get giant letters."""
-TITLE_SIZE = 12
-# Pixels of a letter of a panel's name: the page's font may be wider than the measured one.
-LETTER = 0.8 * TITLE_SIZE
+WIDTH, TITLE_SIZE = 640, 12
 
 _TEXT = {"labelColor": PAGE, "titleColor": PAGE, "labelFontSize": 12}
 CONFIG: Mapping[str, Any] = {
@@ -59,18 +40,18 @@ CONFIG: Mapping[str, Any] = {
     "font": "sans-serif",
     "background": None,
     "aria": False,
-    # The page's font may be a fifth wider than the font that measured the labels left of the plot.
-    "padding": {"left": 20, "top": 4, "right": 4, "bottom": 4},
+    # The page's font may be a fifth wider than the font that measured the labels beside the plot.
+    "padding": {"left": 12, "top": 4, "right": 30, "bottom": 4},
     "view": {"stroke": None},
     "axis": _TEXT
     | {"domainColor": PAGE, "tickColor": PAGE, "gridColor": PAGE, "gridOpacity": 0.12, "titleFontSize": 12}
-    | {"titleFontWeight": "normal", "labelLimit": 220, "titleLimit": 440, "titlePadding": 12},
+    | {"titleFontWeight": "normal", "labelLimit": 220, "titleLimit": 440, "titlePadding": 10},
     "legend": _TEXT
-    | {"labelLimit": 260, "columnPadding": 28, "symbolOpacity": 1, "orient": "top", "offset": 6, "title": None}
+    | {"labelLimit": 260, "columnPadding": 20, "symbolOpacity": 1, "orient": "top", "offset": 6, "title": None}
     | {"symbolStrokeWidth": 2},
-    "text": {"color": PAGE},
+    "text": {"color": PAGE, "fontSize": 12},
     "header": {"labelColor": PAGE, "labelFontSize": TITLE_SIZE, "labelFontWeight": "bold", "labelAnchor": "start"}
-    | {"labelPadding": 6, "title": None},
+    | {"labelPadding": 6, "title": None, "labelExpr": "split(datum.label, '\\n')", "labelLineHeight": TITLE_SIZE + 3},
 }
 _SVG = "http://www.w3.org/2000/svg"
 _UNSEEN = re.compile(r"class|role|pointer-events|font-family|aria-.*")
@@ -102,57 +83,40 @@ class Figure:
     def standalone_svg(self) -> str:
         """The SVG in ink, for a file."""
         font = FONT if any(letter > LATIN for letter in self.svg) else CONFIG["font"]
-        svg = self.svg.replace(">", f' font-family="{font}">{HATCH if HATCHED in self.svg else ""}', 1)
-        return svg.replace(f'"{PAGE}"', f'"{INK}"')
+        return self.svg.replace(">", f' font-family="{font}">', 1).replace(f'"{PAGE}"', f'"{INK}"')
 
     def png(self) -> bytes:
         paper = '><rect x="-50%" width="200%" height="100%" fill="white"/>'
         return bytes(vlc.svg_to_png(self.standalone_svg.replace(">", paper, 1), scale=2))
 
 
-Facets = Mapping[str, Any]
-"""The part of a specification that divides it into panels."""
-
-
-def draw(frame: pd.DataFrame, layers: Sequence[Any], width: float, height: Any, facets: Facets | None = None) -> str:
-    """`draw_rows` of a table."""
-    rows = json.loads(frame.to_json(orient="records", double_precision=15))
-    return draw_rows(rows, layers, width, height, facets)
-
-
-def draw_rows(
+def draw(
     rows: Sequence[Mapping[str, Any]],
     layers: Sequence[Any],
-    width: float,
-    height: Any,
-    facets: Facets | None = None,
+    size: tuple[float, Any],
+    own: Mapping[str, str] | None = None,
+    columns: int = 1,
 ) -> str:
-    """The SVG of layers that share the rows; all panels are one specification, which takes as long as one panel.
+    """The SVG of layers that share the rows, with a panel for each value of the rows' `panel`, in their order.
 
-    Layers become dictionaries here: Altair copies a chart for each layer, facet and setting, which takes longer than
-    drawing it. Altair has already validated their parts.
+    `own` names the scales that are not shared between panels, such as `{"y": "independent"}`.
     """
-    view = {"layer": [_as_dict(layer) for layer in layers], "width": width, "height": height}
-    spec: dict[str, Any] = {"data": {"values": rows}, "datasets": {"once": [{}]}, "config": CONFIG}
-    spec |= view if facets is None else {**facets, "spec": view}
-    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    return light_svg(vlc.vegalite_to_svg(spec, vl_version=version))
+    chart: Any = alt.layer(*layers, data=alt.InlineData(values=list(rows))).properties(width=size[0], height=size[1])
+    panels = list(dict.fromkeys(str(row.get("panel", "")) for row in rows))
+    if panels not in ([], [""]):
+        names = alt.Facet("panel", type="nominal", sort=panels, header=alt.Header(labelLimit=size[0]))
+        chart = chart.facet(facet=names, columns=columns, spacing={"row": 14, "column": 24}, title=None)
+        chart = chart.resolve_scale(**(own or {})).resolve_axis(x="independent", y="independent")
+    return light_svg(vlc.vegalite_to_svg({**chart.to_dict(validate=False), "config": CONFIG}))
 
 
 def once() -> Any:
     """A chart for one mark in each panel, at constant values."""
-    return alt.Chart(alt.NamedData("once"))
-
-
-def _as_dict(layer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = layer.to_dict(validate=False, context={"top_level": False})
-    if layer.data is alt.Undefined:
-        del found["data"]  # Altair's default would hide the frame
-    return found
+    return alt.Chart().transform_aggregate(rows="count()")
 
 
 def light_svg(svg: str) -> str:
-    """Vega's SVG without invisible parts, with short numbers, and at least `LEAST_WIDTH` wide."""
+    """Vega's SVG without invisible parts and with short numbers."""
     root = ElementTree.fromstring(svg)
     for parent in root.iter():
         for child in list(parent):
@@ -162,14 +126,11 @@ def light_svg(svg: str) -> str:
         kept = {name: _DIGITS.sub(r"\1", value) for name, value in parent.items() if not _UNSEEN.fullmatch(name)}
         parent.attrib.clear()
         parent.attrib.update({k: v for k, v in kept.items() if (k, v) not in (("opacity", "1"), ("stroke-width", "1"))})
-    width, height = max(float(root.get("width", 0)), LEAST_WIDTH), root.get("height", "0")
-    root.attrib.clear()
-    root.attrib.update({"width": f"{width:g}", "height": height, "viewBox": f"0 0 {width:g} {height}"})
     return ElementTree.tostring(root, encoding="unicode")
 
 
 def arm_scale(arms: Collection[str]) -> alt.Scale:
-    return alt.Scale(domain=list(arms), range=[ARM_COLOURS[i % len(ARM_COLOURS)] for i in range(len(arms))])
+    return alt.Scale(domain=list(arms), range=list(itertools.islice(itertools.cycle(ARM_COLOURS), len(arms))))
 
 
 def dash_scale(arms: Collection[str]) -> alt.Scale:
@@ -178,94 +139,17 @@ def dash_scale(arms: Collection[str]) -> alt.Scale:
     return alt.Scale(domain=list(arms), range=[ARM_DASHES[(i + i // n) % n] for i in range(len(arms))])
 
 
-def panel_name(arm: str, factors: str) -> str:
-    """An arm, and with a sweep its factor combination."""
-    return f"{arm} · {factors_label(factors)}" if factors else arm
+def wrapped(name: str, letters: int) -> str:
+    """A name in lines of at most so many letters: Vega cuts a long line at its end, where names differ."""
+    return "\n".join(line for part in name.split("\n") for line in textwrap.wrap(part, letters) or [""])
 
 
-def panels(names: Sequence[str], columns: int, width: float, shared_x: bool = False, own_y: bool = False) -> Facets:
-    """A panel for each value 0, 1, ... of the frame's column `panel`; names in lines, the widest of `width` pixels."""
-    lines = [textwrap.wrap(name, max(1, int(width / LETTER))) or [""] for name in names]
-    header = {"labelExpr": f"{json.dumps(lines)}[datum.value]", "labelLimit": width}
-    return {
-        "facet": {"field": "panel", "type": "ordinal", "header": header | {"labelLineHeight": TITLE_SIZE + 3}},
-        "columns": columns,
-        "spacing": {"row": 16, "column": 24},
-        "resolve": {"axis": {"x": "shared" if shared_x else "independent", "y": "independent"}}
-        | ({"scale": {"y": "independent"}} if own_y else {}),
-    }
-
-
-def seconds_text(value: float, digits: int) -> str:
-    return f"{fixed(value, digits)} s"
-
-
-def times_text(value: float) -> str:
-    """A ratio as `2.15`: two decimals, or three digits of a small one."""
-    if not math.isfinite(value):
-        return "—"
-    return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.3g}"
-
-
-def interval_text(value: float, low: float, high: float) -> str:
-    """A ratio and its interval as `2.15 [2.02, 2.31]`; without an interval only the ratio."""
-    if math.isfinite(low) and math.isfinite(high):
-        return f"{times_text(value)} [{times_text(low)}, {times_text(high)}]"
-    return times_text(value)
-
-
-def listed(parts: Iterable[str], at_most: int = 24, of: int = 0) -> str:
-    """The first parts in one sentence, and how many more there are; `of` is their number where not all are given."""
+def listed(parts: Iterable[str], at_most: int = 24) -> str:
+    """The first parts in one sentence, and how many more there are."""
     given = list(parts)
-    shown = given[:at_most]
-    more = max(of, len(given)) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more else "")
+    return "; ".join(given[:at_most]) + (f"; and {len(given) - at_most} more" if len(given) > at_most else "")
 
 
-def left_out(drawn: int, of: int, what: str, table: str) -> str:
-    """A caption's sentence on panels that are not drawn; empty when all are."""
-    return f" The first {drawn} of {of} {what} are drawn; tables/{table}.csv has all." if drawn < of else ""
-
-
-def ratio_domain(values: Iterable[float]) -> tuple[float, float]:
-    """The range of an axis of ratios: the values and 1, with a little room."""
-    shown = [1.0, *(v for v in values if math.isfinite(v) and v > 0)]
-    low, high = min(shown), max(shown)
-    room = max((high / low) ** 0.06, 1.01)
-    return low / room, high * room
-
-
-def log_ticks(low: float, high: float, at_most: int = 8, needs: float | None = None) -> list[float]:
-    """Round ticks of a log axis, as many as fit, with `needs` among them.
-
-    `at_most` evenly spaced ticks fit; two ticks are at least two thirds of that space apart.
-    """
-    room = 2 / 3 * math.log(high / low) / at_most
-    found = [] if needs is None else [needs]
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    apart = max(1, math.ceil(len(decades) / at_most))
-    grids = [[10.0**d for d in decades if d % apart == 0]]
-    for mantissas in ((1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
-        grids.append([m * 10.0**d for d in decades for m in mantissas])
-    unit = 1.0 if needs is not None else 10.0 ** decades[-1]
-    for step in (unit * s for s in (0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)):
-        if (high - low) / step <= 2 * at_most:
-            grids.append([k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)])
-    for grid in grids:
-        inside = [float(f"{t:.6g}") for t in grid if low <= t <= high]
-        if any(math.log(b / a) < room for a, b in itertools.pairwise(inside)):
-            continue
-        if (needs is None or needs in inside) and len(found) < len(inside) <= at_most:
-            found = inside
-    return found
-
-
-def ratio_axis(channel: Any, field: str, domain: tuple[float, float], title: str | None) -> Any:
-    """A log axis of ratios over the domain."""
-    return channel(
-        field,
-        type="quantitative",
-        title=title,
-        scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=alt.Axis(values=log_ticks(*domain, needs=1.0), format="~g", labelOverlap="greedy"),
-    )
+def only_first(drawn: int, of: int, what: str, table: str) -> str:
+    """A caption's sentence where not all is drawn."""
+    return f" The first {drawn} of {of} {what} are drawn; tables/{table} has all." if of > drawn else ""

@@ -10,7 +10,7 @@ import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.figures.drawing import PAGE, WIDTH, Figure, arm_scale, draw_rows
+from analysis.figures.drawing import PAGE, WIDTH, Figure, arm_scale, draw
 from analysis.history.series import QUANTITIES, sentence
 from common.verdicts import SeriesInHistory, count_of
 
@@ -62,4 +62,4 @@ def _figure(one: SeriesInHistory, arms: Sequence[str]) -> Figure:
         ),
     ]
     title = f"{one['arm']}: {QUANTITIES[one['quantity']]}"
-    return Figure(one["quantity"], title, "", sentence(one), draw_rows(rows, layers, WIDTH, HEIGHT))
+    return Figure(one["quantity"], title, "", sentence(one), draw(rows, layers, (WIDTH, HEIGHT)))

@@ -33,7 +33,6 @@ from common.messages import join_first
 from common.redaction import without_secrets
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import BARS_TOO_COARSE, STEP_TIME, SUPERVISED
-from trainers.logs.hf_work import add_shared_generations
 from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, timers_as_phases
 from trainers.registry import trainer_named, tree_named
 from trainers.timers.own import tree_to_json
@@ -99,7 +98,6 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         part.read.verdicts += drop_foreign_windows(part, run_id)
     step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
-    add_shared_generations(read, run_id)
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
     config, later = configurations(parts, trainer_named(_text(spec, "trainer")))
     for part in parts:

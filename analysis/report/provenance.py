@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.compared import TOKENS
-from analysis.factors import factors_label
 from analysis.fairness import origin_of
-from analysis.report.cells import Cell, Table, TableRow, count
-from analysis.runs import Run, rows_of
+from analysis.report.tables import Cell, Column, Table, count, records_of, table
+from analysis.runs import Run
 from analysis.wide import PHASE, counted_rows, threw_away
 from analysis.windows import mean_of, steps_per_row
 from common.dotted import as_mapping
@@ -27,6 +26,9 @@ from engines import engine_named
 from node.hardware import git_state
 from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import discards, trainer_named
+
+if TYPE_CHECKING:
+    from analysis.report.content import Content
 
 STEP = PHASE + "step"
 # The page shows at most this many runs; tables/runs has all.
@@ -119,48 +121,39 @@ def gpus_text(raw: Any) -> str:
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def runs_block(runs: pd.DataFrame) -> Table:
+def shown_runs(runs: pd.DataFrame) -> Table:
     """The first `SHOWN_RUNS` runs; the note names the columns without any record instead of showing them."""
-    headed = [name for name, head in HEADS.items() if head]
-    shown = [name for name in headed if name in _NUMBERS or (runs[name] != "").any()]
-    rows = []
-    for r in rows_of(runs.head(SHOWN_RUNS)):
-        cells = []
-        for name in shown:
-            value = getattr(r, name)
-            is_number = name in _NUMBERS
-            cells.append(count(value) if is_number else Cell(_shown(name, str(value), r)))
-        rows.append(TableRow(r.run_id, r.run_id, tuple(cells)))
-    note = "Hashes are cut to 12 digits; tables/runs.csv has them in full, and a row for every run."
-    if len(runs) > SHOWN_RUNS:
-        note = f"The first {SHOWN_RUNS} of {len(runs):,} runs. {note}"
-    if missing := [HEADS[name] for name in headed if name not in (*shown, "factors", "sources", "sources_sha256")]:
-        note += f" Not recorded: {', '.join(missing)}."
-    return Table(
-        name="runs",
-        caption="Where each number comes from",
-        corner="run",
-        heads=tuple(HEADS[name] for name in shown),
-        rows=tuple(rows),
-        text_columns=frozenset(i for i, name in enumerate(shown) if name not in _NUMBERS),
-        sorts=True,
-        note=note,
+    shown = runs.head(SHOWN_RUNS)
+    columns, missing = [], []
+    for name, head in HEADS.items():
+        if name in _NUMBERS:
+            columns.append(Column(name, head, count))
+        elif head and (runs[name] != "").any() and name != "factors":
+            columns.append(Column(name, head, lambda value: Cell(value or "not recorded"), is_text=True))
+        elif head and name not in ("factors", "sources", "sources_sha256"):
+            missing.append(head)
+    records = []
+    for row in records_of(shown):
+        short = {name: ", ".join(part[:12] for part in str(row[name]).split(", ")) for name in _HASHES}
+        short["git_commit"] += " + changes" if row["git_commit"] and row["git_dirty"] == "yes" else ""
+        records.append({**row, **short, "label": row["run_id"]})
+    first = f"The first {SHOWN_RUNS} of {len(runs):,} runs. " if len(runs) > SHOWN_RUNS else ""
+    lacks = f" Not recorded: {', '.join(missing)}." if missing else ""
+    note = f"{first}Hashes are cut to 12 digits; tables/runs.csv has them in full, and every run.{lacks}"
+    return table("runs", "The runs", "run", columns, records, note)
+
+
+def made_of(content: Content) -> list[str]:
+    """Sentences on what the numbers come from: timers, warm-up, this code, each set of inputs, each stack's checks."""
+    names, sources = (
+        ", ".join(dict.fromkeys(map(str, texts)))
+        for texts in zip(*((t.name, t.source) for t in content.trees), strict=True)
     )
-
-
-def _shown(name: str, value: str, row: Any) -> str:
-    if name == "factors":
-        return factors_label(value)
-    if name in _HASHES:
-        short = ", ".join(part[:12] for part in value.split(", "))
-        return f"{short} + changes" if name == "git_commit" and value and row.git_dirty == "yes" else short
-    return value or "not recorded"
-
-
-def inputs_lines(runs: Sequence[Run]) -> list[str]:
-    """One sentence for each prepared set of inputs (data and model), and one for each stack's checks."""
-    lines = {}
-    for run in runs:
+    warmup = count_of(content.plan.warmup_steps, "step")
+    lines = {"timers": f"Timers: {names} ({sources}). Warm-up: {warmup}, set in the plan."}
+    if commit := analysed_by():
+        lines["code"] = f"This report was made by rolloutbench at commit {commit}."
+    for run in content.runs:
         if run.inputs is not None:
             data, model = run.inputs.get("data", {}), run.inputs.get("model", {})
             lines[str(run.spec.get("inputs_id"))] = (

@@ -4,122 +4,86 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.fairness import installed_settings
-from analysis.figures.drawing import HATCH, HATCHED
-from analysis.report.cells import Table
+from analysis.report.answer import SHOWN, answer_of
 from analysis.report.content import Content
-from analysis.report.provenance import analysed_by, inputs_lines, runs_block
-from analysis.report.sample_completions import STAGES, shown_samples
-from analysis.report.sections import sections
-from analysis.report.timing_tables import comparison_block, estimates_block, phase_blocks, speedup_blocks, sums_blocks
-from analysis.roofline.floors import efficiency_lines
-from analysis.verdict.verdict_block import (
-    SYMBOLS,
-    escaped,
-    unbroken,
-    verdict_html,
-    verdict_markdown,
-)
-from common.findings import EQUALITIES, LEVELS, Finding, LedgerRow, Preflight
-from common.verdicts import FOLD_AFTER, count_of, verdict_groups
+from analysis.report.sample_completions import STAGES
+from analysis.report.sections import Part, sections
+from analysis.report.tables import Table
+from analysis.verdict.verdict_block import escaped, unbroken, verdict_markdown
+from common.verdicts import count_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 # A figure of more pixels is folded.
-TALL = 1000
-# With more settings, only the files list the equal ones: tables/settings and tables/environment.
-MOST_SETTINGS = 1000
+TALL = 1200
 # What the Markdown has at most of each kind; the page and tables/ have all.
-MAX_BLOCKS, MAX_ROWS = 4, 24
-
-# What the preflight writes of a setting that every arm has (workflow/preflight/comparison.py).
-SHARED = " in all arms"
-# The labels of one setting, and of several.
-EQUALITY_LABELS = {
-    "mixed": ("differs between runs of one arm", "differ between runs of one arm"),
-    "different": ("differs", "differ"),
-    "unverifiable": ("cannot be verified", "cannot be verified"),
-    "equivalent": ("has the same effect", "have the same effect"),
-    "equal": ("is equal", "are equal"),
-}
+IN_MARKDOWN: dict[str, tuple[str, ...]] = {"ledger": ("lines",), "samples": (), "provenance": ()}
+MAX_TABLES, MAX_ROWS, MAX_LINES = 4, 24, 12
 
 
 def html_page(content: Content) -> str:
     """The page: no network, figures inline, all data escaped; the only script is its own."""
     css, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    figures = content.figures
-    sample_prompts, samples_note = shown_samples(content.tables["samples"], content.plan.arms)
-    return _rendered(
-        "report.html.j2",
-        content,
-        css=Markup(css),
-        script=Markup(script),
-        script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        number=itertools.count(1).__next__,
-        parts=[],
-        sample_prompts=sample_prompts,
-        samples_note=samples_note,
-        comparison=comparison_block(content),
-        ledger_tables=ledger_tables(content.preflight),
-        runs_block=runs_block(content.tables["runs"]),
-        note_groups=verdict_groups(v for v in content.verdicts if v.level == "note"),
-        figures=[(f, f.inline_svg, f.height > TALL) for f in figures],
-        hatch=Markup(HATCH) if any(HATCHED in f.svg for f in figures) else "",
-        inputs_lines=inputs_lines(content.runs),
-        analysed_by=analysed_by(),
-        installed=installed_settings(content.runs, content.plan),
-        most_settings=MOST_SETTINGS,
-        stages=STAGES,
-        symbols=SYMBOLS,
-        unbroken=unbroken,
-        verdict_html=verdict_html,
-    )
-
-
-def markdown(content: Content) -> str:
-    """The verdicts, what to read first, the four estimates, where the step goes, the gate, and the findings."""
-    return _rendered(
-        "report.md.j2",
-        content,
-        notes=sum(v.level == "note" for v in content.verdicts),
-        most_blocks=MAX_BLOCKS,
-        most_rows=MAX_ROWS,
-        verdict_markdown=verdict_markdown,
-        block_table=block_table,
-    )
-
-
-def _rendered(template: str, content: Content, **more: Any) -> str:
-    """A template with the blocks that both forms of the report show; only HTML is escaped automatically."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=template.endswith(".html.j2"),
+        autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["md"] = escaped
-    return environment.get_template(template).render(
+    return environment.get_template("report.html.j2").render(
         c=content,
-        verdict_groups=verdict_groups(v for v in content.verdicts if v.level != "note"),
-        estimates=estimates_block(content),
-        phase_blocks=phase_blocks(content),
-        sums_blocks=sums_blocks(content),
-        speedup_blocks=speedup_blocks(content),
-        floors=efficiency_lines(content.tables["steps"]),
+        css=Markup(css),
+        script=Markup(script),
+        script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        answer=answer_of(content.arm_verdicts),
+        most=SHOWN,
+        picture=next((figure for figure in content.figures if figure.name == "phases"), None),
         sections=sections(content),
-        ledger_summary=ledger_summary(content.preflight) if content.preflight else "",
+        stages=STAGES,
+        tall=TALL,
+        unbroken=unbroken,
         count_of=count_of,
-        fold_after=FOLD_AFTER,
-        **more,
     )
+
+
+def markdown(content: Content) -> str:
+    """The verdicts, then the sections' sentences and tables without what is folded on the page."""
+    lines = [f"# {escaped(content.plan.experiment)}", ""]
+    lines += [verdict_markdown(content.arm_verdicts, None) or f"**{escaped(content.no_comparison)}**", ""]
+    for section in sections(content):
+        kinds = (
+            ()
+            if section.id in ("samples", "provenance")
+            else ("lines",)
+            if section.id == "ledger"
+            else ("lines", "table")
+        )
+        shown = [part for part in section.parts if part.kind in kinds and not part.fold]
+        if not shown:
+            continue
+        lines += [f"## {section.title}", ""]
+        for part in shown[:MAX_TABLES]:
+            lines += [*_markdown_part(part), ""]
+    return "\n".join(lines)
+
+
+def _markdown_part(part: Part) -> Iterable[str]:
+    if part.kind == "table":
+        yield f"{escaped(part.content.caption)}:\n"
+        yield table_text(part.content, MAX_ROWS)
+        if part.content.note:
+            yield escaped(part.content.note)
+    else:
+        for lead, text in part.content[:MAX_LINES]:
+            yield f"- **{escaped(lead)}**: {escaped(text)}" if lead else f"- {escaped(text)}"
+        if len(part.content) > MAX_LINES:
+            yield f"- {len(part.content) - MAX_LINES} more: on the page"
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], text_columns: Iterable[int] = ()) -> str:
@@ -130,46 +94,11 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], text_col
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def block_table(block: Table, most: int | None = None) -> str:
+def table_text(table: Table, most: int) -> str:
     """One of the report's tables as a pipe table, of its first `most` rows."""
-    groups = [f"{group}: " for group, span in block.groups for _ in range(span)] or [""] * len(block.heads)
-    heads = [block.corner, *(group + head for group, head in zip(groups, block.heads, strict=True))]
+    heads = [table.corner, *(f"{c.group}: {c.head}" if c.group else c.head for c in table.columns)]
     # No-break spaces: Markdown drops ordinary ones at the start of a cell.
-    rows = [["\u00a0\u00a0" * row.depth + row.label, *(c.text for c in row.cells)] for row in block.rows]
-    left = len(rows) - (most or len(rows))
-    text = markdown_table(heads, rows[:most], [1 + i for i in block.text_columns])
+    rows = [["\u00a0\u00a0" * row.depth + row.label, *(c.text for c in row.cells)] for row in table.rows[:most]]
+    left = len(table.rows) - most
+    text = markdown_table(heads, rows, [1 + i for i, column in enumerate(table.columns) if column.is_text])
     return text + (f"\nAnd {count_of(left, 'more row')}; the page and tables/ have all.\n" if left > 0 else "")
-
-
-def ledger_summary(preflight: Preflight) -> str:
-    """The number of findings of each level, and how many of the settings that differ have one."""
-    levels = {level: [f for f in preflight.findings if f.level == level] for level in LEVELS}
-    counts = {level: f"{len(found)} {level}" for level, found in levels.items() if found}
-    if shared := sum(SHARED in finding.what for finding in levels["unequal"]):
-        apart = len(levels["unequal"]) - shared
-        between = f"{apart} between arms, " if apart else ""
-        counts["unequal"] += f" ({between}{shared} shared by all arms, which may slow some arms more)"
-    sentences = [f"Findings: {', '.join(counts.values())}."] if counts else []
-    if rows := preflight.rows("different"):
-        of_level = {level: sum(_has_finding(row, found) for row in rows) for level, found in levels.items()}
-        parts = [f"{count} {level}" for level, count in of_level.items() if count]
-        if without := len(rows) - sum(of_level.values()):
-            parts.append(f"{without} without a finding")
-        sentences.append(f"Settings: {len(rows)} of {len(preflight.ledger)} differ ({', '.join(parts)}).")
-    return " ".join(sentences)
-
-
-def _has_finding(row: LedgerRow, findings: Sequence[Finding]) -> bool:
-    """Whether one of the findings is about that setting: both begin with its name."""
-    name = row.setting.split(" (", 1)[0]
-    return any(f.what.split(":", 1)[0].split(" (", 1)[0] == name for f in findings)
-
-
-def ledger_tables(preflight: Preflight | None) -> list[tuple[str, str, list[LedgerRow]]]:
-    """(verdict, caption, rows) of the fairness ledger's parts, differences first."""
-    found = [(verdict, preflight.rows(verdict)) for verdict in EQUALITIES] if preflight else []
-    return [
-        (verdict, f"{count_of(len(rows), 'setting')} that {EQUALITY_LABELS[verdict][len(rows) > 1]}", rows)
-        for verdict, rows in found
-        if rows
-    ]

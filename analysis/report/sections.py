@@ -1,102 +1,160 @@
-"""Builds the report's sections of one table with its figures and sentences."""
+"""Arranges the report's sections: their figures, tables and sentences, in the page's order."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
 
 from analysis.estimates.gate import LABELS
 from analysis.estimates.ranking import ranking_lines
-from analysis.logged_rewards import SINGLE_REWARD
-from analysis.report.cells import (
+from analysis.fairness import installed_settings
+from analysis.report.content import Content
+from analysis.report.provenance import made_of, shown_runs
+from analysis.report.sample_completions import shown_samples
+from analysis.report.tables import (
     MINUS,
     Cell,
     Column,
     Table,
     count,
-    frame_table,
     in_full,
     interval_columns,
+    number,
+    records_of,
     significant,
-    step_seconds,
-    text_column,
+    table,
+    text,
     times,
 )
-from analysis.report.content import Content
+from analysis.report.timing_tables import shown_phases, shown_speed
+from common.findings import EQUALITIES, LedgerRow, Preflight
+from common.verdicts import Verdict, count_of
+
+# With more settings, only the files list the equal ones.
+MOST_SETTINGS = 1000
+# The phase tables of more factor combinations are folded.
+OPEN_TABLES = 1
+FINDING_HEADS = {"arms": "arms", "why": "why", "change": "to change", "source": "source"}
+# By equality: the words of one setting, and of several.
+_EQUALITY = {
+    "mixed": ("that differs between runs of one arm", "that differ between runs of one arm"),
+    "different": ("that differs", "that differ"),
+    "unverifiable": ("that cannot be verified", "that cannot be verified"),
+    "equivalent": ("that has the same effect", "that have the same effect"),
+    "equal": ("that is equal", "that are equal"),
+}
 
 
 @dataclass(frozen=True)
-class ReportSection:
-    """A heading, a table (perhaps without rows), and the names of the figures under it."""
+class Part:
+    """A table, a figure, sentences (`lead`, text) or samples; `fold` is the line under which it is folded."""
 
+    kind: Literal["table", "figure", "lines", "samples"]
+    content: Any
+    fold: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
     id: str
     title: str
-    table: Table
-    figures: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    """Sentences under the table."""
+    parts: tuple[Part, ...]
 
 
-def sections(content: Content) -> list[ReportSection]:
-    """The sections that have a table or a figure, in the page's order."""
-    drawn = [figure.name for figure in content.figures]
-    single = (name for name in drawn if name.startswith(SINGLE_REWARD))
-    reward_figures = ("reward", *single)
-    rewards = rewards_block(content)
-    under_gate, under_rewards = ((), reward_figures) if rewards.rows else (reward_figures, ())
-    ranked = tuple(ranking_lines(content.tables["ranking"], content.plan))
-    every = [
-        ReportSection("ranking", "Settings, the fastest first", ranking_block(content), (), ranked),
-        ReportSection("gate", "Do the arms train the same?", gate_block(content), under_gate),
-        ReportSection("rewards", "What was rewarded", rewards, under_rewards),
-        ReportSection("cost", "What it costs", cost_block(content)),
-    ]
-    return [section for section in every if section.table.rows or set(drawn) & set(section.figures)]
+def sections(content: Content) -> list[Section]:
+    """The sections that have a part, in the page's order."""
+    figures = {figure.name: Part("figure", figure) for figure in content.figures}
+    drawn = {
+        name: [figures[name]] if name in figures else []
+        for name in ("estimates", "step-time", "reward", "response-length")
+    }
+    every = {
+        ("speed", "How much faster"): [*drawn["estimates"], *_tables(shown_speed(content)), *_ranking(content)],
+        ("phases", "Where the step goes"): _phases(content),
+        ("steps", "Seconds of each step"): drawn["step-time"],
+        ("gate", "Do the arms train the same?"): [
+            *drawn["reward"],
+            *_tables(shown_gate(content), shown_rewards(content)),
+        ],
+        ("lengths", "How long the responses are"): drawn["response-length"],
+        ("ledger", "Terms"): _terms(content),
+        ("cost", "What it costs"): _tables(shown_cost(content)),
+        ("samples", "What the policies wrote"): _samples(content),
+        ("data", "Problems of the data"): _problems(content),
+        ("provenance", "Where the numbers come from"): _provenance(content),
+    }
+    return [Section(id, title, tuple(parts)) for (id, title), parts in every.items() if parts]
 
 
-def ranking_block(content: Content) -> Table:
+def _tables(*tables: Table) -> list[Part]:
+    return [Part("table", one) for one in tables if one.rows]
+
+
+def _lines(lines: Sequence[tuple[str, str]], fold: str = "") -> list[Part]:
+    return [Part("lines", lines, fold)] if lines else []
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{**row, "label": row["arm"]} for row in records_of(frame)]
+
+
+def _phases(content: Content) -> list[Part]:
+    tables = shown_phases(content)
+    parts = [Part("table", one, one.caption if at >= OPEN_TABLES else "") for at, one in enumerate(tables)]
+    text = (
+        "A phase includes the phases inside it; its own seconds do not. Own seconds and those of no timer sum to the "
+        'step. Times as fast: over the compared steps. "Copy TSV" and tables/ have all digits, and medians.'
+    )
+    return [*parts, *_lines([("", text)])] if parts else []
+
+
+def _ranking(content: Content) -> list[Part]:
     """The settings of a sweep or of engines alone, each against the first of its workload."""
     columns = (
-        Column("step_s", "s/step", step_seconds),
+        Column("step_s", "seconds a step", number(3)),
         Column("ratio", "times the first's seconds", times),
         *interval_columns(times),
         Column("runs", "runs", count),
-        text_column("why", "why no ratio"),
+        Column("why", "why no ratio", text, is_text=True),
     )
     note = (
-        "A run is one number: its mean seconds over the steps that all settings of a workload have. The ratios are of "
-        "step times, with Welch's interval over runs; of trainings they include the luck of response lengths. The "
-        "intervals are independent: of twenty settings as fast as the first, about one seems slower by chance."
+        "A run is one number: its mean seconds over the steps that all settings of a workload have. The intervals are "
+        "independent: of twenty settings as fast as the first, about one seems slower by chance."
     )
-    return frame_table(content, "ranking", columns, "Settings sorted by seconds of a step", note=note)
+    ranking = content.tables["ranking"]
+    ranked = table("ranking", "Settings, the fastest first", "arm", columns, _records(ranking), note)
+    # Without a verdict these lines are the answer.
+    lines = ranking_lines(ranking, content.plan) if content.arm_verdicts else []
+    return [*_lines([("", line) for line in lines]), *_tables(ranked)]
 
 
-def gate_block(content: Content) -> Table:
+def shown_gate(content: Content) -> Table:
     """Reward, truncated responses, and how far the rollout is from the trainer, against the baseline."""
     columns = (
-        text_column("quantity", "quantity", LABELS),
+        Column("quantity", "quantity", lambda name: Cell(LABELS[name]), is_text=True),
         Column("baseline", content.plan.baseline, significant),
         Column("arm_value", "arm", significant),
         Column("difference", "difference", significant),
         *interval_columns(significant),
-        text_column("verdict", "verdict"),
-        Column("baseline_runs", "runs of the baseline", count),
+        Column("verdict", "verdict", text, is_text=True),
+        Column("baseline_runs", f"runs of {content.plan.baseline}", count),
         Column("arm_runs", "runs of the arm", count),
         Column("steps", "steps", count),
-        Column("baseline_missing", f"steps that only {content.plan.baseline} lacks", _positive_count),
-        Column("arm_missing", "steps that only the arm lacks", _positive_count),
+        Column("baseline_missing", f"steps that only {content.plan.baseline} lacks", _positive),
+        Column("arm_missing", "steps that only the arm lacks", _positive),
     )
-    note = (
-        "Means over the steps that are compared. Alike: the interval of the difference contains 0. An arm that is "
-        "worse here is not faster at the same training. A quantity that a trainer does not log is not in the table."
-    )
-    return frame_table(content, "gate", columns, "The correctness gate", note=note)
+    note = "Means over the steps that are compared. Alike: the interval of the difference contains 0."
+    return table("gate", "The correctness gate", "arm", columns, _records(content.tables["gate"]), note)
 
 
-def rewards_block(content: Content) -> Table:
+def shown_rewards(content: Content) -> Table:
     """Each reward's weight, and its change over training."""
     columns = (
-        text_column("reward", "reward"),
+        Column("reward", "reward", text, is_text=True),
         Column("weight", "weight", _weight),
         Column("first", "first quarter", significant),
         Column("last", "last quarter", significant),
@@ -107,12 +165,12 @@ def rewards_block(content: Content) -> Table:
     )
     note = (
         "Means before the weight, over the first and the last quarter of each run's steps, warm-up included. The "
-        "interval is over runs (Student's t); one run has none. A change whose interval contains 0 may be chance."
+        "interval is over runs. A change whose interval contains 0 may be chance."
     )
-    return frame_table(content, "rewards", columns, "Each reward over training", note=note)
+    return table("rewards", "Each reward over training", "arm", columns, _records(content.tables["rewards"]), note)
 
 
-def cost_block(content: Content) -> Table:
+def shown_cost(content: Content) -> Table:
     """GPU-hours, and with a price what a number of steps costs."""
     cost = content.tables["cost"]
     currency = str(cost["currency"].iloc[0]) if len(cost) else ""
@@ -125,25 +183,117 @@ def cost_block(content: Content) -> Table:
         Column("to_steps", "for steps", count),
         Column("gpu_hours_to_steps", "GPU-hours for these", significant),
         Column("cost_to_steps", f"{currency} for these", significant),
-        text_column("why", "what is left out"),
+        Column("why", "what is left out, so the true cost is higher", text, is_text=True),
     )
-    notes = {
-        "Used: all steps, warm-up included, and the logged time between them. Start, validation and checkpoints are "
-        "not included. A step: the mean of the counted steps that all arms have.": True,
-        "For steps: that many mean steps of one run.": bool(cost["to_steps"].notna().any()),
-        "Left out: GPU-hours that were used but are in no number here. The true cost is higher.": bool(
-            cost["why"].astype(bool).any()
-        ),
-        "No price is set: report.price_per_gpu_hour in the configuration sets one.": not (cost["price"] > 0).any(),
-    }
-    note = " ".join(text for text, applies in notes.items() if applies)
-    return frame_table(content, "cost", columns, "GPU-hours and cost", note=note)
+    note = "Used: all steps, warm-up included, and the logged time between them; no start, validation or checkpoint."
+    if not (cost["price"] > 0).any():
+        note += " No price is set: report.price_per_gpu_hour in the configuration sets one."
+    return table("cost", "GPU-hours and cost", "arm", columns, _records(cost), note)
 
 
-def _positive_count(value: float) -> Cell:
+def _positive(value: float) -> Cell:
     """A count; blank where it is zero."""
     return count(value) if value > 0 else Cell("")
 
 
 def _weight(value: float) -> Cell:
     return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
+
+
+def _terms(content: Content) -> list[Part]:
+    """The findings about the terms, and all settings: first those that differ."""
+    preflight = content.preflight
+    if preflight is None:
+        text = "No preflight: the terms of the arms were not checked. The command preflight checks them."
+        return [*_lines([("", text)]), *_differences(content)]
+    serious = [finding for finding in preflight.findings if finding.level != "odd"]
+    odd = [finding for finding in preflight.findings if finding.level == "odd"]
+    parts = _lines([("", f"{preflight.counts}."), *((f"{one.level} {one.code}", one.what) for one in serious)])
+    if odd:
+        lines = [(f"{one.level} {one.code}", one.what) for one in odd]
+        parts += _lines(lines, count_of(len(odd), "odd finding"))
+    if preflight.findings:
+        parts.append(Part("table", _changes(preflight), "Why, and what to change"))
+    for equality in EQUALITIES:
+        rows = preflight.rows(equality)
+        caption = f"{count_of(len(rows), 'setting')} {_EQUALITY[equality][len(rows) != 1]}"
+        if equality == "equal" and len(rows) > MOST_SETTINGS:
+            parts += _lines([("", f"{caption}: tables/settings.csv has them.")])
+        elif rows:
+            fold = "" if equality in ("mixed", "different") else caption
+            parts.append(Part("table", _ledger_table(rows, caption, list(content.plan.arms)), fold))
+    unchecked = [("", one) for one in preflight.unverifiable]
+    fold = f"{count_of(len(unchecked), 'check')} that the preflight could not make"
+    return [*parts, *_lines(unchecked, fold), *_differences(content)]
+
+
+def _differences(content: Content) -> list[Part]:
+    """What the runs report that differs between the arms."""
+    named = {
+        "Settings as requested and as resolved": content.settings["config"],
+        "Hardware": content.settings["hardware"],
+        "Versions": content.settings["versions"],
+        "Installed packages and tools": installed_settings(content.runs, content.plan),
+    }
+    parts = []
+    for name, settings in named.items():
+        columns = [Column(f"value/{arm}", arm, text, is_text=True) for arm in content.plan.arms]
+        records = [
+            {"label": one.key, **{f"value/{arm}": value for arm, value in one.values.items()}}
+            for one in settings
+            if one.differs
+        ]
+        caption = f"{name}, where the arms differ"
+        parts += [Part("table", table("ledger", caption, "setting", columns, records), caption)] if records else []
+    return parts
+
+
+def _changes(preflight: Preflight) -> Table:
+    """What to change, and of findings that are about no single setting why."""
+    of_settings = {row.why for row in preflight.ledger}
+    columns = [Column(name, head, text, is_text=True) for name, head in FINDING_HEADS.items()]
+    records = []
+    for one in preflight.findings:
+        why = {} if one.why in of_settings else {"why": one.why}
+        records.append({**one.as_dict(), "label": one.code, "why": "", "arms": ", ".join(one.arms)} | why)
+    return table("ledger", "Findings", "finding", columns, records)
+
+
+def _ledger_table(rows: Sequence[LedgerRow], caption: str, arms: Sequence[str]) -> Table:
+    columns = [Column(f"value/{arm}", arm, text, is_text=True) for arm in arms]
+    columns.append(Column("why", "why", text, is_text=True))
+    records = [
+        {
+            "label": row.setting,
+            "why": f"{row.why} ({row.source})",
+            **{f"value/{arm}": v for arm, v in row.values.items()},
+        }
+        for row in rows
+    ]
+    return table("ledger", caption, "setting", columns, records)
+
+
+def _samples(content: Content) -> list[Part]:
+    prompts, note = shown_samples(content.tables["samples"], content.plan.arms)
+    return [Part("lines", [("", note)]), Part("samples", prompts)] if prompts else []
+
+
+def _problems(content: Content) -> list[Part]:
+    """The errors and warnings that are no caveat of an answer."""
+    caveats = [caveat.text for one in content.arm_verdicts for caveat in one.caveats]
+    serious = [one for one in content.verdicts if one.level != "note"]
+    return _lines([_message(one) for one in serious if not any(one.text in text for text in caveats)])
+
+
+def _provenance(content: Content) -> list[Part]:
+    notes = [_message(one) for one in content.verdicts if one.level == "note"]
+    parts = _lines(notes, fold=count_of(len(notes), "note"))
+    if not content.runs:
+        return parts
+    runs = shown_runs(content.tables["runs"])
+    fold = count_of(len(content.runs), "run") if len(content.runs) > 12 else ""
+    return [*_lines([("", line) for line in made_of(content)]), Part("table", runs, fold), *parts]
+
+
+def _message(one: Verdict) -> tuple[str, str]:
+    return f"{one.level} {one.code}", one.text

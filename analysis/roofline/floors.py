@@ -13,7 +13,6 @@ from analysis.roofline.setup import DecodeSetup, setup_of
 from analysis.runs import Run
 from analysis.wide import OWN, counted_rows, numbers_of, threw_away
 from analysis.windows import mean_of, steps_per_row
-from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
@@ -21,8 +20,6 @@ from trainers.timers.tree import TimerTree
 
 EFFICIENCY = "efficiency"
 EQUAL_FLOOR_S = "equal_floor_s"
-# The tables have the numbers of more arms and factor combinations.
-MOST_SHOWN = 8
 
 
 def with_floors(wide: pd.DataFrame, runs: Sequence[Run], baseline: str = "") -> tuple[pd.DataFrame, list[Verdict]]:
@@ -124,13 +121,12 @@ def _setup_verdicts(setups: Mapping[str, DecodeSetup], runs: Sequence[Run]) -> I
         yield Verdict("note", "no-floor", text)
 
 
-def efficiency_lines(wide: pd.DataFrame) -> list[str]:
-    """Each arm's efficiency: the mean over its runs of the mean over their counted steps."""
+def efficiencies(wide: pd.DataFrame) -> dict[tuple[str, str], float]:
+    """By (factors, arm): the mean over its runs of the mean over their counted steps, where it is known."""
     counted = counted_rows(wide, "run_id", "factors", "arm", STEPS_LOGGED, EFFICIENCY)
     known = counted[counted[EFFICIENCY].notna()] if EFFICIENCY in counted else counted[:0]
-    shares = []
+    found = {}
     for (factors, arm), rows in known.groupby(["factors", "arm"], sort=False):
         of_runs = [mean_of(of[EFFICIENCY], steps_per_row(of)) for _, of in rows.groupby("run_id")]
-        shares.append(f"{arm}{at(str(factors))} {100 * np.mean(of_runs):.1f} %")
-    text = f"Efficiency (decode floor / seconds of generation): {join_first(shares, MOST_SHOWN)}."
-    return [text] if shares else []
+        found[str(factors), str(arm)] = float(np.mean(of_runs))
+    return found

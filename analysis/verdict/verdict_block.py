@@ -1,4 +1,4 @@
-"""Makes the lines of a verdict, and writes them for the terminal, Markdown and the page."""
+"""Makes the lines of a verdict, and writes them for the terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from common.shown import own_stream, shown
 MOST_CAVEATS = 4
 # By kind of caveat; the section of the page that has its details.
 SYMBOLS = {"terms": "≠", "gate": "✗", "spread": "±", "estimates": "⇄", "data": "?"}
-SECTIONS = {"terms": "ledger", "gate": "gate", "spread": "answer", "estimates": "steps"}
+SECTIONS = {"terms": "ledger", "gate": "gate", "spread": "speed", "estimates": "steps"}
 _YELLOW, _PLAIN = "\x1b[33m", "\x1b[0m"
 _COLOURS = dict.fromkeys(SYMBOLS, _YELLOW) | {
     "answer": "\x1b[1m",
@@ -77,19 +77,6 @@ def verdict_markdown(verdicts: Sequence[ArmVerdict], most: int | None = MOST_CAV
         items = [f"- {line.symbol.replace('·', '')} {escaped(line.text)}".replace("-  ", "- ") for line in others]
         blocks.append("\n".join([f"**{escaped(first.text)}**", "", *items]).rstrip())
     return "\n\n".join(blocks)
-
-
-def verdict_html(verdict: ArmVerdict, sections: Sequence[str], most: int | None = MOST_CAVEATS) -> Markup:
-    """The lines for the page that has these `sections`, which caveats link to; all text in them is escaped."""
-    first, *others = lines_of(verdict, most)
-    lines = [Markup('<p class="verdict"><strong>{}</strong></p>\n<ul class="caveats">').format(unbroken(first.text))]
-    for line in others:
-        section = SECTIONS.get(line.kind, "")
-        # One element: the list is a grid of the symbol and the text.
-        around = Markup('<a href="#{}">{}</a>') if section in sections else Markup("<div>{1}</div>")
-        item = Markup('<li class="{}"><span aria-hidden="true">{}</span> {}</li>')
-        lines.append(item.format(line.kind, line.symbol, around.format(section, unbroken(line.text))))
-    return Markup("\n").join([*lines, Markup("</ul>")])
 
 
 def unbroken(text: str) -> Markup:

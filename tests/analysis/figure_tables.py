@@ -28,12 +28,13 @@ class FigureTables:
 
     def drawn(self):
         tables = {name: getattr(self, name) for name in ("estimates", "rewards")}
+        tables["ranking"] = pd.DataFrame({"factors": [], "arm": []})
         own = {"steps": self.wide, "phases": self.categories.assign(path="step")}
         return figures_of(self.plan, tables | own, self.lengths)
 
 
 def plan_of(arms, warmup_steps=2):
-    return PlanRead("made-up", "", arms[0], {arm: {} for arm in arms}, warmup_steps, (), {})
+    return PlanRead("made-up", "", arms[0], {arm: {"trainer": "trl"} for arm in arms}, warmup_steps, (), {})
 
 
 def wide_of(arms, seeds=2, steps=12, factors=None, warmup_steps=2):

@@ -51,7 +51,7 @@ def test_bad_input_is_named_and_never_in_a_number(tmp_path, monkeypatch, name):
     for code in expected:
         verdict = next(v for v in found.verdicts if v.code == code)
         assert code in page
-        assert verdict.level == "note" or f"`{code}`" in text
+        assert verdict.level == "note" or f"{verdict.level} {code}" in text
     # No ratio where there is none to give; where there is one, it is that of the steps which count.
     values = found.tables["estimates"]["value"].dropna()
     assert bool(len(values)) == divided, found.tables["estimates"]

@@ -10,7 +10,7 @@ from test_comparison import content, results, row
 from analysis.cost import cost_table
 from analysis.counted import wide_steps
 from analysis.planned import read_plan
-from analysis.report.sections import cost_block, gate_block
+from analysis.report.sections import shown_cost, shown_gate
 from analysis.runs import read_runs
 from analysis.wide import BAD_TIME
 
@@ -114,10 +114,10 @@ def test_what_the_gate_lacks_and_what_the_gpu_hours_lack_are_on_the_page(tmp_pat
     without = [row(s, 2.0) for s in (1, 2)] + [row(3, 2.0, scalars={"train/reward": math.nan})]
     runs = {"b": ("transformers", 0, [rows], gpu_run()), "a": ("vllm", 0, [without], gpu_run())}
     found = content(results(tmp_path, runs, report={"price_per_gpu_hour": 2, "currency": "USD"}))
-    gate, cost = gate_block(found), cost_block(found)
-    assert gate.heads[-1] == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
-    assert "USD, of the used" in cost.heads and "what is left out" not in cost.heads
+    gate, heads = shown_gate(found), [column.head for column in shown_cost(found).columns]
+    assert gate.columns[-1].head == "steps that only the arm lacks" and gate.rows[0].cells[-1].text == "1"
+    assert "USD, of the used" in heads and "what is left out" not in heads
     rest = found.make_rest()
     tables = rest.tables | {"cost": rest.tables["cost"].assign(why="1 step with a wrong time")}
     torn = replace(found, make_rest=lambda: replace(rest, tables=tables))
-    assert cost_block(torn).heads[-1] == "what is left out" and "true cost is higher" in cost_block(torn).note
+    assert shown_cost(torn).columns[-1].head == "what is left out, so the true cost is higher"

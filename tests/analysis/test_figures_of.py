@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.over_steps import over_runs, reward_figures
-from analysis.figures.ratios import estimates_figure, step_ratio_figure, step_ratios
+from analysis.figures.bars import phase_bars, ratio_forest
+from analysis.figures.curves import lines_of, reward_figure
 from analysis.logged_rewards import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
@@ -30,7 +30,8 @@ def figures(tables):
 
 
 def texts(figure):
-    return ["".join(text.itertext()) for text in ElementTree.fromstring(figure.svg).iter(f"{SVG}text")]
+    """Each line of text."""
+    return [line for text in ElementTree.fromstring(figure.svg).iter(f"{SVG}text") for line in text.itertext()]
 
 
 def check_svg(figure):
@@ -51,82 +52,65 @@ def check_svg(figure):
 
 @pytest.mark.full("large figures")
 def test_every_table_has_its_figures(figures):
-    assert list(figures) == [
-        "estimates",
-        "phases",
-        "step-ratios",
-        "step-time",
-        "response-length",
-        "reward",
-        "tokens-per-second",
-    ]
+    assert list(figures) == ["phases", "estimates", "step-time", "reward", "response-length"]
     for figure in figures.values():
         check_svg(figure)
         assert len(figure.alt) > 40 and len(figure.caption) > 20
 
 
-def test_steps_are_divided_by_the_baselines_mean_and_grey_where_one_does_not_count():
-    plan, wide = made.plan_of(["vllm", "sglang"]), made.wide_of(["vllm", "sglang"], seeds=2, steps=6)
-    wide.loc[(wide["arm"] == "sglang") & (wide["seed"] == 1) & (wide["step"] == 4), "timing_s/step"] = math.nan
-    wide.loc[(wide["arm"] == "vllm") & (wide["seed"] == 0) & (wide["step"] == 6), "counted"] = False
-    ratios = step_ratios(wide, "vllm").set_index(["run_id", "step"])
-    assert len(ratios) == 11 and ("r0-1-1", 4) not in ratios.index
-    seconds = wide.set_index(["arm", "run_id", "step"])["timing_s/step"]
-    for (run, step), row in ratios.iterrows():
-        mean = seconds["vllm"].groupby("step").mean()[step]
-        assert row["ratio"] == pytest.approx(mean / seconds["sglang", run, step])
-    assert not ratios.loc[("r0-1-0", 6), "counted"] and ratios["counted"].sum() == 2 * 4 - 3
-    figure = step_ratio_figure(wide, plan, made.estimates_of(wide, plan))
-    assert figure is not None
-    check_svg(figure)
-    assert f"sglang: median {ratios.loc[ratios['counted'], 'ratio'].median():.4g}" in figure.alt
-    grey = re.findall(r'<path [^>]*fill="#8a8f98"', figure.svg)
-    assert len(grey) == 1 + 6  # the warm-up; its two steps of two runs, and the step that does not count
+def bars_of(plan, wide, estimates):
+    ranking = pd.DataFrame({"factors": [], "arm": []})
+    phases = made.categories_of(wide).assign(path="step")
+    return phase_bars(plan, {"phases": phases, "estimates": estimates, "ranking": ranking})
 
 
-def test_what_must_not_be_divided_is_drawn_nowhere():
+def test_a_bar_has_its_seconds_and_its_ratio_with_the_interval_at_its_end():
     arms = ["vllm", "sglang", "other gpu"]
-    plan, wide = made.plan_of(arms), made.wide_of(arms, steps=4, factors=SWEEP[:2])
+    plan, wide = made.plan_of(arms), made.wide_of(arms, steps=4)
     estimates = made.estimates_of(wide, plan)
     refused = estimates["arm"] == "other gpu"
     estimates.loc[refused, ["value", "low", "high"]] = math.nan
     estimates.loc[refused, ["verdict", "why"]] = ["x", "different GPUs"]
-    paired = step_ratio_figure(wide, plan, estimates)
-    assert paired is not None
-    assert not any("other gpu" in text for text in texts(paired)) and "other gpu" not in paired.alt
-    assert "Not comparable, so without a ratio: other gpu" in paired.caption
-    forest = estimates_figure(estimates, plan)
-    assert forest is not None
-    assert (
-        texts(forest).count("× no value") == (estimates["verdict"] == "x").sum() >= 4
-        and "different GPUs" in forest.caption
-    )
+    figure = bars_of(plan, wide, estimates)
+    check_svg(figure)
+    shown = texts(figure)
+    assert [text for text in shown if text in arms] == arms and shown.count("baseline") == 1
+    for arm, mean_s in made.categories_of(wide).groupby("arm")["own_mean_s"].sum().items():
+        seconds = f"{mean_s:.0f} s" if mean_s >= 100 else f"{mean_s:.1f} s"
+        assert seconds in shown and f"{arm} {seconds}" in figure.alt
+    row = estimates[(estimates["arm"] == "sglang") & (estimates["estimate"] == "per_step")].iloc[0]
+    ratio = f"{row['value']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
+    assert any(text.startswith(ratio) for text in shown) and ratio in figure.alt
+    assert "not comparable" in shown and "per step, with the 95% interval" in figure.caption
 
 
-def test_estimates_are_told_as_in_the_table_and_by_shape():
+def test_bars_of_a_sweep_are_in_panels_of_equal_work_and_other_factors_are_in_their_names(tables):
+    figure = next(one for one in tables.drawn() if one.name == "phases")
+    assert [text for text in texts(figure) if "temperature" in text] == [
+        f"num_generations = {n}, temperature = {t}"
+        for n, t in ((16, 0.7), (4, 0.7), (128, 0.7), (16, 1.0), (4, 1.0), (128, 1.0))
+    ]
+    assert texts(figure).count("vllm") == 6
+
+
+def test_the_forest_shows_both_estimates_and_what_is_not_resolved():
     plan, wide = made.plan_of(["vllm", "a", "b", "c"]), made.wide_of(["vllm", "a", "b"], steps=3)
     estimates = made.estimates_of(wide, plan)
     estimates["verdict"] = ["+", "-", "~", "x"]
-    estimates = pd.concat([estimates, estimates.assign(arm="c")], ignore_index=True)
-    estimates.loc[7, ["verdict", "value", "low", "high"]] = ["+", 1.2, math.nan, math.nan]
-    figure = estimates_figure(estimates, plan)
+    figure = ratio_forest(plan, estimates)
     assert figure is not None
     check_svg(figure)
     shown = texts(figure)
     for row in estimates.itertuples():
-        if row.verdict == "x" or row.value != row.value:
-            continue
-        text = f"{row.value:.2f}" + (f" [{row.low:.2f}, {row.high:.2f}]" if row.low == row.low else "")
-        assert text + (" ~" if row.verdict == "~" else "") in shown and text in figure.alt
-    assert "× no value" in shown
-    for word in ("Filled circle", "Hollow diamond", "Hollow triangle", "×:"):
-        assert word in figure.caption
-    assert "Hollow triangle" not in estimates_figure(estimates[:4], plan).caption
-    # An interval that is too wide to be drawn is not resolved; it has a value.
-    estimates.loc[0, ["verdict", "low", "high"]] = ["~", estimates.loc[0, "value"] / 4, estimates.loc[0, "value"] * 4]
-    caption = estimates_figure(estimates, plan).caption
-    wide_text = "its 95% interval is wider than a factor of 3 either way"
-    assert f"~ without a mark: {wide_text}. ×: not comparable" in caption and caption.count(wide_text) == 1
+        if row.value == row.value:
+            unit = row.estimate.replace("equal_work", "at equal work").replace("_", " ")
+            text = f"{row.arm}: {row.value:.2f}x {unit} ({row.low:.2f} to {row.high:.2f})"
+            assert text + (" ~" if row.verdict == "~" else "") in shown and text in figure.alt
+    assert ratio_forest(plan, estimates[1:2]) is None, "the bars show a single ratio"
+    # An interval that is too wide for its ratio to be shown is drawn nowhere.
+    estimates.loc[1, ["low", "high"]] = estimates.loc[1, "value"] / 4, estimates.loc[1, "value"] * 4
+    assert f"{estimates.loc[1, 'value']:.2f}" not in ratio_forest(plan, estimates).alt
+    assert "not resolved" in texts(bars_of(plan, wide, estimates[1:2]))
 
 
 def scarce(kind):
@@ -174,42 +158,54 @@ def test_whatever_the_tables_hold_the_figures_are_sound(kind):
         assert {f.name for f in made_of_little} <= {"estimates", "phases"}
 
 
-def test_each_reward_has_its_curve_under_any_trainers_name():
+def test_each_reward_has_its_panel_under_any_trainers_name():
     wide = made.wide_of(["trl", "verl"], seeds=2, steps=6)
     mine = (wide["arm"] == "trl").to_numpy()
     for name, value in (("accuracy", 0.25), ("my own", 3.0)):
         wide[f"train/rewards/{name}/mean"] = np.where(mine, value, math.nan)
         wide[f"rewards/{name}/mean"] = np.where(mine, math.nan, 2 * value)
     rewards = pd.DataFrame({"reward": ["accuracy", "my own", "my own"], "weight": [1.0, 0.5, 0.25]})
-    score, *drawn = reward_figures(wide, made.plan_of(["trl", "verl"]), rewards)
-    assert "a weighted sum: accuracy × 1, my own × 0.5 or 0.25. " in score.caption
-    assert [figure.name for figure in drawn] == ["reward-of-accuracy", "reward-of-my-own"]
-    assert drawn[1].caption.startswith("Its weight in the score is 0.5 or 0.25; the curve is without it. ")
-    assert "trl: median 0.25; verl: median 0.5" in drawn[0].alt
-    assert "trl: median 3; verl: median 6" in drawn[1].alt
-    check_svg(drawn[0])
+    figure = reward_figure(wide, made.plan_of(["trl", "verl"]), rewards)
+    check_svg(figure)
+    assert "a weighted sum: accuracy × 1, my own × 0.5 or 0.25. " in figure.caption
+    assert [text for text in texts(figure) if text in ("score", "accuracy", "my own")] == [
+        "score",
+        "accuracy",
+        "my own",
+    ]
+    assert "accuracy of trl: median 0.25; accuracy of verl: median 0.5" in figure.alt
+    assert "my own of trl: median 3; my own of verl: median 6" in figure.alt
     # The only reward is the score.
     one = wide[[column for column in wide if "my own" not in column]]
-    (score,) = reward_figures(one, made.plan_of(["trl", "verl"]), rewards[:1])
-    assert score.name == "reward" and "weighted" not in score.caption
+    figure = reward_figure(one, made.plan_of(["trl", "verl"]), rewards[:1])
+    assert figure.name == "reward" and "weighted" not in figure.caption
 
 
-def test_a_reward_of_several_runs_is_a_mean_with_its_interval():
+def test_several_runs_are_a_mean_with_its_interval():
     plan = made.plan_of(["trl", "verl"])
     wide = made.wide_of(["trl", "verl"], seeds=3, steps=6)
     wide[REWARD] = wide["seed"].astype(float) * (wide["arm"] == "trl") + wide["step"]
-    found = over_runs(wide[(wide["arm"] == "trl") | (wide["seed"] > 0)], REWARD)
-    assert found is not None
-    trl = found[found["arm"] == "trl"]
+    found = lines_of(wide[(wide["arm"] == "trl") | (wide["seed"] > 0)].assign(value=wide[REWARD]))
+    trl = found[found["arm"] == "trl"].sort_values("step")
     # Of 0, 1 and 2: the standard error is 1/sqrt(3), and t of two degrees of freedom 4.3027.
     assert list(trl["value"]) == [step + 1 for step in trl["step"]]
-    assert (trl["high"] - trl["value"]).to_list() == pytest.approx([4.302653 / math.sqrt(3)] * 6)
+    half = (trl["high"] - trl["value"]).dropna()
+    assert list(half) == pytest.approx([4.302653 / math.sqrt(3)] * 4), "of the steps that count"
     assert found.loc[found["arm"] == "verl", "low"].isna().all(), "two runs have no interval"
-    (score,) = reward_figures(wide, plan, pd.DataFrame({"reward": [], "weight": []}))
-    assert "Mean over an arm's runs; the band is its 95% interval, where 3 runs or more have the step." in score.caption
-    assert over_runs(wide[wide["seed"] < 2], REWARD) is None
-    swept = wide.assign(factors=np.where(wide["seed"] == 0, "a", "b"))
-    assert over_runs(swept, REWARD) is None
+    figure = reward_figure(wide, plan, pd.DataFrame({"reward": [], "weight": []}))
+    assert (
+        "Mean over an arm's runs; the band is its 95% interval, where 3 runs or more have the step." in figure.caption
+    )
+    two = lines_of(wide[wide["seed"] < 2].assign(value=wide[REWARD]))
+    assert set(two["line"]) == set(wide.loc[wide["seed"] < 2, "run_id"])
+
+
+def test_steps_that_do_not_count_are_grey():
+    tables = made.tables_of(["vllm", "sglang"], seeds=1, steps=6)
+    tables.wide.loc[(tables.wide["arm"] == "vllm") & (tables.wide["step"] == 6), "counted"] = False
+    figure = next(one for one in tables.drawn() if one.name == "step-time")
+    grey = re.findall(r'<path [^>]*fill="#8a8f98"', figure.svg)
+    assert len(grey) == 1 + 5  # the warm-up; its two steps of two runs, and the step that does not count
 
 
 def test_failures_of_a_users_reward_are_told():

@@ -16,22 +16,34 @@ def opened(page, report):
     return page
 
 
-def test_the_first_screen_tells_which_how_much_whether_to_believe_it_and_what_next(page, report):
+def test_the_first_screen_is_one_picture_with_a_line_an_arm_and_at_most_three_caveats(page, report):
     page.open(report / "report.html", 1280, height=800)
-    rows = page.js(
-        "[...document.querySelectorAll('.overview tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
-    )
+    first = page.js("document.querySelector('main').firstElementChild.querySelector('svg').getAttribute('aria-label')")
     verdicts = json.loads((report / "verdict.json").read_text())["arms"]
-    assert [(row[0], row[1]) for row in rows] == [(one["arm"], one["sentence"]) for one in verdicts]
-    for (_, _, caveat, settle), one in zip(rows, verdicts, strict=True):
-        block = page.js(
-            f"document.querySelectorAll('.answer')[{verdicts.index(one)}].querySelector('.verdict').textContent"
-        )
-        assert block == one["sentence"]
-        assert one["caveats"][0]["text"] in caveat and settle == "; ".join(one["settle"]) != ""
-    assert page.js("document.querySelector('.overview').getBoundingClientRect().bottom") <= 800
-    links = page.js("[...document.querySelectorAll('.overview a')].map(a => a.getAttribute('href'))")
-    assert links == page.js("[...document.querySelectorAll('.answer')].map(a => `#${a.id}`)")
+    arms = "[...document.querySelectorAll('#answer .arm')]"
+    shown = page.js(f"{arms}.map(a => [a.dataset.arm, a.querySelector('.verdict').textContent])")
+    assert [arm for arm, _ in shown] == [one["arm"] for one in verdicts]
+    for (_, line), one in zip(shown, verdicts, strict=True):
+        assert one["sentence"] == line and one["arm"] in first
+    assert " s" in first and "x (" in first, "seconds and ratios are in the picture's text, too"
+    caveats = page.js("[...document.querySelectorAll('#answer .words > .caveats > li')].map(c => c.textContent)")
+    assert 0 < len(caveats) <= 3
+    assert page.js("document.querySelector('#answer .words').getBoundingClientRect().top") <= 800
+
+
+def test_nothing_is_said_twice(page, report):
+    page.open(report / "report.html")
+    page.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    texts = page.js(
+        "[...document.querySelectorAll('.verdict, .caveats li, .lines li, .settle, .note, figcaption')]"
+        ".map(e => e.textContent.trim()).filter(t => t.length > 40)"
+    )
+    every = page.js("document.querySelector('main').textContent")
+    for one in json.loads((report / "verdict.json").read_text())["arms"]:
+        assert every.count(one["sentence"]) == 1
+        assert all(every.count(caveat["text"]) == 1 for caveat in one["caveats"])
+    assert len(texts) > 5
+    assert not [text for text in texts if text.startswith("vllm") and texts.count(text) > 1]
 
 
 def copied(page, table, label):
@@ -54,23 +66,23 @@ def copied(page, table, label):
 
 
 def test_a_table_copies_as_tsv_with_every_digit_as_it_is_sorted(opened, report):
-    head = opened.js(
-        "[...document.querySelectorAll('table.estimates thead th')].find(h => h.textContent === 'speed-up')"
-    )
+    head = opened.js("document.querySelectorAll('table.speed thead tr:last-child th')[3]")
     head.find_element("tag name", "button").click()
-    pasted = pd.read_csv(io.StringIO(copied(opened, "estimates", "Copy TSV")), sep="\t")
-    truth = pd.read_parquet(report / "tables" / "estimates.parquet").sort_values("value", kind="stable")
-    assert pasted["speed-up"].tolist() == pytest.approx(truth["value"].tolist(), rel=0, nan_ok=True)
-    assert pasted["95% from"].tolist() == pytest.approx(truth["low"].tolist(), rel=0, nan_ok=True)
-    assert pasted["runs of the arm"].tolist() == truth["arm_runs"].tolist()
+    pasted = pd.read_csv(io.StringIO(copied(opened, "speed", "Copy TSV")), sep="\t")
+    truth = pd.read_parquet(report / "tables" / "comparison.parquet").sort_values("arm_step_s", kind="stable")
+    assert pasted["seconds a step: arm"].tolist() == pytest.approx(truth["arm_step_s"].tolist(), rel=0)
     assert pasted["arms"].tolist() == [f"{r.arm} vs {r.baseline}" for r in truth.itertuples()]
+    estimates = pd.read_parquet(report / "tables" / "estimates.parquet").set_index(["estimate", "factors", "arm"])
+    per_step = estimates.loc["per_step"].loc[list(zip(truth["factors"], truth["arm"], strict=True))]
+    assert pasted["per step: times as fast"].tolist() == pytest.approx(per_step["value"].tolist(), rel=0, nan_ok=True)
+    assert pasted["per step: 95% from"].tolist() == pytest.approx(per_step["low"].tolist(), rel=0, nan_ok=True)
     phases = pd.read_csv(io.StringIO(copied(opened, "phases", "Copy TSV")), sep="\t")
     step = pd.read_parquet(report / "tables" / "phases.parquet").iloc[0]
-    assert phases.loc[0, f"{step['arm']}: mean"] == step["mean_s"]
+    assert phases.loc[0, f"{step['arm']}: seconds"] == step["mean_s"]
 
 
 def test_a_copied_text_that_a_spreadsheet_would_compute_is_a_text(opened):
-    opened.js("document.querySelector('table.estimates tbody tr').cells[0].textContent = '=1+1'")
-    opened.js("document.querySelector('table.estimates tbody tr').cells[1].textContent = '-1.5'")
-    first = copied(opened, "estimates", "Copy TSV").splitlines()[1].split("\t")
+    opened.js("document.querySelector('table.speed tbody tr').cells[0].textContent = '=1+1'")
+    opened.js("document.querySelector('table.speed tbody tr').cells[1].textContent = '-1.5'")
+    first = copied(opened, "speed", "Copy TSV").splitlines()[1].split("\t")
     assert first[0] == "'=1+1" and first[1].lstrip("-").replace(".", "").isdigit(), first

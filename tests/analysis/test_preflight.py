@@ -69,7 +69,7 @@ def table_of(page, label):
 
 
 def rows_of(table):
-    return re.findall(r'<th scope="row"><code>(.*?)</code>', table)
+    return re.findall(r'<th scope="row"[^>]*>(.*?)</th>', table)
 
 
 def test_an_unequal_finding_is_in_the_verdict_and_all_of_it_on_the_page(folder):
@@ -83,11 +83,9 @@ def test_an_unequal_finding_is_in_the_verdict_and_all_of_it_on_the_page(folder):
     assert counts in page and counts in short
     for words in ("what", "why", "source", "change"):
         assert FINDING[words] in page
-    assert "1 setting that differs" in page and "2 settings that are equal" in page
-    assert [page.index(f'data-verdict="{v}"') for v in ("different", "unverifiable", "equivalent", "equal")] == sorted(
-        page.index(f'data-verdict="{v}"') for v in ("different", "unverifiable", "equivalent", "equal")
-    )
-    assert "why CUDA graphs" in table_of(page, "1 setting that differs")
+    names = [f"1 setting {how}" for how in ("that differs", "that cannot be verified", "that has the same effect")]
+    places = [page.index(f'aria-label="{name}"') for name in (*names, "2 settings that are equal")]
+    assert places == sorted(places) and "why CUDA graphs" in table_of(page, names[0])
 
 
 @pytest.mark.parametrize("finding", [FINDING | {"level": "odd"}, FINDING | {"arms": ["sglang", "other"]}])
@@ -151,8 +149,6 @@ def test_only_what_differs_between_stacks_is_shown_and_the_table_has_all(folder,
     }
     page = html_page(found)
     assert set(rows_of(table_of(page, "Installed packages and tools, where the arms differ"))) == set(differing)
-    assert "Installed packages and tools: all (7)" in page
-    assert len(rows_of(table_of(page, "Installed packages and tools, all"))) == 7
     environment = found.tables["environment"]
     assert len(environment) == 11 and list(environment) == ["stack", "lock_id", "kind", "name", "version"]
     ours = environment[environment["stack"] == "trl-vllm-cpu"].set_index(["kind", "name"])["version"]

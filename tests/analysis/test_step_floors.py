@@ -4,7 +4,7 @@ import pytest
 from roofline_results import ARTICLE_VLLM, an_import, article_row, row, steps_to, trained
 
 from analysis.counted import wide_steps
-from analysis.roofline.floors import efficiency_lines, with_floors
+from analysis.roofline.floors import efficiencies, with_floors
 
 
 def worked(*runs, warmup=2):
@@ -72,4 +72,4 @@ def test_an_arms_efficiency_is_the_mean_of_its_runs(tmp_path):
     wide = worked(*runs)
     floor = floor_s(wide).iloc[2]
     share = (floor / 300 + floor / 600) / 2
-    assert efficiency_lines(wide) == [f"Efficiency (decode floor / seconds of generation): vllm {100 * share:.1f} %."]
+    assert efficiencies(wide) == {("", "vllm"): pytest.approx(share)}

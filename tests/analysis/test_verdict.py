@@ -21,7 +21,7 @@ from analysis.estimates.gate import COLUMNS, gate_table
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.caveats import Place, caveats_of
 from analysis.verdict.claim import claim_from
-from analysis.verdict.verdict_block import MOST_CAVEATS, verdict_html, verdict_markdown, verdict_text
+from analysis.verdict.verdict_block import MOST_CAVEATS, verdict_markdown, verdict_text
 from analysis.verdict.verdict_table import Evidence, arm_verdicts
 from common.findings import COMPARED, Finding, LedgerRow, Preflight
 from common.verdicts import Verdict
@@ -345,7 +345,7 @@ def test_a_ratio_with_an_interval_wider_than_a_factor_of_3_is_printed_nowhere(tm
     assert line(found) == "b vs a: not resolved." and found.ratios[0].too_wide
     assert "its 95% interval is wider than a factor of 3 either way (too few runs or steps)" in caveats(found)
     assert "runs on a machine without other work" in settle(found), "a few outlying steps decide"
-    told = [verdict_text([found]), verdict_markdown([found]), str(verdict_html(found, []))]
+    told = [verdict_text([found]), verdict_markdown([found])]
     assert not any(re.search(r"\dx|CI", text) for text in told), told
     low, high = found.as_json()["ratios"][0]["interval"]
     assert 0 < low < high, "the file keeps its numbers"
@@ -461,12 +461,9 @@ def test_every_form_says_the_same():
     assert plain(text).replace("· ", "") == plain(verdict_markdown([found]))
     coloured = verdict_text([found], colour=True)
     assert plain(text) == plain(coloured) and coloured.startswith("\x1b[1m")
-    page = verdict_html(found, ["ledger", "gate"])
-    assert plain(page) == plain(text)
     assert len(found.caveats) > MOST_CAVEATS and f"And {len(found.caveats) - MOST_CAVEATS} more in the report" in text
     whole = plain(verdict_markdown([found], None))
     assert all(plain(one.text) in whole for one in found.caveats) and "more in the report" not in whole
-    assert '<a href="#ledger">Unequal' in page and '<a href="#gate">The' in page and 'href="#answer"' not in page
 
 
 # Every sentence that speaks against an answer: a verdict that has it, and a near one that must not.

@@ -1,4 +1,4 @@
-// The page is complete without this script. The script sorts, filters and copies tables, and folds all sections.
+// The page is complete without this script. The script sorts, filters and copies tables.
 (() => {
   "use strict";
   const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
@@ -54,38 +54,9 @@
     apply();
   }
 
-  // A link unfolds its target.
-  const arrive = () => {
-    let target = null;
-    try {
-      target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    } catch {
-      return; // no address that the page could have
-    }
-    if (!target) return;
-    for (let part = target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
-    target.scrollIntoView();
-  };
-  window.addEventListener("hashchange", arrive);
-
-  const contents = document.querySelector(".contents");
-  const parts = all("details.part");
-  const fold = make("button", { type: "button" }, "Fold all sections");
-  const anyOpen = () => parts.some((part) => part.open);
-  const relabel = () => (fold.textContent = anyOpen() ? "Fold all sections" : "Unfold all sections");
-  parts.forEach((part) => part.addEventListener("toggle", relabel));
-  fold.addEventListener("click", () => {
-    const open = !anyOpen();
-    parts.forEach((part) => (part.open = open));
-    relabel();
-  });
-  if (parts.length) contents.append(fold);
-  if (matchMedia("(min-width: 102rem)").matches) contents.querySelector("details").open = true;
-
   // Tables as text, in their order and with their filter, with all digits.
   const words = (cell) => {
     const copy = cell.cloneNode(true);
-    all("details", copy).forEach((more) => more.remove());
     all("p, div", copy).forEach((block) => block.append(" "));
     return copy.textContent.replace(/\s+/g, " ").trim();
   };
@@ -95,8 +66,8 @@
     const rows = headRows(table);
     const last = (rows[rows.length - 1] || []).map(words);
     if (rows.length < 2) return last;
-    const groups = rows[0].slice(1).flatMap((cell) => Array(cell.colSpan).fill(words(cell)));
-    return [words(rows[0][0]), ...last.map((head, i) => `${groups[i]}: ${head}`)];
+    const groups = rows[0].flatMap((cell) => Array(cell.colSpan).fill(words(cell)));
+    return last.map((head, i) => (groups[i] ? `${groups[i]}: ${head}` : head));
   };
   // A spreadsheet would compute a text that begins like a formula; a number such as -1.5 is none.
   const text = (some) => (/^[=@+-]./.test(some) && Number.isNaN(Number(some)) ? `'${some}` : some);
@@ -137,5 +108,4 @@
     });
     scroll.after(make("div", { class: "tools" }, button, " ", status));
   }
-  arrive();
 })();

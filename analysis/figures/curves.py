@@ -1,0 +1,212 @@
+"""Draws seconds, rewards and lengths over the training steps, and how lengths are distributed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from analysis.factors import factors_label
+from analysis.figures.drawing import (
+    GREY,
+    WIDTH,
+    Figure,
+    arm_scale,
+    dash_scale,
+    draw,
+    listed,
+    once,
+    only_first,
+    wrapped,
+)
+from analysis.logged_rewards import first_of
+from analysis.planned import PlanRead
+from analysis.quantiles import students_t
+from analysis.wide import REWARD
+from common.verdicts import count_of
+from trainers.registry import single_rewards
+
+MANY_ARMS, MAX_PANELS = 6, 12
+"""With more arms, each has its own panel: in one plot nobody could tell their lines apart."""
+MAX_POINTS, BINS = 300, 40
+LEAST_RUNS = 3
+"""An interval over two runs spans nine standard deviations to either side: it would hide the curve."""
+WIDE_RANGE = 30
+MEAN_LENGTH, LONGEST = "mean_response_length", "max_response_length"
+
+
+def over_steps(
+    wide: pd.DataFrame,
+    plan: PlanRead,
+    quantities: Mapping[str, pd.Series],
+    name: str,
+    title: str,
+    unit: str,
+    caption: str = "",
+    from_zero: bool = True,
+) -> Figure | None:
+    """Quantities, by the name of their panels, over the training steps; steps that do not count are grey."""
+    many, parts, texts = wide["arm"].nunique() > MANY_ARMS, [], []
+    for quantity, values in quantities.items():
+        known = wide.assign(value=pd.to_numeric(values, errors="coerce").astype(float))
+        known = known[np.isfinite(known["value"])].astype({"counted": bool})
+        lines = lines_of(known)
+        places = zip(lines["arm"], lines["factors"], strict=True)
+        names = [filter(None, (quantity, factors_label(key), arm if many else "")) for arm, key in places]
+        parts.append(lines.assign(panel=[wrapped(" · ".join(each), 36) if name else "" for each in names]))
+        medians = known[known["counted"]].groupby("arm", sort=False)["value"].median()
+        texts += [f"{quantity} of {arm}: median {v:.4g}".removeprefix(" of ") for arm, v in medians.items()]
+    frame = pd.concat(parts, ignore_index=True)
+    if frame.empty:
+        return None
+    panels = list(frame["panel"].unique())
+    frame = frame[frame["panel"].isin(panels[:MAX_PANELS])]
+    how = "One line a run. "
+    if (frame["line"] == frame["arm"]).any():
+        how = f"Mean over an arm's runs; the band is its 95% interval, where {LEAST_RUNS} runs or more have the step. "
+    size = (WIDTH, 240) if len(panels) == 1 else ((WIDTH - 90) / 2, 130)
+    own = {"y": "independent"} if len(quantities) > 1 else {}
+    return Figure(
+        name,
+        title,
+        f"{caption}{how}Grey: steps that do not count." + only_first(MAX_PANELS, len(panels), "panels", "steps"),
+        f"{title}, {unit}, over training steps. {listed(texts)}",
+        draw(_rows(frame), _line_layers(frame, plan, unit, from_zero), size, own, columns=2),
+    )
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", double_precision=15))
+    return found
+
+
+def lines_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """The `value` over the steps (columns: factors, arm, line, step, value, low, high, counted, kept).
+
+    One line a run, or from three runs an arm on their mean with its 95% interval. Long runs are averaged in bins.
+    """
+    width = math.ceil(frame["step"].max() / MAX_POINTS) if len(frame) else 1
+    if width > 1:
+        frame = frame.assign(step=((frame["step"] - 1) // width) * width + (width + 1) / 2)
+    as_means = frame.groupby(["factors", "arm"])["run_id"].nunique().max() >= LEAST_RUNS
+    line = ["factors", "arm", *([] if as_means else ["run_id"]), "step"]
+    # A point that has counted steps uses only those.
+    frame = frame[frame["counted"] | ~frame.groupby(line)["counted"].transform("any")]
+    by_run = frame.groupby(["factors", "arm", "run_id", "step"], sort=False, as_index=False)
+    each = by_run.agg(value=("value", "mean"), counted=("counted", "any"))
+    points = each.groupby(line, sort=False, as_index=False).agg(
+        value=("value", "mean"), sd=("value", "std"), runs=("value", "size"), counted=("counted", "any")
+    )
+    reach = {n: students_t(n - 1) / math.sqrt(n) if n >= LEAST_RUNS else math.nan for n in points["runs"].unique()}
+    half, kept = points["sd"] * points["runs"].map(reach), points["value"].where(points["counted"])
+    return points.assign(line=points[line[-2]], kept=kept, low=kept - half, high=kept + half)
+
+
+def _line_layers(frame: pd.DataFrame, plan: PlanRead, unit: str, from_zero: bool) -> list[Any]:
+    """The warm-up's background, all values in grey, and the counted ones in the arm's colour."""
+    log = from_zero and 0 < WIDE_RANGE * frame["value"].min() < frame["value"].max()
+    title = f"{unit} (log scale)" if log else unit
+    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=from_zero)
+    y_axis = alt.Axis(tickCount=5, format="~g")
+    x_axis = alt.Axis(tickMinStep=1, format=",d", labelFlush=False, labelOverlap="greedy", tickCount=8)
+    x = alt.X("step:Q", title="training step", axis=x_axis, scale=alt.Scale(nice=False, zero=False))
+    base, colours = alt.Chart().encode(x=x, detail=alt.Detail("line:N")), _colours(plan, frame)
+
+    def y(field: str) -> Any:
+        return alt.Y(f"{field}:Q", title=title, scale=scale, axis=y_axis)
+
+    layers: list[Any] = []
+    if plan.warmup_steps:
+        first, last = float(frame["step"].min()), float(frame["step"].max())
+        ends = {"x": alt.XDatum(first), "x2": alt.X2Datum(min(plan.warmup_steps + 0.5, last))}
+        layers.append(once().mark_rect(color=GREY, opacity=0.16).encode(**ends))
+    layers.append(base.mark_line(color=GREY, strokeWidth=1).encode(y=y("value")))
+    if frame["low"].notna().any():
+        layers.append(base.mark_area(opacity=0.18).encode(y=y("low"), y2=alt.Y2("high"), color=colours["color"]))
+    lines = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14) if len(frame) <= 200 else False)
+    layers.append(lines.encode(y=y("kept"), **colours))
+    if not frame["counted"].all():
+        grey = base.transform_filter("!datum.counted").mark_point(color=GREY, filled=True, size=18, opacity=1)
+        layers.append(grey.encode(y=y("value")))
+    return layers
+
+
+def _colours(plan: PlanRead, frame: pd.DataFrame) -> dict[str, Any]:
+    """The arms' colours and dashes; in its own panel an arm needs no legend."""
+    drawn = [arm for arm in plan.arms if arm in set(frame["arm"])]
+    lines = alt.Legend(symbolType="stroke", symbolSize=300, columns=3, labelLimit=190, values=drawn)
+    legend = lines if len(drawn) <= MANY_ARMS else None
+    return {
+        "color": alt.Color("arm:N", scale=arm_scale(plan.arms), legend=legend),
+        "strokeDash": alt.StrokeDash("arm:N", scale=dash_scale(plan.arms), legend=legend),
+    }
+
+
+def reward_figure(wide: pd.DataFrame, plan: PlanRead, rewards: pd.DataFrame) -> Figure | None:
+    """The score over the steps; with several rewards a panel for each of them, too."""
+    single = single_rewards(map(str, wide.columns))
+    score = {"score" if len(single) > 1 else "": wide[REWARD]} if REWARD in wide else {}
+    if len(single) <= 1:
+        return over_steps(wide, plan, score, "reward", "Reward", "mean reward", from_zero=False) if score else None
+    known = rewards[rewards["reward"].isin(single)].groupby("reward", sort=False)["weight"]
+    weights = [f"{name} × {' or '.join(f'{w:g}' for w in of.unique())}" for name, of in known if of.notna().all()]
+    caption = f"The score is a weighted sum: {', '.join(weights)}. " if len(weights) == len(single) else ""
+    caption += "Each reward is before its weight, over the completions that have a value. "
+    quantities = score | {name: first_of(wide, columns) for name, columns in single.items()}
+    return over_steps(wide, plan, quantities, "reward", "Rewards", "mean reward", caption, from_zero=False)
+
+
+def length_figure(wide: pd.DataFrame, plan: PlanRead, counts: pd.DataFrame) -> Figure | None:
+    """Distribution of response lengths by arm (`length_counts`), or their mean over the steps without any."""
+    title, counts = "How long the responses are", counts[np.isfinite(counts["value"].astype(float))]
+    caption = "A synchronous step waits for its longest response. "
+    if counts.empty:
+        column = next((column for column in (MEAN_LENGTH, LONGEST) if column in wide), "")
+        unit = f"{'longest' if column == LONGEST else 'mean'} response of a step, tokens"
+        return over_steps(wide, plan, {"": wide[column]}, "response-length", title, unit, caption) if column else None
+    texts = [
+        f"{arm}: mean {np.average(of['value'], weights=of['count']):.4g}, longest {of['value'].max():.0f}, "
+        f"{count_of(int(of['count'].sum()), 'response')}"
+        for arm, of in counts.groupby("arm", sort=False)
+    ]
+    many = len(texts) > MANY_ARMS
+    frame = length_histogram(counts)
+    frame = frame.assign(panel=frame["arm"] if many else "")
+    frame = frame[frame["panel"].isin(frame["panel"].unique()[:MAX_PANELS])]
+    lines = alt.Chart().mark_line(interpolate="step-after", strokeWidth=2)
+    x_axis = alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=5 if many else 8)
+    encoded = lines.encode(
+        x=alt.X("start:Q", title="response length, tokens", scale=alt.Scale(zero=False), axis=x_axis),
+        y=alt.Y("share:Q", title="share of an arm's responses", axis=alt.Axis(format="%", tickCount=5)),
+        order=alt.Order("start:Q"),
+        **_colours(plan, frame),
+    )
+    more = only_first(MAX_PANELS, len(texts), "arms", "steps") if many else ""
+    size = ((WIDTH - 90) / 2, 110) if many else (WIDTH, 200)
+    return Figure(
+        "response-length",
+        title,
+        f"{caption}All responses of the counted steps.{more}",
+        f"Distribution of response lengths in tokens. {listed(texts)}",
+        draw(_rows(frame), [encoded], size, columns=2),
+    )
+
+
+def length_histogram(counts: pd.DataFrame) -> pd.DataFrame:
+    """Share of an arm's responses by length (columns: arm, start, share), in bins that all arms share."""
+    low, high = float(counts["value"].min()), float(counts["value"].max())
+    # Lengths are whole tokens: a fractional bin would have alternating numbers of lengths.
+    width = max(1, math.ceil((high - low + 1) / BINS))
+    edges = np.arange(math.floor(low), high + 1 + width, width)
+    parts = []
+    for arm, group in counts.groupby("arm", sort=False):
+        found, _ = np.histogram(group["value"].astype(float), bins=edges, weights=group["count"])
+        # A last bin of no width closes the outline.
+        shares = np.append(found / group["count"].sum(), 0.0)
+        parts.append(pd.DataFrame({"arm": arm, "start": edges, "share": shares}))
+    return pd.concat(parts, ignore_index=True)
