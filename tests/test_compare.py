@@ -374,7 +374,7 @@ def test_the_same_steps_in_two_formats_or_in_part_are_one_run(capsys, tmp_path, 
     Path("a.jsonl").write_text("".join(rows))
     runs, steps, said = runs_of(capsys, "a.log,part.log,a.jsonl")
     assert (runs, steps) == (1, 40)
-    assert "part.log (steps 1 to 19), a.log (steps 1 to 40) and a.jsonl (steps 1 to 40) are one run." in said
+    assert "part.log (steps 1 to 19), a.jsonl (steps 1 to 40) and a.log (steps 1 to 40) are one run." in said
 
 
 @pytest.mark.parametrize(

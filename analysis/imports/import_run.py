@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import yaml
 from analysis.collect import in_the_tree, timer_verdicts
 from analysis.imports.configurations import change_verdicts, configurations
 from analysis.imports.formats import WANDB, existing_path, read_source
-from analysis.imports.one_run import agree, same_step
+from analysis.imports.one_run import merged
 from analysis.imports.step_checks import (
     add_time_between,
     clock_verdicts,
@@ -26,25 +25,20 @@ from analysis.imports.which_tree import root_keys, tree_of
 from analysis.runs import SPEC_CHANGED
 from analysis.steps import ChosenStep, step_tables, write_steps
 from analysis.tokens import add_known_tokens
-from common.contracts import ImportedFile, ImportedSource, SpecFile
+from common.contracts import ImportedFile, SpecFile
 from common.errors import UserError
 from common.files import file_sha256, fingerprint_of, write_bytes
-from common.messages import join_first
 from common.redaction import without_secrets
-from common.verdicts import Verdict, count_of
-from trainers.logs.hf_rows import BARS_TOO_COARSE, STEP_TIME, SUPERVISED
-from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, timers_as_phases
+from common.verdicts import Verdict
+from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
+from trainers.logs.record import Imported, SourceRead, timers_as_phases
 from trainers.registry import trainer_named, tree_named
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
 CACHE = Path(".wandb-cache")
-ONE_RUN = "one-run"
-"""The code of the finding that several sources are one run."""
 # What says why the time of the whole step may be missing.
 _WITHOUT_TIMES = ("timings-missing", BARS_TOO_COARSE)
-# Step numbers have 32 bits in the tables.
-HIGHEST_STEP = 2**31 - 1
 
 
 _Facts = TypeVar("_Facts", ImportedFile, dict[str, Any])
@@ -68,11 +62,10 @@ def read_sources(
 
     `UserError` when a source is missing, is no log, holds several runs, or grows.
     """
-    run_id, facts = _text(spec, "run_id"), _import_facts(spec)
-    names = (run_id, _text(spec, "arm"), _text(spec, "engine"))
-    given = (facts.get("format"), names, cache, facts.get("step_seconds"), _text(spec, "trainer"))
-    sources, known = [str(source) for source in facts["sources"]], known or {}
-    return [known[one] if one in known else read_whole(one, *given) for one in sources]
+    facts, known = spec["import"], known or {}
+    names = (spec["run_id"], spec["arm"], spec["engine"])
+    given = (facts.get("format"), names, cache, facts.get("step_seconds"), spec["trainer"])
+    return [known[one] if one in known else read_whole(one, *given) for one in facts["sources"]]
 
 
 def read_whole(source: str, *given: Any) -> Imported:
@@ -92,14 +85,13 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
 
     `UserError` when sources disagree, or the timers have no time of the whole step.
     """
-    run_id, facts = _text(spec, "run_id"), _import_facts(spec)
+    run_id, facts = spec["run_id"], spec["import"]
     for part in parts:
-        _require_possible_steps(part.read, run_id)
         part.read.verdicts += drop_foreign_windows(part, run_id)
     step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
-    config, later = configurations(parts, trainer_named(_text(spec, "trainer")))
+    config, later = configurations(parts, trainer_named(spec["trainer"]))
     for part in parts:
         part.read = SourceRead()
     chosen = [
@@ -145,126 +137,6 @@ def with_hashes(imported: _Facts) -> _Facts:
     return imported
 
 
-def _import_facts(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    facts = spec.get("import")
-    if not isinstance(facts, Mapping) or not facts.get("sources"):
-        run = _text(spec, "run_id")
-        raise UserError(f"run {run}: its spec has no import.sources, so it cannot be imported (see docs/import.md)")
-    return facts
-
-
-def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
-    """The steps of several sources of one run.
-
-    Of steps that two have, each value must agree within both roundings; the more precise one counts, or the first.
-    Where a source begins later and has other values, the run was started again, and the later source's steps count.
-    `UserError` names both places where sources disagree otherwise.
-    """
-    if len(reads) == 1:
-        return reads[0]
-    found = SourceRead()
-    again: list[int] = []
-    starts: list[int] = []
-    in_sequence = sorted(
-        (read for read in reads if read.records), key=lambda read: (min(read.records), max(read.records))
-    )
-    for read in in_sequence:
-        found.verdicts += read.verdicts
-        found.repeated |= read.repeated
-        common = read.records.keys() & found.records.keys()
-        first, goes_on = min(read.records), _goes_on(found, read)
-        if goes_on:
-            starts.append(first)
-            again += sorted(common)
-        for step, record in read.records.items():
-            earlier = None if goes_on else found.records.get(step)
-            found.records[step] = record if earlier is None else _joined(earlier, record, run_id)
-    found.records = dict(sorted(found.records.items()))
-    found.repeated |= {*again}
-    for step in starts:
-        found.records[step] = replace(found.records[step], resumed=True)
-    if in_sequence:
-        found.verdicts.append(Verdict("note", ONE_RUN, f"{run_id}: {_one_run(in_sequence, starts, again)}"))
-    return found
-
-
-def _goes_on(found: SourceRead, read: SourceRead) -> bool:
-    """Whether a source is a later life of the run whose steps were found so far."""
-    if not found.records or min(read.records) <= min(found.records) or max(read.records) <= max(found.records):
-        return False
-    common = sorted(read.records.keys() & found.records.keys())
-    if not common:
-        return min(read.records) > max(found.records)
-    return any(not same_step(found.records[step], read.records[step]) for step in common)
-
-
-def _one_run(in_sequence: Sequence[SourceRead], starts: Sequence[int], again: Sequence[int]) -> str:
-    """The sentence on several sources of one run."""
-    sources = [
-        f"{read.records[min(read.records)].file} (steps {min(read.records)} to {max(read.records)})"
-        for read in in_sequence
-    ]
-    text = f"{', '.join(sources[:-1])} and {sources[-1]} are one run"
-    if starts:
-        text += f", started again at step {join_first(starts)}: the first step after a start does not count"
-    return f"{text}. Of {count_of(len(again), 'step')} that were trained again the later count" if again else text
-
-
-def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
-    scalars, rounding, origins = dict(a.scalars), dict(a.rounding), dict(a.origins)
-    for name, value in b.scalars.items():
-        if name == STEPS_LOGGED and name in scalars:
-            # Computed from the rows before: the source that has more rows finds fewer steps, and is right.
-            scalars[name] = min(value, scalars[name])
-            continue
-        precision = b.rounding.get(name, 0.0)
-        if name in scalars:
-            _require_agreement(name, a, b, run_id)
-            more_precise = math.isnan(scalars[name]) or precision < rounding.get(name, 0.0)
-            if math.isnan(value) or not more_precise:
-                continue
-        scalars[name] = value
-        origins[name] = place(b, name)
-        rounding.pop(name, None)
-        if precision:
-            rounding[name] = precision
-    if STEP_TIME in scalars and scalars.pop(WALL, None) is not None:
-        # The clock of a source without the trainer's own time.
-        rounding.pop(WALL, None)
-    samples = {**b.samples, **a.samples}
-    resumed = a.resumed if b.resumed is None else b.resumed or bool(a.resumed)
-    time = a.time if a.time is not None else b.time
-    return replace(a, scalars=scalars, rounding=rounding, origins=origins, samples=samples, resumed=resumed, time=time)
-
-
-def place(record: StepRecord, name: str) -> tuple[Path, int]:
-    """The file and line where a value was read."""
-    return record.origins.get(name, (record.file, record.line))
-
-
-def _require_agreement(name: str, a: StepRecord, b: StepRecord, run_id: str) -> None:
-    x, y = a.scalars[name], b.scalars[name]
-    allowed = a.rounding.get(name, 0.0) + b.rounding.get(name, 0.0)
-    if agree(x, y, allowed):
-        return
-    (file_a, line_a), (file_b, line_b) = place(a, name), place(b, name)
-    raise UserError(
-        f"run {run_id}, step {a.step}, {name}: {file_a}:{line_a} says {x!r}, {file_b}:{line_b} says {y!r}, and "
-        f"rounding explains only {allowed:.3g}. Sources of one run must agree. These are of two runs, or one was "
-        "changed: leave one out. If they are the attempts of a run that was started again, join them to one file "
-        "first, in their order"
-    )
-
-
-def _require_possible_steps(read: SourceRead, run_id: str) -> None:
-    last = read.records[max(read.records)] if read.records else None
-    if last is not None and last.step > HIGHEST_STEP:
-        raise UserError(
-            f"run {run_id}: {last.file}:{last.line} is of step {last.step}, and {HIGHEST_STEP} is the highest that can "
-            "be read. The line is damaged, or counts something else: correct it, or leave it out"
-        )
-
-
 def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, verdicts: Sequence[Verdict]) -> None:
     if not any(tree.root in c.record.phases for c in chosen):
         if (supervised := next((one.text for one in verdicts if one.code == SUPERVISED), None)) is not None:
@@ -286,13 +158,6 @@ def _file_state(source: str) -> tuple[int, int] | None:
     path = None if source.startswith(WANDB) else existing_path(source)
     state = path.stat() if path is not None and path.is_file() else None
     return (state.st_size, state.st_mtime_ns) if state is not None else None
-
-
-def _text(spec: Mapping[str, Any], key: str) -> str:
-    value = spec.get(key)
-    if not isinstance(value, str) or not value:
-        raise UserError(f"the spec's {key} must be a text (got {value!r}); plan the experiment again")
-    return value
 
 
 def _imported_file(
@@ -321,7 +186,17 @@ def _imported_file(
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),
-        "sources": [_source(*one) for one in zip(spec["import"]["sources"], parts, step_counts, strict=True)],
+        "sources": [
+            {
+                "source": source,
+                "format": part.format,
+                "sha256": None,
+                "bytes": state[0] if (state := _file_state(source)) else None,
+                "steps": count,
+                "selected": part.selected or None,
+            }
+            for source, part, count in zip(spec["import"]["sources"], parts, step_counts, strict=True)
+        ],
     }
 
 
@@ -336,21 +211,13 @@ def _settings_of_command(parts: Sequence[Imported]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if isinstance(value, str | int | float)}
 
 
-def _source(source: str, part: Imported, steps: int) -> ImportedSource:
-    path = Path(source).expanduser()
-    is_file = not source.startswith(WANDB) and path.is_file()
-    return {
-        "source": source,
-        "format": part.format,
-        "sha256": None,
-        "bytes": path.stat().st_size if is_file else None,
-        "steps": steps,
-        "selected": part.selected or None,
-    }
-
-
 def write_import(spec: Mapping[str, Any], out: Path, cache: Path = CACHE) -> int:
     """Imports a run: writes spec.json, imported.json and `out`, its steps.parquet; returns the number of rows."""
+    for key in ("run_id", "arm", "engine", "trainer"):
+        if not isinstance(spec.get(key), str):
+            raise UserError(f"the spec's {key} must be a text (got {spec.get(key)!r}); plan the experiment again")
+    if not isinstance(facts := spec.get("import"), Mapping) or not facts.get("sources"):
+        raise UserError(f"run {spec['run_id']}: its spec has no import.sources, so it cannot be imported")
     if spec.get("fingerprint") != fingerprint_of(spec):
         raise UserError(SPEC_CHANGED)
     tables, imported = import_run(spec, out.parent, cache)

@@ -1,63 +1,56 @@
-"""Finds out which logs of an arm are one run: they tell the same steps, or go on with each other's (docs/import.md)."""
+"""Finds out which logs of an arm are one run, and joins the steps of its logs (docs/import.md)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from common.dotted import flatten
-from trainers.logs.record import STEPS_LOGGED, TIMERS, Imported, SourceRead, StepRecord
+from common.errors import UserError
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
+from trainers.logs.hf_rows import STEP_TIME
+from trainers.logs.record import STEPS_LOGGED, TIMERS, WALL, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import CLOCK_TOLERANCE_S
 from trainers.registry import trainers
 
-RELATIVE_TOLERANCE = 1e-9
-"""Doubles that were written as text and read again differ by less."""
+ONE_RUN = "one-run"
+"""The code of the finding that several sources are one run."""
+# Doubles that were written as text and read again differ by less.
+_RELATIVE = 1e-9
 # Two runs' seconds are equal by chance where few digits are printed: so many different ones must be so many times what
 # rounding hides away from the step before.
 _CERTAIN, _ROUNDINGS = 4, 10.0
 # Names that a run keeps when it is started again.
 _IDENTITY = ("seed", "experiment_name", "run_name")
 
-
-@dataclass(frozen=True)
-class Log:
-    """One log of an arm."""
-
-    source: str
-    content: Imported
-
-    @property
-    def records(self) -> Mapping[int, StepRecord]:
-        return self.content.read.records
+Seconds = Mapping[int, tuple[float, float]]
+"""Step -> its seconds, and half a unit of their last digit."""
 
 
-class RunLogs(list[Log]):
+class OneRun:
     """The logs of one run, in the sequence of their steps."""
 
-    @property
-    def first(self) -> int:
-        return min(self[0].records)
+    def __init__(self, logs: Sequence[tuple[str, Imported]]) -> None:
+        self.logs = sorted(logs, key=lambda log: (min(log[1].read.records), max(log[1].read.records), log[0]))
+        steps = sorted({step for _, log in logs for step in log.read.records})
+        self.first, self.last = steps[0], steps[-1]
+        rows = self.logs[0][1].read.records[self.first].scalars.get(STEPS_LOGGED)
+        self.gap = int(rows or min((b - a for a, b in pairwise(steps)), default=1))
+        self.named = " and ".join(source for source, _ in self.logs)
+        self.folder = Path(self.logs[-1][0]).parent
 
-    @property
-    def last(self) -> int:
-        return max(max(log.records) for log in self)
+    def may_go_on_with(self, part: OneRun) -> bool:
+        """Whether a part may be the run's next one: it begins later, and brings new steps.
 
-    @property
-    def gap(self) -> int:
-        """How far the counter goes from row to row."""
-        return min((b - a for log in self for a, b in pairwise(sorted(log.records))), default=1)
-
-    @property
-    def from_the_beginning(self) -> bool:
-        return self.first <= max(self.gap, int(self[0].records[self.first].scalars.get(STEPS_LOGGED, 1.0)))
-
-    @property
-    def named(self) -> str:
-        return " and ".join(log.source for log in self)
+        A start from the last checkpoint trains fewer steps again than were trained before it.
+        """
+        again, before = self.last - part.first + part.gap, part.first - self.first
+        return part.first > part.gap and before > 0 and part.last > self.last and again <= before
 
 
 def runs_among(read: Mapping[str, Imported]) -> tuple[list[list[str]], list[str]]:
@@ -65,102 +58,67 @@ def runs_among(read: Mapping[str, Imported]) -> tuple[list[list[str]], list[str]
 
     The sequence of the logs changes nothing.
     """
-    runs: list[RunLogs] = []
+    parts: list[OneRun] = []
+    for log in OneRun(list(read.items())).logs:
+        same = [one for one in parts if any(tell_the_same_steps(log[1].read, other.read) for _, other in one.logs)]
+        parts = [one for one in parts if one not in same]
+        parts.append(OneRun([*(other for one in same for other in one.logs), log]))
+    runs: list[OneRun] = []
     sentences: list[str] = []
-    for part in sorted(_same_steps(read), key=lambda one: (one.first, one.last, one.named)):
-        before = [run for run in runs if _may_go_on(run, part)]
-        if not before:
-            runs.append(part)
-            continue
-        apart = [why for run in before if (why := two_runs(run, part))]
-        fitting = [run for run in before if not two_runs(run, part)]
-        near = [run for run in fitting if _folder(run) == _folder(part)] or fitting
-        if len(near) == 1:
-            near[0].extend(part)
-            continue
-        names = " or ".join(run.named for run in near or before)
-        why = f"it may go on with {names}: put the logs of each run into a folder"
-        if not near:
-            why = f"it does not go on with {names}: {apart[0]}"
-        sentences.append(f"{part.named} begins with step {part.first} and is left out, because {why}")
+    for part in sorted(parts, key=lambda one: (one.first, one.last, one.named)):
+        before = {run: two_runs(run, part) for run in runs if run.may_go_on_with(part)}
+        fitting = [run for run, why in before.items() if not why]
+        near = [run for run in fitting if run.folder == part.folder] or fitting
+        if before and len(near) != 1:
+            names = " or ".join(run.named for run in near or before)
+            why = f"it may go on with {names}: put the logs of each run into a folder"
+            if not near:
+                why = f"it does not go on with {names}: {next(iter(before.values()))}"
+            sentences.append(f"{part.named} begins with step {part.first} and is left out, because {why}")
+        else:
+            runs = [run for run in runs if run not in near]
+            runs.append(OneRun([*(log for run in near for log in run.logs), *part.logs]))
     given = list(read)
-    runs.sort(key=lambda run: min(given.index(log.source) for log in run))
-    return [[log.source for log in run] for run in runs], sentences
+    found = [[source for source, _ in run.logs] for run in runs]
+    return sorted(found, key=lambda run: min(map(given.index, run))), sentences
 
 
-def _folder(run: RunLogs) -> Path:
-    return Path(run[-1].source).parent
-
-
-def _same_steps(read: Mapping[str, Imported]) -> list[RunLogs]:
-    """The logs, together where they tell the same steps."""
-    found: list[RunLogs] = []
-    for log in sorted((Log(*one) for one in read.items()), key=lambda log: (min(log.records), max(log.records))):
-        same = [run for run in found if any(tell_the_same_steps(log.content.read, one.content.read) for one in run)]
-        found = [run for run in found if run not in same]
-        found.append(RunLogs([*(one for run in same for one in run), log]))
-    return found
-
-
-def _may_go_on(run: RunLogs, part: RunLogs) -> bool:
-    """Whether a part may be the run's next one: it begins later, and brings new steps.
-
-    A start from the last checkpoint trains fewer steps again than were trained before it.
-    """
-    again, before = run.last - part.first + part.gap, part.first - run.first
-    return not part.from_the_beginning and before > 0 and run.last < part.last and again <= before
-
-
-def two_runs(run: Sequence[Log], part: Sequence[Log]) -> str:
+def two_runs(run: OneRun, part: OneRun) -> str:
     """Why a part does not go on with a run, although its steps would: settings that differ, or clocks; else ""."""
-    for a in run:
-        for b in part:
-            known, other = _settings(a.content), _settings(b.content)
+    for known in [_settings(log) for _, log in run.logs]:
+        for other in [_settings(log) for _, log in part.logs]:
             for key in sorted(known.keys() & other.keys()):
                 if known[key] != other[key]:
                     return f"{key} is {other[key]}, not {known[key]}"
-    ends = [end for log in run if (end := _clock(log.content)[1]) is not None]
-    starts = [start for log in part if (start := _clock(log.content)[0]) is not None]
-    return "it began before that had ended" if ends and starts and min(starts) < max(ends) - CLOCK_TOLERANCE_S else ""
+    end, start = (
+        [one.time for _, log in side.logs for one in log.read.records.values() if one.time is not None]
+        + [at for _, log in side.logs if (at := getattr(log, name)) is not None]
+        for side, name in ((run, "finished"), (part, "started"))
+    )
+    return "it began before that had ended" if end and start and min(start) < max(end) - CLOCK_TOLERANCE_S else ""
 
 
-def _settings(one: Imported) -> dict[str, Any]:
+def _settings(log: Imported) -> dict[str, Any]:
     """What a run keeps when it is started again; hosts, places and trackers may change."""
     names = frozenset().union(*(trainer.rules.bookkeeping for trainer in trainers())).difference(_IDENTITY)
-    config = flatten(one.config) if one.config else one.overrides
-    kept = {key: value for key, value in config.items() if key.rpartition(".")[2] not in names}
+    config = flatten(log.config) if log.config else log.overrides
+    kept: dict[str, Any] = {key: value for key, value in config.items() if key.rpartition(".")[2] not in names}
     packages = {trainer.distribution for trainer in trainers()}
-    kept |= {f"the release of {name}": version for name, version in one.versions.items() if name in packages}
-    return kept | ({"the list of GPUs": gpus} if (gpus := one.hardware.get("gpus")) else {})
-
-
-def _clock(one: Imported) -> tuple[float | None, float | None]:
-    """When a log's run began, or logged its first step, and when it ended, or logged its last."""
-    times = [record.time for record in one.read.records.values() if record.time is not None]
-    start = one.started if one.started is not None else min(times, default=None)
-    return start, max(times, default=one.finished)
+    kept |= {f"the release of {name}": version for name, version in log.versions.items() if name in packages}
+    return kept | ({"the list of GPUs": gpus} if (gpus := log.hardware.get("gpus")) else {})
 
 
 def tell_the_same_steps(a: SourceRead, b: SourceRead) -> bool:
     """Whether two logs are of the same steps: every number that both have agrees, and enough seconds are certain."""
     steps = sorted(a.records.keys() & b.records.keys())
-    if not steps:
+    if not steps or any(disagreement(a.records[step], b.records[step]) for step in steps):
         return False
-    names = a.records[steps[0]].scalars.keys() & b.records[steps[0]].scalars.keys()
-    timers = sorted(name for name in names if name.startswith(TIMERS))
-    if not any(same_seconds(seconds_of(a, name, steps), seconds_of(b, name, steps)) for name in timers):
-        return False
-    return all(same_step(a.records[step], b.records[step]) for step in steps)
-
-
-Seconds = Mapping[int, tuple[float, float]]
-"""Step -> its seconds, and half a unit of their last digit."""
-
-
-def seconds_of(read: SourceRead, name: str, steps: Sequence[int]) -> Seconds:
-    """A timer at these steps, where it is logged."""
-    records = ((step, read.records[step]) for step in steps)
-    return {step: (one.scalars[name], one.rounding.get(name, 0.0)) for step, one in records if name in one.scalars}
+    for name in filter(lambda name: name.startswith(TIMERS), a.records[steps[0]].scalars):
+        pair = [[(step, read.records[step]) for step in steps] for read in (a, b)]
+        seconds = [{n: (r.scalars[name], r.rounding.get(name, 0.0)) for n, r in of if name in r.scalars} for of in pair]
+        if same_seconds(*seconds):
+            return True
+    return False
 
 
 def same_seconds(a: Seconds, b: Seconds) -> bool:
@@ -168,23 +126,93 @@ def same_seconds(a: Seconds, b: Seconds) -> bool:
     certain, before = set[float](), math.inf
     for step in sorted(a.keys() & b.keys()):
         (x, off), (y, other) = a[step], b[step]
-        if not agree(x, y, off + other):
+        if not _agree(x, y, off + other):
             return False
-        if abs(x - before) > max(_ROUNDINGS * (off + other), RELATIVE_TOLERANCE * abs(x)):
+        if abs(x - before) > max(_ROUNDINGS * (off + other), _RELATIVE * abs(x)):
             certain.add(x)
         before = x
     return len(certain) >= _CERTAIN
 
 
-def agree(x: float, y: float, rounding: float) -> bool:
+def _agree(x: float, y: float, rounding: float) -> bool:
     """Whether two numbers are one within rounding; a missing one agrees with any."""
-    return x == y or math.isnan(x) or math.isnan(y) or abs(x - y) <= rounding + RELATIVE_TOLERANCE * max(abs(x), abs(y))
+    return x == y or math.isnan(x) or math.isnan(y) or abs(x - y) <= rounding + _RELATIVE * max(abs(x), abs(y))
 
 
-def same_step(a: StepRecord, b: StepRecord) -> bool:
-    """Whether all numbers that two logs have of a step agree."""
+def disagreement(a: StepRecord, b: StepRecord) -> str:
+    """The first number of a step that two logs have differently; "" without any."""
     scalars, others = dict(a.scalars), dict(b.scalars)
-    return all(
-        agree(scalars[name], others[name], a.rounding.get(name, 0.0) + b.rounding.get(name, 0.0))
-        for name in scalars.keys() & others.keys() - {STEPS_LOGGED}
-    )
+    for name in scalars:
+        allowed = a.rounding.get(name, 0.0) + b.rounding.get(name, 0.0)
+        if name in others and name != STEPS_LOGGED and not _agree(scalars[name], others[name], allowed):
+            return name
+    return ""
+
+
+def merged(reads: Sequence[SourceRead], run_id: str) -> SourceRead:
+    """The steps of several sources of one run.
+
+    Of steps that two have, each value must agree within both roundings; the more precise one counts, or the first.
+    Where a source begins later and has other values, the run was started again, and the later source's steps count.
+    `UserError` names both places where sources disagree otherwise.
+    """
+    if len(reads) == 1:
+        return reads[0]
+    found, again, starts, named = SourceRead(), set[int](), list[int](), list[str]()
+    for read in sorted((read for read in reads if read.records), key=lambda one: (min(one.records), max(one.records))):
+        found.verdicts += read.verdicts
+        found.repeated |= read.repeated
+        first, last = min(read.records), max(read.records)
+        common = read.records.keys() & found.records.keys()
+        later = bool(found.records) and first > min(found.records) and last > max(found.records)
+        differs = any(disagreement(found.records[step], read.records[step]) for step in common) if common else True
+        if later and differs and (common or first > max(found.records)):
+            starts.append(first)
+            again |= common
+            common = set()
+        named.append(f"{read.records[first].file} (steps {first} to {last})")
+        for step, record in read.records.items():
+            found.records[step] = _joined(found.records[step], record, run_id) if step in common else record
+    found.records = dict(sorted(found.records.items()))
+    found.repeated |= again
+    for step in starts:
+        found.records[step] = replace(found.records[step], resumed=True)
+    text = f"{run_id}: {', '.join(named[:-1])} and {named[-1]} are one run"
+    text += f", started again at step {join_first(starts)}: the first step after a start does not count" * bool(starts)
+    text += f". Of {count_of(len(again), 'step')} that were trained again the later count" * bool(again)
+    found.verdicts.append(Verdict("note", ONE_RUN, text))
+    return found
+
+
+def _joined(a: StepRecord, b: StepRecord, run_id: str) -> StepRecord:
+    """A step of two sources; `UserError` where these disagree."""
+    scalars, rounding, origins = dict(a.scalars), dict(a.rounding), dict(a.origins)
+    if name := disagreement(a, b):
+        (file_a, line_a), (file_b, line_b) = (one.origins.get(name, (one.file, one.line)) for one in (a, b))
+        allowed = rounding.get(name, 0.0) + b.rounding.get(name, 0.0)
+        raise UserError(
+            f"run {run_id}, step {a.step}, {name}: {file_a}:{line_a} says {a.scalars[name]!r}, {file_b}:{line_b} says "
+            f"{b.scalars[name]!r}, and rounding explains only {allowed:.3g}. "
+            "Sources of one run must agree. These are of two runs, or one was changed: leave one out"
+        )
+    for name, value in b.scalars.items():
+        if name == STEPS_LOGGED and name in scalars:
+            # Computed from the rows before: the source that has more rows finds fewer steps, and is right.
+            scalars[name] = min(value, scalars[name])
+            continue
+        precision = b.rounding.get(name, 0.0)
+        more_precise = name not in scalars or math.isnan(scalars[name]) or precision < rounding.get(name, 0.0)
+        if name in scalars and (math.isnan(value) or not more_precise):
+            continue
+        scalars[name] = value
+        origins[name] = b.origins.get(name, (b.file, b.line))
+        rounding.pop(name, None)
+        if precision:
+            rounding[name] = precision
+    if STEP_TIME in scalars and scalars.pop(WALL, None) is not None:
+        # The clock of a source without the trainer's own time.
+        rounding.pop(WALL, None)
+    samples = {**b.samples, **a.samples}
+    resumed = a.resumed if b.resumed is None else b.resumed or bool(a.resumed)
+    time = a.time if a.time is not None else b.time
+    return replace(a, scalars=scalars, rounding=rounding, origins=origins, samples=samples, resumed=resumed, time=time)

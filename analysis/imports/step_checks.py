@@ -9,10 +9,13 @@ from itertools import pairwise
 
 from analysis.phases import BETWEEN_STEPS
 from analysis.steps import ChosenStep
+from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED, Imported, StepRecord
 
+# Step numbers have 32 bits in the tables.
+HIGHEST_STEP = 2**31 - 1
 # A step cannot take longer than the time since the step before was logged, but clocks and rounding differ by this.
 CLOCK_TOLERANCE_S = 2.0
 CLOCK_TOLERANCE_SHARE = 0.02
@@ -30,9 +33,17 @@ WINDOWED = (
 
 
 def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:
-    """Leaves out `steps_logged` where none of our readers wrote it: a user's scalar may have that name."""
+    """Leaves out `steps_logged` where none of our readers wrote it: a user's scalar may have that name.
+
+    `UserError` for a step whose number is too high for the tables.
+    """
     steps = part.read.records
     bad = []
+    if (last := max(steps, default=0)) > HIGHEST_STEP:
+        raise UserError(
+            f"run {run_id}: {steps[last].file}:{steps[last].line} is of step {last}, and {HIGHEST_STEP} is the highest "
+            "that can be read. The line is damaged, or counts something else: correct it, or leave it out"
+        )
     for step, record in steps.items():
         logged = record.scalars.get(STEPS_LOGGED)
         if logged is None or (part.format in WINDOWED and logged >= 1.0 and logged.is_integer()):

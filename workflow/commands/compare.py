@@ -16,7 +16,8 @@ import pandas as pd
 import yaml
 
 from analysis.imports.configurations import CONFIGURATION_CHANGED
-from analysis.imports.import_run import ONE_RUN, with_hashes, write_facts
+from analysis.imports.import_run import with_hashes, write_facts
+from analysis.imports.one_run import ONE_RUN
 from analysis.imports.which_tree import NEAREST
 from analysis.report.content import Content
 from analysis.runs import LEFT_OUT, Run

@@ -15,7 +15,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from analysis.imports.formats import format_of, read_source
-from analysis.imports.import_run import merged
+from analysis.imports.one_run import merged
 from common.errors import UserError
 from trainers.logs.record import STEPS_LOGGED
 from workflow.cli import main

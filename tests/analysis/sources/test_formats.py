@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.imports.formats import read_source
-from analysis.imports.import_run import merged, place
+from analysis.imports.one_run import merged
 from common.errors import UserError
 from trainers.logs.record import STEPS_LOGGED, SourceRead, StepRecord
 
@@ -178,8 +178,8 @@ def test_of_two_sources_the_more_precise_counts(tmp_path):
         record = merged([one.read for one in order], "r").records[1]
         assert record.scalars == {"timing_s/step": 2.0, "timing_s/gen": 1.497, "timing_s/ref": 0.5}
         assert record.rounding == {"timing_s/step": 0.005, "timing_s/gen": 0.0005, "timing_s/ref": 0.0005}
-        assert place(record, "timing_s/gen") == (tmp_path / "t.log", 1)
-        assert place(record, "timing_s/step") == (tmp_path / "t.csv", 2)
+        places = [record.origins.get(f"timing_s/{name}", (record.file, record.line)) for name in ("gen", "step")]
+        assert places == [(tmp_path / "t.log", 1), (tmp_path / "t.csv", 2)]
     assert list(merged([log.read, table.read], "r").records) == [1, 2]
 
 

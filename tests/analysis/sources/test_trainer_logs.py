@@ -5,7 +5,7 @@ import json
 import pytest
 
 from analysis.imports.formats import format_of
-from analysis.imports.import_run import merged
+from analysis.imports.one_run import merged
 from common.errors import UserError
 from trainers.logs.hf_rows import WALL, read_trainer_state, windows_of
 from trainers.logs.record import STEPS_LOGGED
