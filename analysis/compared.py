@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
-from analysis.wide import PHASE, numbers_of, threw_away
+from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
 from analysis.windows import gaps, steps_per_row
 from analysis.work import PROMPTS, RESPONSES, TURNS, Work, work_of
 
@@ -48,6 +48,11 @@ class Compared:
         """The runs and the steps of both (`SIZES`)."""
         runs = [side["run"].nunique() for side in self.sides]
         return dict(zip(SIZES, (*runs, *(int(side["n"].sum()) for side in self.sides)), strict=True))
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the seconds of an arm are the wall clock, with its checkpoints and evaluations."""
+        return any(bool(side[BY_CLOCK].any()) for side in self.sides)
 
     @property
     def work(self) -> Work:
@@ -104,6 +109,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         TURNS: numbers_of(wide, TURNS),
         FLOOR: numbers_of(wide, EQUAL_FLOOR_S),
         "discarded": threw_away(wide),
+        BY_CLOCK: numbers_of(wide, BY_CLOCK) > 0,
     }
     return pd.DataFrame(columns, index=wide.index)[rows].sort_values(["step", "seconds"], kind="stable")
 

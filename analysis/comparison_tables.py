@@ -14,6 +14,7 @@ from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
+from analysis.steadiness import after_warmup, long_steps
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import mean_of, median_of, steps_per_row
 from common.messages import join_first
@@ -30,6 +31,7 @@ RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
     *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work"),
+    *("still_falling", "warmup_needed", "speedup_after_warmup", "long_steps", "speedup_without_long"),
 ]
 
 
@@ -170,12 +172,26 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "short_runs": _left_out_runs(wide, one),
         "warmup_left_out": _fewest_warmup_steps(wide, one),
         "unequal_work": _unequal_work(one),
+        **_steadiness(one),
     }
 
 
 def _unequal_work(one: Compared) -> str:
     """What differs between the two arms' steps but the lengths of responses, with its numbers."""
     return "; ".join(one.work.differs)
+
+
+def _steadiness(one: Compared) -> dict[str, Any]:
+    """The arms whose steps still become faster, and the long steps, each with the ratio per step without them."""
+    later, falling, warmup = after_warmup(one)
+    long, without = long_steps(one)
+    return {
+        "still_falling": " and ".join(falling),
+        "warmup_needed": warmup,
+        "speedup_after_warmup": math.exp(raw(*later.sides).log_ratio) if falling else math.nan,
+        "long_steps": long,
+        "speedup_without_long": math.exp(raw(*without.sides).log_ratio) if long and not without.is_empty else math.nan,
+    }
 
 
 def _log_medians(side: pd.DataFrame) -> float:

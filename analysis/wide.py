@@ -31,6 +31,8 @@ TIMED = (PHASE, OWN, ROUNDING)
 REWARD = "reward"
 SAMPLES_S = "outside_step_s/samples"
 """The seconds of taking sample completions before the step."""
+BY_CLOCK = "by_clock"
+"""1 where a step's seconds are the wall clock from one logged step to the next, with all that lies between."""
 OCCASIONAL_S = "occasional_s"
 """The seconds of checkpoints and evaluations that a step's own timers name; they are no part of the step."""
 KEYS = ["run_id", "arm", "factors", "seed", "attempt", "step", "resumed", "overlap", "counted", "left_out"]
@@ -96,6 +98,7 @@ def wide_run(run: Run) -> Columns:
         "left_out": left_out,
         **_without_occasional(run.tree, phases.columns("value", PHASE), phases.columns("exclusive_s", OWN), rounding),
         **other,
+        **({BY_CLOCK: np.ones(len(steps))} if run.done.get("clock") == "wall" else {}),
         STEPS_LOGGED: np.where(np.isnan(logged), 1.0, logged),
     }
 

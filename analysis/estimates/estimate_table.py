@@ -15,6 +15,7 @@ from analysis.factors import at
 from analysis.planned import EQUAL_WITHIN, PlanRead
 from analysis.quantiles import CONFIDENCE
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
+from analysis.steadiness import after_warmup, explained_by_evaluations
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict, count_of
 
@@ -30,7 +31,7 @@ WORK_DIFFERS_FROM = 0.01
 NUMBERS = ("value", "baseline_s", "arm_s", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
 COLUMNS = [
     *("factors", "baseline", "arm", "estimate", "value", "baseline_s", "arm_s", "low", "high", "verdict", *SIZES),
-    *("minimum_detectable_ratio", "runs_to_resolve", "why", "settle"),
+    *("minimum_detectable_ratio", "runs_to_resolve", "by_clock", "open", "why", "settle"),
 ]
 
 
@@ -74,15 +75,24 @@ def estimates(
 
     `overlap` says why there is no equal work, where that is so. Arms are equal within `until`.
     """
-    rows = []
+    rows, (later, _, _) = [], after_warmup(one)
+    steady = samples(later, overlap) if later is not one else {}
     for name, sample in samples(one, overlap).items():
-        row = (
-            no_value(name, str(sample), sample.settle)
-            if isinstance(sample, NoRatioError)
-            else _row(name, sample, confidence, until)
-        )
-        rows.append(row | one.sizes)
+        if isinstance(sample, NoRatioError):
+            row = no_value(name, str(sample), sample.settle)
+        else:
+            row = _row(name, sample, confidence, until, _open(one, sample, steady.get(name), confidence))
+        rows.append(row | one.sizes | {"by_clock": one.by_clock})
     return rows
+
+
+def _open(one: Compared, sample: RunNumbers, steady: RunNumbers | NoRatioError | None, confidence: float) -> str:
+    """Why a ratio has no direction, whatever its interval; otherwise ""."""
+    if isinstance(steady, RunNumbers) and disagrees(math.exp(sample.log_ratio), math.exp(steady.log_ratio)):
+        return "the steps still become faster, and without them the ratio points to the other arm"
+    if one.by_clock and explained_by_evaluations(one, sample, confidence):
+        return "a wall clock includes checkpoints and evaluations, which could explain the difference"
+    return ""
 
 
 def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioError]:
@@ -91,6 +101,10 @@ def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioE
     try:
         if reason := overlap or discarded(one):
             raise NoRatioError(reason)
+        if one.by_clock:
+            raise NoRatioError(
+                "seconds by the wall clock include checkpoints and evaluations", "logs with a step's time"
+            )
         if reason := one.work.why_unequal:
             raise NoRatioError(reason, one.work.settle)
         found[EQUAL_WORK] = equal_work(*one.sides)
@@ -109,15 +123,15 @@ def discarded(one: Compared) -> str:
     return text if shown else ""
 
 
-def _row(name: str, sample: RunNumbers, confidence: float, until: float) -> Row:
+def _row(name: str, sample: RunNumbers, confidence: float, until: float, why_open: str) -> Row:
     low, high = interval(sample, confidence)
-    verdict = "+" if low > 1 else "-" if high < 1 else "~"
+    verdict = "~" if why_open else "+" if low > 1 else "-" if high < 1 else "~"
     _, detectable = reach(sample, confidence)
     alone = [arm for arm, runs in (("the baseline", sample.baseline), ("the arm", sample.arm)) if len(runs) < 2]
     more = 0.0
     if alone:
         more = 1.0
-    elif verdict == "~" and not 1 / until < low <= high < until:
+    elif verdict == "~" and not why_open and not 1 / until < low <= high < until:
         more = more_runs(sample, math.log(until))
     why = f"one run of {' and of '.join(alone)} does not show how much other runs differ: no interval" if alone else ""
     return {
@@ -130,7 +144,8 @@ def _row(name: str, sample: RunNumbers, confidence: float, until: float) -> Row:
         "verdict": verdict,
         "minimum_detectable_ratio": math.exp(detectable),
         "runs_to_resolve": more,
-        "why": why,
+        "open": why_open,
+        "why": why_open or why,
         "settle": "",
     }
 
@@ -138,7 +153,7 @@ def _row(name: str, sample: RunNumbers, confidence: float, until: float) -> Row:
 def no_value(name: str, why: str, settle: str = "") -> Row:
     """The row of an estimate without a value."""
     nothing = {**dict.fromkeys(NUMBERS, math.nan), **dict.fromkeys(SIZES, 0)}
-    return {"estimate": name, **nothing, "verdict": "x", "why": why, "settle": settle}
+    return {"estimate": name, **nothing, "verdict": "x", "by_clock": False, "open": "", "why": why, "settle": settle}
 
 
 def disagreement(rows: Mapping[str, Row]) -> bool:

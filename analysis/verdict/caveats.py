@@ -27,6 +27,8 @@ ROUNDING_FROM = 0.01
 # No engine is so much faster than another: from here on a unit is the likelier cause.
 OTHER_UNIT_FROM = 50.0
 MOST_NAMES = 4
+# From this logarithm on another choice of steps is another ratio.
+CHANGES_FROM = 0.02
 # Of a longer difference the first words are shown; the page has the rest.
 MOST_SHOWN = 160
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.
@@ -201,12 +203,35 @@ def _disagreement(place: Place) -> Iterator[Values]:
         yield {"number": number, "why": what_differs(place.comparison.tokens_ratio, has_intervals)}
 
 
+def _falling(place: Place) -> Iterator[Values]:
+    """Steps that still become faster after the warm-up, where a longer one gives another ratio."""
+    row = place.comparison
+    later, now = row.speedup_after_warmup, row.raw_speedup
+    applies = place.printed and later > 0 and now > 0 and abs(math.log(later / now)) > CHANGES_FROM
+    texts = {"arms": str(row.still_falling), "warmup": f"{row.warmup_needed}", "later": ratio_text(later)}
+    return when(applies, now=ratio_text(now), **texts)
+
+
+def _long_steps(place: Place) -> Iterator[Values]:
+    """Steps many times as long as their run's median, and the ratio without them where they decide it."""
+    row = place.comparison
+    without, now, steps = row.speedup_without_long, row.raw_speedup, str(row.long_steps)
+    decide = without > 0 and now > 0 and (abs(math.log(without / now)) > CHANGES_FROM or disagrees(without, now))
+    shown = place.printed and decide
+    effect = f". They decide: without them {ratio_text(without)} per step, not {ratio_text(now)}" if shown else ""
+    return when(_has_long(row), steps=steps, effect=effect)
+
+
+def _has_long(row: Any) -> bool:
+    return isinstance(row.long_steps, str) and bool(row.long_steps)
+
+
 def _outliers(place: Place) -> Iterator[Values]:
-    """Median steps with another ratio: outlying steps are one cause, two kinds of steps another."""
+    """Median steps with another ratio though none is long: two kinds of steps."""
     step, median = place.comparison.raw_speedup, place.comparison.median_speedup
     numbers = f": {ratio_text(median)} (per step {ratio_text(step)})" if place.printed else ""
     what = "point to the other arm" if disagrees(step, median) else "have another ratio"
-    return when(outliers_decide(step, median), what=what, numbers=numbers)
+    return when(outliers_decide(step, median) and not _has_long(place.comparison), what=what, numbers=numbers)
 
 
 def _rounded(place: Place) -> Iterator[Values]:
@@ -266,6 +291,12 @@ ROWS: tuple[Row, ...] = (
     Row("spread", "", _more_runs, "{settle}"),
     Row("data", "{text}.", _read(*MAY_CHANGE)),
     Row("estimates", "Step time{number} and equal work disagree{at}: {why}.", _disagreement),
+    Row(
+        "estimates",
+        "The steps of {arms}{at} still become faster: --warmup {warmup} gives {later} per step, not {now}.",
+        _falling,
+    ),
+    Row("estimates", "Steps many times as long as their run's median{at}: {steps}{effect}.", _long_steps),
     Row("estimates", "The median steps {what}{at}{numbers}. A few outlying steps may decide.", _outliers),
     Row("estimates", ROUNDED, _rounded),
     Row("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", _wall_clock),

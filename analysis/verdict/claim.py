@@ -42,7 +42,8 @@ class Claim:
     @property
     def unit(self) -> str:
         """The unit of the ratio: one of `UNITS`, with what a step is."""
-        return UNITS[self.estimate].replace("step", self.step_of)
+        unit = UNITS[self.estimate].replace("step", self.step_of)
+        return f"{unit} of wall clock" if self.row["by_clock"] else unit
 
     @property
     def arm(self) -> str:

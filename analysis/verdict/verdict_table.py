@@ -81,7 +81,7 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
         words = f"{VERDICT_NAMES['x']}, {'; '.join(dict.fromkeys(claim.why for claim in claims))}"
         sentence = f"{arm} vs {plan.baseline}: {words}."
         return ArmVerdict(arm, plan.baseline, "x", words, (), (0, 0), (0, 0), "", (), (), sentence)
-    units = [unit.replace("step", plan.step_of) for unit in UNITS.values()]
+    units = dict.fromkeys(claim.unit for estimate in UNITS for claim in known if claim.estimate == estimate)
     ratios = [_ratio(same) for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({(claim.verdict, claim.valued and claim.unit) for claim in claims}) == 1
     verdict: Any = claims[0].verdict if one_verdict else "~"
@@ -195,7 +195,7 @@ def _likely(claim: Claim, spread: float) -> str:
     equal work on one kind of machine.
     """
     enough = min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) >= LEAST_STEPS_FOR_LIKELY
-    if not claim.one_run or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or not enough:
+    if not claim.one_run or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or claim.row["open"] or not enough:
         return ""
     value = claim.row["value"]
     low, high = value / (1 + spread), value * (1 + spread)

@@ -253,4 +253,5 @@ def test_what_others_take_is_a_share_of_the_cpus_of_all_processes(tmp_path):
 
 def test_outlying_steps_that_decide_are_said(tmp_path):
     found = pair(tmp_path, [row(s, 3) for s in (1, 2, 3)], [row(1, 1), row(2, 1), row(3, 99)])
-    assert "The median steps point to the other arm: 2.00x (per step 0.12x)." in block(found)
+    text = " ".join(block(found).split())
+    assert "their run's median: vllm's step 3 (50 times). They decide: without them 2.00x per step, not 0.12x." in text

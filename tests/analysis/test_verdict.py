@@ -561,13 +561,25 @@ CASES = {
         lambda: of(claim(equal_work=1.0, per_step=0.5)),
         lambda: of(claim(equal_work=1.0, per_step=0.5), tokens=2.0),
     ),
-    "The median steps point to the other arm": (
+    "Steps many times as long as their run's median": (
         lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(2.0))),
-        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(0.8))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1.2, 1.0), engines(0.8))),
+    ),
+    "They decide: without them": (
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 50.0, 1.0), engines(2.0))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1.2, 1.0), engines(0.8))),
+    ),
+    "The median steps point to the other arm": (
+        lambda: block(timed("b", lambda f: np.where(f["step"] % 3 == 0, 3.0, 1.0), engines(1.5))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] % 3 == 0, 3.0, 1.0), engines(0.8))),
     ),
     "The median steps have another ratio": (
-        lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1e4, 1.0), engines(0.8))),
+        lambda: block(timed("b", lambda f: np.where(f["step"] % 3 == 0, 3.0, 1.0), engines(0.8))),
         lambda: block(timed("b", lambda f: np.where(f["step"] == 4, 1.2, 1.0), engines(0.8))),
+    ),
+    "still become faster": (
+        lambda: block(timed("b", lambda f: 1 + 3 * 0.6 ** f["step"].to_numpy(float), engines(2.0))),
+        lambda: block(engines(2.0)),
     ),
     "By wall clock, which includes the time between steps": (
         lambda: block([f.assign(between_steps_s=f[STEP].mean() * (f["arm"] == "b")) for f in engines(2.0)]),
