@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analysis.planned import PlanRead
@@ -34,6 +33,8 @@ class Compared:
     baseline: str
     arm: str
     steps: Common
+    by_clock: bool = False
+    """Whether the seconds of an arm are the wall clock, with its checkpoints and evaluations."""
 
     @property
     def sides(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -48,11 +49,6 @@ class Compared:
         """The runs and the steps of both (`SIZES`)."""
         runs = [side["run"].nunique() for side in self.sides]
         return dict(zip(SIZES, (*runs, *(int(side["n"].sum()) for side in self.sides)), strict=True))
-
-    @property
-    def by_clock(self) -> bool:
-        """Whether the seconds of an arm are the wall clock, with its checkpoints and evaluations."""
-        return any(bool(side[BY_CLOCK].any()) for side in self.sides)
 
     @property
     def work(self) -> Work:
@@ -76,7 +72,8 @@ def compared(wide: pd.DataFrame, plan: PlanRead) -> list[Compared]:
             if not plan.engines_only or {arm, plan.baseline} <= here:
                 base, own = (rows[rows["arm"] == name] for name in (plan.baseline, arm))
                 steps = common_of(base, own, plan.step_of != "step")
-                found.append(Compared(str(factors), plan.baseline, arm, steps))
+                by_clock = bool(base[BY_CLOCK].any() or own[BY_CLOCK].any())
+                found.append(Compared(str(factors), plan.baseline, arm, steps, by_clock))
     return found
 
 
@@ -92,6 +89,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
     rows = wide["counted"].to_numpy(bool)
     lengths = numbers_of(wide, MEAN_LENGTH)
     responses = numbers_of(wide, TOKENS) / np.where(lengths > 0, lengths, math.nan)
+    prompts = numbers_of(wide, PROMPT_LENGTH)
     columns = {
         "factors": wide["factors"],
         "arm": wide["arm"],
@@ -105,19 +103,13 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         "tokens": numbers_of(wide, TOKENS),
         "mean_length": lengths,
         RESPONSES: responses,
-        PROMPTS: _prompt_lengths(wide, responses),
+        PROMPTS: np.where(np.isnan(prompts), numbers_of(wide, "prompt_tokens") / responses, prompts),
         TURNS: numbers_of(wide, TURNS),
         FLOOR: numbers_of(wide, EQUAL_FLOOR_S),
         "discarded": threw_away(wide),
         BY_CLOCK: numbers_of(wide, BY_CLOCK) > 0,
     }
     return pd.DataFrame(columns, index=wide.index)[rows].sort_values(["step", "seconds"], kind="stable")
-
-
-def _prompt_lengths(wide: pd.DataFrame, responses: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The mean length of each step's prompts: as logged, or by their sum."""
-    logged = numbers_of(wide, PROMPT_LENGTH)
-    return np.where(np.isnan(logged), numbers_of(wide, "prompt_tokens") / responses, logged)
 
 
 def column_of(wide: pd.DataFrame, side: pd.DataFrame, name: str) -> pd.Series:

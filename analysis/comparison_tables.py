@@ -171,14 +171,9 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "by_number": one.steps.by_number,
         "short_runs": _left_out_runs(wide, one),
         "warmup_left_out": _fewest_warmup_steps(wide, one),
-        "unequal_work": _unequal_work(one),
+        "unequal_work": "; ".join(one.work.differs),
         **_steadiness(one),
     }
-
-
-def _unequal_work(one: Compared) -> str:
-    """What differs between the two arms' steps but the lengths of responses, with its numbers."""
-    return "; ".join(one.work.differs)
 
 
 def _steadiness(one: Compared) -> dict[str, Any]:

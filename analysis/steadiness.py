@@ -25,18 +25,12 @@ QUICK = 0.25
 def still_falling(side: pd.DataFrame) -> bool:
     """Whether an arm's steps become faster from their first third to their last, within its runs."""
     logs = np.log(side["seconds"]) - np.log(side["seconds"]).groupby(side["run"]).transform("mean")
-    place, rows = _places(side), side.groupby("run")["step"].transform("size")
+    place, rows = side.groupby("run").cumcount(), side.groupby("run")["step"].transform("size")
     third = (rows // 3).clip(lower=1)
     first, last = logs[place < third], logs[place >= rows - third]
     fall = first.mean() - last.mean()
     error = math.sqrt(first.var(ddof=0) / len(first) + last.var(ddof=0) / len(last))
     return bool((rows >= 3).all() and fall > max(FALLS_BY, ERRORS * error))
-
-
-def _places(side: pd.DataFrame) -> pd.Series:
-    """Each row's place in its run, from 0; the rows are in the order of their steps."""
-    found: pd.Series = side.groupby("run").cumcount()
-    return found
 
 
 def after_warmup(one: Compared) -> tuple[Compared, tuple[str, ...], int]:
@@ -49,7 +43,7 @@ def after_warmup(one: Compared) -> tuple[Compared, tuple[str, ...], int]:
     for more in range(1, int(min(side.groupby("run").size().min() for side in one.sides)) // 2 + 1):
         if not any(still_falling(side) for side in later.sides):
             break
-        later = _of(one, *(side[_places(side) >= more] for side in one.sides))
+        later = _of(one, *(side[side.groupby("run").cumcount() >= more] for side in one.sides))
     if later is one:
         return one, (), 0
     first = min(float(((side["step"] - side["n"]) / side["gap"].fillna(1.0)).min()) for side in later.sides)

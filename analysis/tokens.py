@@ -115,7 +115,10 @@ def add_known_tokens(
     without = 0
     for place, c in enumerate(chosen):
         scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
-        logged = completions_of(scalars, rounding) or _samples(scalars, rounding) or counted
+        samples = scalars.get(SAMPLES, math.nan)
+        # Rounding means that several whole numbers fit.
+        of_samples = int(samples) if samples > 0 and samples.is_integer() and not rounding.get(SAMPLES) else None
+        logged = completions_of(scalars, rounding) or of_samples or counted
         completions = declared if logged is None else logged
         if logged is not None and declared not in (None, logged):
             different.append((c.record.step, logged))
@@ -140,12 +143,6 @@ def add_known_tokens(
         chosen[place] = replace(c, record=replace(c.record, scalars=scalars, rounding=rounding))
     _add_counted_prompts(chosen)
     return _token_verdicts(run_id, declared, without, contradiction, different, inexact)
-
-
-def _samples(scalars: Mapping[str, float], rounding: Mapping[str, float]) -> int | None:
-    """TRL's number of completions of a step, where its log gives one whole number."""
-    samples = scalars.get(SAMPLES, math.nan)
-    return int(samples) if samples > 0 and samples.is_integer() and not rounding.get(SAMPLES) else None
 
 
 def _add_counted_prompts(chosen: list[ChosenStep]) -> None:

@@ -78,15 +78,14 @@ def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
 def _unknown(sides: tuple[pd.DataFrame, pd.DataFrame]) -> Iterator[tuple[str, str]]:
     for name, label in _LABELS.items():
         lacking = [who for who, side in zip(("the baseline", "the arm"), sides, strict=True) if side[name].isna().any()]
-        if name == TURNS and all(side[name].isna().all() or _one_answer(side[name]) for side in sides):
+        # Without turns, or with one for each response in every step, there are no tools.
+        alone = [
+            side[name].isna().all() or (side[name].nunique() == 1 and side[name].max() <= ONE_ANSWER) for side in sides
+        ]
+        if name == TURNS and all(alone):
             continue
         if lacking and not (name == PROMPTS and all(side[name].isna().all() for side in sides)):
             yield name, f"{label} of {' and '.join(lacking)} is not known"
-
-
-def _one_answer(turns: pd.Series) -> bool:
-    """Whether each response is one answer to one question."""
-    return bool((turns.dropna() <= ONE_ANSWER).all() and turns.nunique() == 1)
 
 
 def _difference(sides: tuple[pd.DataFrame, pd.DataFrame], name: str) -> str:

@@ -20,7 +20,6 @@ import pandas as pd
 
 from analysis.compared import Compared, common_of
 from analysis.ratio import FLOOR, LENGTHS
-from analysis.wide import BY_CLOCK
 from analysis.work import MEAN_LENGTH, PROMPTS, RESPONSES, TURNS
 
 SECONDS = "seconds"
@@ -188,7 +187,6 @@ def side_of(arm: str, runs: Sequence[dict[str, Floats]]) -> pd.DataFrame:
             TURNS: np.nan,
             MEAN_LENGTH: np.nan,
             "discarded": False,
-            BY_CLOCK: False,
         }
     )
 

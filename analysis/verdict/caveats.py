@@ -219,11 +219,7 @@ def _long_steps(place: Place) -> Iterator[Values]:
     decide = without > 0 and now > 0 and (abs(math.log(without / now)) > CHANGES_FROM or disagrees(without, now))
     shown = place.printed and decide
     effect = f". They decide: without them {ratio_text(without)} per step, not {ratio_text(now)}" if shown else ""
-    return when(_has_long(row), steps=steps, effect=effect)
-
-
-def _has_long(row: Any) -> bool:
-    return isinstance(row.long_steps, str) and bool(row.long_steps)
+    return when(isinstance(row.long_steps, str) and steps, steps=steps, effect=effect)
 
 
 def _outliers(place: Place) -> Iterator[Values]:
@@ -231,7 +227,7 @@ def _outliers(place: Place) -> Iterator[Values]:
     step, median = place.comparison.raw_speedup, place.comparison.median_speedup
     numbers = f": {ratio_text(median)} (per step {ratio_text(step)})" if place.printed else ""
     what = "point to the other arm" if disagrees(step, median) else "have another ratio"
-    return when(outliers_decide(step, median) and not _has_long(place.comparison), what=what, numbers=numbers)
+    return when(outliers_decide(step, median) and place.comparison.long_steps == "", what=what, numbers=numbers)
 
 
 def _rounded(place: Place) -> Iterator[Values]:

@@ -29,7 +29,7 @@ def runs_of(ratio, runs, run_sd=0.01, seed=0):
             "gap": 1.0,
         }
         columns |= dict.fromkeys(("longest", "tokens", *COLUMNS, "floor"), np.nan)
-        sides.append(pd.DataFrame(columns | {"seconds": seconds.ravel(), "discarded": False, "by_clock": False}))
+        sides.append(pd.DataFrame(columns | {"seconds": seconds.ravel(), "discarded": False}))
     return Compared("", "a", "b", common_of(*sides))
 
 
