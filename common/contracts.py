@@ -79,6 +79,9 @@ class ImportFacts(TypedDict):
 _Import = TypedDict("_Import", {"import": NotRequired[Annotated[ImportFacts, "for an imported run: see below"]]})
 
 
+SPEC_VERSION = 1
+
+
 class SpecFile(_Import):
     """`runs/<run_id>/spec.json`, written by the launcher: a run's fully resolved settings."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) 
 class Logs:
     """What a trainer logs: all that one whose runs are only imported fills in."""
 
-    trees: tuple[TimerTree, ...] = ()
+    declared: Callable[[], tuple[TimerTree, ...]] = tuple
+    """Makes its timer trees, which `trees` has: each log is of one trainer."""
     native: str = ""
     """The mode of its trees for runs that were not timed by our driver."""
     loop: Callable[[str, Mapping[str, Any]], str] = lambda version, settings: ""
@@ -133,6 +135,11 @@ class Logs:
     """Scalars that `compare` prints of a run -> the unit in text, and how many of it one of the scalar's are."""
     printed_verdicts: tuple[str, ...] = ()
     """The codes of its reader's verdicts that change what a ratio says, which `compare` prints."""
+
+    @cached_property
+    def trees(self) -> tuple[TimerTree, ...]:
+        """Its timer trees, by release and loop."""
+        return self.declared()
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,8 @@ def declared_trees() -> tuple[TimerTree, ...]:
     return tuple(tree for trainer in trainers() for tree in trainer.logs.trees)
 
 
-def _trees_of(trainer: str) -> tuple[TimerTree, ...]:
+def trees_of(trainer: str) -> tuple[TimerTree, ...]:
+    """A trainer's declared timer trees; none of an unknown one."""
     return trainer_named(trainer).logs.trees
 
 
@@ -164,7 +165,7 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
 
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
     """The tree of a trainer's version with an engine; `UserError` with similar releases or how to declare one."""
-    of_release = [tree for tree in _trees_of(trainer) if tree.matches(version)]
+    of_release = [tree for tree in trees_of(trainer) if tree.matches(version)]
     for tree in of_release:
         if tree.has(engine) and tree.mode == mode:
             return tree
@@ -196,7 +197,7 @@ def nearest_tree(trainer: str, version: str, engine: str, mode: str = "") -> Tim
     loop is used if no release has the mode, and another engine's tree if none has it with that engine. `UserError` if
     the trainer has no trees.
     """
-    of_trainer = _trees_of(trainer)
+    of_trainer = trees_of(trainer)
     if not of_trainer or any(tree.matches(version) and tree.mode == mode for tree in of_trainer):
         return tree_for(trainer, version, engine, mode)
     fitting = (
@@ -215,7 +216,7 @@ def releases_near(trainer: str, version: str) -> list[str]:
 
 def _require_engine_of_release(trainer: str, version: str, engine: str) -> None:
     """`UserError` if a declared release does not have the engine, and another declared one has it."""
-    of_trainer = _trees_of(trainer)
+    of_trainer = trees_of(trainer)
     engines = dict.fromkeys(one for tree in of_trainer if tree.matches(version) for one in tree.engines)
     others = [one for one in releases(trainer) if any(t.series == one and t.has(engine) for t in of_trainer)]
     if engines and others and engine not in (UNKNOWN, *engines):
@@ -228,7 +229,7 @@ def _require_engine_of_release(trainer: str, version: str, engine: str) -> None:
 
 def _near(trainer: str, version: str, engine: str, mode: str) -> str:
     """The trees closest to a missing one: of its release, else of its mode, else of its trainer."""
-    of_trainer = _trees_of(trainer)
+    of_trainer = trees_of(trainer)
     if not of_trainer:
         return f"those of trainers {', '.join(dict.fromkeys(t.trainer for t in declared_trees()))}"
     of_release = [t for t in of_trainer if t.matches(version)]
@@ -241,7 +242,7 @@ def _near(trainer: str, version: str, engine: str, mode: str) -> str:
 
 def releases(trainer: str) -> list[str]:
     """A trainer's releases with declared timers, the oldest first."""
-    return sorted({tree.series for tree in _trees_of(trainer)}, key=release_numbers)
+    return sorted({tree.series for tree in trees_of(trainer)}, key=release_numbers)
 
 
 def driven_trees(trainer: str) -> list[TimerTree]:

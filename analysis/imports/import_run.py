@@ -32,7 +32,7 @@ from common.redaction import without_secrets
 from common.verdicts import Verdict
 from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
 from trainers.logs.record import Imported, SourceRead, timers_as_phases
-from trainers.registry import trainer_named, tree_named
+from trainers.registry import trainer_named, trees_of
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
 
@@ -116,7 +116,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
     ]
     verdicts = list(dict.fromkeys(verdicts))
     metadata: dict[str, Any] = {"timers": tree.name, "attempts": [1], "verdicts": [v.as_dict() for v in verdicts]}
-    if tree_named(tree.name) is None:
+    if tree not in trees_of(tree.trainer):
         metadata["tree"] = tree_to_json(tree)
     imported = _imported_file(spec, version, chosen, parts, step_counts, config)
     if later:

@@ -57,7 +57,7 @@ def require_own_tree(spec: Mapping[str, Any], parts: Sequence[tuple[str, Importe
     `parts` are the run's sources by name, None for one that is certainly not a table.
     """
     arm, trainer = str(spec.get("arm")), str(spec.get("trainer"))
-    if trainer in _known_trainers() or any(part is not None and part.tree is not None for _, part in parts):
+    if trainer_named(trainer).logs.trees or any(part is not None and part.tree is not None for _, part in parts):
         return
     is_table = [part is not None and part.format == TABLE for _, part in parts]
     source = parts[is_table.index(True) if any(is_table) else 0][0]

@@ -11,7 +11,7 @@ from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
-from trainers.registry import declared_trees, mode_of, releases, releases_near, trainer_named, tree_for
+from trainers.registry import mode_of, releases, releases_near, trainer_named, tree_for, trees_of
 from trainers.timers.exclusive import overruns
 from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.own import own_tree
@@ -51,13 +51,10 @@ def tree_of(
     if found and release_of(found[0]) != release_of(version):
         text = f"{run_id}: its source says {trainer} {found[0]}, its arm {version}: the arm's version counts"
         verdicts.append(Verdict("warning", "version-differs", text))
-    choose = _tree_of_release if _is_declared(trainer, version) else _tree_of_nearest_release
+    declared = version and any(tree.matches(version) for tree in trees_of(trainer))
+    choose = _tree_of_release if declared else _tree_of_nearest_release
     tree, more = choose(spec, facts, parts, read, version)
     return tree, version, [*verdicts, *more]
-
-
-def _is_declared(trainer: str, version: str) -> bool:
-    return any(tree.matches(version) for tree in declared_trees() if tree.trainer == trainer and version)
 
 
 def _tree_of_nearest_release(
@@ -125,7 +122,7 @@ def _tree_of_release(
     else:
         mode = mode_of(trainer, version, spec, {"resolved": {"trainer": settings}})
     tree = tree_for(trainer, version, engine, mode)
-    loops = [t for t in declared_trees() if t.trainer == trainer and t.matches(version) and t.has(engine)]
+    loops = [t for t in trees_of(trainer) if t.matches(version) and t.has(engine)]
     other = _loop_by_timers(tree, loops, read, parts)
     if other is not None:
         text = (

@@ -320,7 +320,7 @@ def _trainer(name: str, unit: str, forms: Sequence[Form], shown: Mapping[str, st
         step_of=unit,
         keys={"engine": ("backend",), "model": ("served_model",)},
         logs=Logs(
-            trees=(TimerTree(name, "1", _ENGINES, (root,), ", ".join(form.what for form in forms)),),
+            declared=lambda: (TimerTree(name, "1", _ENGINES, (root,), ", ".join(form.what for form in forms)),),
             formats=tuple(_log_format(form, unit == "batch") for form in forms),
             printed={_PREFIX + name: (text, 1000.0 if text.startswith("ms") else 1.0) for name, text in shown.items()},
             printed_verdicts=(FAILED, RATE),

@@ -34,7 +34,7 @@ def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
         engines=_frozen(table["engines"]),
         keys=_lists(table.get("keys", {})),
         logs=Logs(
-            trees=tuple(_trees(name, table)),
+            declared=lambda: tuple(_trees(name, table)),
             loop=_loop(table.get("async_if", "")),
             formats=(_CONSOLES[name](names),) if name in _CONSOLES else (),
             unread=UnreadConsole(mark, re.compile(pattern)) if pattern else None,

@@ -150,7 +150,7 @@ REPLAY = Trainer(
     ),
     keys={word: (word,) for word in _WORKLOAD_WORDS},
     logs=Logs(
-        trees=(TREE,),
+        declared=lambda: (TREE,),
         quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
     ),
     rules=Rules(engine_options="engine.", checks=(attention_kernels, sglang_speed_on_cpu)),

@@ -31,7 +31,6 @@ from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, StackFacts, Trainer
 from trainers.swift.launch import LAUNCH
-from trainers.swift.timers import ASYNC, RELEASES
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.trainer import QUANTITIES, TRAINER_STATE
@@ -56,6 +55,10 @@ def read_swift_jsonl(path: Path) -> Imported:
 
     rows = list(json_lines(path, str(path), read_row, verdicts))
     return imported_rows(rows, path, _JSONL, verdicts)
+
+
+ASYNC = "async"
+"""The mode of the loop of async_generate (timers.py)."""
 
 
 def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
@@ -210,6 +213,12 @@ def _require_supported(arm: TrainedArm, workload: Workload, stack: StackFacts, p
             )
 
 
+def _trees() -> tuple[TimerTree, ...]:
+    from trainers.swift.timers import RELEASES
+
+    return tuple(tree for release in RELEASES for tree in release.trees)
+
+
 SWIFT = Trainer(
     name="swift",
     label="ms-swift",
@@ -226,7 +235,7 @@ SWIFT = Trainer(
     launch=LAUNCH,
     keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
     logs=Logs(
-        trees=tuple(tree for release in RELEASES for tree in release.trees),
+        declared=_trees,
         native="native",
         loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
         marks=("use_vllm",),

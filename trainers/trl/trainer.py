@@ -21,10 +21,10 @@ from trainers.hf_arguments import (
 )
 from trainers.logs import hf_rows
 from trainers.protocol import Driver, LogFormat, Logs, Rules, StackFacts, Trainer
+from trainers.timers.tree import TimerTree
 from trainers.trl import console
 from trainers.trl.driver.options import LORA, SERVER_ARGS, is_lora_setting
 from trainers.trl.launch import LAUNCH
-from trainers.trl.timers import RELEASES
 from trainers.workload import TrainedArm, Workload
 
 _SERVER_GPUS = (hf_server.TENSOR_PARALLEL,)
@@ -124,6 +124,13 @@ QUANTITIES = {
 }
 """A quantity -> the scalar that transformers' Trainer logs; the same for ms-swift."""
 
+
+def _trees() -> tuple[TimerTree, ...]:
+    from trainers.trl.timers import RELEASES
+
+    return tuple(tree for release in RELEASES for tree in release.trees)
+
+
 TRL = Trainer(
     name="trl",
     label="TRL",
@@ -139,7 +146,7 @@ TRL = Trainer(
     launch=LAUNCH,
     keys=KEYS,
     logs=Logs(
-        trees=tuple(tree for release in RELEASES for tree in release.trees),
+        declared=_trees,
         native="native",
         marks=("use_vllm",),
         formats=(

@@ -134,10 +134,14 @@ _HIDDEN = {
 _EARLIER_RESPONSES = "which tokens a step's seconds went to: responses may have begun in an earlier step"
 
 
-def _logs() -> Logs:
+def _trees() -> tuple[TimerTree, ...]:
     trees = (*EARLIER, *(tree for release in releases() for tree in release.trees))
+    return tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")]))
+
+
+def _logs() -> Logs:
     return Logs(
-        trees=tuple(sorted(trees, key=lambda tree: [int(part) for part in tree.series.split(".")])),
+        declared=_trees,
         loop=_loop,
         marks=("actor_rollout_ref",),
         formats=(

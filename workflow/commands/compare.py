@@ -10,7 +10,7 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import yaml
@@ -36,7 +36,9 @@ from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
 from workflow.commands.compared_arms import ComparedArm, arms_of, detect, download_all, name_arms, require_release
 from workflow.commands.compared_runs import compared_content, divide
-from workflow.config.plan import Plan, load_plan
+
+if TYPE_CHECKING:
+    from workflow.config.plan import Plan
 
 READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS, CONFIGURATION_CHANGED)
 """What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
@@ -58,7 +60,11 @@ def compare(args: argparse.Namespace) -> None:
     sentences += divide(arms)
     content = compared_content(arms, args)
     folder = args.report
-    plan = load_plan(raw) if (raw := _configuration(arms, args, content)) else None
+    plan = None
+    if raw := _configuration(arms, args, content):
+        from workflow.config.plan import load_plan  # loads the configuration's model
+
+        plan = load_plan(raw)
     if args.save:
         text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
         use = f"in a checkout: snakemake --profile profiles/local --configfile {shlex.quote(str(args.save))}"
@@ -91,9 +97,13 @@ def _write_runs(content: Content, plan: Plan | None, folder: Path) -> None:
 
 def _require_values(args: argparse.Namespace) -> None:
     """`UserError` for an impossible value of a flag, before any log is read."""
-    modes = dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.logs.trees if tree.mode)
-    if args.mode and args.mode not in ("sync", *modes):
-        raise UserError(f"--mode: {unknown_name('mode', args.mode, ('sync', *modes))}")
+    if args.mode:
+        modes = (
+            "sync",
+            *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.logs.trees if tree.mode),
+        )
+        if args.mode not in modes:
+            raise UserError(f"--mode: {unknown_name('mode', args.mode, modes)}")
     if args.warmup is not None and args.warmup < 0:
         raise UserError(f"--warmup must be 0 or more (got {args.warmup})")
     if args.spread is not None:

@@ -13,13 +13,13 @@ from analysis.imports.one_run import runs_among
 from analysis.planned import PlanRead
 from analysis.report.content import Content, content_of
 from analysis.runs import Run, distinct_runs, run_in_memory
+from common.contracts import SPEC_VERSION
 from common.errors import UserError
 from common.files import fingerprint_of
 from common.verdicts import Verdict
 from trainers.logs.record import Imported
 from trainers.registry import trainer_named
 from workflow.commands.compared_arms import ComparedArm
-from workflow.config.planned_run import SPEC_VERSION, run_id_of
 from workflow.preflight import imports_checked
 
 # What only a configuration states of a run.
@@ -74,7 +74,7 @@ def _spec(arm: ComparedArm, seed: int, sources: Sequence[str], args: argparse.Na
     spec = {
         "spec_version": SPEC_VERSION,
         "experiment": experiment_of(args),
-        "run_id": run_id_of(arm.name, {}, {}, seed),
+        "run_id": f"{arm.name}-s{seed}",
         **{"arm": arm.name, "trainer": arm.trainer, "engine": arm.engine, "stack": "", "seed": seed},
         **{"factors": {}, "workload": {}, "options": {}, "env": {}, "trainer_args": {}},
         "import": facts | ({"step_seconds": args.step_seconds} if args.step_seconds else {}),

@@ -12,6 +12,7 @@ from pathlib import Path
 from symtable import symtable
 from typing import Any
 
+from common.contracts import SPEC_VERSION
 from common.errors import UserError
 from common.files import fingerprint_of
 from common.messages import unknown_name
@@ -23,7 +24,6 @@ from trainers.workload import Workload, require_trainable
 from workflow.config.imports import local_path
 from workflow.config.model import Arm, Config
 
-SPEC_VERSION = 1
 _ID_LENGTH = 80
 MOST_BYTES = 40_000
 """A specification is one argument of a command, and Linux allows 131,072 bytes."""

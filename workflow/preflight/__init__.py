@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.terms import Term, mixed_findings, table
 from common.errors import UserError
@@ -13,15 +13,16 @@ from common.files import read_json, write_json
 from common.findings import NONE, Finding, LedgerRow, Preflight, downgrade_imported, merge_findings
 from trainers.cases import Case, StackPins, points_of
 from trainers.command import as_logged
-from workflow.config.plan import Plan
 from workflow.preflight import one_case
 from workflow.preflight import variables as environment
 from workflow.preflight.cases import LaunchContext, cases_of, load_stack_pins
 from workflow.preflight.comparison import comparison_findings
 from workflow.preflight.import_settings import factor_findings, imported_cases, is_complete
 from workflow.preflight.one_case import experiment_findings
-from workflow.preflight.reward_sources import own_reward_findings, reward_models
 from workflow.preflight.variables import variables_of
+
+if TYPE_CHECKING:
+    from workflow.config.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def preflight(
     logged = [as_logged(plan.runs[run_id].spec, read[run_id]) for run_id in plan.own_runs if read.get(run_id)]
     cases = [*cases_of(plan, composed, stack_of), *imported_cases([*specs, *logged], read, stack_of)]
     cases.sort(key=lambda case: list(config.arms).index(case.arm))
+    from workflow.preflight.reward_sources import own_reward_findings  # loads the readers of rewards
+
     launch = launch or LaunchContext()
     more = [*own_reward_findings(plan), *launch.requests]
     seeds = _seeds(run.spec for run in plan.all_runs.values())
@@ -148,6 +151,8 @@ def _findings(case: Case, launch: LaunchContext) -> list[Finding]:
     general = one_case.CHECKS_OF_IMPORTED if case.imported else one_case.CHECKS
     found = [finding for check in (*case.trainer.rules.checks, *general) for finding in check(case)]
     if not case.imported:
+        from workflow.preflight.reward_sources import reward_models
+
         found += [*one_case.walltime(case, launch), *reward_models(case)]
     return [*found, *environment.arch_list(case, launch)]
 

@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.findings import Finding
 from engines import engine_named
 from trainers.cases import Case, StackPins, label_and_point
 from trainers.registry import trainer_named
 from trainers.reward_settings import without_code
-from workflow import stacks
-from workflow.config.plan import Plan
-from workflow.config.planned_run import PlannedRun
 from workflow.slurm.site import Site
+
+if TYPE_CHECKING:
+    from workflow.config.plan import Plan
+    from workflow.config.planned_run import PlannedRun
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class LaunchContext:
 
 def load_stack_pins(name: str) -> StackPins:
     """Accelerator, trainer version and pinned packages of a stack."""
+    from workflow import stacks
+
     stack = stacks.load_stack(name)
     pins = _pins(stack.lock, stack.lock.stat().st_mtime_ns)
     return StackPins(stack.accelerator, stack.trainer_version, pins, stack.found_python is not None)

@@ -34,7 +34,7 @@ TOY = Trainer(
     driver=Driver("tests.trainers.toy.driver", "tests.trainers.toy.driver", _trainer_args),
     keys={"steps": ("steps",), "prompts": ("prompts",), "num_generations": ("group",)},
     logs=Logs(
-        trees=(_TREE,),
+        declared=lambda: (_TREE,),
         formats=(LogFormat(console.FORMAT, "the toy's console", console.read, is_step=console.is_step),),
         quantities={"reward": ("toy/score",), "mean_response_length": ("toy/characters",)},
     ),
