@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -28,6 +29,10 @@ SAME = {
     "model": ("models-differ", "models"),
     "model_sha256": ("models-differ", "starting models"),
 }
+# A synchronous step that generates less than this trains on hardly anything.
+GENERATES_LEAST = 0.08
+# Names of scalars that are above 0 only in loops whose policy has moved on since its responses began.
+STALE = re.compile("stale|off_policy|async/")
 # The steps may sum to this much more than the time from a run's start to its end: these are two clocks.
 CLOCKS_SHARE, CLOCKS_S = 0.01, 5.0
 
@@ -76,7 +81,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text, (arm,)))
         verdicts += _unknown_facts(arm, versus, [*base, *mine])
-        overlaps = {r.arm: r.tree.overlap for r in (*base, *mine) if r.tree.overlap}
+        overlaps = {r.arm: text for r in (*base, *mine) if (text := r.tree.overlap or _generates_beside(r, wide))}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
@@ -85,6 +90,21 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     verdicts += _trainer_verdicts([run for run in runs if not plan.is_other_kind(run.arm)])
     verdicts += _clock_verdicts(runs, wide)
     return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
+
+
+def _generates_beside(run: Run, wide: pd.DataFrame) -> str:
+    """Why a run without a known mode generates while it trains: by its staleness, or by hardly any generation in it."""
+    rows = wide[wide["run_id"] == run.run_id]
+    stale = [name for name in rows if STALE.search(name) and (rows[name] > 0).any()]
+    if stale:
+        return f"its log has {stale[0]}"
+    timed = [
+        PHASE + phase.path
+        for phase in run.tree.phases
+        if phase.category == "generation" and phase.path.count("/") == 1 and PHASE + phase.path in rows
+    ]
+    share = float(rows[timed].sum().sum() / rows[PHASE + run.tree.root].sum()) if timed else 0.0
+    return f"generation takes {share:.0%} of its step" if 0 < share < GENERATES_LEAST else ""
 
 
 def _unknown_facts(rival: str, versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:
