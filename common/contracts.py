@@ -229,6 +229,12 @@ class ImportedFile(TypedDict):
     started: Annotated[float | None, "seconds since 1970"]
     finished: Annotated[float | None, "seconds since 1970"]
     sources: Annotated[list[ImportedSource], "the sources that were read: see below"]
+    clock: Annotated[str, "`wall` if a step's seconds are the wall clock between two logged steps; else empty"]
+    column: Annotated[
+        Object | None,
+        "of a plain table: the `name` of the column with the step's seconds, without its unit, and the `unit`, null if "
+        "neither the name nor the user says it; else null",
+    ]
     read_as: NotRequired[
         Annotated[
             Object, "of a script's run: what its log says instead of its spec (trainer, engine, import), and doubts"

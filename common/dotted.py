@@ -51,13 +51,15 @@ def lookup(settings: Any, key: str) -> Any:
     return settings
 
 
-def flatten(nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = False) -> dict[str, Any]:
+def flatten(
+    nested: Mapping[str, Any], above: str = "", *, keep_plus: bool = False, separator: str = "."
+) -> dict[str, Any]:
     """Nested settings by dotted key, without Hydra's `+` unless `keep_plus`; an empty mapping is a value."""
     found: dict[str, Any] = {}
     for key, value in nested.items():
         path = above + (str(key) if keep_plus else str(key).lstrip("+"))
         if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{path}.", keep_plus=keep_plus)
+            found |= flatten(value, path + separator, keep_plus=keep_plus, separator=separator)
         else:
             found[path] = value
     return found

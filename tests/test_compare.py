@@ -237,7 +237,7 @@ def test_what_another_has_written_is_left_as_it_was(tmp_path, capsys):
             "column arm has x, y. Name the arm as the table does (compare x=runs.csv), or split",
         ),
         (["good.log", "https://wandb.ai/me/p/runs/1a?nw=x"], "reading wandb run me/p/1a needs a key"),
-        (["good.log", "zero.csv"], "zero.csv: step_time is not above 0 in nearly all rows"),
+        (["good.log", "zero.csv"], "zero.csv: step_time is above 0 in no row"),
         (["good.log", "trained"], "trained holds no readable log; give trained/checkpoint-10/trainer_state.json"),
         (["good.log", "ok.csv", "--warmup", "x"], "invalid int value: 'x'\n`rolloutbench compare --help` shows"),
     ],
@@ -277,7 +277,7 @@ def test_the_arms_of_one_table_and_an_undeclared_release_are_answered(capsys, tm
     assert main(["compare", str(VLLM), str(SGLANG), "--release", "9.9", "--step-seconds", "x", "--verdict-only"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the timers of verl 9.9 are not declared (declared: 0.3, " in said and "Its timers are read as those" in said
-    assert "--step-seconds was not used: it names a column of a table" in said
+    assert "--step-seconds was not used: it is of a column of a table" in said
 
 
 def verl_log(name, mean_s, seed, first=1, steps=12):

@@ -127,8 +127,18 @@ def test_markdown(text, as_markdown):
 
 
 def test_text_that_begins_like_a_formula_is_a_text_in_csv_and_itself_in_parquet(tmp_path):
-    for file in ("a.jsonl", "b.jsonl"):
-        log(tmp_path / file, FORMULA, "@SUM(A1)", " =1")
+    for file, more in (("a.jsonl", 1), ("b.jsonl", 0)):
+        rows = [
+            {"step": step, "phase": phase, "parent": parent, "seconds": seconds + more}
+            for step in range(1, 7)
+            for phase, parent, seconds in (
+                ("total", "", 9 + 0.1 * step),
+                (FORMULA, "total", 5),
+                ("@SUM(A1)", "-", 1),
+                ("=1", "-", 1),
+            )
+        ]
+        (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = compare(tmp_path, "--report", "out")
     assert done.returncode == 0, done.stderr
     tables = tmp_path / "out" / "tables"

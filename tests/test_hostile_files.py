@@ -254,7 +254,8 @@ PARQUET = {
 @pytest.mark.parametrize("name", PARQUET)
 def test_parquet(commands, name):
     code, _ = commands.compare(f"{name}.parquet", PARQUET[name]())
-    assert code == 1
+    # A column of ages beside the step's seconds is no reason to refuse them.
+    assert code == ("ages" not in name)
 
 
 SCRIPTS = {

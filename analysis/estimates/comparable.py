@@ -28,6 +28,7 @@ SAME = {
     "nodes": ("node-counts-differ", "numbers of nodes"),
     "model": ("models-differ", "models"),
     "model_sha256": ("models-differ", "starting models"),
+    "column": ("columns-differ", "columns of the step's seconds"),
 }
 # A synchronous step that generates less than this trains on hardly anything.
 GENERATES_LEAST = 0.08
@@ -45,6 +46,8 @@ class Comparable:
     """Arms without any ratio."""
     throughput_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms with ratios of step time and tokens only, because phases overlap."""
+    unit_unsaid: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Arms read from plain tables whose unit nobody says, with what would say it."""
     not_repeated: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms that are declared as repetitions, but ran under other conditions, so they do not measure noise."""
 
@@ -62,6 +65,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     refused: dict[tuple[str, str], str] = {}
     not_repeated: dict[tuple[str, str], str] = {}
     throughput: dict[tuple[str, str], str] = {}
+    unsaid: dict[tuple[str, str], str] = {}
     verdicts: list[Verdict] = []
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -81,6 +85,10 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
                 text = f"{arm} and {plan.baseline}{at(factors)} ran with {reason}: not comparable, no ratio is given"
                 verdicts.append(Verdict("error", SAME[fact][0], text, (arm,)))
         verdicts += _unknown_facts(arm, versus, [*base, *mine])
+        columns = [column for run in (*base, *mine) if (column := run.done.get("column"))]
+        if names := [column["name"] for column in columns if column["unit"] is None]:
+            end = "end the column's name with it (step_time_min)"
+            unsaid[factors, arm] = f"nothing says the unit of {names[0]}: give --unit s if all are seconds, or {end}"
         overlaps = {r.arm: text for r in (*base, *mine) if (text := r.tree.overlap or _generates_beside(r, wide))}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
@@ -89,7 +97,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
     verdicts += _trainer_verdicts([run for run in runs if not plan.is_other_kind(run.arm)])
     verdicts += _clock_verdicts(runs, wide)
-    return Comparable(refused, throughput, not_repeated), list(dict.fromkeys(verdicts))
+    return Comparable(refused, throughput, unsaid, not_repeated), list(dict.fromkeys(verdicts))
 
 
 def _generates_beside(run: Run, wide: pd.DataFrame) -> str:
@@ -151,6 +159,7 @@ def _facts_of(run: Run) -> dict[str, Any]:
     if run.without_gpu:
         # The workload's GPUs were not used.
         found = {"nodes": setup.nodes, "gpu": "no GPU", "processor": run.hardware.get("cpu")}
+    found["column"] = (run.done.get("column") or {}).get("name")
     found |= {"model": setup.model, "model_sha256": (run.done.get("inputs") or {}).get("model_sha256") or None}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -28,6 +28,9 @@ ESTIMATES = (EQUAL_WORK, PER_STEP)
 FAR = 1.15
 # From this logarithm on two sums of tokens differ by more than the printing of a mean.
 WORK_DIFFERS_FROM = 0.01
+# No engine is so much faster than another: from here on a unit is the likelier cause.
+OTHER_UNIT_FROM = 5.0
+UNIT_UNSAID = f"a ratio beyond {OTHER_UNIT_FROM:g} needs the unit of the seconds"
 NUMBERS = ("value", "baseline_s", "arm_s", "low", "high", "minimum_detectable_ratio", "runs_to_resolve")
 COLUMNS = [
     *("factors", "baseline", "arm", "estimate", "value", "baseline_s", "arm_s", "low", "high", "verdict", *SIZES),
@@ -57,6 +60,11 @@ def estimate_table(
             continue
         confidence = confidence_at(one.fewest_runs, plan.most) if plan.most else CONFIDENCE
         found = estimates(one, comparable.throughput_only.get((one.factors, one.arm), ""), confidence, plan.until)
+        if (unsaid := comparable.unit_unsaid.get((one.factors, one.arm), "")) and any(map(_is_far, found)):
+            found = [row | {"verdict": "~", "why": UNIT_UNSAID} if _is_far(row) else row for row in found]
+            verdicts.append(
+                Verdict("warning", "unit-unsaid", f"{one.arm} against {one.baseline}: {unsaid}", (one.arm,))
+            )
         rows += [head | row for row in found]
         verdicts += _verdicts(f"{one.arm} against {one.baseline}{at(one.factors)}", found, one, plan.repeats(one.arm))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
@@ -93,6 +101,11 @@ def _open(one: Compared, sample: RunNumbers, steady: RunNumbers | NoRatioError |
     if one.by_clock and explained_by_evaluations(one, sample, confidence):
         return "a wall clock includes checkpoints and evaluations, which could explain the difference"
     return ""
+
+
+def _is_far(row: Row) -> bool:
+    """Whether a ratio is so far from 1 that its seconds may be of two units."""
+    return bool(row["value"] > 0 and max(row["value"], 1 / row["value"]) > OTHER_UNIT_FROM)
 
 
 def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioError]:

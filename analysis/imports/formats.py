@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from analysis.sources import any_table, event_files, table_rows
+from analysis.sources import event_files, plain_table, table_frame
 from analysis.sources.wandb_import import (
     FORMAT_OFFLINE,
     captured_log,
@@ -52,8 +52,8 @@ def formats() -> dict[str, str]:
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
         event_files.FORMAT: "a folder with TensorBoard's event files (events.out.tfevents...), or one of them",
         **{name: form.what for name, form in _logs().items()},
-        any_table.FORMAT: "JSON, JSON lines, a CSV or parquet file with a row for each step and any columns, or for "
-        "each of its phases (step, phase, seconds)",
+        table_frame.FORMAT: "JSON, JSON lines, a CSV or parquet file with a row for each step (step, step_time), or "
+        "for each of its phases (step, phase, seconds)",
     }
 
 
@@ -68,12 +68,13 @@ def read_source(
     cache: Path,
     step_seconds: str | None = None,
     trainer: str | None = None,
+    unit: str | None = None,
 ) -> Imported:
     """The content of a source, every number under its trainer's flat name.
 
     `form` is the format; None detects it by the content. `names` select one run in a table of several. Downloads from
-    wandb's server are kept in `cache`. `step_seconds` is the column with the step's seconds, of a table with any
-    columns, and `trainer` the one whose names such a table may have, None for any. `UserError` when the source is
+    wandb's server are kept in `cache`. `step_seconds` is a table's column with the step's seconds, in `unit`, and
+    `trainer` the one whose names such a table may have, None for any. `UserError` when the source is
     missing, empty, or of another format.
     """
     if form is not None and form not in formats():
@@ -82,14 +83,14 @@ def read_source(
         return read_wandb_api(source.removeprefix(WANDB), cache)
     path = _existing(source)
     if (log := _captured_log(path)) is not None:
-        return with_files_beside(read_source(str(log), form, names, cache, step_seconds, trainer), log.parent)
+        return with_files_beside(read_source(str(log), form, names, cache, step_seconds, trainer, unit), log.parent)
     form = _require_format(path, form) if form else format_of(source)
     if form == FORMAT_OFFLINE:
         return read_wandb_offline_folder(path)
     if form == event_files.FORMAT:
-        return event_files.read_event_files(path, step_seconds)
-    if form == any_table.FORMAT:
-        found = any_table.read_table(path, step_seconds, names, trainer)
+        return event_files.read_event_files(path, step_seconds, unit)
+    if form == table_frame.FORMAT:
+        found = plain_table.read_table(path, step_seconds, names, trainer, unit)
     else:
         found = _logs()[form].read(path)
     if not found.read.records:
@@ -259,20 +260,18 @@ def _steps_in(lines: Iterable[bytes], path: Path) -> Iterator[str]:
 def _data_format(path: Path, head: Sequence[str]) -> str | None:
     """The format of a file of JSON, CSV or parquet, by its first lines; None for a console log."""
     first = head[0] if head else ""
-    if path.suffix.lower() == ".parquet" or (first and table_rows.is_named_table(path)):
-        return any_table.FORMAT
+    if path.suffix.lower() == ".parquet" or (first and path.suffix.lower() in (".csv", ".tsv")):
+        return table_frame.FORMAT
     if first.startswith("{'"):
         return None
     # The first lines of a log that was truncated or damaged at its head may not be JSON.
     found = next((form for line in head if (form := _row_format(line)) is not None), None)
-    if found is None and (
-        table_rows.is_phase_header(first) or table_rows.is_rows(head) or table_rows.is_delimited(head)
-    ):
-        return any_table.FORMAT
+    if found is None and table_frame.is_table(head):
+        return table_frame.FORMAT
     if found is None and first.startswith(("{", "[")):
         # One JSON document over many lines.
         found = next((name for name, form in _logs().items() if form.mark and _contains(path, form.mark)), None)
-        return found or (any_table.FORMAT if table_rows.is_document(path) else None)
+        return found or (table_frame.FORMAT if table_frame.is_document(path) else None)
     return found
 
 

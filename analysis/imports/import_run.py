@@ -31,7 +31,7 @@ from common.files import file_sha256, fingerprint_of, write_bytes
 from common.redaction import without_secrets
 from common.verdicts import Verdict
 from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
-from trainers.logs.record import Imported, SourceRead, timers_as_phases
+from trainers.logs.record import WALL, Imported, SourceRead, timers_as_phases
 from trainers.registry import trainer_named, trees_of
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
@@ -64,7 +64,7 @@ def read_sources(
     """
     facts, known = spec["import"], known or {}
     names = (spec["run_id"], spec["arm"], spec["engine"])
-    given = (facts.get("format"), names, cache, facts.get("step_seconds"), spec["trainer"])
+    given = (facts.get("format"), names, cache, facts.get("step_seconds"), spec["trainer"], facts.get("unit"))
     return [known[one] if one in known else read_whole(one, *given) for one in facts["sources"]]
 
 
@@ -90,6 +90,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         part.read.verdicts += drop_foreign_windows(part, run_id)
     step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
+    clock = "wall" if any(WALL in record.scalars for record in read.records.values()) else ""
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
     config, later = configurations(parts, trainer_named(spec["trainer"]))
     for part in parts:
@@ -119,6 +120,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
     if tree not in trees_of(tree.trainer):
         metadata["tree"] = tree_to_json(tree)
     imported = _imported_file(spec, version, chosen, parts, step_counts, config)
+    imported["clock"] = clock
     if later:
         imported["later"] = later
     return RunRead(step_tables(cast(SpecFile, spec), run_dir, chosen, tree, metadata), imported, tree, verdicts)
@@ -186,6 +188,8 @@ def _imported_file(
         "git": next((part.git for part in parts if part.git), None),
         "started": min((p.started for p in parts if p.started is not None), default=None),
         "finished": max((p.finished for p in parts if p.finished is not None), default=None),
+        "clock": "",
+        "column": next((part.column for part in parts if part.column is not None), None),
         "sources": [
             {
                 "source": source,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.imports.formats import formats
-from analysis.sources.any_table import FORMAT as TABLE
+from analysis.sources.table_frame import FORMAT as TABLE
 from common.dotted import lookup
 from common.errors import UserError
 from engines import UNKNOWN, engines

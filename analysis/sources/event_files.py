@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from analysis.imports.tree_by_data import trainers_by_data
-from analysis.sources import any_table
+from analysis.sources import plain_table
+from analysis.sources.table_frame import framed
 from analysis.sources.wandb_import import joined_attempts, plain_config
 from analysis.sources.wandb_rows import HF_STEP, WANDB_STEP, Row, logged_steps, read_steps
 from common.errors import UserError
@@ -208,8 +209,8 @@ def _lives(path: Path) -> list[_Life]:
     return [_Life(file) for file in files]
 
 
-def read_event_files(path: Path, step_seconds: str | None = None) -> Imported:
-    """The steps of a run's event files: a known trainer's by its names, others as a table with any columns.
+def read_event_files(path: Path, step_seconds: str | None = None, unit: str | None = None) -> Imported:
+    """The steps of a run's event files: a known trainer's by its names, others as a plain table.
 
     Files are read in the order in which they began; of a step that two have, the later one counts. `UserError` where a
     later file begins with the first one's first step: they are of several runs.
@@ -224,22 +225,24 @@ def read_event_files(path: Path, step_seconds: str | None = None) -> Imported:
             f"{path} has no scalars in its {count_of(len(lives), 'event file')}: the run ended before its first step, "
             f"or logs elsewhere. Import another log of it{unread}"
         )
-    read, tree = _joined(path, read_steps(logged)), None
+    read, tree, column = _joined(path, read_steps(logged)), None, None
     read.verdicts += [verdict for life in lives for verdict in life.verdicts]
     known = [read.written_by] if read.written_by else trainers_by_data(read)
     if len(known) == 1:
         read.written_by = known[0]
     if not known or any(step_seconds in record.scalars for record in read.records.values()):
-        rows = (row for life in lives for row in life.table())
-        found = any_table.table_of(rows, path, step_seconds, _STEP, _CLOCK)
+        rows = (((file, number), row) for life in lives for file, number, row in life.table())
+        found = plain_table.table_of(framed(rows, path), path, step_seconds, unit, _CLOCK)
         found.read.verdicts += [verdict for life in lives for verdict in life.verdicts]
-        read, tree = found.read, found.tree
+        read, tree, column = found.read, found.tree, found.column
     for step, record in read.records.items():
         read.records[step] = replace(record, rounding=_rounding(record))
     ended = [life.last_at for life in lives if life.last_at is not None]
     config = next((life.config for life in reversed(lives) if life.config), {})
     began = next((life.began for life in lives), None)
-    return Imported(read, FORMAT, config=config, tree=tree, started=began, finished=max(ended, default=None))
+    return Imported(
+        read, FORMAT, config=config, tree=tree, column=column, started=began, finished=max(ended, default=None)
+    )
 
 
 def _joined(path: Path, reads: list[SourceRead]) -> SourceRead:

@@ -24,8 +24,6 @@ from common.verdicts import Verdict, count_of, verdict_groups
 WALL_CLOCK_FROM = 1.1
 # From this logarithm on the rounding of printed times is a caveat.
 ROUNDING_FROM = 0.01
-# No engine is so much faster than another: from here on a unit is the likelier cause.
-OTHER_UNIT_FROM = 50.0
 MOST_NAMES = 4
 # From this logarithm on another choice of steps is another ratio.
 CHANGES_FROM = 0.02
@@ -44,6 +42,7 @@ MISREAD = (
         "no-counted-steps",
         "requests-failed",
         "children-exceed-parent",
+        "unit-unsaid",
     ),
 )
 # ... that may change a ratio, ...
@@ -57,7 +56,7 @@ MAY_CHANGE = (
 SAID = (
     *("tokens-unknown", "throughput-only", "overlapping-phases", "completions-discarded", "no-common-steps"),
     *("raw-and-equal-work-disagree", "step-left-out", "tables-over-other-steps"),
-    *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ"),
+    *("gpus-differ", "processors-differ", "gpu-counts-differ", "node-counts-differ", "models-differ", "columns-differ"),
 )
 
 
@@ -147,11 +146,6 @@ def _gate_cannot_judge(place: Place) -> Iterator[Values]:
     rows = rows_of(missing_numbers(place.gate[place.gate["verdict"] != WORSE_ARM]))
     names = ", ".join(LABELS[row.quantity] for row in rows)
     return when(names, names=names)
-
-
-def _other_unit(place: Place) -> Iterator[Values]:
-    ratio = place.comparison.raw_speedup
-    return when(ratio > 0 and max(ratio, 1 / ratio) >= OTHER_UNIT_FROM)
 
 
 def _scoped(place: Place) -> Iterator[Values]:
@@ -260,12 +254,10 @@ def _unverified(place: Place) -> Iterator[Values]:
     return when(unknown, count=f"{len(unknown)} of {total}", names=join_first(unknown, 2))
 
 
-OTHER_UNIT = "The steps are so far apart that one log may have another unit; name the unit in its column (step_ms)."
 ROUNDED = "The times are printed with so few digits that rounding alone could explain the difference."
 # In order of harm: the first ones are shown everywhere.
 ROWS: tuple[Row, ...] = (
     Row("gate", "The correctness gate fails{at}: {arm} is worse in {names}.", _gate_fails),
-    Row("estimates", OTHER_UNIT, _other_unit),
     Row("terms", "A step is other work in the two arms{at}: {why}.", _unequal_work),
     Row("data", "{text}.", _read(*MISREAD)),
     Row("terms", "{what}: {why}.", _scoped, "{settle}"),

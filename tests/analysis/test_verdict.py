@@ -519,10 +519,6 @@ STEP = "timing_s/step"
 CASES = {
     "there is no preflight": (lambda: block(engines(2.0), None), lambda: block(engines(2.0), EMPTY)),
     "the fairness ledger is empty": (lambda: block(engines(2.0), EMPTY), lambda: block(engines(2.0), UNKNOWN)),
-    "one log may have another unit": (
-        lambda: block(timed("b", lambda f: 1e-3, engines(2.0))),
-        lambda: block(timed("b", lambda f: 0.1, engines(2.0))),
-    ),
     "the engines alone do not explain": (
         lambda: block(engines(2.0), UNEQUAL),
         lambda: block(engines(2.0), whole("trainers")),

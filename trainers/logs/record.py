@@ -185,6 +185,8 @@ class Imported:
       the run's code. `started` and `finished`: seconds since 1970.
     - `selected`: the values, by column, that select the run's rows in a table of several runs.
     - `tree`: the phases of a table with a column `parent`; None for other sources.
+    - `column`: of a plain table: the `name` of the column with the step's seconds, without a unit, and the `unit`, None
+      where neither the name nor the user says it; None for other sources.
     """
 
     read: SourceRead
@@ -197,6 +199,7 @@ class Imported:
     finished: float | None = None
     selected: dict[str, str] = field(default_factory=dict)
     tree: dict[str, TablePhase] | None = None
+    column: dict[str, str | None] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     later: list[LaterConfiguration] = field(default_factory=list)
     names_left_out: frozenset[str] = frozenset()

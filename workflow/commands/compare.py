@@ -21,7 +21,7 @@ from analysis.imports.one_run import ONE_RUN
 from analysis.imports.which_tree import NEAREST
 from analysis.report.content import Content
 from analysis.runs import LEFT_OUT, Run
-from analysis.sources.any_table import COLUMNS_TAKEN
+from analysis.sources.plain_table import COLUMNS_TAKEN
 from analysis.steps import write_steps
 from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_verdict, verdict_markdown
 from common.errors import UserError
@@ -52,7 +52,7 @@ def compare(args: argparse.Namespace) -> None:
     arms = arms_of(args.sources, args.names)
     _require_values(args)
     download_all([source for arm in arms for source in arm.sources])
-    left_out = [detect(arm, args.trainer, args.release, args.step_seconds) for arm in arms]
+    left_out = [detect(arm, args.trainer, args.release, args.step_seconds, args.unit) for arm in arms]
     require_release(arms, args.release)
     name_arms(arms)
     _require_free(args)
@@ -134,8 +134,9 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
     taken += [f"{verdict.text}." for verdict in read if verdict.code == ONE_RUN]
     codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
     told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
-    if args.step_seconds and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
-        told.append("--step-seconds was not used: it names a column of a table, and no run was read from one.")
+    if (args.step_seconds or args.unit) and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
+        flag = "--step-seconds" if args.step_seconds else "--unit"
+        told.append(f"{flag} was not used: it is of a column of a table, and no run was read from one.")
     for line in (*_summary(content), *left_out, *sentences, *dict.fromkeys(taken), *told):
         _say(line, args)
     as_markdown = verdict_markdown(content.arm_verdicts) or escaped(content.no_comparison)
@@ -236,7 +237,7 @@ def _configuration(arms: Sequence[ComparedArm], args: argparse.Namespace, conten
     """The configuration for the workflow; {} where only the verdict is wanted."""
     if args.verdict_only and not args.save:
         return {}
-    given = {"mode": args.mode, "step_seconds": args.step_seconds}
+    given = {"mode": args.mode, "step_seconds": args.step_seconds, "unit": args.unit}
     return {
         "experiment": content.plan.experiment,
         "baseline": content.plan.baseline,

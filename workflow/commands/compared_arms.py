@@ -140,7 +140,11 @@ def download_all(sources: Sequence[str]) -> None:
 
 
 def detect(
-    arm: ComparedArm, trainer: str | None = None, release: str | None = None, step_seconds: str | None = None
+    arm: ComparedArm,
+    trainer: str | None = None,
+    release: str | None = None,
+    step_seconds: str | None = None,
+    unit: str | None = None,
 ) -> list[str]:
     """Read an arm's sources, and detect its trainer, engine and release: from these, else as given.
 
@@ -149,7 +153,7 @@ def detect(
     errors: list[UserError] = []
     for source in arm.sources:
         try:
-            arm.read[source] = _read(source, arm.name, step_seconds)
+            arm.read[source] = _read(source, arm.name, step_seconds, unit)
         except UserError as error:
             # A name that is wrong is a mistake on the command line, and no run that failed.
             if not source.startswith(WANDB) and existing_path(source) is None:
@@ -205,9 +209,9 @@ def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:
             )
 
 
-def _read(source: str, name: str, step_seconds: str | None) -> Imported:
+def _read(source: str, name: str, step_seconds: str | None, unit: str | None) -> Imported:
     try:
-        return read_whole(source, None, (name,), CACHE, step_seconds)
+        return read_whole(source, None, (name,), CACHE, step_seconds, None, unit)
     except UserError as error:
         # Omit the list of all formats: it is longer than the rest of the message.
         what, listed, _ = str(error).partition(" What can be imported:")

@@ -77,7 +77,7 @@ def _spec(arm: ComparedArm, seed: int, sources: Sequence[str], args: argparse.Na
         "run_id": f"{arm.name}-s{seed}",
         **{"arm": arm.name, "trainer": arm.trainer, "engine": arm.engine, "stack": "", "seed": seed},
         **{"factors": {}, "workload": {}, "options": {}, "env": {}, "trainer_args": {}},
-        "import": facts | ({"step_seconds": args.step_seconds} if args.step_seconds else {}),
+        "import": facts | {name: value for name in ("step_seconds", "unit") if (value := getattr(args, name))},
     }
     return spec | {"fingerprint": fingerprint_of(spec)}
 

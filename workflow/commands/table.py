@@ -8,8 +8,8 @@ COMMANDS = {
     "compare": Command(
         "workflow.commands.compare:compare",
         "compare logs: prints the verdict, then writes the report",
-        "sources --names --trainer --release --step-seconds --mode --warmup --spread --report --verdict-only --open "
-        "--save --json --markdown",
+        "sources --names --trainer --release --step-seconds --unit --mode --warmup --spread --report --verdict-only "
+        "--open --save --json --markdown",
         "Trainer, engine and release come from the logs. The verdict comes first, then the flags for missing facts.",
         (
             ("compare vllm=a.log,b.log sglang=c.log,d.log", "commas separate seeds of one arm"),

@@ -107,7 +107,9 @@ class Import(Section):
     format: Format | None = None
     """The source's format; null: detected from its content."""
     step_seconds: Annotated[str, Field(max_length=200)] | None = None
-    """The column with the step's seconds, of a table with any columns; null: found by name and test."""
+    """A table's column with the step's seconds, or a sum such as `A+B`; null: the one that docs/import.md names."""
+    unit: Literal["s", "ms", "us", "min"] | None = None
+    """The unit of that column; null: what its name says, else seconds."""
     gpu: Annotated[str, Field(max_length=40)] | None = None
     """The GPU that the run used, such as `H100-80GB`; null: the workload's. An unknown GPU is never guessed."""
     nodes: PositiveInt | None = None
@@ -124,6 +126,11 @@ class Import(Section):
     """Longest completion, in tokens; null: the workload's."""
     runs: tuple[_Run, ...] = Field(min_length=1)
     """The runs, one for each seed and combination of factors; each is a source or a section."""
+
+    @property
+    def unset(self) -> set[str]:
+        """The rare settings that are not set; plans and specs are without them."""
+        return {name for name in ("step_seconds", "unit") if getattr(self, name) is None}
 
     @field_validator("runs")
     @classmethod

@@ -238,8 +238,8 @@ def _check_length(what: str, content: Mapping[str, Any]) -> None:
 def _arm_json(arm: Arm) -> dict[str, Any]:
     """An arm in plan.json; rare settings are included only if set."""
     left_out: dict[str, Any] = {name: True for name in ("import_", "same_as") if getattr(arm, name) is None}
-    if arm.import_ is not None and arm.import_.step_seconds is None:
-        left_out["import_"] = {"step_seconds"}
+    if arm.import_ is not None:
+        left_out["import_"] = arm.import_.unset
     return arm.model_dump(mode="json", exclude=left_out)
 
 

@@ -141,9 +141,7 @@ def imported_specs(config: Config, name: str, facts: StackFacts | None) -> Itera
         args: dict[str, Any] = {}
         if facts is not None and workload is not None and driver is not None:
             args = driver.trainer_args(arm, workload, run.seed or 0, facts)
-        source_facts = imported.model_dump(
-            exclude={"runs"} | ({"step_seconds"} if imported.step_seconds is None else set())
-        )
+        source_facts = imported.model_dump(exclude={"runs", *imported.unset})
         if source_facts["version"] is None and facts is not None:
             source_facts["version"] = facts.trainer_version
         yield {
