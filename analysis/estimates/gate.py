@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from analysis.compared import Compared, column_of, mean_of_runs
 from analysis.ratio import RunNumbers, means_of_runs, reach
+from analysis.runs import rows_of
 
 # Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -20,7 +21,7 @@ LABELS = {
     "rollout_logp_gap": "|log-probability| of rollout minus trainer",
     "rollout_probability_gap": "|probability| of rollout minus trainer",
 }
-# An arm that is worse in these is not comparable; engines round differently, so a distance of its own is a caveat.
+# Where one arm is worse in these, the two are not comparable; engines round differently: a distance is a caveat.
 DECIDES = ("reward", "truncated_share")
 ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"
 COLUMNS = [
@@ -69,7 +70,7 @@ def _row(one: Compared, values: list[pd.Series], quantity: str) -> dict[str, obj
     else:
         missing, used = [int((~h).sum()) if all(h.any() for h in has) else 0 for h in has], has
     row = _difference(one, [v[u] for v, u in zip(values, used, strict=True)], WORSE[quantity])
-    if any(missing) and row["verdict"] != WORSE_ARM:
+    if any(missing) and row["verdict"] == ALIKE:
         row["verdict"] = UNKNOWN
     return row | {"baseline_missing": missing[0], "arm_missing": missing[1]}
 
@@ -102,12 +103,13 @@ def _difference(one: Compared, values: list[pd.Series], worse: int) -> dict[str,
     }
 
 
-def failed_at(gate: pd.DataFrame | None, factors: str) -> list[str]:
-    """The quantities in which an arm is so much worse at one factor combination that it cannot be compared."""
-    if gate is None:
-        return []
-    worse = (gate["factors"] == factors) & (gate["verdict"] == WORSE_ARM) & gate["quantity"].isin(DECIDES)
-    return list(gate.loc[worse, "quantity"])
+def worse_arms(gate: pd.DataFrame, baseline: str, arm: str) -> Iterator[tuple[str, str, float, float]]:
+    """Each quantity of a factor combination in which an arm is worse: the arm, the quantity, its value, the other's."""
+    for row in rows_of(gate):
+        if row.verdict == WORSE_ARM:
+            yield arm, row.quantity, row.arm_value, row.baseline
+        elif row.verdict == BETTER_ARM:
+            yield baseline, row.quantity, row.baseline, row.arm_value
 
 
 def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:

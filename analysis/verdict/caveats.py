@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
-from analysis.estimates.gate import LABELS, WORSE_ARM, missing_numbers
+from analysis.estimates.gate import LABELS, UNKNOWN, missing_numbers, worse_arms
 from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
 from analysis.verdict.claim import Claim
@@ -34,16 +34,9 @@ WHOLE = "trainers"
 
 # Findings of reading (common/verdicts.py) after which a number may be of something else, ...
 MISREAD = (
-    *("run-left-out", "same-rows", "configuration-changed", "declared-contradicts-run", "batch-size-contradicted"),
-    *(
-        "impossible-lengths",
-        "clock-jumped",
-        "clock-jump",
-        "no-counted-steps",
-        "requests-failed",
-        "children-exceed-parent",
-        "unit-unsaid",
-    ),
+    *("run-left-out", "same-rows", "unit-unsaid", "configuration-changed", "declared-contradicts-run"),
+    *("batch-size-contradicted", "impossible-lengths", "clock-jumped", "clock-jump", "no-counted-steps"),
+    *("requests-failed", "client-set-the-rate", "children-exceed-parent"),
 )
 # ... that may change a ratio, ...
 MAY_CHANGE = (
@@ -136,14 +129,13 @@ def _read(*codes: str) -> Callable[[Place], Iterator[Values]]:
 
 
 def _gate_fails(place: Place) -> Iterator[Values]:
-    shown = "{0} ({1.arm_value:.3g} against {1.baseline:.3g})" if place.alone else "{0}"
-    rows = rows_of(place.gate[place.gate["verdict"] == WORSE_ARM])
-    names = ", ".join(shown.format(LABELS[row.quantity], row) for row in rows)
-    return when(names, arm=place.claim.arm, names=names)
+    for arm, quantity, own, other in worse_arms(place.gate, place.claim.baseline, place.claim.arm):
+        # The numbers of a sweep are many.
+        yield {"arm": arm, "what": LABELS[quantity] + (f" ({own:.3g} against {other:.3g})" if place.alone else "")}
 
 
 def _gate_cannot_judge(place: Place) -> Iterator[Values]:
-    rows = rows_of(missing_numbers(place.gate[place.gate["verdict"] != WORSE_ARM]))
+    rows = rows_of(missing_numbers(place.gate[place.gate["verdict"] == UNKNOWN]))
     names = ", ".join(LABELS[row.quantity] for row in rows)
     return when(names, names=names)
 
@@ -257,7 +249,7 @@ def _unverified(place: Place) -> Iterator[Values]:
 ROUNDED = "The times are printed with so few digits that rounding alone could explain the difference."
 # In order of harm: the first ones are shown everywhere.
 ROWS: tuple[Row, ...] = (
-    Row("gate", "The correctness gate fails{at}: {arm} is worse in {names}.", _gate_fails),
+    Row("gate", "The correctness gate fails{at}: {arm} is worse in {what}.", _gate_fails),
     Row("terms", "A step is other work in the two arms{at}: {why}.", _unequal_work),
     Row("data", "{text}.", _read(*MISREAD)),
     Row("terms", "{what}: {why}.", _scoped, "{settle}"),

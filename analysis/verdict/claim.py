@@ -51,6 +51,11 @@ class Claim:
         return str(self.rows[PER_STEP]["arm"])
 
     @property
+    def baseline(self) -> str:
+        """The baseline's name."""
+        return str(self.rows[PER_STEP]["baseline"])
+
+    @property
     def record(self) -> str:
         """The noun for one of its steps: a benchmark's is a result."""
         return "step" if self.step_of == "step" else "result"

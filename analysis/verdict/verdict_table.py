@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.compared import Compared
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import PER_STEP
-from analysis.estimates.gate import COLUMNS, LABELS, failed_at
+from analysis.estimates.gate import COLUMNS, DECIDES, LABELS, worse_arms
 from analysis.factors import factors_label
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
@@ -27,6 +28,7 @@ from common.findings import Finding, Preflight
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from engines import UNKNOWN
+from trainers.logs.record import STEPS_LOGGED
 from trainers.timers.tree import TimerTree
 
 # Of fewer steps the public runs that SPREAD is measured on say less.
@@ -114,12 +116,14 @@ def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequen
     for factors, group in every:
         by_estimate: dict[str, Any] = {row["estimate"]: row for row in group.to_dict("records")}
         claim = claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until)
-        if worse := failed_at(gate, str(factors)):
+        here = gate[gate["factors"] == factors]
+        worse = [(name, LABELS[what]) for name, what, *_ in worse_arms(here, plan.baseline, arm) if what in DECIDES]
+        if worse:
             # An arm that trains worse is not faster at the same training.
-            why = f"{arm} is worse in {' and '.join(LABELS[name] for name in worse)}"
+            why = " and ".join(f"{name} is worse in {label}" for name, label in worse)
             claim = replace(claim, verdict="x", why=why if claim.valued else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
-        yield Place(claim, row, gate[gate["factors"] == factors], preflight, unequal, read, len(every) == 1)
+        yield Place(claim, row, here, preflight, unequal, read, len(every) == 1)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -142,9 +146,12 @@ def _left_out(of: Evidence, arm: str, claim: Claim) -> str:
     """How many steps of the two arms are not compared, by reason: `; of 60 steps 3 are left out: 3 warm-up`."""
     every = [one for one in of.every if one.arm == arm and not one.is_empty]
     of_both = of.wide["arm"].isin([of.plan.baseline, arm]) & of.wide["factors"].isin([one.factors for one in every])
-    steps = pd.DataFrame({"n": steps_per_row(of.wide), "why": of.wide["left_out"].replace("", NOT_IN_COMMON)})[of_both]
-    compared = pd.Index([row for one in every for side in one.sides for row in side.index])
-    reasons = steps.drop(index=compared).groupby("why")["n"].sum().sort_values(ascending=False)
+    steps = of.wide.loc[of_both, [name for name in ("step", STEPS_LOGGED, "left_out") if name in of.wide]]
+    steps = pd.DataFrame({"n": steps_per_row(steps), "why": steps["left_out"].replace("", NOT_IN_COMMON)})
+    compared = [side.index for one in every for side in one.sides]
+    reasons = (
+        steps.drop(index=np.concatenate(compared)).groupby("why")["n"].sum().sort_values(ascending=False, kind="stable")
+    )
     if claim.record != "step" or reasons.empty:
         return ""
     shown = ", ".join(f"{int(number):,} {reason}" for reason, number in reasons.items())

@@ -265,6 +265,8 @@ def test_an_arm_that_trains_worse_is_not_comparable():
         assert (found.verdict, found.words) == ("x", "not comparable, b is worse in reward")
         assert "The correctness gate fails: b is worse in reward (0.1 against 0.6)." in caveats(found, "gate")
         assert 1.4 < found.ratios[0].value[0] < 1.6
+    (found,) = said([f.assign(reward=0.6 if f["arm"].iloc[0] == "b" else 0.1) for f in engines(1.5)])
+    assert (found.verdict, found.words) == ("x", "not comparable, a is worse in reward"), "whichever is the baseline"
     # A distance of rollout and trainer is the engine's own rounding.
     (found,) = said([f.assign(rollout_kl=0.01 * (1 + f["arm"].eq("b"))) for f in engines(1.5)])
     assert found.verdict == "+" and "b is worse in KL of rollout against trainer" in caveats(found, "gate")
@@ -531,7 +533,7 @@ CASES = {
     "0 unequal": (lambda: block(engines(2.0), UNKNOWN), lambda: block(engines(2.0), DIFFERENT)),
     "gate fails: b is worse in reward (": (
         lambda: block(with_reward(0.3)),
-        # Better, and worse at one factor combination only, which is named.
+        # The baseline is worse, and b at one factor combination only, which is named.
         lambda: block(with_reward(0.7)) + block(swept((1,))),
     ),
     "gate fails at f = 1: b is worse in reward.": (lambda: block(swept((1,))), lambda: block(swept((1, 2)))),
