@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
+from analysis.sources.wandb_files import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
 from common.contracts import AttemptFile, DoneFile, read_file
 from common.errors import UserError

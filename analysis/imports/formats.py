@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from analysis.sources import event_files, plain_table, table_frame
-from analysis.sources.wandb_import import (
+from analysis.sources.wandb_files import (
     FORMAT_OFFLINE,
     captured_log,
     read_wandb_api,

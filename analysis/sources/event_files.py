@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources import plain_table
 from analysis.sources.table_frame import framed
-from analysis.sources.wandb_import import joined_attempts, plain_config
-from analysis.sources.wandb_rows import HF_STEP, WANDB_STEP, Row, logged_steps, read_steps
+from analysis.sources.wandb_facts import plain_config
+from analysis.sources.wandb_rows import HF_STEP, WANDB_STEP, History, Row, steps_of_lives
 from common.errors import UserError
 from common.messages import join_first
 from common.shown import require_shown, shown
@@ -26,7 +26,6 @@ from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import TRAIN
 from trainers.logs.log_files import parse_json
 from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord
-from trainers.logs.restarts import several_runs
 
 FORMAT = "tensorboard"
 # TensorBoard itself knows its files by this part of their names (backend/event_processing/io_wrapper.py).
@@ -216,7 +215,7 @@ def read_event_files(path: Path, step_seconds: str | None = None, unit: str | No
     later file begins with the first one's first step: they are of several runs.
     """
     lives = _lives(path)
-    logged = [logged_steps(life.rows(), life.file.name) for life in lives]
+    logged = [History(life.rows()) for life in lives]
     order = sorted(range(len(lives)), key=lambda at: lives[at].began or math.inf)
     lives, logged = [lives[at] for at in order], [logged[at] for at in order]
     if not any(life.last_at for life in lives):
@@ -225,7 +224,7 @@ def read_event_files(path: Path, step_seconds: str | None = None, unit: str | No
             f"{path} has no scalars in its {count_of(len(lives), 'event file')}: the run ended before its first step, "
             f"or logs elsewhere. Import another log of it{unread}"
         )
-    read, tree, column = _joined(path, read_steps(logged)), None, None
+    read, tree, column = steps_of_lives(logged, str(path), from_scratch=False), None, None
     read.verdicts += [verdict for life in lives for verdict in life.verdicts]
     known = [read.written_by] if read.written_by else trainers_by_data(read)
     if len(known) == 1:
@@ -243,16 +242,6 @@ def read_event_files(path: Path, step_seconds: str | None = None, unit: str | No
     return Imported(
         read, FORMAT, config=config, tree=tree, column=column, started=began, finished=max(ended, default=None)
     )
-
-
-def _joined(path: Path, reads: list[SourceRead]) -> SourceRead:
-    """The steps of a run's files, in the order of their start."""
-    with_steps = [read for read in reads if read.records]
-    firsts = [read.records[min(read.records)] for read in with_steps]
-    for first in firsts[1:]:
-        if first.step <= firsts[0].step:
-            raise several_runs(path, firsts[0], firsts[0], first)
-    return joined_attempts(with_steps, path.name)
 
 
 def _rounding(record: StepRecord) -> dict[str, float]:

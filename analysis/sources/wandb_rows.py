@@ -1,11 +1,11 @@
-"""Reads the rows of a wandb history into training steps."""
+"""Reads the rows of wandb's histories, and of TensorBoard's event files, into the training steps of a run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -13,9 +13,10 @@ from typing import Any
 from common.messages import join_first
 from common.shown import shown
 from common.verdicts import Verdict, count_of
-from trainers.logs.hf_rows import STEP_TIME, window_verdicts, windows_of
+from trainers.logs.hf_rows import STEP_TIME, TRAIN, window_verdicts, windows_of
+from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.record import EVALUATED_STEP, STEPS_LOGGED, TIMERS, WALL, SourceRead, StepRecord, as_number
-from trainers.logs.restarts import Restart, counter_drops, restart_verdicts
+from trainers.logs.restarts import same_numbers, several_runs, steps_in_sequence
 from trainers.registry import trainers
 
 # The counter of a row's training step: verl's own, or transformers' (TRL and ms-swift, where wandb's `_step` runs
@@ -37,9 +38,23 @@ LAST_CALL = "last_call_s/"
 Row = tuple[Path, int, dict[str, Any]]
 
 
-def steps_of(rows: Iterable[Row], shown_as: str) -> SourceRead:
-    """A history's training steps, by the trainer's own counter (see `logged_steps`)."""
-    return read_steps([logged_steps(rows, shown_as)])[0]
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The timer calls that belong to a row of transformers, which may stand for several steps."""
+
+    names: tuple[str, ...]
+    in_row: bool
+    """Whether the row itself has them (ms-swift)."""
+    evaluated: int | None
+    """The step of an evaluation since the row before: the calls before it are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """A timed row; `calls` where it is of transformers."""
+
+    record: StepRecord
+    calls: _Calls | None = None
 
 
 def _number(raw: object) -> float | None:
@@ -49,277 +64,245 @@ def _number(raw: object) -> float | None:
         return None
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    """The numbers that the program logged, without wandb's own."""
-    values = {name: raw if type(raw) is float else _number(raw) for name, raw in row.items() if name[:1] != "_"}
-    return {intern(shown(name)): value for name, value in values.items() if value is not None}
-
-
 def time_of(row: dict[str, Any]) -> float | None:
     return _number(row.get("_timestamp"))
 
 
-def _record(step: int, numbers: dict[str, float], row: Row) -> StepRecord:
-    file, number, values = row
-    elapsed_s = _number(values.get("_runtime"))
-    return StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(values), elapsed_s=elapsed_s)
-
-
-def logged_steps(rows: Iterable[Row], shown_as: str) -> LoggedSteps:
-    """A history's rows by the trainer's own counter; `read_steps` makes its steps of them.
+class History:
+    """The timed rows of one process's history, in their order, under the trainer's own step.
 
     Every number stays a scalar, timers too: the timer tree sorts them later. The seconds of TRL's and ms-swift's calls
     (`profiling/Time taken: GRPOTrainer.<name>`) are summed over the step that they led to. A step's other rows add
     their keys; the row with the timings overrides them. A row without timings (an evaluation, a row of the user's code,
-    the closing summary) is not a training step. Of a step that is timed twice the later row counts. Where the first
-    step comes again, the run started from scratch: everything before is left out.
+    the closing summary) is not a training step.
     """
-    steps = LoggedSteps(shown_as)
-    # The seconds of the calls, and the step of an evaluation, since the row before.
-    calls: dict[str, float] = {}
-    evaluated: int | None = None
-    others = _OtherTrainers()
-    for entry in rows:
-        row = entry[2]
-        numbers = _numbers(row)
-        if others.add(steps, numbers, entry):
-            continue
-        counter = numbers.get(VERL_STEP, numbers.get(HF_STEP))
-        number = _number(row.get(WANDB_STEP)) if counter is None else counter
-        step = int(number) if number is not None and number >= 1 and number.is_integer() else None
-        verl_timers = any(name.startswith(TIMERS) for name in numbers)
-        if verl_timers or VERL_STEP in numbers:
-            if verl_timers:  # our own driver also logs TRL's timers
-                numbers, calls = calls | numbers, {}
-            if step is not None:
-                steps.add(_record(step, numbers, entry), verl_timers)
-            continue
-        in_row = {name: value for name, value in numbers.items() if name.startswith(CALLS)}
-        numbers = {name: value for name, value in numbers.items() if name not in in_row}
-        timed = False
-        if TRAINING & numbers.keys():
-            # The calls since the row before led to this one; ms-swift's are in the row itself.
-            of_row = _Calls(tuple({**calls, **in_row}), bool(in_row), evaluated)
-            numbers |= calls | in_row
-            timed = bool(of_row.names) or STEP_TIME in numbers
-            calls, evaluated = {}, None
-        elif any(name.startswith(EVALUATION) and name.endswith(EVALUATED) for name in numbers):
-            # The evaluation's calls are among the calls so far, and no row says which.
-            calls, evaluated = {}, int(counter) if counter is not None else None
-        else:
-            # A row of calls, or of the user's code, which may contain ms-swift's calls.
-            for name, value in in_row.items():
-                calls[name] = calls.get(name, 0.0) + value
-        if counter is not None and step is not None and numbers.keys() - {HF_STEP, "train/epoch"}:
-            steps.add(_record(step, numbers, entry), timed, of_row if timed else None)
-    return steps
 
-
-class _OtherTrainers:
-    """Reads the rows of trainers that have their own names for steps and timers (`Logs.rows`)."""
-
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.steps: list[_Logged] = []
+        self.written_by = ""
+        self.samples: Samples | None = None
         self._known = [(trainer.logs.rows, trainer.name) for trainer in trainers() if trainer.logs.rows is not None]
+        self._others: dict[int, dict[str, float]] = {}
+        """By step, the numbers of rows without timings."""
+        # The seconds of the calls, and the step of an evaluation, since the row before.
+        self._calls: dict[str, float] = {}
+        self._evaluated: int | None = None
+        # Of the row before, by a trainer that times no step, and whether it evaluated since.
         self._last_s: float | None = None
-        self._evaluated = False
+        self._evaluated_others = False
+        for row in rows:
+            values = {name: _number(raw) for name, raw in row[2].items() if name[:1] != "_"}
+            numbers = {intern(shown(name)): value for name, value in values.items() if value is not None}
+            if not (self._of_other_trainer(numbers, row) or self._of_verl(numbers, row)):
+                self._of_transformers(numbers, row)
+        for place, one in enumerate(self.steps):
+            if others := self._others.pop(one.record.step, None):
+                record = replace(one.record, scalars={**others, **one.record.scalars})
+                self.steps[place] = replace(one, record=record)
 
-    def add(self, steps: LoggedSteps, numbers: dict[str, float], entry: Row) -> bool:
-        """Adds a row with such a trainer's mark; returns whether the row has one.
+    def _add(self, step: int, numbers: dict[str, float], row: Row, timed: bool, calls: _Calls | None = None) -> None:
+        if not timed:
+            self._others.setdefault(step, {}).update(numbers)
+            return
+        file, number, values = row
+        elapsed_s = _number(values.get("_runtime"))
+        record = StepRecord(step, {}, numbers, {}, None, file, number, time=time_of(values), elapsed_s=elapsed_s)
+        self.steps.append(_Logged(record, calls))
+
+    def _of_other_trainer(self, numbers: dict[str, float], row: Row) -> bool:
+        """Add a row with the mark of a trainer that has its own names (`Logs.rows`); whether the row has one.
 
         A history that has steps of verl or transformers has no others: a user's code may log such a name.
         """
-        row = entry[2]
-        if steps.order and not steps.written_by:
+        values = row[2]
+        if self.steps and not self.written_by:
             return False
-        found = next(((names, trainer) for names, trainer in self._known if names.mark in row), None)
+        found = next(((names, trainer) for names, trainer in self._known if names.mark in values), None)
         if found is None or VERL_STEP in numbers or STEP_TIME in numbers:
-            self._evaluated |= any(names.evaluated in row for names, _ in self._known if names.evaluated)
+            self._evaluated_others |= any(names.evaluated in values for names, _ in self._known if names.evaluated)
             return False
-        names, steps.written_by = found
-        parsed = names.logged_step(numbers, _number(row.get(names.counter)))
+        names, self.written_by = found
+        parsed = names.logged_step(numbers, _number(values.get(names.counter)))
         if parsed is None:
             return True
         if names.by_the_wall:
             # The seconds since the row before; the first row has none.
-            now = _number(row.get("_runtime"))
+            now = _number(values.get("_runtime"))
             if now is not None and self._last_s is not None:
                 parsed.numbers[WALL] = now - self._last_s
             self._last_s = now
-        if names.evaluated and self._evaluated and parsed.timed:
+        if names.evaluated and self._evaluated_others and parsed.timed:
             parsed.numbers[EVALUATED_STEP] = 0.0
-            self._evaluated = False
-        steps.add(_record(parsed.step, parsed.numbers, entry), parsed.timed)
+            self._evaluated_others = False
+        self._add(parsed.step, parsed.numbers, row, parsed.timed)
         return True
 
+    def _of_verl(self, numbers: dict[str, float], row: Row) -> bool:
+        timed = any(name.startswith(TIMERS) for name in numbers)
+        if not timed and VERL_STEP not in numbers:
+            return False
+        if timed:  # our own driver also logs TRL's timers
+            numbers, self._calls = self._calls | numbers, {}
+        counter = numbers.get(VERL_STEP, numbers.get(HF_STEP, _number(row[2].get(WANDB_STEP))))
+        if (step := _step(counter)) is not None:
+            self._add(step, numbers, row, timed)
+        return True
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """The timer calls that belong to a row of transformers."""
-
-    names: tuple[str, ...]
-    in_row: bool
-    """Whether the row itself has them (ms-swift)."""
-    evaluated: int | None
-    """The step of an evaluation since the row before: the calls before it are not known."""
-
-
-@dataclass
-class LoggedSteps:
-    """The steps of one history so far."""
-
-    shown_as: str
-    records: dict[int, StepRecord] = field(default_factory=dict)
-    timed: set[int] = field(default_factory=set)
-    again: list[tuple[int, int, int]] = field(default_factory=list)
-    """The steps that were timed twice, each with the two rows' numbers."""
-    calls: dict[int, _Calls] = field(default_factory=dict)
-    """By step, of the rows that may stand for several steps."""
-    order: list[int] = field(default_factory=list)
-    left_out: set[int] = field(default_factory=set)
-    """Steps of a training before the run started from scratch."""
-    restarts: list[Restart] = field(default_factory=list)
-    written_by: str = ""
-
-    def add(self, record: StepRecord, timed: bool, calls: _Calls | None = None) -> None:
-        """Adds a row; `calls` where it may stand for several steps."""
-        step = record.step
-        went_back = timed and bool(self.order) and step <= self.order[-1]
-        if went_back and len(self.order) > 1 and step <= self.order[0]:
-            # The run started from scratch: the rows before are of another training.
-            self.left_out |= self.timed
-            for earlier_training in (self.records, self.timed, self.again, self.calls, self.order, self.restarts):
-                earlier_training.clear()
-        earlier = self.records.get(step)
-        if earlier is not None and not timed:
-            more = {name: value for name, value in record.scalars.items() if name not in earlier.scalars}
-            self.records[step] = replace(earlier, scalars={**earlier.scalars, **more})
-            return
-        if timed:
-            if earlier is not None and step in self.timed:
-                self.again.append((step, earlier.line, record.line))
-            elif earlier is not None:
-                record = replace(record, scalars={**earlier.scalars, **record.scalars})
-            if self.order and not went_back and (fell := counter_drops(self.records[self.order[-1]], record)):
-                self.restarts.append(Restart(self.records[self.order[-1]], record, fell))
-                went_back = True
-            if went_back:
-                record = replace(record, resumed=True)
-            self.timed.add(step)
-            self.order.append(step)
-            self.calls.pop(step, None)
-            if calls is not None:
-                self.calls[step] = calls
-        self.records[step] = record
-
-    def read(self, windows: Sequence[int], gaps_known: bool, swift: bool) -> SourceRead:
-        """The timed steps and the findings; `read_steps` defines the arguments."""
-        timed = [record for step, record in self.records.items() if step in self.timed]
-        more: list[Verdict] = []
-        for divide in (trainer.logs.training_steps for trainer in trainers() if trainer.logs.training_steps):
-            timed, verdicts = divide(timed, self.shown_as)
-            more += verdicts
-        found = SourceRead({record.step: record for record in timed}, more)
-        found.repeated = {step for step, _, _ in self.again}
-        found.written_by = self.written_by
-        if self.again:
-            step, earlier, later = self.again[0]
-            text = (
-                f"{self.shown_as} times {len(self.again)} steps more than once; the later times count (for example "
-                f"step {step}, in records {earlier} and {later})"
-            )
-            found.verdicts.append(Verdict("warning", "duplicate-step", text))
-        if self.left_out:
-            found.verdicts.append(restarted_verdict(self.shown_as, self.order[0], self.left_out))
-        sizes = {s: n for s, n in zip(self.order, windows, strict=True) if s in self.calls}
-        for step, size in sizes.items():
-            if size > 1:
-                _add_scalars(found, step, {STEPS_LOGGED: float(size)})
-        restarts = [replace(one, after=found.records[one.after.step]) for one in self.restarts]
-        found.verdicts += restart_verdicts(restarts, self.shown_as, lambda _: "import the log of each by itself")
-        found.verdicts += window_verdicts(self.shown_as, list(sizes.values()))
-        if not swift:
-            found.verdicts += self._divide_calls(found, sizes, gaps_known)
-        elif any(size > 1 for size in windows) or (not gaps_known and any(step > 1 for step in sizes)):
-            found.verdicts += self._drop_last_calls(found)
-        return found
-
-    def _drop_last_calls(self, found: SourceRead) -> list[Verdict]:
-        """Renames ms-swift's calls, so that they are not phases: they are of the last step, the row of several."""
-        steps = {step: calls.names for step, calls in self.calls.items() if calls.names}
-        for step, names in steps.items():
-            scalars = found.records[step].scalars
-            last = {LAST_CALL + name.partition(".")[2]: scalars[name] for name in names}
-            _add_scalars(found, step, last, without=names)
-        text = (
-            f"{self.shown_as}: ms-swift gives wandb only the last call of each timer, and its rows stand, or may "
-            "stand, for several steps (logging_steps). The timers' seconds are those of the last step and are not "
-            f"phases ({LAST_CALL}*). With logging_steps 1 they are"
-        )
-        return [Verdict("warning", "last-calls-only", text)] if steps else []
-
-    def _divide_calls(self, found: SourceRead, sizes: dict[int, int], gaps_known: bool) -> list[Verdict]:
-        """Turns the sums of TRL's calls into means; a sum over an unknown number of steps does not count."""
-        fewer, unknown = [], []
-        means: set[str] = set()
-        for step, size in sizes.items():
-            names, evaluated = self.calls[step].names, self.calls[step].evaluated
-            if not names and evaluated is None:
-                continue
-            count = size if gaps_known or step == 1 else 0
-            if evaluated is not None:
-                count = min(step - evaluated, size) if gaps_known else step - evaluated
-            if count <= 0:
-                unknown.append(step)
-                continue
-            if evaluated is not None and count < size:
-                fewer.append((step, count, size))
-            means.update(names)
-            scalars = found.records[step].scalars
-            _add_scalars(found, step, {name: scalars[name] / count for name in names})
-        for step in unknown:
-            # A missing phase would count as 0 s; this one took time where other steps have it.
-            _add_scalars(found, step, dict.fromkeys(means, math.nan), without=self.calls[step].names)
-        verdicts = []
-        if fewer:
-            step, count, size = fewer[0]
-            text = (
-                f"{self.shown_as}: {count_of(len(fewer), 'row')} had an evaluation among the steps that they stand "
-                f"for: their phases are means of the steps after it (for example step {step}: of {count} of {size})"
-            )
-            verdicts.append(Verdict("warning", "evaluation-in-window", text))
-        if unknown:
-            text = (
-                f"{self.shown_as}: the timers' calls of {count_of(len(unknown), 'step')} ({join_first(unknown, 5)}) "
-                "are sums over an unknown number of steps: "
-                + ("these steps do not count" if means else "no phases, only the steps")
-            )
-            verdicts.append(Verdict("warning", "calls-left-out", text))
-        return verdicts
+    def _of_transformers(self, numbers: dict[str, float], row: Row) -> None:
+        step = _step(numbers.get(HF_STEP))
+        summary = {name.removeprefix(TRAIN): value for name, value in numbers.items() if name.startswith(TRAIN)}
+        self.samples = samples_of(summary, row[0], row[1]) or self.samples
+        in_row = {name: value for name, value in numbers.items() if name.startswith(CALLS)}
+        numbers = {name: value for name, value in numbers.items() if name not in in_row}
+        calls = None
+        if TRAINING & numbers.keys():
+            # The calls since the row before led to this one; ms-swift's are in the row itself.
+            of_row = {**self._calls, **in_row}
+            numbers |= of_row
+            if of_row or STEP_TIME in numbers:
+                calls = _Calls(tuple(of_row), bool(in_row), self._evaluated)
+            self._calls, self._evaluated = {}, None
+        elif any(name.startswith(EVALUATION) and name.endswith(EVALUATED) for name in numbers):
+            # The evaluation's calls are among the calls so far, and no row says which.
+            self._calls, self._evaluated = {}, step if step is not None else 0 if HF_STEP in numbers else None
+        else:
+            # A row of calls, or of the user's code, which may contain ms-swift's calls.
+            for name, value in in_row.items():
+                self._calls[name] = self._calls.get(name, 0.0) + value
+        if step is not None and numbers.keys() - {HF_STEP, "train/epoch"}:
+            self._add(step, numbers, row, calls is not None, calls)
 
 
-def _add_scalars(found: SourceRead, step: int, more: dict[str, float], without: Collection[str] = ()) -> None:
-    record = found.records[step]
-    kept = {name: value for name, value in record.scalars.items() if name not in without}
-    found.records[step] = replace(record, scalars=kept | more)
+def _step(counter: float | None) -> int | None:
+    return int(counter) if counter is not None and counter >= 1 and counter.is_integer() else None
 
 
-def restarted_verdict(shown_as: str, first: int, left_out: Collection[int]) -> Verdict:
-    """The finding that a run started from scratch at its step `first`, so that the steps before are left out."""
+def steps_of(rows: Iterable[Row], shown_as: str) -> SourceRead:
+    """The training steps of one history (see `steps_of_lives`)."""
+    return steps_of_lives([History(rows)], shown_as)
+
+
+def steps_of_lives(lives: Sequence[History], shown_as: str, from_scratch: bool = True) -> SourceRead:
+    """The steps of a run by the histories of its processes, in the order of their start; a step's later row counts.
+
+    Where the first step comes again, the run started from scratch: everything before is left out, or, if it is another
+    process's and `from_scratch` is false, a `UserError`. A row of transformers that stands for several steps has their
+    number (`STEPS_LOGGED`), which follows from the gaps between the steps of all lives.
+    """
+    logged = [one for life in lives for one in life.steps]
+    begins = {id(life.steps[0]) for life in lives[1:] if life.steps}
+    start = 0
+    for place, one in enumerate(logged[1:], start=1):
+        first, again = logged[start].record, one.record
+        if again.step <= first.step and not same_numbers(first, again):
+            if id(one) in begins and not from_scratch:
+                raise several_runs(Path(shown_as), first, first, again)
+            start = place
+    verdicts = [restarted_verdict(shown_as, logged[:start], logged[start])] if start else []
+    logged = logged[start:]
+    begin_at = [place for place, one in enumerate(logged) if place and id(one) in begins]
+    for place in begin_at:
+        # Another process counts its seconds from 0.
+        logged[place] = replace(logged[place], record=replace(logged[place].record, elapsed_s=None))
+    resumed_at = {logged[place].record.step for place in begin_at}
+    records, of_windows = _with_windows(logged, shown_as)
+    for divide in (trainer.logs.training_steps for trainer in trainers() if trainer.logs.training_steps):
+        records, more = divide(records, shown_as)
+        verdicts += more
+    read = steps_in_sequence(records, Path(shown_as), resumed_at, lambda _: "import the log of each by itself")
+    read.verdicts = [*verdicts, *read.verdicts, *of_windows]
+    for life in lives:
+        read.written_by = life.written_by or read.written_by
+        if life.samples is not None:
+            life.samples.added_to(read)
+    return read
+
+
+def restarted_verdict(shown_as: str, left_out: Sequence[_Logged], first: _Logged) -> Verdict:
+    """The finding that a run started from scratch, so that the steps before are left out."""
+    steps = sorted({one.record.step for one in left_out})
     text = (
-        f"{shown_as}: the run started from scratch at step {first}; {count_of(len(left_out), 'step')} "
-        f"({min(left_out)} to {max(left_out)}) of the training before it are left out"
+        f"{shown_as}: the run started from scratch at step {first.record.step}; {count_of(len(steps), 'step')} "
+        f"({steps[0]} to {steps[-1]}) of the training before it are left out"
     )
     return Verdict("warning", "began-anew", text)
 
 
-def read_steps(attempts: Sequence[LoggedSteps]) -> list[SourceRead]:
-    """The steps of each attempt of a run, in the order of their start.
-
-    A row of transformers that stands for several steps has their number (`STEPS_LOGGED`). The number follows from the
-    gaps between the steps of all attempts: an attempt that ended after a single row has no gap.
-    """
-    order = [step for steps in attempts for step in steps.order]
-    windows = iter(windows_of(order))
+def _with_windows(logged: Sequence[_Logged], shown_as: str) -> tuple[list[StepRecord], list[Verdict]]:
+    """The records with the number of steps that they stand for, and their calls as means of these."""
+    order = [one.record.step for one in logged]
     gaps_known = any(before < step for before, step in pairwise(order))
-    swift = any(calls.in_row for steps in attempts for calls in steps.calls.values())
-    return [steps.read(list(islice(windows, len(steps.order))), gaps_known, swift) for steps in attempts]
+    sizes = [size if one.calls else 1 for one, size in zip(logged, windows_of(order), strict=True)]
+    records = [
+        replace(one.record, scalars={**one.record.scalars, STEPS_LOGGED: float(size)}) if size > 1 else one.record
+        for one, size in zip(logged, sizes, strict=True)
+    ]
+    of_transformers = [size for one, size in zip(logged, sizes, strict=True) if one.calls]
+    verdicts = window_verdicts(shown_as, of_transformers)
+    if any(one.calls and one.calls.in_row for one in logged):
+        several = max(sizes) > 1 or (not gaps_known and max(order) > 1)
+        more = _drop_last_calls(records, logged, shown_as) if several else []
+    else:
+        more = _divide_calls(records, logged, sizes, gaps_known, shown_as)
+    return records, verdicts + more
+
+
+def _drop_last_calls(records: list[StepRecord], logged: Sequence[_Logged], shown_as: str) -> list[Verdict]:
+    """Renames ms-swift's calls, so that they are not phases: they are of the last step, the row of several."""
+    for place, one in enumerate(logged):
+        names = one.calls.names if one.calls else ()
+        last = {LAST_CALL + name.partition(".")[2]: one.record.scalars[name] for name in names}
+        records[place] = _replaced(records[place], last, names)
+    text = (
+        f"{shown_as}: ms-swift gives wandb only the last call of each timer, and its rows stand, or may stand, for "
+        "several steps (logging_steps). The timers' seconds are those of the last step and are not phases "
+        f"({LAST_CALL}*). With logging_steps 1 they are"
+    )
+    return [Verdict("warning", "last-calls-only", text)]
+
+
+def _divide_calls(
+    records: list[StepRecord], logged: Sequence[_Logged], sizes: Sequence[int], gaps_known: bool, shown_as: str
+) -> list[Verdict]:
+    """Turns the sums of TRL's calls into means; a sum over an unknown number of steps does not count."""
+    fewer, unknown = [], []
+    means: set[str] = set()
+    for place, (one, size) in enumerate(zip(logged, sizes, strict=True)):
+        calls, step = one.calls, one.record.step
+        if calls is None or not (calls.names or calls.evaluated is not None):
+            continue
+        count = size if gaps_known or step == 1 else 0
+        if calls.evaluated is not None:
+            count = min(step - calls.evaluated, size) if gaps_known else step - calls.evaluated
+        if count <= 0:
+            unknown.append(place)
+            continue
+        if calls.evaluated is not None and count < size:
+            fewer.append((step, count, size))
+        means.update(calls.names)
+        records[place] = _replaced(records[place], {name: one.record.scalars[name] / count for name in calls.names})
+    for place in unknown:
+        # A missing phase would count as 0 s; this one took time where other steps have it.
+        calls = logged[place].calls
+        records[place] = _replaced(records[place], dict.fromkeys(means, math.nan), calls.names if calls else ())
+    verdicts = []
+    if fewer:
+        step, count, size = fewer[0]
+        text = (
+            f"{shown_as}: {count_of(len(fewer), 'row')} had an evaluation among the steps that they stand for: their "
+            f"phases are means of the steps after it (for example step {step}: of {count} of {size})"
+        )
+        verdicts.append(Verdict("warning", "evaluation-in-window", text))
+    if unknown:
+        steps = join_first([logged[place].record.step for place in unknown], 5)
+        text = (
+            f"{shown_as}: the timers' calls of {count_of(len(unknown), 'step')} ({steps}) are sums over an unknown "
+            "number of steps: " + ("these steps do not count" if means else "no phases, only the steps")
+        )
+        verdicts.append(Verdict("warning", "calls-left-out", text))
+    return verdicts
+
+
+def _replaced(record: StepRecord, more: dict[str, float], without: Collection[str] = ()) -> StepRecord:
+    kept = {name: value for name, value in record.scalars.items() if name not in without}
+    return replace(record, scalars=kept | more)

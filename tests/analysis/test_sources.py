@@ -6,7 +6,7 @@ import make_results
 import pytest
 
 from analysis.attempts import read_metrics_jsonl
-from analysis.sources.wandb_offline import read_wandb_offline, wandb_files
+from analysis.sources.wandb_files import read_wandb_offline, wandb_files
 from common.errors import UserError
 from tests.patience import run
 
@@ -106,7 +106,5 @@ def test_a_damaged_wandb_file_is_to_be_copied_anew(tmp_path, head):
     with pytest.raises(UserError) as caught:
         read_wandb_offline(damaged, "here")
     said = str(caught.value)
-    assert (
-        "is damaged: it does not begin with wandb's header. Copy it again" in said and "wandb:entity/project/id" in said
-    )
+    assert "(it does not begin with wandb's header); copy it again" in said and "wandb:entity/project/id" in said
     assert "leet" not in said and "version" not in said

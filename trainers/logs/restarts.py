@@ -83,12 +83,18 @@ def restart_verdicts(found: Sequence[Restart], shown_as: str, remedy: Callable[[
     return verdicts
 
 
-def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Collection[int] = ()) -> SourceRead:
+def steps_in_sequence(
+    found: Sequence[StepRecord],
+    path: Path,
+    resumed_at: Collection[int] = (),
+    remedy: Callable[[Restart], str] | None = None,
+) -> SourceRead:
     """The steps of one file by step, from its records in file order.
 
     A step at or below the one before was trained again after a restart; the later record counts. The first step after
     a restart is `resumed`; so are the steps in `resumed_at` and those where a counter drops. A line that was printed
-    twice counts once. `UserError` if the file's first step comes again: the file holds several runs.
+    twice counts once. `remedy` says what to do if another run begins at a restart. `UserError` if the file's first step
+    comes again: the file holds several runs.
     """
     read = SourceRead()
     restarts: list[Restart] = []
@@ -119,7 +125,8 @@ def steps_in_sequence(found: Sequence[StepRecord], path: Path, resumed_at: Colle
             f"not line {earlier.line})"
         )
         read.verdicts.append(Verdict("note", "duplicate-step", text))
-    read.verdicts += restart_verdicts(restarts, str(path), lambda one: split_commands(path, one.before.line))
+    split = remedy or (lambda one: split_commands(path, one.before.line))
+    read.verdicts += restart_verdicts(restarts, str(path), split)
     return read
 
 

@@ -184,8 +184,8 @@ def _numbered(rows: Sequence[_ConsoleRow], totals: Totals, path: Path) -> tuple[
         beside = [bar.elapsed_s if bar else None for bar in bars]
         clocks = totals.clocks(steps) if None in beside else beside
         return [replace(one, step=step, elapsed_s=s) for one, step, s in zip(records, steps, clocks, strict=True)], []
-    counted = ([one.scalars.get(TRAIN + name) for one in records] for name in ("epoch", "num_tokens"))
-    if (steps := totals.steps_of(*counted, [one.reached for one in rows])) is not None:
+    epochs, tokens = ([one.scalars.get(TRAIN + name) for one in records] for name in ("epoch", "num_tokens"))
+    if (steps := totals.steps_of(epochs, tokens, [one.reached for one in rows])) is not None:
         text = (
             f"{path} has no progress bar after its {len(rows)} rows. They are steps {steps[0]} to {steps[-1]}, by its "
             f"{totals.steps_done()} trained steps"

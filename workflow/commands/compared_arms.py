@@ -15,7 +15,7 @@ from analysis.imports.source_check import engine_of_source, trainer_of_source
 from analysis.imports.tree_by_data import trainers_by_data
 from analysis.sources.event_files import is_event_file
 from analysis.sources.wandb_api import download
-from analysis.sources.wandb_import import captured_log
+from analysis.sources.wandb_files import captured_log
 from common.errors import UserError
 from engines import UNKNOWN, engine_of_name
 from trainers.logs.record import Imported

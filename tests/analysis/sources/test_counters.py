@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from analysis.imports.formats import read_source
-from analysis.sources.wandb_import import joined_attempts
-from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
+from analysis.sources.wandb_rows import History, steps_of, steps_of_lives
 from common.errors import UserError
 
 
@@ -206,10 +205,9 @@ def test_a_healthy_history_of_wandb(tmp_path):
 
 def test_counters_of_attempts_that_went_on_are_compared_too(tmp_path):
     first = wandb_rows(tmp_path, [(s, {"train/num_tokens": 100.0 * s, "_runtime": 3.0 * s}) for s in (1, 2, 3)])
-    for begins, tokens, codes in ((4, 400.0, []), (4, 50.0, ["counter-fell"]), (3, 300.0, ["overlap"])):
-        second = wandb_rows(tmp_path, [(begins, {"train/num_tokens": tokens, "_runtime": 3.0})])
-        reads = read_steps([logged_steps(rows, "run") for rows in (first, second)])
-        found = joined_attempts(reads, "run")
+    for begins, tokens, codes in ((4, 400.0, []), (4, 50.0, ["counter-fell"]), (3, 300.0, ["duplicate-step"])):
+        second = wandb_rows(tmp_path, [(begins, {"train/num_tokens": tokens, "_runtime": 3.0, "train/loss": 0.4})])
+        found = steps_of_lives([History(rows) for rows in (first, second)], "run")
         assert [v.code for v in found.verdicts] == codes and found.records[begins].resumed
 
 

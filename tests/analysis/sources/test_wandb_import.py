@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from analysis.sources.wandb_import import git_in, hardware_in, joined_attempts, read_wandb_offline_folder
-from analysis.sources.wandb_offline import records
-from analysis.sources.wandb_rows import logged_steps, read_steps, steps_of
+from analysis.sources.wandb_facts import git_in, hardware_in
+from analysis.sources.wandb_files import read_wandb_offline_folder, records
+from analysis.sources.wandb_rows import History, steps_of, steps_of_lives
 from common.errors import UserError
 from common.redaction import HIDDEN
 from tests.patience import run
@@ -81,10 +81,10 @@ def test_calls_of_a_timer_are_summed_over_their_step_and_an_evaluations_are_not(
 def test_the_later_attempt_counts_and_what_a_killed_one_had_begun_does_not(folder):
     read = read_wandb_offline_folder(folder / "one").read
     assert [read.records[s].scalars[TIMER + "vLLM.generate"] for s in (2, 3, 4, 5)] == [2.0, 3.0, 3.0, 3.0]
-    assert [read.records[s].resumed for s in (1, 2, 3, 4)] == [None, None, True, None]
+    assert [s for s, record in read.records.items() if record.resumed] == [3]
     assert read.records[5].scalars["train/reward"] == 0.5, "the closing summary does not replace the step's own value"
-    assert [(v.level, v.code) for v in read.verdicts] == [("note", "overlap")]
-    assert "1 step (3 to 3)" in read.verdicts[0].text and read.repeated == {3}
+    assert [(v.level, v.code) for v in read.verdicts] == [("note", "duplicate-step")]
+    assert "(3 to 3)" in read.verdicts[0].text and read.repeated == {3}
     assert read.records[3].time > read.records[2].time > 1.7e9
     record = read.records[4]
     row = next(content["item"] for n, _, content in records(record.file, "history") if n == record.line)
@@ -198,10 +198,9 @@ def test_a_single_row_does_not_tell_of_how_many_steps_its_calls_are(tmp_path):
 def test_an_attempt_of_a_single_row_has_the_windows_of_the_others(tmp_path, every, last):
     def attempt(first, end):
         listed = flat([call()] + [logged(s)] * (s % every == 0) for s in range(first, end + 1))
-        return logged_steps(rows_of(listed, tmp_path), "log")
+        return History(rows_of(listed, tmp_path))
 
-    reads = read_steps([attempt(1, 30), attempt(31, last)])
-    scalars = reads[1].records[last].scalars
+    scalars = steps_of_lives([attempt(1, 30), attempt(31, last)], "log").records[last].scalars
     assert scalars[GENERATE] == 10.0 and scalars.get("steps_logged", 1) == every
 
 
@@ -211,7 +210,7 @@ def verl_steps(steps, seconds):
 
 def test_an_attempt_that_began_anew_leaves_out_those_before(tmp_path):
     lives = [verl_steps(range(1, 11), 10.0), verl_steps([8, 9], 20.0), verl_steps(range(1, 5), 50.0)]
-    found = joined_attempts([steps_of(rows_of(life, tmp_path), "log") for life in lives], "wandb")
+    found = steps_of_lives([History(rows_of(life, tmp_path)) for life in lives], "wandb")
     assert {s: r.scalars["timing_s/step"] for s, r in found.records.items()} == dict.fromkeys((1, 2, 3, 4), 50.0)
     assert codes(found) == ["began-anew"] and "10 steps (1 to 10)" in found.verdicts[0].text and not found.repeated
 
@@ -249,7 +248,7 @@ def test_a_restart_within_one_history(tmp_path):
     assert {s: r.scalars[TIMER + "vLLM.generate"] for s, r in read.records.items()} == {1: 2, 2: 5, 3: 5, 4: 5}
     assert [s for s, r in read.records.items() if r.resumed] == [2]
     (verdict,) = read.verdicts
-    assert verdict.code == "duplicate-step" and "times 2 steps more than once" in verdict.text
+    assert verdict.code == "duplicate-step" and "trained 2 steps (2 to 3) once more" in verdict.text
 
 
 def test_ms_swifts_calls_are_in_the_row_itself(tmp_path):
