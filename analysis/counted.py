@@ -21,7 +21,7 @@ from analysis.wide import (
     all_rows,
     columns_in_order,
 )
-from analysis.windows import first_steps, gaps, join_windows, steps_per_row
+from analysis.windows import first_steps, gaps, join_generations, join_windows, steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.registry import scalars_of, trainer_named
@@ -60,6 +60,7 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     if SAMPLES_S in wide:
         # Generation returned its memory, so the step has to allocate its own again.
         wide.loc[(wide["left_out"] == "") & (wide[SAMPLES_S] > 0), "left_out"] = AFTER_SAMPLES
+    wide = join_generations(wide, (PHASE, OWN, ROUNDING))
     wide, joined, apart = join_windows(wide, (PHASE, OWN, ROUNDING))
     verdicts += joined
     # A counter may advance by more than one for each step.

@@ -13,7 +13,10 @@ import pandas as pd
 from analysis.factors import at
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
+from trainers.logs.hf_work import SHARED_GENERATION
 from trainers.logs.record import STEPS_LOGGED
+
+PART_OF_GENERATION = "a part of the steps that share a generation of responses"
 
 
 def steps_per_row(wide: pd.DataFrame) -> pd.Series:
@@ -47,6 +50,21 @@ def median_of(values: pd.Series, weights: pd.Series | npt.NDArray[np.float64]) -
     """The median over steps of the known values of rows; NaN without any."""
     counts = np.asarray(weights, dtype=np.int64)
     return float(pd.Series(np.repeat(values.to_numpy(dtype=np.float64), counts)).median())
+
+
+def join_generations(wide: pd.DataFrame, timers: tuple[str, ...]) -> pd.DataFrame:
+    """The rows with those that share a generation joined to one row of their means: they count together or not at all.
+
+    A part of a generation, at an end of the log or of a life of the run, is left out.
+    """
+    if SHARED_GENERATION not in wide or not (shared := wide[wide[SHARED_GENERATION].notna()]).size:
+        return wide
+    of_run = [shared["run_id"], shared[SHARED_GENERATION]]
+    steps = steps_per_row(shared).groupby(of_run, sort=False).transform("sum")
+    part = steps < steps.groupby(shared["run_id"], sort=False).transform("max")
+    shared.loc[part & (shared["left_out"] == ""), "left_out"] = PART_OF_GENERATION
+    joined = _joined(shared, shared[SHARED_GENERATION], timers, every_row=False)
+    return pd.concat([wide.drop(index=shared.index), joined]).sort_index()
 
 
 def join_windows(wide: pd.DataFrame, timers: tuple[str, ...]) -> tuple[pd.DataFrame, list[Verdict], pd.Index]:
@@ -99,8 +117,11 @@ def _windows(rows: pd.DataFrame) -> pd.Series:
     return (ordered["first"] > ends).cumsum().reindex(rows.index)
 
 
-def _joined(rows: pd.DataFrame, window: pd.Series, timers: tuple[str, ...]) -> pd.DataFrame:
-    """One row for each run and window, with the index of its last row."""
+def _joined(rows: pd.DataFrame, window: pd.Series, timers: tuple[str, ...], every_row: bool = True) -> pd.DataFrame:
+    """One row for each run and window, with the index of its last row.
+
+    A column without `timers` needs a value in every row, or else has the mean of those that have one.
+    """
     key = [rows["run_id"], window]
     weights = steps_per_row(rows)
     steps = weights.groupby(key, sort=False).transform("sum")
@@ -112,8 +133,10 @@ def _joined(rows: pd.DataFrame, window: pd.Series, timers: tuple[str, ...]) -> p
             continue
         shares = (values * weights / steps).groupby(key, sort=False)
         sums = shares.transform("sum", min_count=1)
-        if not name.startswith(timers):
+        if not name.startswith(timers) and every_row:
             sums = sums.mask(values.isna().groupby(key, sort=False).transform("any"))
+        elif not name.startswith(timers):
+            sums = sums * steps / weights.where(values.notna(), 0).groupby(key, sort=False).transform("sum")
         found[name] = sums[last]
     found[STEPS_LOGGED] = steps[last].astype(float)
     for name in ("resumed", "overlap"):

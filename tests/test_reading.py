@@ -171,3 +171,38 @@ def test_another_configuration_of_nemo_rl_counts_from_its_step_on(tmp_path):
     nemo(tmp_path / "b.log", 40.0, cluster={"gpus_per_node": 4, "num_nodes": 1})
     text, _ = answer(tmp_path, "a.log", "b.log")
     assert "from step 5 on another configuration: cluster.gpus_per_node 8 to 4" in text
+
+
+def generations(file, took, repeats, steps=12, every=4):
+    """TRL with num_iterations 4: one step of four generates, and the others log no lengths, or the same again."""
+    text, tokens = "", 0
+    for step in range(1, steps + 1):
+        generates = step % every == 1
+        if generates:
+            tokens += 6400 + 10 * step
+            new = {"num_tokens": float(tokens), "completions/mean_length": 100.0 + step, "reward": 0.2 + step / 100}
+        seconds = (0.7 if generates else 0.1) * every * took * (1 + step / 1000)
+        row = {"loss": 0.01, "learning_rate": 1e-06, **(new if generates or repeats else {}), "step_time": seconds}
+        text += f"{row}\n"
+    file.write_text(text)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_steps_that_share_a_generation_count_together_or_not_at_all(tmp_path, repeats):
+    """The warm-up of one step and the end of the other log would cut generations."""
+    generations(tmp_path / "a.log", 100.0, repeats)
+    generations(tmp_path / "b.log", 70.0, repeats, steps=14)
+    text, ratio = answer(tmp_path, "a.log", "b.log")
+    assert ratio == pytest.approx(10 / 7, rel=0.002), text
+
+
+def test_rows_with_parts_of_generations_are_said(tmp_path):
+    for name, took in (("a", 100.0), ("b", 70.0)):
+        text = ""
+        for step in range(21):
+            # Three rows of seven generate.
+            new = {"reward": 0.5, "completions/mean_length": 9.0 + step} if step % 7 < 3 else {}
+            row = {"loss": 0.01, "learning_rate": 1e-06, **new, "step_time": took + 90 * bool(new) + step}
+            text += f"{row}\n"
+        (tmp_path / f"{name}.log").write_text(text)
+    assert "share a generation of responses" in answer(tmp_path, "a.log", "b.log")[0]

@@ -31,6 +31,7 @@ from common.files import file_sha256, fingerprint_of, write_bytes
 from common.redaction import without_secrets
 from common.verdicts import Verdict
 from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
+from trainers.logs.hf_work import add_shared_generations
 from trainers.logs.record import WALL, Imported, SourceRead, timers_as_phases
 from trainers.registry import trainer_named, trees_of
 from trainers.timers.own import tree_to_json
@@ -90,6 +91,7 @@ def run_of(spec: Mapping[str, Any], parts: Sequence[Imported], run_dir: Path) ->
         part.read.verdicts += drop_foreign_windows(part, run_id)
     step_counts = [len(part.read.records) for part in parts]
     read = merged([part.read for part in parts], run_id)
+    add_shared_generations(read, run_id)
     clock = "wall" if any(WALL in record.scalars for record in read.records.values()) else ""
     tree, version, tree_verdicts = tree_of(spec, facts, parts, read)
     config, later = configurations(parts, trainer_named(spec["trainer"]))

@@ -13,6 +13,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.verdicts import Verdict, count_of
+from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import half_digit, half_significant, parse_json, parse_number
 from trainers.logs.record import STEPS_LOGGED, WALL, Imported, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import counter_drops, require_one_run, steps_in_sequence
@@ -192,7 +193,12 @@ def row_record(step: int, row: Mapping[str, Any], path: Path, line: int) -> Step
 
 
 def imported_rows(
-    rows: Sequence[StepRecord], path: Path, name: str, verdicts: Sequence[Verdict] = (), unnumbered: bool = False
+    rows: Sequence[StepRecord],
+    path: Path,
+    name: str,
+    verdicts: Sequence[Verdict] = (),
+    unnumbered: bool = False,
+    samples: Samples | None = None,
 ) -> Imported:
     """The steps of a file's rows under wandb's names; `name` is the format's.
 
@@ -217,6 +223,8 @@ def imported_rows(
         if records and not any(word in name for record in records for name in record.scalars for word in _OF_RL):
             text = f"{path}: a log of supervised fine-tuning: it has losses, and no rewards or completions"
             read.verdicts.append(Verdict("note", SUPERVISED, text))
+    if samples is not None:
+        samples.added_to(read)
     read.verdicts += window_verdicts(str(path), [int(r.scalars.get(STEPS_LOGGED, 1)) for r in read.records.values()])
     return Imported(read, name)
 
@@ -288,6 +296,7 @@ def read_trainer_state(path: Path) -> Imported:
     `UserError` if the file is no such state.
     """
     rows: list[StepRecord] = []
+    samples = None
     try:
         state = parse_json(path.read_bytes())
         history = state.get("log_history") if isinstance(state, dict) else None
@@ -295,7 +304,10 @@ def read_trainer_state(path: Path) -> Imported:
             raise UserError(f"{path} has no log_history (a list): it is no trainer_state.json")
         for place, row in enumerate(history, start=1):
             step = row.get("step") if isinstance(row, dict) else None
-            if isinstance(step, bool) or not isinstance(step, int) or step < 1 or not is_training_row(row):
+            if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+                continue
+            samples = samples_of(row, path, place) or samples
+            if not is_training_row(row):
                 continue
             rows.append(row_record(step, {k: v for k, v in row.items() if k != "step"}, path, place))
     except (ValueError, OverflowError) as error:
@@ -303,4 +315,4 @@ def read_trainer_state(path: Path) -> Imported:
             f"{path} is truncated or corrupt ({' '.join(str(error).split())}). Copy it again, or import the "
             "trainer_state.json of another checkpoint"
         ) from None
-    return imported_rows(rows, path, TRAINER_STATE)
+    return imported_rows(rows, path, TRAINER_STATE, samples=samples)

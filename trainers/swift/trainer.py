@@ -27,6 +27,7 @@ from trainers.hf_arguments import (
     workload_arguments,
 )
 from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
+from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
 from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, StackFacts, Trainer
@@ -46,15 +47,18 @@ def read_swift_jsonl(path: Path) -> Imported:
     one.
     """
     verdicts: list[Verdict] = []
+    samples: Samples | None = None
 
     def read_row(row: Any, line: int) -> StepRecord | None:
+        nonlocal samples
         if not isinstance(row, dict):
             raise TypeError(f"expected an object, got {type(row).__name__}")
+        samples = samples_of(row, path, line) or samples
         step = console.swift_step(row)
         return row_record(step, row, path, line) if step is not None and is_training_row(row) else None
 
     rows = list(json_lines(path, str(path), read_row, verdicts))
-    return imported_rows(rows, path, _JSONL, verdicts)
+    return imported_rows(rows, path, _JSONL, verdicts, samples=samples)
 
 
 ASYNC = "async"

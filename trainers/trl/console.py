@@ -11,6 +11,7 @@ from typing import Any
 
 from common.verdicts import Verdict
 from trainers.logs.hf_rows import STEP_TIME, TRAIN, imported_rows, is_training_row, row_record
+from trainers.logs.hf_work import samples_of, samples_of_plan
 from trainers.logs.log_files import Printout, half_digit, parse_number, printouts
 from trainers.logs.record import WALL, Imported, StepRecord
 from trainers.logs.restarts import same_numbers
@@ -69,12 +70,13 @@ def read_trl_console(path: Path) -> Imported:
     steps gives it (`Totals`), else a row's place in the log, with a verdict. Evaluations, the summary at the end and
     the output of other code are skipped.
     """
-    totals = Totals()
+    totals, samples = Totals(), None
     rows: list[_ConsoleRow] = []
     latest: _Bar | None = None
     verdicts: list[Verdict] = []
     for part in printouts(path):
         totals.read_plan(part.text)
+        samples = samples_of_plan(part.text, path, part.line) or samples
         if (iteration := _iteration(part, path)) is not None:
             rows.append(_ConsoleRow(iteration, certain=True, swift=True))
             continue
@@ -85,6 +87,7 @@ def read_trl_console(path: Path) -> Imported:
             at = piece.end()
             row = row_of(piece[0])
             totals.read_summary(row)
+            samples = samples or samples_of(row, path, part.line)
             if is_training_row(row):
                 record = row_record(swift_step(row) or 0, row, path, part.line)
                 if rows and STEP_TIME in record.scalars and same_numbers(record, rows[-1].record):
@@ -101,13 +104,13 @@ def read_trl_console(path: Path) -> Imported:
     if any(one.certain for one in rows):
         rows = [one for one in rows if one.certain]
     if any(one.swift for one in rows):
-        return imported_rows([one.record for one in rows if one.record.step], path, SWIFT, verdicts)
+        return imported_rows([o.record for o in rows if o.record.step], path, SWIFT, verdicts, samples=samples)
     steps = [int(one.record.scalars.get(f"{TRAIN}step", 0.0)) for one in rows]
     if rows and all(steps):
         own = [replace(one.record, step=step) for one, step in zip(rows, steps, strict=True)]
-        return imported_rows(own, path, TRL, verdicts)
+        return imported_rows(own, path, TRL, verdicts, samples=samples)
     numbered, more = _numbered(rows, totals, path)
-    return imported_rows(numbered, path, TRL, verdicts + more, unnumbered=bool(more))
+    return imported_rows(numbered, path, TRL, verdicts + more, bool(more), samples)
 
 
 def row_of(text: str) -> dict[str, Any]:
