@@ -25,7 +25,7 @@ from common.shown import require_shown, shown
 from common.verdicts import Verdict, count_of
 from trainers.logs.hf_rows import TRAIN
 from trainers.logs.log_files import parse_json
-from trainers.logs.record import STEPS_LOGGED, Imported, SourceRead, StepRecord
+from trainers.logs.record import STEPS_LOGGED, Imported, StepRecord
 
 FORMAT = "tensorboard"
 # TensorBoard itself knows its files by this part of their names (backend/event_processing/io_wrapper.py).
