@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from analysis.history.series import FALSE_MARKS, level_begins
+from analysis.speed_history import FALSE_MARKS, level_begins
 from bench.measure import ROOT, Line, cost_of
 
 EXPERIMENTS = 1000

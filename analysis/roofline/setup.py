@@ -103,7 +103,8 @@ class _SetupReader:
         # An overlapping loop trains whatever is ready.
         number["batch_size"] = None if self.run.tree.overlap else _product(number, _PRODUCT)
         # A trained run's model is a folder here: the workload names it.
-        return number | {"model": self.trainer.lookup(settings, "model") if self.imported else None}
+        model = self.trainer.lookup(settings, "model") if self.imported else None
+        return number | {"model": model if isinstance(model, str) else None}
 
     def fact(self, word: str) -> int | None:
         """The first of the sources that has this number."""
@@ -168,7 +169,7 @@ class _SetupReader:
         """The model's name, and its sizes from the trained folder or by that name."""
         own, declared = self.own["model"], self.declared.get("model")
         prepared = as_mapping((self.run.inputs or {}).get("model"))
-        if own and declared and not contradicts_declared(str(own), str(declared)):
+        if own and declared and not contradicts_declared(own, str(declared)):
             # A folder or an unknown name does not identify the model: the declared one counts.
             own = own if is_hub_id(own) and model_facts(own) is not None else declared
         names = [own, declared, prepared.get("source"), as_mapping(self.workload.get("model")).get("source")]

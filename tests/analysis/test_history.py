@@ -7,7 +7,7 @@ import make_history
 import numpy as np
 import pytest
 
-from analysis.history.series import FALSE_MARKS, level_begins
+from analysis.speed_history import FALSE_MARKS, level_begins
 from bench.history import NOISE
 from common.json_types import fits
 from common.verdicts import HistoryFile, PointInHistory, SeriesInHistory

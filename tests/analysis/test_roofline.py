@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.roofline.decode import ROOF, decode_floor_s, work_from_lengths
+from analysis.roofline.floors import ROOF, decode_floor_s, work_from_lengths
 
 
 def roof(weight_read_s, position_read_s, replicas=1, concurrency=math.inf, group=math.inf):

@@ -7,8 +7,7 @@ import json
 import math
 import sys
 
-from analysis.history.experiments import read_experiments
-from analysis.history.series import LEAST, SPEED, sentence, series_of
+from analysis.speed_history import LEAST, SPEED, read_experiments, sentence, series_of
 from common.errors import UserError
 from common.files import write_text_at
 from common.messages import unknown_name
@@ -40,7 +39,7 @@ def history(args: argparse.Namespace) -> None:
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
     write_text_at(args.to / "history.json", f"{text}\n", OTHER_PLACE)
     # Loading Altair takes a second: the answer is printed first.
-    from analysis.history.history_page import history_page
+    from analysis.history_page import history_page
 
     write_text_at(args.to / "history.html", history_page(drawn, notes), OTHER_PLACE)
     print(f"history: {args.to / 'history.html'}", flush=True)

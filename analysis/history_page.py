@@ -11,10 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.drawing import PAGE, WIDTH, Figure, arm_scale, draw
-from analysis.history.series import QUANTITIES, sentence
+from analysis.speed_history import QUANTITIES, sentence
 from common.verdicts import SeriesInHistory, count_of
 
-TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
+TEMPLATES = Path(__file__).with_name("report") / "templates"
 MOST_DRAWN = 48
 """Charts; further series have a sentence alone."""
 HEIGHT = 150
@@ -22,9 +22,7 @@ HEIGHT = 150
 
 def history_page(series: Sequence[SeriesInHistory], notes: Sequence[str]) -> str:
     """The page: no network, no script, figures inline, all data escaped."""
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, TEMPLATES]), autoescape=True, undefined=StrictUndefined
-    )
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
     arms = list(dict.fromkeys(one["arm"] for one in series))
     several = [one for one in series if len(one["points"]) > 1][:MOST_DRAWN]
     drawn = [(one, _figure(one, arms) if one in several else None) for one in series]

@@ -1,1 +1,0 @@
-"""Reads finished experiments and draws their speed over time."""
