@@ -316,6 +316,25 @@ def test_the_sequence_of_files_and_arms_changes_nothing_but_the_sign(capsys, tmp
     assert one["interval"] == pytest.approx([1 / end for end in reversed(other["interval"])])
 
 
+def test_the_answer_has_seconds_says_where_the_difference_lies_and_what_reading_met(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for n in (0, 1):
+        verl_log(f"a{n}.log", 100, n, steps=18)
+        verl_log(f"b{n}.log", 60, 10 + n, first=5)
+    given = ("a=a0.log,a1.log", "b=b0.log,b1.log")
+    found = verdict_of(capsys, *given)
+    met = [one["text"] for one in found["caveats"] if "its first step is 5, after the warm-up (1 step)" in one["text"]]
+    assert len(met) == 1 and "and 1 more like it" in met[0]
+    assert re.fullmatch(r"b: 1\.6\dx faster than a: 60\.\d s against \S+ s per step \(95% CI .*\)\.", found["sentence"])
+    assert found["difference"] == "Of the difference: generation 70%, no timer 30%."
+    assert "of 60 steps 12 are left out: 10 not in every run, 2 warm-up" in found["basis"]
+    assert main(["compare", *given, "--verdict-only"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    lines = (found["sentence"], found["difference"], found["basis"], met[0])
+    assert [said.count(line) for line in lines] == [1, 1, 1, 1], said
+    assert said.index(lines[0]) < said.index(lines[1]) < said.index(lines[2]) < said.index(lines[3])
+
+
 def test_logs_that_continue_each_other_are_one_run(capsys, tmp_path, monkeypatch):
     """Three parts of one run an arm: no direction. Of several that fit, the one in the same folder."""
     monkeypatch.chdir(tmp_path)

@@ -89,14 +89,15 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
     verdict: Any = claims[0].verdict if one_verdict else "~"
     likely = "" if preflight is None or unequal or len(claims) > 1 else _likely(claims[0], plan.spread)
     scope = "".join(f", {scope}" for scope in dict.fromkeys(one.scope for one in unequal if one.scope))
-    words = f"{likely or _words(claims, plan.until)}{scope}"
+    words = likely or _words(claims, plan.until)
+    unit = _unit(claims[0]) if len(claims) == 1 else ""
     caveats, settle = caveats_of(places)
     runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
     return ArmVerdict(
         arm,
         plan.baseline,
         verdict,
-        words,
+        f"{words}{unit}{scope}",
         tuple(ratios),
         runs,
         steps,
@@ -150,7 +151,10 @@ def _left_out(of: Evidence, arm: str, claim: Claim) -> str:
     steps = pd.DataFrame({"n": steps_per_row(steps), "why": steps["left_out"].replace("", NOT_IN_COMMON)})
     compared = [side.index for one in every for side in one.sides]
     reasons = (
-        steps.drop(index=np.concatenate(compared)).groupby("why")["n"].sum().sort_values(ascending=False, kind="stable")
+        steps[~steps.index.isin(np.concatenate(compared))]
+        .groupby("why")["n"]
+        .sum()
+        .sort_values(ascending=False, kind="stable")
     )
     if claim.record != "step" or reasons.empty:
         return ""
@@ -177,7 +181,8 @@ def _ratio(every: Sequence[Claim]) -> Ratio:
 def _words(claims: Sequence[Claim], until: float) -> str:
     """The verdict in words; with a sweep, at how many factor combinations each verdict holds."""
     if len(claims) > 1:
-        names = [_name(claim, until) for claim in sorted(claims, key=lambda claim: "+-=~x".index(claim.verdict))]
+        in_order = sorted(claims, key=lambda claim: "+-=~x".index(claim.verdict))
+        names = [_name(claim, until) + _unit(claim) for claim in in_order]
         parts = [f"{name} at {names.count(name)}" for name in dict.fromkeys(names)]
         return f"{', '.join(parts)} of {len(claims)} factor combinations"
     (claim,) = claims
@@ -188,11 +193,14 @@ def _words(claims: Sequence[Claim], until: float) -> str:
 
 
 def _name(claim: Claim, until: float) -> str:
-    """`faster`, and its unit where that is not equal work; `equal within 5%`."""
-    name = VERDICT_NAMES[claim.verdict]
-    if claim.verdict == "=":
-        name += f" within {100 * (until - 1):.3g}%"
-    return f"{name} {claim.unit}" if claim.verdict in "+-=" and claim.unit != AT_EQUAL_WORK else name
+    """`faster`, `equal within 5%`."""
+    within = f" within {100 * (until - 1):.3g}%" if claim.verdict == "=" else ""
+    return f"{VERDICT_NAMES[claim.verdict]}{within}"
+
+
+def _unit(claim: Claim) -> str:
+    """The unit of a claim that is not at equal work."""
+    return f" {claim.unit}" if claim.verdict in "+-=" and claim.unit != AT_EQUAL_WORK else ""
 
 
 def _likely(claim: Claim, spread: float) -> str:
@@ -219,7 +227,7 @@ def _sentence(
     """The answer in one line; `verdict` is "" with several factor combinations."""
     (baseline, arm), ratio = both, ratios[0]
     if ratio.too_wide:
-        return f"{arm} vs {baseline}: {words}."
+        return f"{arm} vs {baseline}: {words}{scope}."
     value = " to ".join(dict.fromkeys(map(ratio_text, ratio.value)))
     interval = "" if math.isnan(ratio.interval[0]) else f" (95% CI {span_text(ratio.interval)})"
     if verdict and verdict in "+-":
@@ -227,7 +235,9 @@ def _sentence(
         return f"{arm}: {name}{scope}: {_seconds(ratio)}{interval}."
     numbers = [value, _seconds(ratio)] if verdict else [f"{value} {ratio.unit}"]
     where = f" at {join_first(ratio.at, MOST_NAMES)}" if len(ratios) > 1 else ""
-    return f"{arm} vs {baseline}: {words}{', ' if likely else ': '}{', '.join(numbers[likely:])}{where}{interval}."
+    return (
+        f"{arm} vs {baseline}: {words}{scope}{', ' if likely else ': '}{', '.join(numbers[likely:])}{where}{interval}."
+    )
 
 
 def span_text(span: Span) -> str:
@@ -244,7 +254,7 @@ def _difference(of: Evidence, arm: str, claim: Claim, likely: bool) -> str:
     """Where the difference lies, if it is larger than its noise: for one run, than repeated runs differ."""
     one = next(one for one in of.every if one.arm == arm)
     far = claim.one_run and abs(math.log(claim.value(PER_STEP))) > math.log1p(of.plan.spread)
-    if claim.record != "step" or not (claim.verdict in "+-" or likely or far):
+    if claim.record != "step" or not (claim.verdict in "+-" or likely or (far and claim.verdict == "~")):
         return ""
     return difference_line(parts_of(of.wide, one, of.trees), claim.seconds[0] - claim.seconds[1])
 
