@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
+from analysis.tokens import SAMPLES
 from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
 from analysis.windows import gaps, steps_per_row
 from analysis.work import PROMPTS, RESPONSES, TURNS, Work, work_of
@@ -89,6 +90,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
     rows = wide["counted"].to_numpy(bool)
     lengths = numbers_of(wide, MEAN_LENGTH)
     responses = numbers_of(wide, TOKENS) / np.where(lengths > 0, lengths, math.nan)
+    responses = np.where(np.isnan(responses), numbers_of(wide, SAMPLES), responses)
     prompts = numbers_of(wide, PROMPT_LENGTH)
     columns = {
         "factors": wide["factors"],

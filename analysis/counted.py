@@ -145,4 +145,4 @@ def _left_out_verdicts(wide: pd.DataFrame, reason: str) -> Iterator[Verdict]:
     left_out = wide.loc[wide["left_out"] == reason, ["run_id", "step"]]
     for run_id, steps in left_out.groupby("run_id", sort=False)["step"]:
         text = f"run {run_id}: left out of every number: step {join_first(list(steps))} ({reason})"
-        yield Verdict("error", "step-left-out", text, (str(run_id),))
+        yield Verdict("error", "step-jumped" if reason == JUMPED else "step-left-out", text, (str(run_id),))

@@ -78,7 +78,7 @@ class Common:
 
 
 def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) -> Common:
-    """The steps whose number all runs have; all steps where the runs' counters do not advance alike.
+    """The steps whose number all runs have; each run's first, as many of all, where counters do not advance alike.
 
     Identical engines whose steps grow would differ if one had run for longer. A run with fewer than half of the median
     run's steps is left out, as it would shorten all others. The numbers of `loads` (a benchmark's results) have any
@@ -97,6 +97,10 @@ def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False)
         have = rows.groupby(["step", "n"])["run"].nunique()
         common = have.index[have == rows["run"].nunique()]
         kept = [frame[pd.MultiIndex.from_frame(frame[["step", "n"]]).isin(common)] for frame in kept]
+    else:
+        # As many steps of each: what grows would make the longer runs slower.
+        fewest = rows.groupby("run")["n"].sum().min()
+        kept = [frame[frame.groupby("run")["n"].cumsum() <= fewest] for frame in kept]
     return Common(kept[0], kept[1], by_number, tuple(map(str, short)))
 
 

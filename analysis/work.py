@@ -15,8 +15,9 @@ import pandas as pd
 from common.messages import join_first
 
 WITHIN = 0.02
-"""Two means are the same within this share, or within so many standard errors of their steps."""
-ERRORS = 3.0
+"""Two means are the same within this share."""
+ERRORS, NOISE_WITHIN = 3.0, 0.05
+"""They are also the same within so many standard errors of their steps, which show no equality above this share."""
 # verl counts the question as a turn, so responses without tools have one turn or two.
 ONE_ANSWER = 2.0
 
@@ -95,7 +96,7 @@ def _difference(sides: tuple[pd.DataFrame, pd.DataFrame], name: str) -> str:
     means = [float((side[name] * side["n"]).sum() / side["n"].sum()) for side in sides]
     apart = abs(means[0] - means[1])
     error = math.sqrt(sum(float(side[name].var(ddof=0)) / len(side) for side in sides))
-    if apart <= max(WITHIN * max(means), ERRORS * error):
+    if apart <= max(means) * WITHIN or apart <= min(ERRORS * error, max(means) * NOISE_WITHIN):
         return ""
     digits = 0 if min(means) >= 100 else 1
     return _WORDS[name].format(*(f"{mean:,.{digits}f}".removesuffix(".0") for mean in means))

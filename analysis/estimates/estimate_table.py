@@ -15,7 +15,7 @@ from analysis.factors import at
 from analysis.planned import EQUAL_WITHIN, PlanRead
 from analysis.quantiles import CONFIDENCE
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
-from analysis.steadiness import after_warmup, explained_by_evaluations
+from analysis.steadiness import after_warmup, explained_by_evaluations, long_steps
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict, count_of
 
@@ -26,6 +26,8 @@ EQUAL_WORK, PER_STEP = "equal_work", "per_step"
 ESTIMATES = (EQUAL_WORK, PER_STEP)
 # From this ratio on the difference between per step and equal work matters, whatever its cause.
 FAR = 1.15
+# Fewer runs show no spread, and from this logarithm on long steps decide a ratio.
+LEAST_RUNS, DECIDES_FROM = 2, 0.02
 # From this logarithm on two sums of tokens differ by more than the printing of a mean.
 WORK_DIFFERS_FROM = 0.01
 # No engine is so much faster than another: from here on a unit is the likelier cause.
@@ -98,6 +100,11 @@ def _open(one: Compared, sample: RunNumbers, steady: RunNumbers | NoRatioError |
     """Why a ratio has no direction, whatever its interval; otherwise ""."""
     if isinstance(steady, RunNumbers) and disagrees(math.exp(sample.log_ratio), math.exp(steady.log_ratio)):
         return "the steps still become faster, and without them the ratio points to the other arm"
+    shown, without = long_steps(one)
+    if one.fewest_runs < LEAST_RUNS and shown and not without.is_empty:
+        other = raw(*without.sides).log_ratio
+        if abs(other - raw(*one.sides).log_ratio) > DECIDES_FROM:
+            return "a few steps, many times as long as the median, decide the ratio"
     if one.by_clock and explained_by_evaluations(one, sample, confidence):
         return "a wall clock includes checkpoints and evaluations, which could explain the difference"
     return ""
@@ -122,7 +129,9 @@ def samples(one: Compared, overlap: str = "") -> dict[str, RunNumbers | NoRatioE
             raise NoRatioError(reason, one.work.settle)
         found[EQUAL_WORK] = equal_work(*one.sides)
     except NoRatioError as error:
-        found[EQUAL_WORK] = error
+        lengths = one.work.lengths
+        named = f"{error}; {lengths}" if lengths and lengths not in str(error) else str(error)
+        found[EQUAL_WORK] = NoRatioError(named, error.settle)
     return found | {PER_STEP: raw(*one.sides)}
 
 

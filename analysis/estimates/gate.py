@@ -23,6 +23,8 @@ LABELS = {
 }
 # Where one arm is worse in these, the two are not comparable; engines round differently: a distance is a caveat.
 DECIDES = ("reward", "truncated_share")
+# Two quantities decide, of either arm, and equal arms must seldom fail.
+CONFIDENCE = 0.99
 ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"
 COLUMNS = [
     *("factors", "arm", "quantity"),
@@ -39,7 +41,7 @@ def gate_table(wide: pd.DataFrame, every: Sequence[Compared]) -> pd.DataFrame:
     """One row per factor combination, arm and quantity that both arms log (columns: `COLUMNS`).
 
     Means of the runs' means over the compared steps that have a number in all runs; `difference` is arm minus baseline,
-    with its 95% interval (Welch's t). The verdict is `alike` where the interval includes 0, otherwise `worse` or
+    with its 99% interval (Welch's t). The verdict is `alike` where the interval includes 0, otherwise `worse` or
     `better`. One run an arm has no interval: it is `worse` or `better` where the means of ten steps or more are three
     standard deviations of single steps apart. It is `unknown` otherwise, and where one side misses numbers that the
     other has (`baseline_missing`, `arm_missing`), because the missing steps may differ. The reward has a row even where
@@ -83,7 +85,7 @@ def _difference(one: Compared, values: list[pd.Series], worse: int) -> dict[str,
     baseline, arm = (mean_of_runs(side, v) for v, side in zip(values, sides, strict=True))
     runs = [means_of_runs(side, v) for v, side in zip(values, sides, strict=True)]
     sample = RunNumbers(runs[0], runs[1])
-    difference, (half, _) = arm - baseline, reach(sample)
+    difference, (half, _) = arm - baseline, reach(sample, CONFIDENCE)
     verdict, sign = UNKNOWN, WORSE_ARM if difference * worse > 0 else BETTER_ARM
     if not math.isnan(half):
         verdict = ALIKE if abs(difference) <= half else sign

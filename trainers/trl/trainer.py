@@ -112,7 +112,8 @@ TRAINER_STATE = LogFormat(
 
 QUANTITIES = {
     "reward": ("train/reward",),
-    "mean_response_length": ("train/completions/mean_length",),
+    # Old releases have the second.
+    "mean_response_length": ("train/completions/mean_length", "train/completion_length"),
     "max_response_length": ("train/completions/max_length",),
     "turns": ("train/num_turns", "train/tools/call_frequency"),
     "truncated_share": ("train/completions/clipped_ratio",),
