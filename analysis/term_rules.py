@@ -26,46 +26,47 @@ HARMLESS = frozenset(
 NO_EFFECT = "a place, a name, a tracker or a seed, or an option that the other engine ignores"
 
 
-class Fact(NamedTuple):
-    """What is known even of an imported run without settings."""
+class Unequal(NamedTuple):
+    """The finding on a term in which arms differ."""
 
-    row: str
-    """The table's name for it, equal to the workload's rows."""
+    code: str
     why: str
-    """Why a difference matters."""
-    settings: tuple[str, ...]
-    """The trainer's keys that make its value."""
+    change: str
 
 
-FACTS: Mapping[str, Fact] = {
-    "gpu": Fact("workload.gpu", "another GPU has another speed, whatever the engine", ("gpu",)),
-    "nodes": Fact("workload.nodes", "other nodes are other machines and another network", ("nodes",)),
-    "gpus_per_node": Fact("workload.gpus_per_node", "more GPUs do the same work sooner", ("gpus_per_node",)),
-    "batch_size": Fact(
-        "workload.batch_size", "a step of more completions is more work", ("prompts", "num_generations")
+_IMPORT = "runs that share it; or, if the import states it wrongly, correct arms.<arm>.import"
+TENSOR_PARALLEL = "GPUs of one engine (tensor parallel)"
+_MACHINE = Unequal("hardware-differs", "another machine has another speed", "runs on machines of one kind")
+_INPUT = Unequal("inputs-differ", "the arms do not do the same work", "the same files for all arms")
+STATED: Mapping[str, Unequal] = {
+    name: Unequal("import-differs", why, _IMPORT)
+    for name, why in {
+        "workload.gpu": "another GPU has another speed, whatever the engine",
+        "workload.nodes": "other nodes are other machines and another network",
+        "workload.gpus_per_node": "more GPUs do the same work sooner",
+        "workload.batch_size": "a step of more completions is more work",
+        "workload.max_response_length": "where longer responses are allowed, a step waits longer for its longest",
+        "workload.model": "another model takes another time for each token",
+        TENSOR_PARALLEL: "it decides how fast a response is written and how many run at once",
+    }.items()
+}
+"""What an import may state of its runs."""
+UNEQUAL: Mapping[str, Unequal] = {
+    **STATED,
+    "package torch": Unequal(
+        "torch-versions",
+        "its kernels, its allocator and its compiler run in training and in both engines",
+        "stacks that pin the same release",
     ),
-    "max_response_length": Fact(
-        "workload.max_response_length",
-        "where longer responses are allowed, a step waits longer for its longest",
-        ("max_response_length",),
-    ),
-    "model": Fact("workload.model", "another model takes another time for each token", ("model",)),
-    "tensor_parallel": Fact(
-        "GPUs of one engine (tensor parallel)",
-        "how many GPUs share one engine decides how fast a response is written and how many run at once",
-        ("tensor_parallel",),
+    **{f"hardware.{name}": _MACHINE for name in ("gpus", "cpu", "cpus", "threads", "driver")},
+    **dict.fromkeys(("training data", "starting model", "reward models"), _INPUT),
+    "commit of rolloutbench": Unequal(
+        "code-differs",
+        "other code trains, times and reads the runs",
+        "runs of one commit",
     ),
 }
-
-
-def fact_of(name: str, case: Case) -> object:
-    """The value of one of FACTS; None if it is unknown."""
-    if case.unknown:
-        return case.stated.get(name)
-    if name == "tensor_parallel":
-        return case.tensor_parallel
-    value = case.workload.get(name)
-    return value.get("source") if name == "model" and isinstance(value, dict) else value
+"""The terms that make arms unequal by themselves. What a setting does is for the trainer's own rules."""
 
 
 def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:

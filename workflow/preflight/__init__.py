@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.terms import Term, mixed_findings, table
+from analysis.setting_terms import table
+from analysis.terms import Term, mixed_findings
 from common.errors import UserError
 from common.files import read_json, write_json
 from common.findings import NONE, Finding, LedgerRow, Preflight, downgrade_imported, merge_findings

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from analysis.terms import distinct
+from analysis.setting_terms import distinct
 from common.dotted import flatten
 from common.findings import Finding
 from common.model_facts import same_model

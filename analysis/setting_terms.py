@@ -1,0 +1,213 @@
+"""Makes the terms of runs' settings: what the engines make of them, the workload, variables, packages, and the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from analysis.term_rules import (
+    HARMLESS,
+    NO_EFFECT,
+    PACKAGES,
+    STATED,
+    TENSOR_PARALLEL,
+    engines_own,
+    is_bookkeeping,
+    matters,
+    names_the_engine,
+    same_file_names,
+)
+from analysis.terms import Term, compared, equivalent, state
+from common.findings import COMPARED, EQUALITIES, NONE, UNKNOWN
+from trainers.cases import Behaviour, Case
+
+
+def distinct(cases: Iterable[Case]) -> list[Case]:
+    """One case for the runs of an arm at one point that have the same terms."""
+    found: dict[str, Case] = {}
+    for case in cases:
+        settings = {key: value for key, value in case.settings.values.items() if not is_bookkeeping(key)}
+        # A place counts only by whether it is set.
+        settings |= {key: value is None for key, value in settings.items() if key.endswith("_dir")}
+        facts = [case.arm, case.label, case.point, case.place, case.unknown, case.overrides if settings else ()]
+        known = [settings, case.workload, case.env, case.stated, case.pins.packages, case.pins.accelerator]
+        key = json.dumps([*facts, *known], sort_keys=True, default=str)
+        found[key] = replace(found[key], runs=(*found[key].runs, *case.runs)) if key in found else case
+    return list(found.values())
+
+
+def table(cases: Sequence[Case]) -> list[Term]:
+    """All terms: engine behaviours, common names, workload, variables and packages, then every other setting.
+
+    Those in which arms are not equal come first.
+    """
+    known, unknown = [case for case in cases if not case.unknown], [case for case in cases if case.unknown]
+    named: list[Term] = []
+    if known:
+        named = [*_behaviour_terms(known, cases), *_common_terms(known, cases), *_declared_terms(cases)]
+    # The settings of a single arm are no comparison.
+    rest = list(_setting_terms(known, cases)) if not unknown or len({case.arm for case in known}) > 1 else []
+    if unknown:
+        stated = stated_terms(cases)
+        named = [_all_unknown(cases), *stated, *(term for term in named if term.name not in STATED)]
+    uneven = [term for term in rest if term.verdict != "equal"]
+    equal = [term for term in rest if term.verdict == "equal"]
+    return [*sorted([*named, *uneven], key=lambda term: EQUALITIES.index(term.verdict)), *equal]
+
+
+def _all_unknown(cases: Sequence[Case]) -> Term:
+    """One term for all unknown settings, with the reason why they are unknown."""
+    why = "; ".join(dict.fromkeys(case.unknown for case in cases if case.unknown))
+    values = [UNKNOWN if case.unknown else "as below" for case in cases]
+    name = "all settings of the trainer and the engine"
+    return Term(name, cases, values, "unverifiable", why, "the imported run's source", "unknown")
+
+
+def behaviours_of(cases: Iterable[Case]) -> list[Behaviour]:
+    """The engine behaviours that the cases' trainers declare."""
+    return list(dict.fromkeys(row for case in cases for row in case.trainer.rules.behaviours))
+
+
+def behaviour_keys(cases: Sequence[Case]) -> set[str]:
+    """The settings whose effect a behaviour describes, where the release of a case says what it is.
+
+    Without, a setting is compared by its value, like any other.
+    """
+    described = [one for one in behaviours_of(cases) if any(case.effect(one.code) for case in cases)]
+    return {key for behaviour in described for key in behaviour.keys}
+
+
+def setting_of(key: str, cases: Sequence[Case]) -> list[object]:
+    """A setting's value in each case."""
+    return [UNKNOWN if case.unknown else case.settings.values.get(key, NONE) for case in cases]
+
+
+def _behaviour_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
+    for behaviour in behaviours_of(known) if all(case.on_gpu for case in known) else ():
+        sources = dict.fromkeys(effect.source for case in known if (effect := case.effect(behaviour.code)))
+        if sources:
+            yield _behaviour(behaviour, known, cases, "; ".join(sources))
+        elif len({case.engine.name for case in known}) > 1:
+            # Of one engine the settings are terms themselves.
+            why = "what this release of the trainer gives each engine is not declared"
+            unknown = [UNKNOWN for _ in cases]
+            yield Term(behaviour.name, cases, unknown, "unverifiable", why, "trainers/<trainer>/releases/", "behaviour")
+
+
+def _behaviour(behaviour: Behaviour, known: Sequence[Case], cases: Sequence[Case], source: str) -> Term:
+    """What the engines make of a setting: two values may have one effect, and one value two."""
+    keys = [key for key in behaviour.keys if any(key in case.settings for case in known)]
+    effects: list[object] = [UNKNOWN if case.unknown else case.behaviour(behaviour.code) or UNKNOWN for case in cases]
+    name = behaviour.name + (f" ({keys[0]})" if keys else "")
+    term = compared(name, cases, effects, source, different=behaviour.why, kind="behaviour")
+    settings = [setting_of(key, cases) for key in keys]
+    if term.verdict == "different" and (reason := behaviour.no_effect(list(known))):
+        # A number that means something else stays a difference even if it has no effect.
+        return replace(term, verdict="equivalent" if behaviour.equal_without_effect else "different", why=reason)
+    if term.verdict == "equal" and any(state(cases, values) != "equal" for values in settings):
+        return replace(term, verdict="equivalent", why="different settings with the same effect")
+    if term.verdict == "unverifiable":
+        if mixed := next((values for values in settings if state(cases, values) == "mixed"), None):
+            return compared(name, cases, mixed, source, kind="behaviour")
+        if not any(case.unknown for case in cases):
+            return replace(term, why="only the engine itself can tell what it uses here")
+    return term
+
+
+def _keys(cases: Sequence[Case], part: Callable[[Case], Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(key for case in cases for key in part(case)))
+
+
+def _declared_terms(cases: Sequence[Case]) -> Iterator[Term]:
+    """The workload, the variables and the packages."""
+    for key in _keys(cases, lambda case: case.workload):
+        # An import need not state all of it.
+        lacking = [case.unknown or (case.imported and key not in case.workload) for case in cases]
+        values = [UNKNOWN if lacks else case.workload.get(key) for case, lacks in zip(cases, lacking, strict=True)]
+        same, different = "one workload for all arms", "the arms do not do the same work"
+        yield compared(f"workload.{key}", cases, values, "the experiment's workload", same, different, "workload")
+    for name in _keys([case for case in cases if not case.unknown], lambda case: case.env):
+        texts = [case.env.get(name, UNKNOWN if case.unknown else "not set") for case in cases]
+        same = "the same in all arms; a finding reports it if some arms pay more for it"
+        different = "only some arms' processes have it"
+        term = compared(f"env.{name}", cases, texts, "the experiment's env", same, different, "env")
+        yield equivalent(term, "it does not affect speed") if name in HARMLESS else term
+    for package in PACKAGES:
+        versions = [case.pins.packages.get(package) for case in cases]
+        if all(version for version, case in zip(versions, cases, strict=True) if not case.unknown):
+            values = [version or UNKNOWN for version in versions]
+            lock, different = "envs/<stack>/requirements.lock", "the stacks pin different releases"
+            yield compared(
+                f"package {package}", cases, values, lock, "the same pin in all stacks", different, "package"
+            )
+
+
+def _common_names(cases: Sequence[Case]) -> list[str]:
+    """The names (`Trainer.keys`) under which different trainers' settings are compared, beside the workload's."""
+    of_all = [case.trainer.keys for case in cases] if len({case.trainer.name for case in cases}) > 1 else []
+    names = dict.fromkeys(name for keys in of_all for name in keys if all(name in other for other in of_all))
+    stated = {key for case in cases for key in case.workload}
+    return [name for name in names if name not in ("engine", "prompts") and name not in stated]
+
+
+def _common_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
+    """The settings of different trainers that have a common name."""
+    for name in _common_names(known):
+        found = [None if case.unknown else case.trainer.lookup(case.settings.values, name) for case in cases]
+        keys = ", ".join(dict.fromkeys(case.trainer.key(name) for case in known))
+        values = [UNKNOWN if value is None else value for value in found]
+        yield compared(name, cases, values, keys, "the same in all trainers", "the trainers' settings differ", "common")
+
+
+def _setting_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
+    """Every setting that no behaviour describes and that has no common name."""
+    common = {key for name in _common_names(known) for case in known for key in case.trainer.keys[name]}
+    described = common | (behaviour_keys(known) if all(case.on_gpu for case in known) else set())
+    composed = all(case.settings.composed for case in known)
+    source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
+    for key in _keys(known, lambda case: case.settings.values):
+        if key in described:
+            continue
+        term = compared(key, cases, setting_of(key, cases), source, different="the configuration sets it so")
+        if engines_own(key, known) and any(key in case.settings.given for case in known):
+            # Shared options may set it in both arms, but only one engine receives it.
+            term = replace(term, verdict="unverifiable", why="an engine's own option: the other has none of that name")
+        elif term.verdict in ("different", "mixed"):
+            term = _judged(term, known)
+        yield term
+
+
+def _judged(term: Term, known: Sequence[Case]) -> Term:
+    """A setting of different values, with the verdict on their effect."""
+    if names_the_engine(term.name, known):
+        return replace(term, why=COMPARED)
+    if not matters(term.name, known):
+        return equivalent(term, NO_EFFECT)
+    if same_file_names(term.name, term.values):
+        return replace(term, verdict="unverifiable", why="one file name in several folders: its content may differ")
+    if term.verdict == "mixed":
+        return term
+    if len({case.release for case in known}) > 1 and not all(term.name in case.settings for case in known):
+        return replace(term, verdict="unverifiable", why="not every arm's trainer has this setting")
+    return term
+
+
+def stated_terms(cases: Sequence[Case]) -> list[Term]:
+    """What imports state of their runs, also of those whose settings are unknown."""
+    source, different = "the experiment's workload and imports", "the arms did not run under the same terms"
+    return [
+        compared(
+            name, cases, [_stated(name.removeprefix("workload."), case) for case in cases], source, different=different
+        )
+        for name in STATED
+    ]
+
+
+def _stated(name: str, case: Case) -> object:
+    if case.unknown:
+        value = case.stated.get("tensor_parallel" if name == TENSOR_PARALLEL else name)
+    else:
+        value = case.tensor_parallel if name == TENSOR_PARALLEL else case.workload.get(name)
+    value = value.get("source") if isinstance(value, dict) else value
+    return UNKNOWN if value is None else value
