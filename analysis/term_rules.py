@@ -23,6 +23,11 @@ HARMLESS = frozenset(
         *("WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_SILENT"),
     }
 )
+# Those that name a job's processors and GPUs.
+NO_SPEED = HARMLESS | {"CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND"}
+# What a run reports of its machine; which host it is does not count. And of its inputs, by key of done.json.
+HARDWARE = ("cpu", "cpus", "threads", "memory_gib", "gpus", "driver")
+INPUTS = {"data_sha256": "training data", "model_sha256": "starting model", "reward_models_sha256": "reward models"}
 NO_EFFECT = "a place, a name, a tracker or a seed, or an option that the other engine ignores"
 
 
@@ -58,8 +63,8 @@ UNEQUAL: Mapping[str, Unequal] = {
         "its kernels, its allocator and its compiler run in training and in both engines",
         "stacks that pin the same release",
     ),
-    **{f"hardware.{name}": _MACHINE for name in ("gpus", "cpu", "cpus", "threads", "driver")},
-    **dict.fromkeys(("training data", "starting model", "reward models"), _INPUT),
+    **{f"hardware.{name}": _MACHINE for name in HARDWARE if name != "memory_gib"},
+    **dict.fromkeys(INPUTS.values(), _INPUT),
     "commit of rolloutbench": Unequal(
         "code-differs",
         "other code trains, times and reads the runs",

@@ -186,6 +186,7 @@ def mixed_findings(terms: Iterable[Term]) -> Iterator[Finding]:
             "the runs' own configurations",
             "runs of one configuration, or an arm for each",
             scope=f"with unequal runs of {arm}",
+            settle=f"runs of {arm} on one configuration",
         )
 
 

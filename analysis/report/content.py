@@ -14,27 +14,19 @@ from analysis.compared import compared
 from analysis.comparison_tables import comparison_table, phase_speedups
 from analysis.cost import cost_table
 from analysis.counted import wide_steps
+from analysis.environment import environment_table, origin_verdicts
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import PER_STEP, estimate_table
 from analysis.estimates.gate import gate_table
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
-from analysis.fairness import (
-    Setting,
-    config_settings,
-    environment_table,
-    fairness_verdicts,
-    mixed_origin_verdicts,
-    origin_verdicts,
-    reported_settings,
-    settings_table,
-)
 from analysis.logged_rewards import reward_verdicts, rewards_table
 from analysis.machines import disturbance_verdicts, disturbances
 from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
+from analysis.reported_terms import terms_table, with_reported
 from analysis.roofline.floors import with_floors
 from analysis.runs import Run, length_counts, read_runs
 from analysis.verdict.arm_verdict import ArmVerdict
@@ -54,7 +46,6 @@ class Rest:
 
     tables: dict[str, pd.DataFrame]
     lengths: pd.DataFrame
-    settings: dict[str, list[Setting]]
     verdicts: list[Verdict]
 
 
@@ -86,11 +77,6 @@ class Content:
     def lengths(self) -> pd.DataFrame:
         """How many responses of the counted steps have a length (`length_counts`)."""
         return self._rest.lengths
-
-    @property
-    def settings(self) -> dict[str, list[Setting]]:
-        """By part: config (requested and resolved), hardware and versions (as the jobs reported them)."""
-        return self._rest.settings
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -155,6 +141,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
     readable = set(wide["run_id"])
     runs = [run for run in runs if run.run_id in readable]
     wide, of_floors = with_floors(wide, runs, plan.baseline)
+    before = with_reported(before, runs)
     trees = list(dict.fromkeys(r.tree for r in runs))
     machines = disturbances(runs, wide, plan)
     disturbed = [one for one in machines if one.level == "unequal"]
@@ -166,6 +153,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
 
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
+        tables["settings"] = terms_table(before, plan)
         answered = [*first.read, *disturbance_verdicts(machines)]
         speedups = phase_speedups(wide, first.every, trees, first.refused)
         return _rest(plan, runs, trees, tables, speedups, of_floors, answered)
@@ -209,11 +197,6 @@ def _rest(
     completions, without = read_samples(runs)
     verdicts = [*verdicts, *without, *of_floors]
     verdicts += _run_verdicts(runs, plan, wide, lengths)
-    settings = {
-        "config": config_settings(runs, plan),
-        "hardware": reported_settings(runs, plan, "hardware"),
-        "versions": reported_settings(runs, plan, "versions"),
-    }
     tables = _run_tables(runs, plan, wide) | {
         "steps": wide,
         "phases": phases,
@@ -223,10 +206,10 @@ def _rest(
         "gate": answered["gate"],
         "samples": completions,
         "phase_speedups": speedups,
-        "settings": settings_table([one for some in settings.values() for one in some], plan),
+        "settings": answered["settings"],
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])
-    return Rest(tables, lengths, settings, worst_first(verdicts))
+    return Rest(tables, lengths, worst_first(verdicts))
 
 
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -243,10 +226,8 @@ def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str
 def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
     """The verdicts about the runs, their machines and their settings."""
     yield from replay_verdicts(wide, runs, plan)
-    yield from fairness_verdicts(runs, plan)
     for run in runs:
         yield from origin_verdicts(run)
-    yield from mixed_origin_verdicts(runs)
     yield from reward_verdicts(wide, runs)
     yield from _missing_arms(runs, plan)
     if runs and lengths.empty:

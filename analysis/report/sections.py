@@ -11,7 +11,6 @@ import pandas as pd
 
 from analysis.estimates.gate import LABELS
 from analysis.estimates.ranking import ranking_lines
-from analysis.fairness import installed_settings
 from analysis.report.content import Content
 from analysis.report.provenance import made_of, shown_runs
 from analysis.report.sample_completions import shown_samples
@@ -205,7 +204,7 @@ def _terms(content: Content) -> list[Part]:
     preflight = content.preflight
     if preflight is None:
         text = "No preflight: the terms of the arms were not checked. The command preflight checks them."
-        return [*_lines([("", text)]), *_differences(content)]
+        return _lines([("", text)])
     serious = [finding for finding in preflight.findings if finding.level != "odd"]
     odd = [finding for finding in preflight.findings if finding.level == "odd"]
     parts = _lines([("", f"{preflight.counts}."), *((f"{one.level} {one.code}", one.what) for one in serious)])
@@ -224,28 +223,7 @@ def _terms(content: Content) -> list[Part]:
             parts.append(Part("table", _ledger_table(rows, caption, list(content.plan.arms)), fold))
     unchecked = [("", one) for one in preflight.unverifiable]
     fold = f"{count_of(len(unchecked), 'check')} that the preflight could not make"
-    return [*parts, *_lines(unchecked, fold), *_differences(content)]
-
-
-def _differences(content: Content) -> list[Part]:
-    """What the runs report that differs between the arms."""
-    named = {
-        "Settings as requested and as resolved": content.settings["config"],
-        "Hardware": content.settings["hardware"],
-        "Versions": content.settings["versions"],
-        "Installed packages and tools": installed_settings(content.runs, content.plan),
-    }
-    parts = []
-    for name, settings in named.items():
-        columns = [Column(f"value/{arm}", arm, text, is_text=True) for arm in content.plan.arms]
-        records = [
-            {"label": one.key, **{f"value/{arm}": value for arm, value in one.values.items()}}
-            for one in settings
-            if one.differs
-        ]
-        caption = f"{name}, where the arms differ"
-        parts += [Part("table", table("ledger", caption, "setting", columns, records), caption)] if records else []
-    return parts
+    return [*parts, *_lines(unchecked, fold)]
 
 
 def _changes(preflight: Preflight) -> Table:

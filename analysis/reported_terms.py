@@ -1,0 +1,115 @@
+"""Adds what finished runs report to the table of terms: settings, engine, machine, inputs, stack and our own commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from analysis.environment import origin_of, stack_of
+from analysis.planned import PlanRead
+from analysis.runs import Run
+from analysis.term_rules import HARDWARE, INPUTS, NO_SPEED, is_bookkeeping
+from analysis.terms import Term, as_shown, compared, equivalent, findings_of, mixed_findings
+from common.dotted import as_mapping, flatten
+from common.findings import COMPARED, EQUALITIES, UNKNOWN, LedgerRow, Preflight, merge_findings
+from trainers.cases import label_and_point
+
+_SOURCE = "the runs' own reports"
+_ENGINE, _VARIABLE, _PACKAGE = "resolved.engine.", "resolved.environment.", "package "
+STACK, COMMIT, CHANGED = "stack", "commit of rolloutbench", " with uncommitted changes"
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run stands in the comparison, and what it reports of itself."""
+
+    arm: str
+    label: str
+    point: str
+    runs: tuple[str, ...]
+    settings: Mapping[str, object]
+    facts: Mapping[str, object]
+
+
+def with_reported(preflight: Preflight | None, runs: Sequence[Run]) -> Preflight | None:
+    """The preflight with the terms that runs report; those in which arms are not equal stay first."""
+    if preflight is None:
+        return None
+    places = [_place(run) for run in runs]
+    terms = [*_facts(places), *(() if any(run.imported for run in runs) else _settings(preflight, places))]
+    rows = {row.setting: row for row in preflight.ledger} | {term.name: term.row for term in terms}
+    ledger = sorted(rows.values(), key=lambda row: EQUALITIES.index(row.verdict))
+    findings = merge_findings([*preflight.findings, *findings_of(terms), *mixed_findings(terms)])
+    return replace(preflight, ledger=tuple(ledger), findings=tuple(findings))
+
+
+def _place(run: Run) -> RunPlace:
+    label, point = label_and_point({"arm": run.arm, "factors": run.factors})
+    resolved = as_mapping(run.done.get("resolved"))
+    versions = as_mapping(run.done.get("versions")).items()
+    settings = flatten(as_mapping(resolved.get("trainer"))) | {_PACKAGE + name: value for name, value in versions}
+    facts = {f"hardware.{name}": run.hardware.get(name) for name in HARDWARE}
+    if isinstance(memory := run.hardware.get("memory_gib"), int | float):
+        # Nodes of one kind differ by a few MiB.
+        facts["hardware.memory_gib"] = float(f"{memory:.2g}")
+    inputs = as_mapping(run.done.get("inputs"))
+    facts |= {name: (inputs.get(key) or "")[:12] or None for key, name in INPUTS.items()}
+    if not run.imported:
+        facts |= {_ENGINE + name: value for name, value in flatten(as_mapping(resolved.get("engine"))).items()}
+        facts |= {_VARIABLE + name: value for name, value in as_mapping(resolved.get("environment")).items()}
+        facts[STACK] = " ".join(filter(None, [*stack_of(run), as_shown(dict(origin_of(run)) or "")]))
+        git = as_mapping(run.done.get("git"))
+        facts[COMMIT] = git["commit"][:12] + CHANGED * bool(git.get("dirty")) if git.get("commit") else None
+    own = {run.run_id, str(run.spec.get("fingerprint"))[:12]}
+    settings, facts = ({key: _unnamed(value, own) for key, value in some.items()} for some in (settings, facts))
+    return RunPlace(run.arm, label, point, (run.run_id,), settings, facts)
+
+
+def _unnamed(value: object, own: set[str]) -> object:
+    """A path without the run's own id and fingerprint, in which any two runs differ."""
+    if isinstance(value, str) and "/" in value:
+        for name in own:
+            value = str(value).replace(name, "<run>")
+    return value
+
+
+def _facts(places: Sequence[RunPlace]) -> Iterator[Term]:
+    """What runs report; a variable, a stack and our commit only where several arms do, or runs of one arm differ."""
+    several = len({place.arm for place in places}) > 1
+    for name in dict.fromkeys(name for place in places for name in place.facts if not is_bookkeeping(name)):
+        values = [UNKNOWN if (value := place.facts.get(name)) is None else value for place in places]
+        term = compared(name, places, values, _SOURCE, different="the runs report other values")
+        ours = name in (STACK, COMMIT) or name.startswith(_VARIABLE)
+        if not term.arms or (term.verdict != "mixed" and (not several or (ours and len(term.arms) < 2))):
+            continue
+        if name in (STACK, f"{_ENGINE}name") and term.verdict == "different":
+            term = replace(term, why=COMPARED)
+        elif name.removeprefix(_VARIABLE) in NO_SPEED:
+            term = equivalent(term, "it does not affect speed")
+        elif name == COMMIT and term.verdict == "equal" and CHANGED in str(values[0]):
+            term = replace(term, verdict="unverifiable", why="the uncommitted changes may differ")
+        yield term
+
+
+def _settings(preflight: Preflight, places: Sequence[RunPlace]) -> Iterator[Term]:
+    """Settings and packages in which runs differ that were composed as equal."""
+    for row in preflight.ledger:
+        values = [place.settings.get(row.setting, UNKNOWN) for place in places]
+        if all(value == UNKNOWN for value in values) or is_bookkeeping(row.setting) or row.setting.endswith("_dir"):
+            continue
+        term = compared(row.setting, places, values, _SOURCE, different="the runs report other values")
+        if term.verdict == "mixed" or (term.verdict == "different" and row.verdict == "equal"):
+            yield term
+
+
+def terms_table(preflight: Preflight | None, plan: PlanRead) -> pd.DataFrame:
+    """The table of terms: setting, value/<arm> (text, "" where it has none), verdict, why, source."""
+    ledger: Sequence[LedgerRow] = preflight.ledger if preflight else ()
+    rows = [
+        [row.setting, *(row.values.get(arm, "") for arm in plan.arms), row.verdict, row.why, row.source]
+        for row in ledger
+    ]
+    columns = ["setting", *(f"value/{arm}" for arm in plan.arms), "verdict", "why", "source"]
+    return pd.DataFrame(rows, columns=columns).astype(str)
