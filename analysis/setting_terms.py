@@ -46,9 +46,10 @@ def table(cases: Sequence[Case]) -> list[Term]:
     named: list[Term] = []
     if known:
         named = [*_behaviour_terms(known, cases), *_common_terms(known, cases), *_declared_terms(cases)]
-    # The settings of a single arm are no comparison.
-    rest = list(_setting_terms(known, cases)) if not unknown or len({case.arm for case in known}) > 1 else []
+    rest = list(_setting_terms(known, cases))
     if unknown:
+        # The settings of a single arm are no comparison.
+        rest = [term for term in rest if len(term.arms) > 1]
         stated = stated_terms(cases)
         named = [_all_unknown(cases), *stated, *(term for term in named if term.name not in STATED)]
     uneven = [term for term in rest if term.verdict != "equal"]
@@ -80,7 +81,7 @@ def behaviour_keys(cases: Sequence[Case]) -> set[str]:
 
 def setting_of(key: str, cases: Sequence[Case]) -> list[object]:
     """A setting's value in each case."""
-    return [UNKNOWN if case.unknown else case.settings.values.get(key, NONE) for case in cases]
+    return [case.settings.values.get(key, UNKNOWN if case.unknown else NONE) for case in cases]
 
 
 def _behaviour_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
@@ -154,7 +155,7 @@ def _common_names(cases: Sequence[Case]) -> list[str]:
 def _common_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
     """The settings of different trainers that have a common name."""
     for name in _common_names(known):
-        found = [None if case.unknown else case.trainer.lookup(case.settings.values, name) for case in cases]
+        found = [case.trainer.lookup(case.settings.values, name) for case in cases]
         keys = ", ".join(dict.fromkeys(case.trainer.key(name) for case in known))
         values = [UNKNOWN if value is None else value for value in found]
         yield compared(name, cases, values, keys, "the same in all trainers", "the trainers' settings differ", "common")
@@ -164,31 +165,36 @@ def _setting_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Ter
     """Every setting that no behaviour describes and that has no common name."""
     common = {key for name in _common_names(known) for case in known for key in case.trainer.keys[name]}
     described = common | (behaviour_keys(known) if all(case.on_gpu for case in known) else set())
-    composed = all(case.settings.composed for case in known)
-    source = "composed in the stack" if composed else "the packaged defaults and the overrides; not composed yet"
-    for key in _keys(known, lambda case: case.settings.values):
+    source = _source([case for case in cases if case.settings.values])
+    for key in _keys(cases, lambda case: case.settings.values):
         if key in described:
             continue
         term = compared(key, cases, setting_of(key, cases), source, different="the configuration sets it so")
-        if engines_own(key, known) and any(key in case.settings.given for case in known):
+        if engines_own(key, cases) and any(key in case.settings.given for case in cases):
             # Shared options may set it in both arms, but only one engine receives it.
             term = replace(term, verdict="unverifiable", why="an engine's own option: the other has none of that name")
         elif term.verdict in ("different", "mixed"):
-            term = _judged(term, known)
+            term = _judged(term, cases)
         yield term
 
 
-def _judged(term: Term, known: Sequence[Case]) -> Term:
+def _source(cases: Sequence[Case]) -> str:
+    if not all(case.settings.composed for case in cases):
+        return "the packaged defaults and the overrides; not composed yet"
+    return "the runs' own configurations" if all(case.imported for case in cases) else "composed in the stack"
+
+
+def _judged(term: Term, cases: Sequence[Case]) -> Term:
     """A setting of different values, with the verdict on their effect."""
-    if names_the_engine(term.name, known):
+    if names_the_engine(term.name, cases):
         return replace(term, why=COMPARED)
-    if not matters(term.name, known):
+    if not matters(term.name, cases):
         return equivalent(term, NO_EFFECT)
     if same_file_names(term.name, term.values):
         return replace(term, verdict="unverifiable", why="one file name in several folders: its content may differ")
     if term.verdict == "mixed":
         return term
-    if len({case.release for case in known}) > 1 and not all(term.name in case.settings for case in known):
+    if len({case.release for case in cases}) > 1 and not all(term.name in case.settings for case in cases):
         return replace(term, verdict="unverifiable", why="not every arm's trainer has this setting")
     return term
 

@@ -54,12 +54,6 @@ class Settings:
         return {key: value for key, value in found.items() if value is not None and value != {}}
 
 
-def differing(of: Sequence[Settings]) -> list[str]:
-    """The keys with unequal values, in the order of their first appearance."""
-    keys = dict.fromkeys(key for settings in of for key in settings.values)
-    return [key for key in keys if any(one.get(key) != of[0].get(key) for one in of[1:])]
-
-
 @dataclass(frozen=True, slots=True)
 class StackPins:
     """What a stack's definition pins; known before it is built."""
@@ -96,9 +90,9 @@ class Case:
     runs: tuple[str, ...] = ()
     """The ids of its runs."""
     unknown: str = ""
-    """Why its settings are unknown; then `settings` and `workload` are empty."""
+    """Why not all its settings are known; then `workload` is empty, and a setting that `settings` lacks is unknown."""
     stated: Mapping[str, Any] = field(default_factory=dict)
-    """Without settings: what is known nevertheless (`gpu`, `nodes`, ...)."""
+    """What is known nevertheless (`gpu`, `nodes`, ...)."""
 
     @property
     def release(self) -> tuple[str, str]:

@@ -167,18 +167,6 @@ def test_lines_of_a_validation_only_are_no_training_steps(tmp_path):
     assert frame.groupby("step")["resumed"].first().to_dict() == {1: False, 2: False, 3: True}
 
 
-def test_overrides_differ_one_by_one(tmp_path):
-    folder = tmp_path / "case"
-    for arm, eager in (("a", True), ("b", False)):
-        args = {"version": "0.4.1", "overrides": [f"rollout.enforce_eager={eager}", "data.filter='x=y'"]}
-        collected(write_run(folder, [[verl_row(1, ARTICLE)]], run_id=arm, arm=arm, trainer_args=args))
-    make_results.write_plan(folder, {"a": {}, "b": {}}, ["a", "b"], 0)
-    found = read_content(folder / "plan.json", folder, None, None)
-    differing = {s.key: s.values for s in found.settings["config"] if s.differs}
-    assert differing == {"trainer_args.rollout.enforce_eager": {"a": '"True"', "b": '"False"'}}
-    assert "trainer_args.data.filter" in {s.key for s in found.settings["config"]}
-
-
 PLAIN = {"gen": 8.0, "update_actor": 1.0, "step": 9.0}
 
 

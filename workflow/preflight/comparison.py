@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from analysis.setting_terms import behaviour_keys, behaviours_of, stated_terms, table
 from analysis.term_rules import STATED, TENSOR_PARALLEL
 from analysis.terms import MOST_LISTED, Term, as_shown, compared, findings_of
 from common.findings import COMPARED, NONE, UNKNOWN, Finding
 from common.messages import join_first
-from trainers.cases import Behaviour, Case, differing
+from trainers.cases import Behaviour, Case
 
 _PAGE = "docs/preflight.md#unequal"
 _WORDS = {"workload.batch_size": ("prompts", "num_generations"), TENSOR_PARALLEL: ("tensor_parallel",)}
@@ -22,17 +22,19 @@ def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
     """
     yield from _trainers(cases)
     known = [case for case in cases if not case.unknown]
+    terms = [term for term in table(cases) if term.verdict != "mixed"] if len(cases) > 1 else []
+    settings = [term for term in terms if term.kind == "setting" and term.verdict == "different"]
+    settings = [term for term in settings if term.why != COMPARED and len({case.release for case in cases}) == 1]
     if len(known) > 1:
-        terms = [term for term in table(known) if term.verdict != "mixed"]
         for behaviour in behaviours_of(known):
             if any(term.name.startswith(behaviour.name) for term in terms):
                 yield from _behaviour(behaviour, known)
-        yield from _settings(terms, known)
         yield from _engine_options(known)
-        yield from findings_of(term for term in terms if term.name not in STATED)
         yield from _built_in_tokenizer(known)
+    yield from _settings(settings, cases)
+    yield from findings_of(term for term in terms if term.name not in STATED)
     if any(case.imported for case in cases):
-        yield from findings_of(_not_reported(cases, known))
+        yield from findings_of(_not_reported(cases, {term.name for term in settings}))
 
 
 def _of_each(cases: Sequence[Case], values: Sequence[object]) -> Term:
@@ -79,10 +81,9 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
         yield Finding("unequal", "trainer-versions", arms, what, why, _PAGE, change, sides=version.sides)
 
 
-def _settings(terms: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]:
-    """Settings that differ by configuration, except those that a behaviour describes."""
-    found = [term for term in terms if term.kind == "setting" and term.verdict == "different" and term.why != COMPARED]
-    if not found or len({case.release for case in cases}) > 1:
+def _settings(found: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]:
+    """Settings of one release that differ by configuration, except those that a behaviour describes."""
+    if not found:
         return
     differences = [f"{term.name} ({term.in_words(_written)})" for term in found]
     # Options of the experiment cannot change a configuration that comes from a run's own source.
@@ -149,11 +150,9 @@ def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:
         )
 
 
-def _not_reported(cases: Sequence[Case], known: Sequence[Case]) -> Iterator[Term]:
-    """What imports state, without what the finding `settings` says already of the settings of one release."""
-    compared = len(known) == len(cases) and len({case.release for case in cases}) == 1
-    reported = set(differing([case.settings for case in cases])) if compared else set()
+def _not_reported(cases: Sequence[Case], reported: Container[str]) -> Iterator[Term]:
+    """What imports state, without what the finding `settings` says already."""
     for term in stated_terms(cases):
         words = _WORDS.get(term.name, (term.name.removeprefix("workload."),))
-        if not reported & {case.trainer.key(word) for case in known for word in words}:
+        if not any(case.trainer.key(word) in reported for case in cases for word in words):
             yield term

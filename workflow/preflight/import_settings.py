@@ -51,9 +51,9 @@ def _case(spec: Spec, source: Mapping[str, Any], stack: StackPins | None) -> Cas
         return case
     if stack is not None and spec["trainer_args"]:
         return _with_statements(case_of([spec], stack, None), spec["import"])
-    nothing: dict[str, Any] = {"workload": {}, "settings": Settings({}, frozenset())}
+    settings = _partial(source) or Settings({}, frozenset())
     why, facts = _why_unknown(spec, source, stack), _facts(spec, source)
-    return Case(**_identity(spec, source, stack), **nothing, unknown=why, stated=facts)
+    return Case(**_identity(spec, source, stack), workload={}, settings=settings, unknown=why, stated=facts)
 
 
 def factor_findings(specs: Iterable[Spec], read: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
@@ -187,11 +187,16 @@ def _from_source(spec: Spec, source: Mapping[str, Any], stack: StackPins | None)
 
 def _facts(spec: Spec, source: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of a run without a whole configuration: from its source, else from the experiment."""
-    settings = _source_settings(source, "resolved") or _source_settings(source, "command")
+    settings = _partial(source)
     own = {name: _plain(value) for name, value in _own_workload(spec, settings).items()}
     if settings is not None and (parallel := settings.get(_trainer(spec).key("tensor_parallel"))):
         own["tensor_parallel"] = parallel
     return {name: own.get(name, _stated(spec, name)) for name in (*_STATED, "model", "tensor_parallel")}
+
+
+def _partial(source: Mapping[str, Any]) -> Settings | None:
+    """What a source has of its settings: a part of its configuration, or what its start command gives."""
+    return _source_settings(source, "resolved") or _source_settings(source, "command")
 
 
 def _source_settings(source: Mapping[str, Any], part: str = "resolved") -> Settings | None:
