@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from analysis.environment import origin_of, stack_of
+from analysis.installed import origin_of, stack_of
 from analysis.planned import PlanRead
 from analysis.runs import Run
 from analysis.term_rules import HARDWARE, INPUTS, NO_SPEED, is_bookkeeping

@@ -14,12 +14,12 @@ from analysis.compared import compared
 from analysis.comparison_tables import comparison_table, phase_speedups
 from analysis.cost import cost_table
 from analysis.counted import wide_steps
-from analysis.environment import environment_table, origin_verdicts
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import PER_STEP, estimate_table
 from analysis.estimates.gate import gate_table
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
+from analysis.installed import environment_table, origin_verdicts
 from analysis.logged_rewards import reward_verdicts, rewards_table
 from analysis.machines import disturbance_verdicts, disturbances
 from analysis.phases import phase_table, sums_table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.compared import TOKENS
-from analysis.environment import origin_of
+from analysis.installed import origin_of
 from analysis.report.tables import Cell, Column, Table, count, records_of, table
 from analysis.runs import Run
 from analysis.wide import PHASE, counted_rows, threw_away
