@@ -21,7 +21,7 @@ from analysis.imports.step_checks import (
     drop_foreign_windows,
     hole_verdicts,
 )
-from analysis.imports.which_tree import root_keys, tree_of
+from analysis.imports.which_tree import tree_of
 from analysis.runs import SPEC_CHANGED
 from analysis.steps import ChosenStep, step_tables, write_steps
 from analysis.tokens import add_known_tokens
@@ -32,7 +32,7 @@ from common.redaction import without_secrets
 from common.verdicts import Verdict
 from trainers.logs.hf_rows import BARS_TOO_COARSE, SUPERVISED
 from trainers.logs.hf_work import add_shared_generations
-from trainers.logs.record import WALL, Imported, SourceRead, timers_as_phases
+from trainers.logs.record import TIMERS, WALL, Imported, SourceRead, timers_as_phases
 from trainers.registry import trainer_named, trees_of
 from trainers.timers.own import tree_to_json
 from trainers.timers.tree import TimerTree
@@ -151,9 +151,10 @@ def _require_times(chosen: Sequence[ChosenStep], tree: TimerTree, run_id: str, v
         phases = sorted({path for c in chosen for path in c.record.phases})
         present = f"; its timers are {', '.join(phases[:8])}" if phases else ""
         why = next((f". {one.text}" for one in verdicts if one.code in _WITHOUT_TIMES), "")
+        root = " or ".join(key if "/" in key else TIMERS + key for key in tree.phases[0].keys or (tree.root,))
         raise UserError(
             f"run {run_id}: none of its {len(chosen)} steps has the time of the whole step "
-            f"({root_keys(tree)}{present}). Import a source that has it; several sources of one run are joined by "
+            f"({root}{present}). Import a source that has it; several sources of one run are joined by "
             f"step{why}"
         )
 

@@ -25,15 +25,10 @@ PAUSE_TIMES, PAUSE_S = 10.0, 600.0
 BETWEEN_SHARE = 0.1
 # The error of a difference of two times in whole seconds.
 WHOLE_SECONDS_OFF_S = 1.0
-# The formats whose readers detect that a record is the mean of several steps.
-WINDOWED = (
-    *("trl-console", "swift-console", "swift-jsonl", "trainer-state", "wandb", "wandb-offline"),
-    *("verl-console", "verl-jsonl", "tensorboard", "table"),
-)
 
 
 def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:
-    """Leaves out `steps_logged` where none of our readers wrote it: a user's scalar may have that name.
+    """Leaves out `steps_logged` where it is no number of steps: a user's scalar may have that name.
 
     `UserError` for a step whose number is too high for the tables.
     """
@@ -45,8 +40,8 @@ def drop_foreign_windows(part: Imported, run_id: str) -> list[Verdict]:
             "that can be read. The line is damaged, or counts something else: correct it, or leave it out"
         )
     for step, record in steps.items():
-        logged = record.scalars.get(STEPS_LOGGED)
-        if logged is None or (part.format in WINDOWED and logged >= 1.0 and logged.is_integer()):
+        logged = record.scalars.get(STEPS_LOGGED, 1.0)
+        if logged >= 1.0 and logged.is_integer():
             continue
         bad.append(step)
         scalars, rounding, origins = dict(record.scalars), dict(record.rounding), dict(record.origins)

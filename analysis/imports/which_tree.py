@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from analysis.imports.source_check import require_of_arm, require_own_tree
+from analysis.imports.source_check import require_of_arm
 from common.errors import UserError
 from common.messages import join_first
 from common.verdicts import Verdict
@@ -40,12 +40,12 @@ def tree_of(
     # Checked first: a log of another trainer has none of the arm's timers.
     by_name = list(zip(map(str, facts["sources"]), parts, strict=True))
     require_of_arm(spec, by_name)
-    require_own_tree(spec, by_name)
     if any(part.tree is not None for part in parts):
         release = str(facts.get("version") or "")
         own = own_tree(trainer, release, engine, [part.tree for part in parts])
         return own, release, list(_own_tree_verdicts(own, read, run_id))
-    found = _versions(trainer, parts)
+    packages = (trainer_named(trainer).distribution, trainer)
+    found = [version for part in parts for name in packages if (version := part.versions.get(name))]
     version = str(facts.get("version") or next(iter(found), ""))
     verdicts: list[Verdict] = []
     if found and release_of(found[0]) != release_of(version):
@@ -112,8 +112,8 @@ def _tree_of_release(
 ) -> tuple[TimerTree, list[Verdict]]:
     """The declared tree of a release and of the given loop, otherwise of the loop that settings or timers show."""
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
-    if (mode := _mode(facts)) is not None:
-        return tree_for(trainer, version, engine, mode), []
+    if given := str(facts.get("mode") or ""):
+        return tree_for(trainer, version, engine, given.removeprefix(SYNCHRONOUS)), []
     native = trainer_named(trainer).logs.native
     settings = next((p.config for p in parts if p.config), {}) or next((p.overrides for p in parts if p.overrides), {})
     our_timers = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
@@ -136,12 +136,6 @@ def _tree_of_release(
     return tree, []
 
 
-def _mode(facts: Mapping[str, Any]) -> str | None:
-    """The loop of `import.mode`; None where it is not given."""
-    given = str(facts.get("mode") or "")
-    return ("" if given == SYNCHRONOUS else given) if given else None
-
-
 def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterator[Verdict]:
     """Reports the steps without their total, and a table without a phase of generation."""
     root = tree.phases[0].label
@@ -159,11 +153,6 @@ def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterat
             "phases shows no generation. Add a column category (docs/import.md)"
         )
         yield Verdict("note", "no-generation-phase", text)
-
-
-def _versions(trainer: str, parts: Sequence[Imported]) -> list[str]:
-    package = trainer_named(trainer).distribution
-    return [v for part in parts if (v := part.versions.get(package) or part.versions.get(trainer))]
 
 
 def _loop_by_timers(
@@ -206,8 +195,3 @@ def _by_staleness(
         f"{unmarked.mode}"
     )
     return tree, [Verdict("warning", "mode-unknown", text)]
-
-
-def root_keys(tree: TimerTree) -> str:
-    keys = tree.phases[0].keys or (tree.root,)
-    return " or ".join(key if "/" in key else TIMERS + key for key in keys)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from analysis.imports.tree_by_data import trainers_by_data
+from analysis.imports.source_check import trainers_by_data
 from analysis.sources import plain_table
 from analysis.sources.table_frame import framed
 from analysis.sources.wandb_facts import plain_config

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.imports.tree_by_data import trainers_by_data
+from analysis.imports.source_check import trainers_by_data
 from analysis.sources.phase_table import is_phases, name_taken, read_phases
 from analysis.sources.table_frame import COUNTERS, FORMAT, frame_of, numbers_of, of_one_run, plain_name
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from analysis.imports.formats import WANDB, existing_path, format_of, has_event_files
 from analysis.imports.import_run import CACHE, read_whole
-from analysis.imports.source_check import engine_of_source, trainer_of_source
-from analysis.imports.tree_by_data import trainers_by_data
+from analysis.imports.source_check import engine_of_source, trainer_of_source, trainers_by_data
 from analysis.sources.event_files import is_event_file
 from analysis.sources.wandb_api import download
 from analysis.sources.wandb_files import captured_log

@@ -284,14 +284,15 @@ def _require_source(run: PlannedRun) -> None:
     """Imports a run whose logs are small, for its errors; of other logs the format is checked."""
     # Imported here: most experiments have no logs.
     from analysis.imports.import_run import read_sources, run_of
-    from analysis.imports.source_check import require_own_tree
+    from analysis.imports.source_check import require_of_arm
+    from trainers.logs.record import Imported, SourceRead
 
     sources, form = run.spec["import"]["sources"], run.spec["import"]["format"]
     local = [source for source in sources if not is_remote(source)]
     for source in local:
         require_known(source, form)
     if not local:
-        require_own_tree(run.spec, [(source, None) for source in sources])
+        require_of_arm(run.spec, [(source, Imported(SourceRead(), "wandb")) for source in sources])
     paths = [local_path(source) for source in local]
     if len(local) == len(sources) and all(p.is_file() and p.stat().st_size <= INSPECTED_BYTES for p in paths):
         run_of(run.spec, read_sources(run.spec), Path())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.imports.formats import read_source
-from analysis.imports.tree_by_data import trainers_by_data
+from analysis.imports.source_check import trainers_by_data
 from analysis.sources.wandb_api import RUN_FILE
 from common.errors import UserError
 from tests.analysis.imports_of import run_of
