@@ -13,7 +13,6 @@ from common.verdicts import Verdict
 from trainers.logs.record import Imported, LaterConfiguration
 from trainers.protocol import Trainer
 
-CONFIGURATION_CHANGED = "configuration-changed"
 _MOST_SHOWN, _LONGEST_SHOWN = 3, 40
 
 
@@ -78,4 +77,4 @@ def change_verdicts(later: Sequence[LaterSettings], run_id: str) -> list[Verdict
     if not later:
         return []
     text = f"{run_id}: {change_reason(later)}. These steps are left out: they are of another measurement"
-    return [Verdict("warning", CONFIGURATION_CHANGED, text)]
+    return [Verdict("warning", "configuration-changed", text)]

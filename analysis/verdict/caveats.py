@@ -41,7 +41,15 @@ MISREAD = (
 # ... that may change a ratio, ...
 MAY_CHANGE = (
     *("steps-not-matched", "short-runs", "windows-differ", "evaluation-in-window", "no-warmup-left-out"),
-    *("times-from-bars", "bars-too-coarse", "times-from-average", "step-no-clock", "time-in-no-step", "missing-steps"),
+    *(
+        "generations-unclear",
+        "times-from-bars",
+        "bars-too-coarse",
+        "times-from-average",
+        "step-no-clock",
+        "time-in-no-step",
+        "missing-steps",
+    ),
     *("incomplete-history", "began-anew", "counter-fell", "timings-missing", "models-unknown", "gpu-count-unknown"),
     *("equal-arms-differ", "completions-differ", "release-by-data", "release-undeclared", "mode-unknown"),
 )

@@ -18,7 +18,6 @@ SAMPLES_PER_STEP = "samples_per_step"
 """The scalar with the samples of a training step, which are completions (of TRL 0.14 prompts)."""
 SHARED_GENERATION = "shared_generation"
 """The scalar with the number of the generation that a row's steps share with others, from 1."""
-GENERATIONS_UNCLEAR = "generations-unclear"
 # The summary at the end of training (transformers trainer_utils.py, speed_metrics) has three decimals or more.
 _PER_SECOND = ("train_samples_per_second", "train_steps_per_second")
 _LEAST_DECIMALS = 3
@@ -96,7 +95,7 @@ def add_shared_generations(read: SourceRead, shown_as: str) -> None:
             f"{shown_as}: several steps share a generation of responses, and its rows have different shares of it, so "
             "they differ in how much was generated. Log every step, or whole generations (logging_steps)"
         )
-        read.verdicts.append(Verdict("warning", GENERATIONS_UNCLEAR, text))
+        read.verdicts.append(Verdict("warning", "generations-unclear", text))
     if begins is None or not _regular(records, begins):
         return
     number = 0

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from analysis.imports.configurations import CONFIGURATION_CHANGED
 from analysis.imports.import_run import with_hashes, write_facts
 from analysis.imports.one_run import ONE_RUN
 from analysis.imports.which_tree import NEAREST
@@ -31,7 +30,6 @@ from common.shown import shown
 from common.verdicts import count_of
 from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
-from trainers.logs.hf_work import GENERATIONS_UNCLEAR
 from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import trainer_named, trainers
 from trainers.timers.own import MODE
@@ -41,7 +39,7 @@ from workflow.commands.compared_runs import compared_content, divide
 if TYPE_CHECKING:
     from workflow.config.plan import Plan
 
-READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS, CONFIGURATION_CHANGED, GENERATIONS_UNCLEAR)
+READ_AS = (COLUMNS_TAKEN, SUPERVISED, TIMES_FROM_BARS)
 """What was taken for the steps' seconds, and a log of another kind of training, stand beside the answer."""
 MARK = "compared"
 """Marks a folder that this command may overwrite; it never writes into an experiment's results."""
