@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.compared import SIZES, STEP, Compared, column_of, mean_of_runs, ratio, tokens_ratio
@@ -14,9 +13,9 @@ from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
-from analysis.steadiness import after_warmup, long_steps
+from analysis.steadiness import after_warmup, long_steps, median_ratio
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
-from analysis.windows import mean_of, median_of, steps_per_row
+from analysis.windows import mean_of, steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
@@ -153,7 +152,6 @@ def comparison_table(
 
 def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
     value = math.exp(raw(*one.sides).log_ratio)
-    medians = [_log_medians(side) for side in one.sides]
     walls = [_wall_share(wide, side) for side in one.sides]
     rounding = [_rounding(wide, side) for side in one.sides]
     return {
@@ -164,7 +162,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         **dict(zip(RATES[:2], (mean_of_runs(side, side["seconds"]) for side in one.sides), strict=True)),
         **dict(zip(RATES[2:], map(_tokens_per_s, one.sides), strict=True)),
         "raw_speedup": value,
-        "median_speedup": math.exp(medians[0] - medians[1]),
+        "median_speedup": median_ratio(one),
         "wall_speedup": value * ratio(*walls),
         "tokens_ratio": tokens_ratio(one),
         "rounding": sum(rounding),
@@ -187,11 +185,6 @@ def _steadiness(one: Compared) -> dict[str, Any]:
         "long_steps": long,
         "speedup_without_long": math.exp(raw(*without.sides).log_ratio) if long and not without.is_empty else math.nan,
     }
-
-
-def _log_medians(side: pd.DataFrame) -> float:
-    """The mean logarithm of the runs' median steps."""
-    return float(np.mean([math.log(median_of(run["seconds"], run["n"])) for _, run in side.groupby("run")]))
 
 
 def _wall_share(wide: pd.DataFrame, side: pd.DataFrame) -> float:

@@ -69,6 +69,15 @@ def long_steps(one: Compared) -> tuple[str, Compared]:
     return join_first(shown, MOST_NAMES), _of(one, *kept)
 
 
+def median_ratio(one: Compared) -> float:
+    """The ratio of the runs' median steps, which a few long steps do not change."""
+    a, b = (
+        float(np.mean([math.log(median_of(run["seconds"], run["n"])) for _, run in side.groupby("run")]))
+        for side in one.sides
+    )
+    return math.exp(a - b)
+
+
 def explained_by_evaluations(one: Compared, sample: RunNumbers, confidence: float) -> bool:
     """Whether evaluations or checkpoints of the slower arm could explain its difference, by a wall clock alone.
 

@@ -15,7 +15,7 @@ from analysis.factors import at
 from analysis.planned import EQUAL_WITHIN, PlanRead
 from analysis.quantiles import CONFIDENCE
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
-from analysis.steadiness import after_warmup, explained_by_evaluations, long_steps
+from analysis.steadiness import after_warmup, explained_by_evaluations, long_steps, median_ratio
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict, count_of
 
@@ -91,7 +91,11 @@ def estimates(
         if isinstance(sample, NoRatioError):
             row = no_value(name, str(sample), sample.settle)
         else:
-            row = _row(name, sample, confidence, until, _open(one, sample, steady.get(name), confidence))
+            why_open = _open(one, sample, steady.get(name), confidence)
+            if name == PER_STEP and not why_open and disagrees(math.exp(sample.log_ratio), median_ratio(one)):
+                # Lengths explain long steps; at equal work they are taken out.
+                why_open = "the median steps point to the other arm"
+            row = _row(name, sample, confidence, until, why_open)
         rows.append(row | one.sizes | {"by_clock": one.by_clock})
     return rows
 
