@@ -64,10 +64,10 @@ def _sorted(rows: pd.DataFrame, runs: Sequence[Run], alone: bool) -> Iterator[tu
 
 
 def ranking_lines(ranking: pd.DataFrame, plan: PlanRead) -> list[str]:
-    """Of engines alone, for each workload: the first setting, and those not resolved from it."""
+    """Of engines alone, and of a single arm, for each workload: the first setting, and those not resolved from it."""
     lines = []
-    # Trainings differ in lengths too: their verdicts are those of the estimates.
-    for workload, rows in ranking.groupby("workload", sort=False) if plan.engines_only else ():
+    # Arms that train have verdicts.
+    for workload, rows in ranking.groupby("workload", sort=False) if plan.engines_only or len(plan.arms) == 1 else ():
         names = [row.arm + (f" ({factors_label(row.factors)})" if row.factors else "") for row in rows_of(rows)]
         compared = rows["ratio"].notna() & (rows.index != rows.index[0])
         unresolved = [name for name, is_open in zip(names, compared & ~(rows["low"] > 1), strict=True) if is_open]

@@ -31,7 +31,7 @@ from analysis.verdict.arm_verdict import ratio_text, seconds_text
 from analysis.verdict.claim import UNITS, equal_within
 from analysis.verdict.verdict_table import span_text
 
-MAX_BARS, BAR_WIDTH, LINE = 40, 300, 15
+MAX_BARS, BAR_WIDTH, LINE = 24, 300, 15
 NAME_LETTERS = 40
 NO_TIMER = "no timer"
 UNSEEN_SHARE = 0.002
@@ -91,16 +91,15 @@ def phase_bars(plan: PlanRead, tables: Mapping[str, pd.DataFrame]) -> Figure | N
         parts = ", ".join(f"{r.category} {r.own_mean_s:.3g} s" for r in rows_of(mine))
         name = ", ".join(filter(None, (one.arm, factors_label(one.factors))))
         texts.append(f"{name} {', '.join(filter(None, (seconds, end)))} ({parts})")
-    caption = "Mean seconds of the counted steps."
-    if len({row["category"] for row in rows}) > 1:
-        caption += f" Empty: {NO_TIMER} covers it."
+    caption = "Mean seconds of the counted steps" + (f" (empty: {NO_TIMER})" if len(rows) > len(texts) else "")
     if len(units) == 1:
-        caption += f" Under them: times as fast as {plan.baseline}{units.pop()}, with the 95% interval."
+        interval = " (95% interval)" if any(row.low > 0 for row in of.values()) else ""
+        caption += f"; under the seconds: times as fast as {plan.baseline}{units.pop()}{interval}"
     size = (BAR_WIDTH, alt.Step(34 + LINE * _name_lines(rows)))
     return Figure(
         "phases",
         "Seconds of a step",
-        caption + only_first(MAX_BARS, len(every), "bars", "phases"),
+        f"{caption}." + only_first(MAX_BARS, len(every), "bars", "phases"),
         f"Mean seconds of a step. {listed(texts)}",
         draw(rows, _bar_layers(rows, plan.step_of), size, {"y": "independent"}),
     )
@@ -136,20 +135,19 @@ def _bar_layers(rows: Sequence[Mapping[str, Any]], step_of: str) -> list[Any]:
     legend = alt.Legend(symbolStrokeColor=PAGE, symbolStrokeWidth=1, columns=3)
     base = alt.Chart().encode(y=alt.Y("setting:N", sort=None, title=None, axis=None))
     lines = _name_lines(rows)
-    down = LINE / 2 * lines
+    down, up = LINE / 2 * lines, 7 if any("\n" in row.get("end", "") for row in rows) else 0
+    axis = alt.Axis(tickCount=6, labelFlush=False)
     pieces = base.mark_bar(size=24, yOffset=down).encode(
-        x=alt.X(
-            "seconds:Q", stack="zero", title=f"seconds per {step_of}", axis=alt.Axis(tickCount=6, labelFlush=False)
-        ),
+        x=alt.X("seconds:Q", stack="zero", title=f"seconds per {step_of}", axis=axis),
         order=alt.Order("rank:Q"),
         color=alt.Color("category:N", scale=colours, legend=legend),
         stroke=alt.condition(f"datum.category == '{NO_TIMER}'", alt.value(PAGE), alt.value("transparent")),
     )
-    last, up = base.transform_filter("isValid(datum.end)"), 7 if any("\n" in row.get("end", "") for row in rows) else 0
-    text = last.mark_text(align="left", baseline="middle", dx=6, dy=down - up, lineBreak="\n", lineHeight=LINE)
-    name = last.mark_text(
-        align="left", baseline="bottom", dy=down - 16, lineBreak="\n", lineHeight=LINE, fontWeight=600
-    )
+    last = base.transform_filter("isValid(datum.end)")
+    look: dict[str, Any] = {"align": "left", "lineBreak": "\n", "lineHeight": LINE}
+    text = last.mark_text(baseline="middle", dx=6, dy=down - up, **look)
+    # Names begin at the top of their band.
+    name = last.mark_text(baseline="top", dy=5 - (34 + LINE * lines) / 2, fontWeight=600, **look)
     return [
         pieces,
         text.encode(x=alt.X("right:Q"), text=alt.Text("end:N")),

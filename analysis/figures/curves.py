@@ -174,39 +174,33 @@ def length_figure(wide: pd.DataFrame, plan: PlanRead, counts: pd.DataFrame) -> F
         f"{count_of(int(of['count'].sum()), 'response')}"
         for arm, of in counts.groupby("arm", sort=False)
     ]
-    many = len(texts) > MANY_ARMS
-    frame = length_histogram(counts)
-    frame = frame.assign(panel=frame["arm"] if many else "")
-    frame = frame[frame["panel"].isin(frame["panel"].unique()[:MAX_PANELS])]
-    lines = alt.Chart().mark_line(interpolate="step-after", strokeWidth=2)
+    many, frame = len(texts) > MANY_ARMS, length_histogram(counts)
+    panels = list(frame["arm"].unique()[: MAX_PANELS if many else None])
+    frame = frame[frame["arm"].isin(panels)].assign(panel=frame["arm"] if many else "")
     x_axis = alt.Axis(labelFlush=False, labelOverlap="greedy", tickCount=5 if many else 8)
+    lines = alt.Chart().mark_line(interpolate="step-after", strokeWidth=2)
     encoded = lines.encode(
         x=alt.X("start:Q", title="response length, tokens", scale=alt.Scale(zero=False), axis=x_axis),
         y=alt.Y("share:Q", title="share of an arm's responses", axis=alt.Axis(format="%", tickCount=5)),
         order=alt.Order("start:Q"),
         **_colours(plan, frame),
     )
-    more = only_first(MAX_PANELS, len(texts), "arms", "steps") if many else ""
-    size = ((WIDTH - 90) / 2, 110) if many else (WIDTH, 200)
     return Figure(
         "response-length",
         title,
-        f"{caption}All responses of the counted steps.{more}",
+        f"{caption}All responses of the counted steps.{only_first(len(panels), len(texts), 'arms', 'steps')}",
         f"Distribution of response lengths in tokens. {listed(texts)}",
-        draw(_rows(frame), [encoded], size, columns=2),
+        draw(_rows(frame), [encoded], ((WIDTH - 90) / 2, 110) if many else (WIDTH, 200), columns=2),
     )
 
 
 def length_histogram(counts: pd.DataFrame) -> pd.DataFrame:
-    """Share of an arm's responses by length (columns: arm, start, share), in bins that all arms share."""
-    low, high = float(counts["value"].min()), float(counts["value"].max())
+    """Share of an arm's responses by length (columns: start, arm, share), in bins that all arms share."""
+    low, high = int(counts["value"].min()), int(counts["value"].max())
     # Lengths are whole tokens: a fractional bin would have alternating numbers of lengths.
-    width = max(1, math.ceil((high - low + 1) / BINS))
-    edges = np.arange(math.floor(low), high + 1 + width, width)
-    parts = []
-    for arm, group in counts.groupby("arm", sort=False):
-        found, _ = np.histogram(group["value"].astype(float), bins=edges, weights=group["count"])
-        # A last bin of no width closes the outline.
-        shares = np.append(found / group["count"].sum(), 0.0)
-        parts.append(pd.DataFrame({"arm": arm, "start": edges, "share": shares}))
-    return pd.concat(parts, ignore_index=True)
+    width = math.ceil((high - low + 1) / BINS)
+    starts = counts.assign(start=(counts["value"].astype(int) - low) // width * width + low)
+    sums = starts.pivot_table(index="start", columns="arm", values="count", aggfunc="sum", sort=False)
+    # An empty bin at the end closes the outline.
+    sums = sums.reindex(range(low, high + width + 1, width)).fillna(0)
+    return (sums / sums.sum()).melt(ignore_index=False, var_name="arm", value_name="share").reset_index()

@@ -70,11 +70,6 @@ class Figure:
     svg: str
 
     @property
-    def height(self) -> float:
-        """In the pixels of its SVG."""
-        return float(ElementTree.fromstring(self.svg).get("height", 0))
-
-    @property
     def inline_svg(self) -> Markup:
         """The SVG for the page, with its text alternative; the drawing has escaped all its texts."""
         return Markup(self.svg.replace("<svg ", f'<svg role="img" aria-label="{Markup.escape(self.alt)}" ', 1))

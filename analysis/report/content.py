@@ -263,7 +263,7 @@ def _missing_arms(runs: list[Run], plan: PlanRead) -> Iterator[Verdict]:
     for arm, count in counts.items():
         if not count:
             yield Verdict("error", "arm-without-runs", f"arm {arm} has no run that can be read")
-    if len(plan.arms) == 1 and not (plan.engines_only and len({r.factors_key for r in runs}) > 1):
+    if len(plan.arms) == 1 and len({r.factors_key for r in runs}) < 2:
         yield Verdict("warning", "one-arm", "the plan has only one arm: there is nothing to compare")
     alone = [arm for arm, count in counts.items() if count and len({r.seed for r in runs if r.arm == arm}) == 1]
     if alone:

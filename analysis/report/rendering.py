@@ -19,8 +19,6 @@ from analysis.verdict.verdict_block import escaped, unbroken, verdict_markdown
 from common.verdicts import count_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-# A figure of more pixels is folded.
-TALL = 1200
 # What the Markdown has at most of each kind; the page and tables/ have all.
 IN_MARKDOWN: dict[str, tuple[str, ...]] = {"ledger": ("lines",), "samples": (), "provenance": ()}
 MAX_TABLES, MAX_ROWS, MAX_LINES = 4, 24, 12
@@ -46,7 +44,6 @@ def html_page(content: Content) -> str:
         picture=next((figure for figure in content.figures if figure.name == "phases"), None),
         sections=sections(content),
         stages=STAGES,
-        tall=TALL,
         unbroken=unbroken,
         count_of=count_of,
     )

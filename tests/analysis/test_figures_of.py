@@ -81,7 +81,7 @@ def test_a_bar_has_its_seconds_and_its_ratio_with_the_interval_at_its_end():
     row = estimates[(estimates["arm"] == "sglang") & (estimates["estimate"] == "per_step")].iloc[0]
     ratio = f"{row['value']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
     assert any(text.startswith(ratio) for text in shown) and ratio in figure.alt
-    assert "not comparable" in shown and "per step, with the 95% interval" in figure.caption
+    assert "not comparable" in shown and "times as fast as vllm per step (95% interval)" in figure.caption
 
 
 def test_bars_of_a_sweep_are_in_panels_of_equal_work_and_other_factors_are_in_their_names(tables):

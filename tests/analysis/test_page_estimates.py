@@ -37,3 +37,14 @@ def test_nothing_but_a_repetition_is_no_comparison_and_says_why(plain):
         "(vllm is the same as transformers-as-the-baseline). "
         f"By step time they are {value:.3g}x to {value:.3g}x as fast."
     )
+
+
+def test_a_sweep_of_one_arm_names_the_fastest_setting_and_draws_it_first(tmp_path):
+    swept = [{"options.max_num_seqs": n} for n in (4, 8, 16)]
+    make_results.realistic(tmp_path / "case", {"vllm": ("vllm", 0.9)}, seeds=2, steps=5, factors=swept)
+    found = content(tmp_path / "case")
+    fastest = found.tables["ranking"]["factors"].iloc[0]
+    assert found.no_comparison.startswith("Fastest of 3 settings: vllm (max_num_seqs = 4), ")
+    assert fastest == '{"options.max_num_seqs": 4}' and "one-arm" not in {one.code for one in found.verdicts}
+    bars = next(figure for figure in found.figures if figure.name == "phases")
+    assert bars.alt.startswith("Mean seconds of a step. vllm, max_num_seqs = 4 ")

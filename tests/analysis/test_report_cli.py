@@ -26,7 +26,7 @@ def run(results, out, *more):
 @pytest.mark.full("many reports")
 def test_writes_everything_the_same_way_twice(results, tmp_path, capsys):
     assert run(results, tmp_path / "a") == 0 and run(results, tmp_path / "b") == 0
-    assert "vllm vs transformers: " in capsys.readouterr().out
+    assert "faster than transformers: " in capsys.readouterr().out
     written = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file())
     names = {folder: {p.name for p in written if p.parent.name == folder} for folder in ("tables", "figures")}
     for folder, ends in (("tables", ("csv", "parquet")), ("figures", ("svg", "png"))):
