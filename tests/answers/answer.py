@@ -8,7 +8,7 @@ import pytest
 
 from workflow.cli import main
 
-DIRECTIONS = "+-="
+EQUAL_WORK, PER_STEP = "at equal work", "per step"
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,22 @@ class Case:
     def as_parameter(self):
         marks = [pytest.mark.xfail(strict=True, reason=self.wrong)] if self.wrong else []
         return pytest.param(self, id=self.name, marks=marks)
+
+
+def cases_into(cases):
+    """A decorator that adds a function which makes logs to `cases`, with what is right.
+
+    `wrong` says why the answer is not right yet.
+    """
+
+    def case(verdict, ratio=None, unit="", wrong="", **right):
+        def add(make):
+            cases.append(Case(make.__name__, make.__doc__, make, Right(verdict, ratio, unit=unit, **right), wrong))
+            return make
+
+        return add
+
+    return case
 
 
 def ask(words, capsys):

@@ -4,12 +4,14 @@ import itertools
 
 import numpy as np
 
-from .answer import Case, Right
+from .answer import EQUAL_WORK, PER_STEP, cases_into
 from .writers import (
     TIMERS,
     arms,
+    at_speed,
     noise,
     numbered,
+    of,
     responses,
     seconds_of,
     table,
@@ -19,33 +21,7 @@ from .writers import (
 )
 
 CASES = []
-EQUAL_WORK, PER_STEP = "at equal work", "per step"
-
-
-def case(verdict, ratio=None, unit="", wrong="", **right):
-    """Adds a function that makes logs to `CASES`, with what is right; `wrong` says why the answer is not yet."""
-
-    def add(make):
-        CASES.append(Case(make.__name__, make.__doc__, make, Right(verdict, ratio, unit=unit, **right), wrong))
-        return make
-
-    return add
-
-
-def at_speed(times, steps=25, **written):
-    """A writer of verl logs with lengths: arm `b` is `times` as fast as `a`."""
-
-    def write(file, arm, rng):
-        lengths = responses(rng, steps)
-        took = seconds_of(lengths) * noise(rng, steps) / (times if arm == "b" else 1.0)
-        verl(file, took, lengths, **written)
-
-    return write
-
-
-def of(arm, a, b):
-    """The value of this arm."""
-    return a if arm == "a" else b
+case = cases_into(CASES)
 
 
 # Runs.

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from . import made, more_runs, more_work
 from .answer import Case, Right, ask, wrong_in
-from .made import CASES
 
 READ = Path(__file__).with_name("read")
-ORDERS = 3
+ORDERS = 2
 
 
 def read_case(folder):
@@ -29,7 +29,12 @@ def read_case(folder):
     return Case(folder.name, said["about"], make, Right(**said["right"] | lists), said.get("wrong", ""))
 
 
-ALL = [*CASES, *(read_case(file.parent) for file in sorted(READ.glob("*/right.yaml")))]
+ALL = [
+    *made.CASES,
+    *more_runs.CASES,
+    *more_work.CASES,
+    *(read_case(file.parent) for file in sorted(READ.glob("*/right.yaml"))),
+]
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def shuffled(words, chance):
     return mixed, [word for word in words if word.startswith("-")]
 
 
-@pytest.mark.parametrize("case", [replace(case, wrong="").as_parameter() for case in CASES])
+@pytest.mark.parametrize("case", [replace(case, wrong="").as_parameter() for case in made.CASES])
 def test_the_sequence_of_files_and_of_arms_changes_nothing_but_the_sign(answered, case):
     words, chance = case.make(), random.Random(case.name)
     first = answered(words)

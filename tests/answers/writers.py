@@ -32,7 +32,7 @@ def seconds_of(lengths, fixed=5.0):
 
 def verl(file, seconds, lengths=None, *, first=1, prompt=100.0, reward=0.25, timers=None, more=None, head=""):
     """Write a verl console: one line a step. `timers` and `more` have a dictionary for each step."""
-    lines = []
+    lines, prompts = [], np.broadcast_to(prompt, len(seconds))
     for place, total in enumerate(seconds):
         pairs = {}
         if lengths is not None:
@@ -42,7 +42,8 @@ def verl(file, seconds, lengths=None, *, first=1, prompt=100.0, reward=0.25, tim
                 "response_length/max": of.max(),
                 "response_length/min": of.min(),
             }
-            pairs |= {"prompt_length/mean": prompt, "perf/total_num_tokens": of.sum() + prompt * len(of)}
+            total_tokens = of.sum() + prompts[place] * len(of)
+            pairs |= {"prompt_length/mean": prompts[place], "perf/total_num_tokens": total_tokens}
         pairs |= {"critic/score/mean": reward, "critic/rewards/mean": reward, "actor/grad_norm": 0.1}
         own = timers[place] if timers else {name: share * total for name, share in TIMERS.items()}
         pairs |= {f"timing_s/{name}": value for name, value in own.items()} | {"timing_s/step": total}
@@ -89,6 +90,34 @@ def trl(file, seconds, lengths, prompt=100.0, reward=0.21, every=1):
     Path(file).write_text("".join(rows), encoding="utf-8")
 
 
+def trl_bars(file, seconds):
+    """Write a TRL console with bars of whole seconds, and rows without step_time."""
+    text, passed = "", 0.0
+    for step, took in enumerate(seconds, 1):
+        passed += took
+        whole, of = int(passed), len(seconds)
+        clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+        text += f"\r {100 * step // of}%|###       | {step}/{of} [{clock}<00:00, {took:.2f}s/it]\n"
+        row = {"loss": round(took % 0.7, 4), "learning_rate": 1e-06, "reward": round(0.4 + took % 0.1, 4)}
+        text += f"{row | {'completion_length': 117.0 + step % 3, 'epoch': step / 400}}\n"
+    Path(file).write_text(text, encoding="utf-8")
+
+
+def command(engine, gpus=8, **more):
+    """The lines of a log that show the release and the command of a verl training."""
+    words = {
+        "actor_rollout_ref.rollout.name": engine,
+        "actor_rollout_ref.rollout.n": 8,
+        "actor_rollout_ref.model.path": "Qwen/Qwen2.5-7B",
+        "data.train_batch_size": 8,
+        "trainer.n_gpus_per_node": gpus,
+        "trainer.nnodes": 1,
+        **more,
+    }
+    shown = " ".join(f"{name}={value}" for name, value in words.items())
+    return f"verl==0.5.0\n+ python3 -m verl.trainer.main_ppo {shown}\n"
+
+
 def table(file, **columns):
     """Write a CSV with these columns."""
     rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
@@ -116,3 +145,19 @@ def arms(runs, write, ending="log"):
             write(file, arm, chance(file))
         words.append(f"{arm}={','.join(files)}")
     return words
+
+
+def at_speed(times, steps=25, **written):
+    """A writer of verl logs with lengths: arm `b` is `times` as fast as `a`."""
+
+    def write(file, arm, rng):
+        lengths = responses(rng, steps)
+        took = seconds_of(lengths) * noise(rng, steps) / (times if arm == "b" else 1.0)
+        verl(file, took, lengths, **written)
+
+    return write
+
+
+def of(arm, a, b):
+    """The value of this arm."""
+    return a if arm == "a" else b
