@@ -261,28 +261,25 @@ def _difference(of: Evidence, arm: str, claim: Claim, likely: bool) -> str:
 
 def with_engines_alone(verdicts: Sequence[ArmVerdict], plan: PlanRead) -> list[ArmVerdict]:
     """The verdicts; one of a training has a caveat if its two engines alone differ the other way."""
-    return [_with_caveat(one, verdicts, plan) if plan.trains(one.arm) else one for one in verdicts]
+    found = []
+    for one in verdicts:
+        others = [other for other in verdicts if plan.trains(one.arm) and not plan.trains(other.arm)]
+        texts = [
+            f"The engines alone say the opposite: {alone.arm} is {ratio_text(alone.ratios[0].value[0])} as fast as "
+            f"{alone.baseline} {alone.ratios[0].unit}. A training has other lengths, another load, and work without "
+            "the engine."
+            for alone in others
+            if _side(one, plan) == {engine: -side for engine, side in _side(alone, plan).items()} != {}
+        ]
+        found.append(replace(one, caveats=(*(Caveat("estimates", text) for text in texts[:1]), *one.caveats)))
+    return found
 
 
-def _with_caveat(training: ArmVerdict, verdicts: Sequence[ArmVerdict], plan: PlanRead) -> ArmVerdict:
-    engines = [str(plan.arms[arm].get("engine")) for arm in (training.baseline, training.arm)]
-    for alone in verdicts:
-        faster, others = _side(alone), [str(plan.arms[arm].get("engine")) for arm in (alone.baseline, alone.arm)]
-        if plan.trains(alone.arm) or UNKNOWN in engines or sorted(others) != sorted(engines) or not faster:
-            continue
-        if _side(training) == (-faster if others == engines else faster):
-            ratio = alone.ratios[0]
-            text = (
-                f"The engines alone say the opposite: {alone.arm} is {ratio_text(ratio.value[0])} as fast as "
-                f"{alone.baseline} {ratio.unit}. A training has other lengths, another load, and work without the "
-                "engine."
-            )
-            return replace(training, caveats=(Caveat("estimates", text), *training.caveats))
-    return training
-
-
-def _side(verdict: ArmVerdict) -> int:
-    """1 where the arm is faster in its first ratio, -1 where it is slower, 0 where that is not known."""
-    ratios = [ratio for ratio in verdict.ratios[:1] if not ratio.too_wide]
-    sides = {direction(value) for ratio in ratios for value in ratio.value}
-    return sides.pop() if len(sides) == 1 else 0
+def _side(verdict: ArmVerdict, plan: PlanRead) -> dict[str, int]:
+    """By engine: 1 for the one that is faster in the first ratio, -1 for the other; empty where that is not known."""
+    engines = [str(plan.arms[arm].get("engine")) for arm in (verdict.arm, verdict.baseline)]
+    sides = {direction(value) for ratio in verdict.ratios[:1] if not ratio.too_wide for value in ratio.value}
+    if UNKNOWN in engines or engines[0] == engines[1] or len(sides) != 1 or 0 in sides:
+        return {}
+    side = sides.pop()
+    return {engines[0]: side, engines[1]: -side}
