@@ -65,6 +65,8 @@ SAID = (
 class Place:
     """One arm at one factor combination: what the rows of the table test."""
 
+    arms: tuple[str, str]
+    """The baseline and the arm."""
     claim: Claim
     comparison: Any
     """Its row of `comparison_table`; of NaN where nothing is compared, and for a benchmark's results: their loads
@@ -81,7 +83,7 @@ class Place:
     @property
     def printed(self) -> bool:
         """Whether a ratio of it is printed."""
-        return self.claim.valued and not self.claim.too_wide
+        return bool(self.claim.estimate) and not self.claim.too_wide
 
 
 Values = dict[str, str]
@@ -137,7 +139,7 @@ def _read(*codes: str) -> Callable[[Place], Iterator[Values]]:
 
 
 def _gate_fails(place: Place) -> Iterator[Values]:
-    for arm, quantity, own, other in worse_arms(place.gate, place.claim.baseline, place.claim.arm):
+    for arm, quantity, own, other in worse_arms(place.gate, *place.arms):
         # The numbers of a sweep are many.
         yield {"arm": arm, "what": LABELS[quantity] + (f" ({own:.3g} against {other:.3g})" if place.alone else "")}
 
@@ -170,13 +172,13 @@ def _unequal(place: Place) -> Iterator[Values]:
 def _not_resolved(place: Place) -> Iterator[Values]:
     """Where in a sweep; without one the sentence says it."""
     claim = place.claim
-    return when(claim.verdict == "~" and not (place.alone or claim.one_run or claim.too_wide))
+    return when(claim.verdict == "~" and not (place.alone or claim.lacking or claim.too_wide))
 
 
 def _more_runs(place: Place) -> Iterator[Values]:
     """What runs would resolve the claim, where chance is why it is open."""
     claim, row = place.claim, place.comparison
-    if not place.alone or claim.verdict != "~" or (claim.one_run and claim.record != "step"):
+    if not place.alone or claim.verdict != "~" or (claim.lacking and claim.record != "step"):
         return
     more, few = claim.row["runs_to_resolve"], "more runs of each arm" if claim.too_wide else ""
     # More runs are not known to reduce a spread that a few outlying steps decide.
@@ -184,15 +186,15 @@ def _more_runs(place: Place) -> Iterator[Values]:
         few = few and "runs on a machine without other work"
     elif more > 0:
         number = count_of(int(more), "more run")
-        few = f"{'at least' if claim.one_run else 'about'} {number} of {claim.lacking or 'each arm'}"
+        few = f"{'at least' if claim.lacking else 'about'} {number} of {claim.lacking or 'each arm'}"
     yield {"settle": few}
 
 
 def _disagreement(place: Place) -> Iterator[Values]:
     """Step time and equal work say different things."""
     claim = place.claim
-    if claim.valued and disagreement(claim.rows):
-        number = f" (per step {ratio_text(claim.value(PER_STEP))})" if place.alone and place.printed else ""
+    if claim.estimate and disagreement(claim.rows):
+        number = f" (per step {ratio_text(claim.rows[PER_STEP]['value'])})" if place.alone and place.printed else ""
         has_intervals = all(claim.rows[name]["low"] > 0 for name in (PER_STEP, EQUAL_WORK))
         yield {"number": number, "why": what_differs(place.comparison.tokens_ratio, has_intervals)}
 
@@ -275,7 +277,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("spread", f"No ratio{{at}}: {WIDE} (too few runs or steps).", lambda place: when(place.claim.too_wide)),
     Row("spread", "Not resolved{at}.", _not_resolved),
-    Row("spread", "", lambda place: when(place.claim.valued and place.claim.one_step), "more steps"),
+    Row("spread", "", lambda place: when(place.claim.estimate and place.claim.steps == (1, 1)), "more steps"),
     Row("spread", "", _more_runs, "{settle}"),
     Row("data", "{text}.", _read(*MAY_CHANGE)),
     Row("estimates", "Step time{number} and equal work disagree{at}: {why}.", _disagreement),
@@ -289,7 +291,7 @@ ROWS: tuple[Row, ...] = (
     Row("estimates", ROUNDED, _rounded),
     Row("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", _wall_clock),
     Row("gate", "The gate cannot judge {names}{at}: some steps have numbers in one arm only.", _gate_cannot_judge),
-    Row("data", "Not compared{at}: {why}.", lambda place: when(not place.claim.valued, why=place.claim.why)),
+    Row("data", "Not compared{at}: {why}.", lambda place: when(not place.claim.estimate, why=place.claim.why)),
     Row("data", "Speed at equal work is unknown{at}: {why}.", _no_equal_work, "{settle}"),
     Row("data", "{text}.", _read()),
     Row("data", "{count} settings cannot be verified ({names}).", _unverified),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, Row
 from analysis.planned import EQUAL_WITHIN
@@ -22,116 +21,70 @@ class Claim:
     rows: dict[str, Row]
     estimate: str
     """"" where no estimate has a value."""
+    row: Row
+    """The claimed estimate's row; of step times where none has a value."""
     verdict: str
     """`+` faster, `-` slower, `=` equal within a ratio, `~` not resolved, `x` not comparable."""
-    why: str = ""
+    why: str
     """Why the claim has no direction or no value, where the reason is not chance."""
-    step_of: str = "step"
-    """What one of its steps is (trainers/protocol.py)."""
-
-    @property
-    def valued(self) -> bool:
-        """Whether an estimate has a value."""
-        return bool(self.estimate)
-
-    @property
-    def row(self) -> Row:
-        """The claimed estimate's row."""
-        return self.rows[self.estimate]
-
-    @property
-    def unit(self) -> str:
-        """The unit of the ratio: one of `UNITS`, with what a step is."""
-        unit = UNITS[self.estimate].replace("step", self.step_of)
-        return f"{unit} of wall clock" if self.row["by_clock"] else unit
-
-    @property
-    def arm(self) -> str:
-        """The arm's name."""
-        return str(self.rows[PER_STEP]["arm"])
-
-    @property
-    def baseline(self) -> str:
-        """The baseline's name."""
-        return str(self.rows[PER_STEP]["baseline"])
-
-    @property
-    def record(self) -> str:
-        """The noun for one of its steps: a benchmark's is a result."""
-        return "step" if self.step_of == "step" else "result"
-
-    @property
-    def interval(self) -> Span:
-        """The 95% interval over runs; one run has none."""
-        low, high = self.row["low"], self.row["high"]
-        return (low, high) if low > 0 else NO_SPAN
-
-    @property
-    def seconds(self) -> Span:
-        """The baseline's and the arm's seconds of a step, in the claim's unit."""
-        return self.row["baseline_s"], self.row["arm_s"]
-
-    @property
-    def runs(self) -> tuple[int, int]:
-        """The runs of the baseline and of the arm."""
-        row = self.rows[PER_STEP]
-        return int(row["baseline_runs"]), int(row["arm_runs"])
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """The steps of all runs of the baseline, and of the arm."""
-        row = self.rows[PER_STEP]
-        return int(row["baseline_steps"]), int(row["arm_steps"])
-
-    @property
-    def one_step(self) -> bool:
-        return self.steps == (1, 1)
-
-    @property
-    def one_run(self) -> str:
-        """That an arm has a single run, which does not show how much other runs differ; otherwise ""."""
-        return "one run an arm" if set(self.runs) == {1} else f"one run of {self.lacking}" if self.lacking else ""
-
-    @property
-    def lacking(self) -> str:
-        """The arm that has a single run while the other has several; otherwise ""."""
-        if min(self.runs) != 1 or self.runs == (1, 1):
-            return ""
-        return str(self.rows[PER_STEP]["baseline" if self.runs[0] == 1 else "arm"])
-
-    @property
-    def too_wide(self) -> bool:
-        """Whether its interval is too wide for a ratio to be printed."""
-        return self.valued and is_too_wide(self.row["value"], *self.interval)
+    unit: str
+    """The unit of the ratio: one of `UNITS`, with what a step is."""
+    record: str
+    """The noun for one of its steps: a benchmark's is a result."""
+    interval: Span
+    """The 95% interval over runs; one run has none."""
+    too_wide: bool
+    """Whether its interval is too wide for a ratio to be printed."""
+    runs: tuple[int, int]
+    """The runs of the baseline and of the arm."""
+    steps: tuple[int, int]
+    """The steps of all runs of the baseline, and of the arm."""
+    lacking: str
+    """Which has a single run, which does not show how much other runs differ: an arm, or `each arm`; otherwise ""."""
 
     @property
     def lacks_equal_work(self) -> bool:
         """Whether a ratio at equal work is missing; a benchmark's requests, which all clients choose, need none."""
-        return self.valued and self.record == "step" and self.estimate != EQUAL_WORK
-
-    def value(self, estimate: str) -> float:
-        """An estimate's ratio; NaN where it has none."""
-        ratio: float = self.rows[estimate]["value"]
-        return ratio if ratio > 0 else math.nan
+        return self.estimate == PER_STEP and self.record == "step"
 
 
 def claim_from(at: str, rows: dict[str, Row], step_of: str = "step", until: float = EQUAL_WITHIN) -> Claim:
     """The claim of one factor combination, from its rows of `estimate_table` by estimate.
 
-    Without a direction, arms whose interval is between 1/`until` and `until` are equal within it.
+    `step_of` says what a step is (trainers/protocol.py). Without a direction, arms whose interval is between 1/`until`
+    and `until` are equal within it.
     """
-    claimed = next((name for name in UNITS if rows[name]["value"] > 0), "")
-    if not claimed:
-        return Claim(at, rows, "", "x", str(rows[PER_STEP]["why"]), step_of=step_of)
-    row = rows[claimed]
-    if (wide := Claim(at, rows, claimed, "~", str(row["why"] or WIDE), step_of=step_of)).too_wide:
-        return wide
+    estimate = next((name for name in UNITS if rows[name]["value"] > 0), "")
+    row, sizes = rows[estimate or PER_STEP], rows[PER_STEP]
+    interval = (row["low"], row["high"]) if row["low"] > 0 else NO_SPAN
+    too_wide = bool(estimate) and is_too_wide(row["value"], *interval)
+    verdict, why = row["verdict"], str(row["why"] or "")
     # A difference that the printed ratio or its interval does not show is not claimed.
     side = direction(row["value"])
-    nearer = row["low"] if side > 0 else row["high"]
-    verdict = row["verdict"] if side and direction(nearer) == side else "~"
-    claim = Claim(at, rows, claimed, verdict, str(row["why"] or "") if verdict == "~" else "", step_of=step_of)
-    return replace(claim, verdict="=", why="") if verdict == "~" and equal_within(claim.interval, until) else claim
+    if too_wide:
+        verdict, why = "~", why or WIDE
+    elif verdict in "+-" and not side * direction(row["low"] if side > 0 else row["high"]) > 0:
+        verdict = "~"
+    if verdict == "~" and not too_wide and equal_within(interval, until):
+        verdict = "="
+    unit = UNITS[estimate or PER_STEP].replace("step", step_of)
+    runs, steps = ((int(sizes[f"baseline_{of}"]), int(sizes[f"arm_{of}"])) for of in ("runs", "steps"))
+    alone = [str(sizes.get(side, side)) for side, count in zip(("baseline", "arm"), runs, strict=True) if count == 1]
+    return Claim(
+        at,
+        rows,
+        estimate,
+        row,
+        verdict,
+        why if verdict in "~x" else "",
+        f"{unit} of wall clock" if row.get("by_clock") else unit,
+        "step" if step_of == "step" else "result",
+        interval,
+        too_wide,
+        runs,
+        steps,
+        "each arm" if len(alone) == 2 else "".join(alone),
+    )
 
 
 def equal_within(interval: Span, until: float) -> bool:

@@ -99,13 +99,12 @@ def sequential_verdict(one: Compared | None, until: float, most: int, overlap: s
     runs = one.fewest_runs
     rows = {row["estimate"]: row for row in estimates(one, overlap, confidence_at(runs, most))}
     claim = claim_from("", rows, until=until)
-    value = claim.value(claim.estimate) if claim.estimate else math.nan
     more = 0
     if claim.verdict == "~":
         sample = samples(one, overlap)[claim.estimate]
         assert isinstance(sample, RunNumbers)
         more = _more(sample, runs, until, most)
-    return Resolution(claim.verdict, claim.why, value, claim.interval if claim.estimate else NO_SPAN, runs, more)
+    return Resolution(claim.verdict, claim.why, claim.row["value"], claim.interval, runs, more)
 
 
 def _more(sample: RunNumbers, runs: int, until: float, most: int) -> int:

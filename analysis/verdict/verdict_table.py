@@ -79,13 +79,13 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
     unequal = [*(one for one in of.disturbed if {*both} & {*one.arms}), *terms]
     places = list(_places(of, arm, preflight, unequal))
     claims = [place.claim for place in places]
-    if not (known := [claim for claim in claims if claim.valued]):
+    if not (known := [claim for claim in claims if claim.estimate]):
         words = f"{VERDICT_NAMES['x']}, {'; '.join(dict.fromkeys(claim.why for claim in claims))}"
         sentence = f"{arm} vs {plan.baseline}: {words}."
         return ArmVerdict(arm, plan.baseline, "x", words, (), (0, 0), (0, 0), "", (), (), sentence)
     units = dict.fromkeys(claim.unit for estimate in UNITS for claim in known if claim.estimate == estimate)
     ratios = [_ratio(same) for unit in units if (same := [claim for claim in known if claim.unit == unit])]
-    one_verdict = len({(claim.verdict, claim.valued and claim.unit) for claim in claims}) == 1
+    one_verdict = len({(claim.verdict, claim.estimate and claim.unit) for claim in claims}) == 1
     verdict: Any = claims[0].verdict if one_verdict else "~"
     likely = "" if preflight is None or unequal or len(claims) > 1 else _likely(claims[0], plan.spread)
     scope = "".join(f", {scope}" for scope in dict.fromkeys(one.scope for one in unequal if one.scope))
@@ -122,9 +122,9 @@ def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequen
         if worse:
             # An arm that trains worse is not faster at the same training.
             why = " and ".join(f"{name} is worse in {label}" for name, label in worse)
-            claim = replace(claim, verdict="x", why=why if claim.valued else claim.why)
+            claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
-        yield Place(claim, row, here, preflight, unequal, read, len(every) == 1)
+        yield Place((plan.baseline, arm), claim, row, here, preflight, unequal, read, len(every) == 1)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -173,7 +173,7 @@ def _ratio(every: Sequence[Claim]) -> Ratio:
         tuple(claim.at for claim in group),
         (min(values), max(values)),
         (min(low for low, _ in intervals), max(high for _, high in intervals)) if bound else NO_SPAN,
-        group[0].seconds if len(group) == 1 else NO_SPAN,
+        (group[0].row["baseline_s"], group[0].row["arm_s"]) if len(group) == 1 else NO_SPAN,
         not narrow,
     )
 
@@ -187,8 +187,9 @@ def _words(claims: Sequence[Claim], until: float) -> str:
         return f"{', '.join(parts)} of {len(claims)} factor combinations"
     (claim,) = claims
     why = "" if claim.too_wide else claim.why
-    if claim.verdict == "~" and claim.one_run:
-        why = f"one {claim.record} only" if claim.one_step else claim.one_run
+    if claim.verdict == "~" and claim.lacking:
+        why = "one run an arm" if min(claim.runs) == max(claim.runs) else f"one run of {claim.lacking}"
+        why = f"one {claim.record} only" if claim.steps == (1, 1) else why
     return f"{_name(claim, until)}, {why}" if why else _name(claim, until)
 
 
@@ -210,7 +211,7 @@ def _likely(claim: Claim, spread: float) -> str:
     equal work on one kind of machine.
     """
     enough = min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) >= LEAST_STEPS_FOR_LIKELY
-    if not claim.one_run or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or claim.row["open"] or not enough:
+    if not claim.lacking or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or claim.row["open"] or not enough:
         return ""
     value = claim.row["value"]
     low, high = value / (1 + spread), value * (1 + spread)
@@ -253,10 +254,10 @@ def _seconds(ratio: Ratio) -> str:
 def _difference(of: Evidence, arm: str, claim: Claim, likely: bool) -> str:
     """Where the difference lies, if it is larger than its noise: for one run, than repeated runs differ."""
     one = next(one for one in of.every if one.arm == arm)
-    far = claim.one_run and abs(math.log(claim.value(PER_STEP))) > math.log1p(of.plan.spread)
+    far = claim.lacking and abs(math.log(claim.rows[PER_STEP]["value"])) > math.log1p(of.plan.spread)
     if claim.record != "step" or not (claim.verdict in "+-" or likely or (far and claim.verdict == "~")):
         return ""
-    return difference_line(parts_of(of.wide, one, of.trees), claim.seconds[0] - claim.seconds[1])
+    return difference_line(parts_of(of.wide, one, of.trees), claim.row["baseline_s"] - claim.row["arm_s"])
 
 
 def with_engines_alone(verdicts: Sequence[ArmVerdict], plan: PlanRead) -> list[ArmVerdict]:
