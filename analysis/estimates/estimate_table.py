@@ -63,7 +63,8 @@ def estimate_table(
         confidence = confidence_at(one.fewest_runs, plan.most) if plan.most else CONFIDENCE
         found = estimates(one, comparable.throughput_only.get((one.factors, one.arm), ""), confidence, plan.until)
         if (unsaid := comparable.unit_unsaid.get((one.factors, one.arm), "")) and any(map(_is_far, found)):
-            found = [row | {"verdict": "~", "why": UNIT_UNSAID} if _is_far(row) else row for row in found]
+            far = {"verdict": "~", "open": UNIT_UNSAID, "why": UNIT_UNSAID}
+            found = [row | far if _is_far(row) else row for row in found]
             verdicts.append(
                 Verdict("warning", "unit-unsaid", f"{one.arm} against {one.baseline}: {unsaid}", (one.arm,))
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.sources.table_frame import FORMAT, PHASE_COLUMNS, of_one_run
+from analysis.sources.table_frame import FORMAT, PHASE_COLUMNS, names_of, of_one_run
 from common.errors import UserError
 from common.shown import shown
 from common.verdicts import Verdict
@@ -28,7 +28,7 @@ _Steps = dict[int, dict[str, tuple[int, PrintedNumber]]]
 
 def is_phases(cells: pd.DataFrame) -> bool:
     """Whether a table has a row for each phase."""
-    return {*map(str.lower, cells)} >= PHASE_COLUMNS
+    return {*map(str.lower, names_of(cells))} >= PHASE_COLUMNS
 
 
 def name_taken(path: Path) -> Verdict:
@@ -46,10 +46,12 @@ def read_phases(cells: pd.DataFrame, path: Path, names: Collection[str] = ()) ->
     """
     cells, selected = of_one_run(cells.rename(columns=str.lower), names, path)
     texts = cells.astype(object).fillna("").map(lambda cell: str(cell).strip())
+    columns = names_of(texts)
     steps: _Steps = {}
     tree: dict[str, TablePhase] = {}
     outside: dict[str, int] = {}
-    for line, row in zip(texts.index, texts.to_dict("records"), strict=True):
+    for line, *row_cells in texts.itertuples(name=None):
+        row = dict(zip(columns, row_cells, strict=True))
         where, parent = f"{path}:{line}", row.get(PARENT, "").removeprefix(TIMERS)
         name = _add_seconds(steps, line, row, where)
         if PARENT in row:

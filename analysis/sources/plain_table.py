@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.imports.source_check import trainers_by_data
 from analysis.sources.phase_table import is_phases, name_taken, read_phases
-from analysis.sources.table_frame import COUNTERS, FORMAT, frame_of, numbers_of, of_one_run, plain_name
+from analysis.sources.table_frame import COUNTERS, FORMAT, frame_of, names_of, numbers_of, of_one_run, plain_name
 from analysis.sources.wandb_rows import WANDB_STEP, steps_of
 from analysis.wide import ABSURD_S
 from common.errors import UserError
@@ -61,9 +61,9 @@ def read_table(
     else:
         cells, exported = _of_one_export(cells, names, path)
         cells, selected = of_one_run(cells, names, path)
-        found = _of_known_trainer(cells, path) if step_seconds is None else None
-        if found is None or trainer not in (None, found.read.written_by):
-            found = table_of(cells, path, step_seconds, unit)
+        known = _of_known_trainer(cells, path) if step_seconds is None else None
+        is_known = known is not None and trainer in (None, known.read.written_by)
+        found = known if known and is_known else table_of(cells, path, step_seconds, unit)
         found.selected = selected | exported
     found.read.verdicts += verdicts
     return found
@@ -71,7 +71,8 @@ def read_table(
 
 def _of_one_export(cells: pd.DataFrame, names: Collection[str], path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """The columns of one run of wandb's export of a chart, which names them `run - metric`, and what selects them."""
-    runs = {name: name.rpartition(" - ")[0] for name in cells.columns[1:]}
+    first, *others = names_of(cells) or [""]
+    runs = {name: name.rpartition(" - ")[0] for name in others}
     if not runs or not all(runs.values()):
         return cells, {}
     every = list(dict.fromkeys(runs.values()))
@@ -83,11 +84,11 @@ def _of_one_export(cells: pd.DataFrame, names: Collection[str], path: Path) -> t
         )
     metrics = {name: name.removeprefix(f"{run} - ") for name, run in runs.items() if run == chosen[0]}
     own = [name for name, metric in metrics.items() if not metric.endswith(("__MIN", "__MAX"))]
-    return cells[[cells.columns[0], *own]].rename(columns=metrics), {"run": chosen[0]} if len(every) > 1 else {}
+    return cells[[first, *own]].rename(columns=metrics), {"run": chosen[0]} if len(every) > 1 else {}
 
 
 def _counter(cells: pd.DataFrame) -> str:
-    plain = {plain_name(name): name for name in reversed(cells.columns)}
+    plain = {plain_name(name): name for name in reversed(names_of(cells))}
     return next((plain[name] for name in COUNTERS if name in plain), "")
 
 
@@ -95,7 +96,7 @@ def _of_known_trainer(cells: pd.DataFrame, path: Path) -> Imported | None:
     """The steps by the names of a known trainer's rows; None if they are not those of one."""
     counter, known = _counter(cells), [trainer.logs.rows for trainer in trainers() if trainer.logs.rows is not None]
     marks = {STEP_TIME, *(names.mark for names in known)}
-    if not counter or not any(name.startswith(TIMERS) or name in marks for name in cells):
+    if not counter or not any(name.startswith(TIMERS) or name in marks for name in names_of(cells)):
         return None
     frame, _ = numbers_of(cells)
     if counter not in frame:
@@ -103,9 +104,10 @@ def _of_known_trainer(cells: pd.DataFrame, path: Path) -> Imported | None:
     totals = [name for names in known if names.first == 1 and (name := TIMERS + names.total) in frame]
     # A row of step 0 that has a step's seconds is a training step.
     first = bool(frame.loc[frame[counter] == 0, totals].notna().any(axis=None))
+    columns, counts = names_of(frame), (frame[counter] + first).tolist()
     rows = (
-        (path, line, {n: v for n, v in row.items() if v == v} | {WANDB_STEP: row[counter] + first})
-        for line, row in zip(frame.index, frame.to_dict("records"), strict=True)
+        (path, line, {n: v for n, v in zip(columns, row, strict=True) if v == v} | {WANDB_STEP: step})
+        for step, (line, *row) in zip(counts, frame.itertuples(name=None), strict=True)
     )
     read = steps_of(rows, path.name)
     writers = [read.written_by] if read.written_by else trainers_by_data(read)
@@ -124,8 +126,8 @@ def table_of(
     """The steps of a table's cells; `clock` is a column that says when a row was written."""
     counter = _counter(cells)
     frame, texts = numbers_of(cells)
-    plain = {*map(plain_name, cells)}
-    named = {name: _named(name, plain) for name in cells if name != counter}
+    plain = {*map(plain_name, names_of(cells))}
+    named = {name: _named(name, plain) for name in names_of(cells) if name != counter}
     if not (columns := _chosen(named, step_seconds, path)):
         raise UserError(_undecided(named, [name for name in named if name in frame and name not in texts], path))
     for name in filter(texts.__contains__, (counter, *columns)):
@@ -135,7 +137,8 @@ def table_of(
             "the column's name (step_time_ms), or leave the row out"
         )
     verdicts = [name_taken(path)] if STEPS_LOGGED in frame else []
-    frame = frame.reindex(columns=dict.fromkeys([*frame, *columns])).drop(columns=STEPS_LOGGED, errors="ignore")
+    frame = frame.reindex(columns=list(dict.fromkeys([*names_of(frame), *columns])))
+    frame = frame.drop(columns=STEPS_LOGGED, errors="ignore")
     units = [unit or named[name][1] for name in columns]
     for name, said in zip(columns, units, strict=True):
         frame[name] *= UNITS[said or "s"]
@@ -148,7 +151,7 @@ def table_of(
     read = steps_in_sequence(records, path, {b.step for a, b in pairwise(records) if a.file != b.file})
     counts = f"{counter} counts the steps" if counter else "no column counts the steps, so rows count as steps from 1"
     read.verdicts = [Verdict("note", COLUMNS_TAKEN, f"{path}: {counts}; {what}"), *verdicts, *read.verdicts]
-    root, *phases = (name.removeprefix(TIMERS) for name in timers if name != STEPS_LOGGED)
+    root, *phases = (name.removeprefix(TIMERS) for name in names_of(timers) if name != STEPS_LOGGED)
     tree = {root: TablePhase("", "", 1, path)} | {name: TablePhase(root, "", 1, path) for name in phases}
     name = "a clock" if is_clock else "+".join(named[name][0] for name in columns)
     return Imported(read, FORMAT, tree=tree, column={"name": name, "unit": units[0] if all(units) else None})
@@ -245,9 +248,9 @@ def _differences(times: pd.Series, frame: pd.DataFrame, counter: str, path: Path
 def _beside(frame: pd.DataFrame, column: str, unit: str | None, named: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
     """The columns with the prefix of the step's (`time/`), in seconds; a unit is in all names or in none."""
     prefix, slash, _ = column.rpartition("/")
-    like = [name for name in frame if slash and name.startswith(prefix + slash) and name not in (column, *COUNTERS)]
+    like = [name for name in named if slash and name.startswith(prefix + slash) and name != column and name in frame]
     like = [n for n in like if bool(named[n][1]) == bool(named[column][1]) and "_per_" not in n and "*" not in n]
-    return frame[like] * [UNITS[unit or named[name][1] or "s"] for name in like]
+    return pd.DataFrame({name: frame[name] * UNITS[unit or named[name][1] or "s"] for name in like}, frame.index)
 
 
 def _with_phases(whole: pd.Series, parts: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, str]:
@@ -271,13 +274,14 @@ def _records(
     steps = _steps(frame, counter)[timers.index]
     if WALL not in timers and timers[steps == 0].notna().any(axis=None):
         steps += 1
-    others = frame.loc[timers.index, [name for name in frame if name != counter and TIMERS + name not in timers]]
-    rows = pd.concat([timers, others], axis=1).to_numpy().tolist()
+    others = frame.loc[timers.index]
+    others = others[[name for name in names_of(frame) if name != counter and TIMERS + name not in timers]]
+    rows = pd.concat([timers, others], axis=1).to_numpy()
     written = [None] * len(rows) if times is None else times[timers.index].tolist()
-    names, records = [*timers, *others], []
+    names, records = [*names_of(timers), *names_of(others)], []
     for place, step, row, time in zip(timers.index, steps.tolist(), rows, written, strict=True):
         if step >= 1:
             file, line = place if isinstance(place, tuple) else (path, place)
-            scalars = {name: value for name, value in zip(names, row, strict=True) if not math.isnan(value)}
+            scalars = {name: value for name, value in zip(names, row.tolist(), strict=True) if not math.isnan(value)}
             records.append(StepRecord(int(step), {}, scalars, {}, None, file, line, time=time))
     return records

@@ -42,6 +42,10 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9/]+", "_", name.lower()).strip("_")
 
 
+def names_of(cells: pd.DataFrame) -> list[str]:
+    return [str(name) for name in cells.columns]
+
+
 def frame_of(path: Path) -> tuple[pd.DataFrame, list[Verdict]]:
     """A file's cells as they are written, by line and column, and the finding on lines that cannot be read.
 
@@ -55,18 +59,18 @@ def frame_of(path: Path) -> tuple[pd.DataFrame, list[Verdict]]:
             is_json = next((line for line in file if line.strip()), "").lstrip()[:1] in ("{", "[")
             file.seek(0)
             frame = framed(_objects(file, unread), path) if is_json else _delimited(file, path, unread)
-    frame.columns = [shown(str(name)) for name in frame.columns]
+    frame.columns = pd.Index([shown(name) for name in names_of(frame)])
     text = f"{path}: {count_of(len(unread), 'line')} cannot be read and skipped (line {join_first(unread)})"
     return frame, [Verdict("warning", "corrupt-line", text)] if unread else []
 
 
 def framed(rows: Iterator[tuple[Any, Mapping[str, Any]]], path: Path) -> pd.DataFrame:
     """The frame of rows with their places; texts and numbers alone."""
-    parts, names, count = [], set[str](), 0
+    parts, columns, count = [], set[str](), 0
     while some := list(islice(rows, _ROWS_AT_ONCE)):
         cells = [{_seen(n): _seen(v) for n, v in row.items() if isinstance(v, int | float | str)} for _, row in some]
-        names, count = names.union(*cells), count + len(some)
-        _require_bounded(path, len(names), count)
+        columns, count = columns.union(*cells), count + len(some)
+        _require_bounded(path, len(columns), count)
         parts.append(pd.DataFrame(cells, [place for place, _ in some]))
     frame = pd.concat(parts) if parts else pd.DataFrame()
     return frame if frame.index.is_unique else frame.set_axis(range(1, len(frame) + 1))
@@ -217,11 +221,13 @@ def is_document(path: Path) -> bool:
 def numbers_of(cells: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[Any, str]]]:
     """The columns with numbers, NaN for other cells; and the place and the first text of each column that has one."""
     found, texts = {}, {}
-    for name, column in cells.items():
-        numbers = _numbers(column)
-        others = column[numbers.isna() & column.map(lambda cell: isinstance(cell, str) and cell.strip() != "")]
-        if len(others):
-            texts[name] = (others.index[0], shown(others.iloc[0]))
+    for name in names_of(cells):
+        column = cells[name]
+        numbers = column.astype(float) if pd.api.types.is_numeric_dtype(column) else _numbers(column)
+        rest = column[numbers.isna()]
+        rest = rest[rest.map(lambda cell: isinstance(cell, str) and cell.strip() != "")]
+        if len(rest):
+            texts[name] = (rest.index[0], shown(rest.iloc[0]))
         if numbers.notna().any():
             found[name] = numbers
     return pd.DataFrame(found, cells.index), texts
@@ -230,7 +236,7 @@ def numbers_of(cells: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[Any, 
 def _numbers(column: pd.Series) -> pd.Series:
     """A column's numbers; those of dates and durations are seconds."""
     if pd.api.types.is_timedelta64_dtype(column):
-        return column.dt.total_seconds()
+        return pd.Series([one.total_seconds() for one in column], column.index)
     if not pd.api.types.is_datetime64_any_dtype(column):
         # A list in a cell is no number.
         plain = column.where(column.map(lambda cell: isinstance(cell, int | float | str | Decimal)))
@@ -247,9 +253,7 @@ def of_one_run(cells: pd.DataFrame, names: Collection[str], path: Path) -> tuple
 
     `UserError` where no name selects one of several runs.
     """
-    labels = {
-        name: cells[name].fillna("").map(lambda cell: shown(str(cell))) for name in cells if name.lower() in _RUNS
-    }
+    labels = {name: cells[name].fillna("").map(str).map(shown) for name in names_of(cells) if name.lower() in _RUNS}
     rows = pd.Series(True, cells.index)
     for texts in labels.values():
         if len(chosen := {*texts[rows]} & {*names}) == 1:
@@ -262,6 +266,5 @@ def of_one_run(cells: pd.DataFrame, names: Collection[str], path: Path) -> tuple
                 f"{path} holds several runs: column {name} has {join_first(found, 6)}{known}. Name the arm as the "
                 f"table does (compare {found[0]}={path}), or split the table: one file for each value of {name}"
             )
-    return cells[rows].drop(columns=list(labels)), {
-        n.lower(): texts[rows].iloc[0] for n, texts in labels.items() if rows.any()
-    }
+    selected = {name.lower(): texts[rows].iloc[0] for name, texts in labels.items() if rows.any()}
+    return cells[rows].drop(columns=list(labels)), selected

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from analysis.imports.formats import INSPECTED_BYTES, require_known
 from common.errors import UserError
 from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
@@ -283,6 +282,7 @@ def require_sources(plan: Plan) -> None:
 def _require_source(run: PlannedRun) -> None:
     """Imports a run whose logs are small, for its errors; of other logs the format is checked."""
     # Imported here: most experiments have no logs.
+    from analysis.imports.formats import INSPECTED_BYTES, require_known
     from analysis.imports.import_run import read_sources, run_of
     from analysis.imports.source_check import require_of_arm
     from trainers.logs.record import Imported, SourceRead
