@@ -103,10 +103,15 @@ def estimates(
 
 def _open(one: Compared, sample: RunNumbers, steady: RunNumbers | NoRatioError | None, confidence: float) -> str:
     """Why a ratio has no direction, whatever its interval; otherwise ""."""
-    if isinstance(steady, RunNumbers) and disagrees(math.exp(sample.log_ratio), math.exp(steady.log_ratio)):
-        return "the steps still become faster, and without them the ratio points to the other arm"
+    few_runs = one.fewest_runs < LEAST_RUNS
+    if isinstance(steady, RunNumbers):
+        now, later = sample.log_ratio, steady.log_ratio
+        if disagrees(math.exp(now), math.exp(later)):
+            return "the steps still become faster, and without them the ratio points to the other arm"
+        if few_runs and abs(later - now) > abs(now) / 2:
+            return "the steps still become faster, and most of the ratio is theirs"
     shown, without = long_steps(one)
-    if one.fewest_runs < LEAST_RUNS and shown and not without.is_empty:
+    if few_runs and shown and not without.is_empty:
         other = raw(*without.sides).log_ratio
         if abs(other - raw(*one.sides).log_ratio) > DECIDES_FROM:
             return "a few steps, many times as long as the median, decide the ratio"

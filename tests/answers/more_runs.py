@@ -105,7 +105,7 @@ def steps_grow_and_a_run_is_shorter():
     return arms(3, write)
 
 
-@case("~ =", within=0.35, says=["step counters"], wrong="growth decides where nothing is matched by number")
+@case("~ =", within=0.35, says=["step counters"])
 def counters_of_other_gaps_and_unequal_lengths():
     """Identical engines whose steps grow: 60 steps counted by 1, and 40 counted by 4."""
 
@@ -129,7 +129,7 @@ def one_step_longer(times, runs, lengths_known):
     return arms(runs, write)
 
 
-@case("~ =", says=["step 11"], wrong="a step that is left out as a jump of the clock has no number")
+@case("~ =", says=["step 11"])
 def one_step_is_100_times_as_long():
     """Three runs an arm; the step is left out or decides nothing, and is named."""
     return one_step_longer(120, 3, False)
@@ -141,13 +141,13 @@ def one_step_is_20_times_as_long():
     return one_step_longer(20, 3, False)
 
 
-@case("~", says=["step 11", "decide"], says_not=["likely"], wrong="one long step makes an arm likely faster")
+@case("~", says=["step 11", "decide"], says_not=["likely"])
 def one_step_of_one_run_is_20_times_as_long():
     """One run an arm: nothing is likely where one step decides."""
     return one_step_longer(20, 1, True)
 
 
-@case("~", says=["step 11", "decide"], says_not=["likely"], wrong="one long step makes an arm likely faster")
+@case("~", says=["step 11", "decide"], says_not=["likely"])
 def one_step_of_one_run_is_6_times_as_long():
     """One run an arm: nothing is likely where one step decides."""
     return one_step_longer(6, 1, True)
@@ -173,9 +173,9 @@ def evaluations_in_some_steps():
     return evaluating("testing")
 
 
-@case("+ ~ x", says=["no timer", "median"])
+@case("~", says=["median steps point to the other arm"])
 def evaluations_in_no_timer():
-    """Seconds in no timer decide: the answer says so, and that the median steps differ."""
+    """Seconds in no timer decide: the median steps differ the other way."""
     return evaluating("")
 
 
@@ -222,7 +222,7 @@ def warm_up_with_its_flag():
     return [*arms(5, write), "--warmup", "8"]
 
 
-@case("~", says=["--warmup"], says_not=["likely"], wrong="a warm-up's tail makes an arm likely slower")
+@case("~", says=["--warmup"], says_not=["likely"])
 def warm_up_of_one_run():
     """One run an arm; without its warm-up the slower arm is the faster one."""
     tail = np.array([60, 40, 30, 25, 20, 15, 10, 5, 3, 2, 1, 0.0])
