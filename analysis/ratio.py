@@ -181,7 +181,7 @@ def _within(frame: pd.DataFrame, values: Floats) -> Floats:
 
 def _places(frame: pd.DataFrame) -> npt.NDArray[np.intp]:
     """The number of each row's run."""
-    return np.unique(frame["run"].to_numpy(), return_inverse=True)[1]
+    return pd.factorize(frame["run"])[0]
 
 
 def _adds(frame: pd.DataFrame, others: list[str], name: str) -> float:

@@ -39,10 +39,11 @@ def after_warmup(one: Compared) -> tuple[Compared, tuple[str, ...], int]:
     At most half of the rows are left out.
     """
     falling = tuple(name for name, side in zip((one.baseline, one.arm), one.sides, strict=True) if still_falling(side))
-    later = one
-    for more in range(1, int(min(side.groupby("run").size().min() for side in one.sides)) // 2 + 1):
-        if not any(still_falling(side) for side in later.sides):
-            break
+    later, most = one, min((int(side.groupby("run").size().min()) for side in one.sides), default=0) // 2
+    more = 0
+    while more < most and any(still_falling(side) for side in later.sides):
+        # Of a long run a tenth more at once: each look is at all steps.
+        more = min(most, more + 1 + more // 10)
         later = _of(one, *(side[side.groupby("run").cumcount() >= more] for side in one.sides))
     if later is one:
         return one, (), 0

@@ -103,7 +103,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
 def _generates_beside(run: Run, wide: pd.DataFrame) -> str:
     """Why a run without a known mode generates while it trains: by its staleness, or by hardly any generation in it."""
     rows = wide[wide["run_id"] == run.run_id]
-    stale = [name for name in rows if STALE.search(name) and (rows[name] > 0).any()]
+    stale = [name for name in map(str, rows) if STALE.search(name) and (rows[name] > 0).any()]
     if stale:
         return f"its log has {stale[0]}"
     timed = [
