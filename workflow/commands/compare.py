@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from analysis.imports.import_run import with_hashes, write_facts
@@ -172,8 +173,7 @@ def _not_in_logs(arms: Sequence[ComparedArm], content: Content) -> list[str]:
         flags.append(f"--names {','.join('ENGINE' if arm.engine == UNKNOWN else arm.name for arm in arms)}")
         gains.append("the engines' settings and floors")
     # Of a log with the step's seconds alone, every release says the same.
-    phases = {run.arm: run.steps.groupby("kind", observed=True)["name"].nunique()["phase"] for run in content.runs}
-    divided = {run.arm: run for run in content.runs if phases[run.arm] > 1}
+    divided = {run.arm: run for run in content.runs if len(pc.unique(_rows(run, "phase")["name"])) > 1}
     if unnamed := [divided[arm.name] for arm in arms if arm.release_unknown and arm.name in divided]:
         lacking.append("release")
         flags.append(f"--release {unnamed[0].tree.series}")
@@ -199,22 +199,30 @@ def _summary(content: Content) -> list[str]:
     for name, arm in content.plan.arms.items():
         own = [run for run in content.runs if run.arm == name]
         if own:
-            tables = [run.steps for run in own]
-            steps = sum(map(_steps_of, tables))
+            scalars = [_rows(run, "scalar") for run in own]
+            steps = sum(run.done["steps"] for run in own) + int(sum(map(_more_steps, scalars)))
             trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
             engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
             printed = trainer_named(arm["trainer"]).logs.printed
             rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if printed else 'step')}"
             lines.append(f"{name}: {trees}, {engine}; {rows}")
-            if numbers := [text for scalar, unit in printed.items() if (text := _range(tables, scalar, *unit))]:
+            if numbers := [text for scalar, unit in printed.items() if (text := _range(scalars, scalar, *unit))]:
                 lines.append(f"  {', '.join(numbers)}")
     return lines
 
 
-def _steps_of(table: pd.DataFrame) -> int:
-    """The training steps that a run's rows stand for."""
-    means = table[table["name"] == STEPS_LOGGED]
-    return int(table["step"].nunique() + (means["value"].clip(upper=means["step"]) - 1).sum())
+def _rows(run: Run, kind: str) -> pa.Table:
+    """The tidy rows of one kind: step, name, value."""
+    rows = run.rows(["kind", "step", "name", "value"])
+    return rows.filter(pc.equal(rows["kind"], kind))
+
+
+def _more_steps(scalars: pa.Table) -> float:
+    """The training steps that a run's rows stand for, beside one for each row."""
+    means = scalars.filter(pc.equal(scalars["name"], STEPS_LOGGED))
+    return float(
+        sum(min(*pair) - 1 for pair in zip(means["value"].to_pylist(), means["step"].to_pylist(), strict=True))
+    )
 
 
 def _source_of(run: Run) -> str:
@@ -224,10 +232,11 @@ def _source_of(run: Run) -> str:
     return "a table" if run.tree.mode == MODE else run.tree.name
 
 
-def _range(tables: Sequence[pd.DataFrame], scalar: str, unit: str, scale: float) -> str:
-    """A scalar of runs' tidy steps with its unit, from its lowest to its highest; empty without it."""
-    rows = (steps[(steps["kind"] == "scalar") & (steps["name"] == scalar)] for steps in tables)
-    values = [scale * value for own in rows for value in own["value"]]
+def _range(runs: Sequence[pa.Table], scalar: str, unit: str, scale: float) -> str:
+    """A scalar of runs with its unit, from its lowest to its highest; empty without it."""
+    values = [
+        scale * value for rows in runs for value in rows.filter(pc.equal(rows["name"], scalar))["value"].to_pylist()
+    ]
     ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []
     return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
 
