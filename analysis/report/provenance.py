@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.compared import TOKENS
 from analysis.installed import origin_of
-from analysis.report.tables import Cell, Column, Table, count, records_of, table
+from analysis.report.tables import Column, Table, count, records_of, table, text
 from analysis.runs import Run
 from analysis.wide import PHASE, counted_rows, threw_away
 from analysis.windows import mean_of, steps_per_row
@@ -122,24 +122,19 @@ def gpus_text(raw: Any) -> str:
 
 
 def shown_runs(runs: pd.DataFrame) -> Table:
-    """The first `SHOWN_RUNS` runs; the note names the columns without any record instead of showing them."""
-    shown = runs.head(SHOWN_RUNS)
-    columns, missing = [], []
-    for name, head in HEADS.items():
-        if name in _NUMBERS:
-            columns.append(Column(name, head, count))
-        elif head and (runs[name] != "").any() and name != "factors":
-            columns.append(Column(name, head, lambda value: Cell(value or "not recorded"), is_text=True))
-        elif head and name not in ("factors", "sources", "sources_sha256"):
-            missing.append(head)
+    """The first `SHOWN_RUNS` runs, with short hashes."""
+    columns = [
+        Column(name, head, count if name in _NUMBERS else text, is_text=name not in _NUMBERS)
+        for name, head in HEADS.items()
+        if head and name != "factors"
+    ]
     records = []
-    for row in records_of(shown):
+    for row in records_of(runs.head(SHOWN_RUNS)):
         short = {name: ", ".join(part[:12] for part in str(row[name]).split(", ")) for name in _HASHES}
         short["git_commit"] += " + changes" if row["git_commit"] and row["git_dirty"] == "yes" else ""
         records.append({**row, **short, "label": row["run_id"]})
     first = f"The first {SHOWN_RUNS} of {len(runs):,} runs. " if len(runs) > SHOWN_RUNS else ""
-    lacks = f" Not recorded: {', '.join(missing)}." if missing else ""
-    note = f"{first}Hashes are cut to 12 digits; tables/runs.csv has them in full, and every run.{lacks}"
+    note = f"{first}Hashes are cut to 12 digits; tables/runs.csv has them in full, and every run."
     return table("runs", "The runs", "run", columns, records, note)
 
 

@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from analysis.report.answer import SHOWN, answer_of
 from analysis.report.content import Content
-from analysis.report.sample_completions import STAGES
 from analysis.report.sections import Part, sections
 from analysis.report.tables import Table
 from analysis.verdict.verdict_block import escaped, unbroken, verdict_markdown
@@ -43,7 +42,6 @@ def html_page(content: Content) -> str:
         most=SHOWN,
         picture=next((figure for figure in content.figures if figure.name == "phases"), None),
         sections=sections(content),
-        stages=STAGES,
         unbroken=unbroken,
         count_of=count_of,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from analysis.report.tables import Column, Table, table, text
 from analysis.runs import Run, rows_of
 from common.verdicts import Verdict, count_of
 from node.samples import SAMPLES, sample_steps, shorten
@@ -108,29 +108,8 @@ def printable(text: str) -> str:
     return _CONTROL.sub(picture, text.replace("\r\n", "\n"))
 
 
-@dataclass(frozen=True)
-class ShownSample:
-    """A completion as shown; `facts` are its step, its length, its rewards, and whether its middle is left out."""
-
-    text: str
-    facts: str
-
-
-@dataclass(frozen=True)
-class SamplePrompt:
-    """A prompt, and each arm's completion at each of `STAGES`; None where there is none."""
-
-    prompt: str
-    arms: dict[str, tuple[ShownSample | None, ...]]
-
-    @property
-    def start(self) -> str:
-        line = " ".join(self.prompt.split())
-        return line if len(line) <= 80 else f"{line[:79]}…"
-
-
-def shown_samples(frame: pd.DataFrame, arms: Collection[str]) -> tuple[list[SamplePrompt], str]:
-    """The first prompts with the completions by the first run of each arm, and a note on their origin."""
+def shown_samples(frame: pd.DataFrame, arms: Collection[str]) -> tuple[list[Table], str]:
+    """A table for each of the first prompts, with completions of each arm's first run, and a note on their origin."""
     if frame.empty:
         return [], ""
     first = frame.drop_duplicates("arm").set_index("arm")["run_id"].to_dict()
@@ -147,21 +126,25 @@ def shown_samples(frame: pd.DataFrame, arms: Collection[str]) -> tuple[list[Samp
         note += " tables/samples has all."
     if missing := [arm for arm in arms if arm not in first]:
         note += f" No samples: {', '.join(missing)}."
-    return [_prompt(rows, list(shown)) for rows in groups[:MOST_PROMPTS]], note
+    return [_prompt_table(rows, list(shown)) for rows in groups[:MOST_PROMPTS]], note
 
 
-def _prompt(rows: pd.DataFrame, arms: list[str]) -> SamplePrompt:
-    by_stage: dict[str, list[ShownSample | None]] = {arm: [None] * len(STAGES) for arm in arms}
+def _prompt_table(rows: pd.DataFrame, arms: Sequence[str]) -> Table:
+    """The arms' completions of one prompt, by stage."""
+    records = {arm: {"label": arm, **dict.fromkeys(STAGES, "not taken")} for arm in arms}
     for row in rows_of(rows):
-        by_stage[row.arm][0 if row.step == 0 else 2 if row.step == row.steps else 1] = _shown(row)
-    prompt = str(rows["prompt"].iloc[0])
-    return SamplePrompt(shorten(prompt, MOST_CHARACTERS), {arm: tuple(made) for arm, made in by_stage.items()})
+        stage = STAGES[0 if row.step == 0 else 2 if row.step == row.steps else 1]
+        records[row.arm][stage] = f"{shorten(row.completion, MOST_CHARACTERS) or '(empty)'}\n\n{_facts(row)}"
+    columns = [Column(stage, stage, text, is_text=True) for stage in STAGES]
+    prompt = shorten(str(rows["prompt"].iloc[0]), MOST_CHARACTERS) or "(empty)"
+    return table("samples", prompt, "arm", columns, list(records.values()), sorts=False)
 
 
-def _shown(row: Any) -> ShownSample:
+def _facts(row: Any) -> str:
+    """A completion's step, length and rewards, and whether its middle is left out."""
     facts = [f"step {row.step}", count_of(row.tokens, "token") + (", cut off" if row.cut_off else "")]
     for name, value in json.loads(row.rewards).items():
         facts.append(f"{name} {'none' if value is None else f'{value:.3g}'}")
     if row.characters > MOST_CHARACTERS:
         facts.append(f"{row.characters:,} characters, without the middle")
-    return ShownSample(shorten(row.completion, MOST_CHARACTERS), " · ".join(facts))
+    return " · ".join(facts)

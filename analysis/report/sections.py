@@ -31,6 +31,7 @@ from analysis.report.tables import (
 )
 from analysis.report.timing_tables import shown_phases, shown_speed
 from common.findings import EQUALITIES, LedgerRow, Preflight
+from common.messages import shortened
 from common.verdicts import Verdict, count_of
 
 # With more settings, only the files list the equal ones.
@@ -50,9 +51,9 @@ _EQUALITY = {
 
 @dataclass(frozen=True)
 class Part:
-    """A table, a figure, sentences (`lead`, text) or samples; `fold` is the line under which it is folded."""
+    """A table, a figure or sentences (`lead`, text); `fold` is the line under which it is folded."""
 
-    kind: Literal["table", "figure", "lines", "samples"]
+    kind: Literal["table", "figure", "lines"]
     content: Any
     fold: str = ""
 
@@ -252,8 +253,11 @@ def _ledger_table(rows: Sequence[LedgerRow], caption: str, arms: Sequence[str]) 
 
 
 def _samples(content: Content) -> list[Part]:
-    prompts, note = shown_samples(content.tables["samples"], content.plan.arms)
-    return [Part("lines", [("", note)]), Part("samples", prompts)] if prompts else []
+    tables, note = shown_samples(content.tables["samples"], content.plan.arms)
+    folds = [f"{at}. {shortened(' '.join(one.caption.split()), 80)}" for at, one in enumerate(tables, 1)]
+    return _lines([("", note)] if note else []) + [
+        Part("table", one, fold) for one, fold in zip(tables, folds, strict=True)
+    ]
 
 
 def _problems(content: Content) -> list[Part]:

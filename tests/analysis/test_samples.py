@@ -70,10 +70,10 @@ def test_a_stage_is_the_last_attempts_that_took_it(tmp_path):
     ]
     assert told(found) == []
     prompts, _ = shown_samples(frame, ["a"])
-    assert [prompt.start for prompt in prompts] == ["What is 0 + 1?", "What is 1 + 1?"]
-    texts = [one and (one.text, one.facts) for one in prompts[0].arms["a"]]
-    assert texts[2] == ("last", "step 4 · 4 tokens · accuracy 1 · mine none")
-    assert [text and text[0] for text in texts] == ["new", "half", "last"]
+    assert [table.caption for table in prompts] == ["What is 0 + 1?", "What is 1 + 1?"]
+    texts = [cell.text.split("\n\n") for cell in prompts[0].rows[0].cells]
+    assert texts[2] == ["last", "step 4 · 4 tokens · accuracy 1 · mine none"]
+    assert [text[0] for text in texts] == ["new", "half", "last"]
 
 
 def test_what_is_missing_is_a_note(tmp_path):
@@ -85,7 +85,7 @@ def test_what_is_missing_is_a_note(tmp_path):
         *(f"run b-s0: sample completions after {n} steps: no attempt has any" for n in (0, 2, 4)),
     ]
     prompts, note = shown_samples(found.tables["samples"], ["a", "b"])
-    assert prompts[0].arms["a"][1:] == (None, None) and "No samples: b." in note
+    assert [cell.text for cell in prompts[0].rows[0].cells[1:]] == ["not taken"] * 2 and "No samples: b." in note
     assert "not taken" in html_page(found)
 
 

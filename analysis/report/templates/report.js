@@ -36,7 +36,7 @@
     if (rows.length < 5) continue;
     const input = make("input", { type: "search", autocomplete: "off", spellcheck: "false" });
     const shownRows = make("output", { "aria-live": "polite" });
-    const name = table.caption.textContent.trim();
+    const name = table.closest(".scroll").getAttribute("aria-label");
     const filter = make("p", { class: "filter" }, make("label", {}, "Rows with ", input), " ", shownRows);
     input.setAttribute("aria-label", `Rows with these words in ${name}`);
     table.closest(".scroll").before(filter);
