@@ -10,7 +10,8 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -73,17 +74,17 @@ def event_files(path: Path) -> list[Path]:
     return files
 
 
-@dataclass
 class _Life:
-    """One file. Iterating over `events` fills the other fields."""
+    """One file, read when it is made: its history as wandb has it, and what it says beside that."""
 
-    file: Path
-    config: dict[str, Any] = field(default_factory=dict)
-    began: float | None = None
-    last_at: float | None = None
-    verdicts: list[Verdict] = field(default_factory=list)
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.config: dict[str, Any] = {}
+        self.began = self.last_at = math.nan
+        self.verdicts: list[Verdict] = []
+        self.history = History(self._as_logged())
 
-    def events(self) -> Iterator[tuple[int, int, float, dict[str, float]]]:
+    def _events(self) -> Iterator[tuple[int, int, float, dict[str, float]]]:
         """(record number, step, seconds since 1970, scalars) of every event with scalars, in file order."""
         # Loads protobuf, which other sources do without.
         from google.protobuf.message import DecodeError
@@ -103,7 +104,7 @@ class _Life:
                 read += len(record) + _FRAME
                 if not math.isfinite(event.wall_time):
                     continue
-                self.began = event.wall_time if self.began is None else self.began
+                self.began = event.wall_time if math.isnan(self.began) else self.began
                 values = event.summary.value
                 if values and values[0].tag == _ARGUMENTS:
                     self.config = _arguments(values[0])
@@ -114,38 +115,31 @@ class _Life:
             if read < size:
                 self.verdicts = [_unread(self.file, lengths, read, size)]
 
-    def rows(self) -> Iterator[Row]:
-        """A row, as wandb has it, of the scalars that were written one after another under one step."""
-        row: dict[str, Any] = {}
-        first = 0
-        for number, step, at, scalars in self.events():
-            if row.get(WANDB_STEP) != step:
-                yield from self._finished(first, row)
-                row, first = {WANDB_STEP: step}, number
-            row |= {**scalars, "_timestamp": at}
-        yield from self._finished(first, row)
+    def _rows(self) -> Iterator[tuple[int, int, float, dict[str, float]]]:
+        """The same with the scalars together that were written one after another under one step."""
+        for step, events in groupby(self._events(), key=lambda event: event[1]):
+            some = list(events)
+            yield some[0][0], step, some[-1][2], {name: value for event in some for name, value in event[3].items()}
 
-    def _finished(self, number: int, row: dict[str, Any]) -> Iterator[Row]:
-        if row and self.began is not None:
+    def _as_logged(self) -> Iterator[Row]:
+        for number, step, at, row in self._rows():
             # In wandb the callback logs its step beside the scalars.
-            counter = {HF_STEP: row[WANDB_STEP]} if any(name.startswith(TRAIN) for name in row) else {}
-            yield self.file, number, {**counter, **row, "_runtime": row["_timestamp"] - self.began}
+            counter = {HF_STEP: step} if any(name.startswith(TRAIN) for name in row) else {}
+            row_s = {"_timestamp": at, "_runtime": at - self.began}
+            yield self.file, number, {**counter, **row, **row_s, WANDB_STEP: step}
 
-    def table(self) -> Iterator[Row]:
-        """A row for each step, in the order of steps: an unknown trainer may write its numbers at several places.
+    def table(self) -> Iterator[tuple[tuple[Path, int], dict[str, Any]]]:
+        """A row for each step with its place, in the order of steps: scalars may be written at several places.
 
         `UserError` where the file's first step comes again after others: it has several trainings, or processes.
         """
         rows: dict[int, tuple[int, dict[str, Any]]] = {}
-        again, last, repeated = set(), None, False
-        for number, step, at, scalars in self.events():
+        again = set()
+        for number, step, at, scalars in self._rows():
             _, row = rows.setdefault(step, (number, {}))
-            if scalars.keys() & row.keys():
-                repeated = True
-                again |= {step} - {last}
+            again |= {step} if scalars.keys() & row.keys() else set()
             row |= {**scalars, _STEP: step, _CLOCK: at}
-            last = step
-        if repeated and list(rows) == [0]:
+        if list(rows) == [0]:
             raise UserError(
                 f"{self.file}: all its scalars are of step 0, because its program gave none (global_step): they cannot "
                 "be joined to steps. Import another log of the run"
@@ -155,7 +149,7 @@ class _Life:
                 f"{self.file} holds several runs, or several processes of one: {count_of(len(again), 'step')} "
                 f"({min(again)} to {max(again)}) come again after others. Let one process log, or import another log"
             )
-        yield from ((self.file, number, row) for _, (number, row) in sorted(rows.items()))
+        yield from (((self.file, number), row) for _, (number, row) in sorted(rows.items()))
 
 
 def _scalar(value: Any) -> float | None:
@@ -201,47 +195,36 @@ def _unread(path: Path, file: BinaryIO, begins: int, size: int) -> Verdict:
     return Verdict("warning", "corrupt-line", text)
 
 
-def _lives(path: Path) -> list[_Life]:
-    files = event_files(path)
-    if not files:
-        raise UserError(f"{path} holds no event files of TensorBoard (events.out.tfevents...); name their folder")
-    return [_Life(file) for file in files]
-
-
 def read_event_files(path: Path, step_seconds: str | None = None, unit: str | None = None) -> Imported:
     """The steps of a run's event files: a known trainer's by its names, others as a plain table.
 
     Files are read in the order in which they began; of a step that two have, the later one counts. `UserError` where a
     later file begins with the first one's first step: they are of several runs.
     """
-    lives = _lives(path)
-    logged = [History(life.rows()) for life in lives]
-    order = sorted(range(len(lives)), key=lambda at: lives[at].began or math.inf)
-    lives, logged = [lives[at] for at in order], [logged[at] for at in order]
-    if not any(life.last_at for life in lives):
-        unread = "".join(f". {verdict.text}" for life in lives for verdict in life.verdicts)
+    lives = sorted(map(_Life, event_files(path)), key=lambda life: (math.isnan(life.began), life.began))
+    verdicts = [verdict for life in lives for verdict in life.verdicts]
+    if all(math.isnan(life.last_at) for life in lives):
+        unread = "".join(f". {verdict.text}" for verdict in verdicts)
         raise UserError(
-            f"{path} has no scalars in its {count_of(len(lives), 'event file')}: the run ended before its first step, "
-            f"or logs elsewhere. Import another log of it{unread}"
+            f"{path} holds no event files of TensorBoard with scalars (events.out.tfevents..., {len(lives)} here): the "
+            f"run ended before its first step, or logs elsewhere. Name another folder, or import another log{unread}"
         )
-    read, tree, column = steps_of_lives(logged, str(path), from_scratch=False), None, None
-    read.verdicts += [verdict for life in lives for verdict in life.verdicts]
+    read = steps_of_lives([life.history for life in lives], str(path), from_scratch=False)
     known = [read.written_by] if read.written_by else trainers_by_data(read)
     if len(known) == 1:
         read.written_by = known[0]
+    found = Imported(read, FORMAT)
     if not known or any(step_seconds in record.scalars for record in read.records.values()):
-        rows = (((file, number), row) for life in lives for file, number, row in life.table())
-        found = plain_table.table_of(framed(rows, path), path, step_seconds, unit, _CLOCK)
-        found.read.verdicts += [verdict for life in lives for verdict in life.verdicts]
-        read, tree, column = found.read, found.tree, found.column
-    for step, record in read.records.items():
-        read.records[step] = replace(record, rounding=_rounding(record))
-    ended = [life.last_at for life in lives if life.last_at is not None]
-    config = next((life.config for life in reversed(lives) if life.config), {})
-    began = next((life.began for life in lives), None)
-    return Imported(
-        read, FORMAT, config=config, tree=tree, column=column, started=began, finished=max(ended, default=None)
-    )
+        cells = framed((row for life in lives for row in life.table()), path)
+        table = plain_table.table_of(cells, path, step_seconds, unit, _CLOCK)
+        found = replace(table, format=FORMAT)
+    found.read.verdicts += verdicts
+    for step, record in found.read.records.items():
+        found.read.records[step] = replace(record, rounding=_rounding(record))
+    found.config = next((life.config for life in reversed(lives) if life.config), {})
+    found.started = lives[0].began
+    found.finished = max(life.last_at for life in lives if not math.isnan(life.last_at))
+    return found
 
 
 def _rounding(record: StepRecord) -> dict[str, float]:

@@ -27,7 +27,7 @@ HISTORY_PARTS = "history*.jsonl"
 # Steps of wandb's own counter in one page.
 PAGE = 1000
 # wandb's client retries refusals (429), server errors and timeouts so often, after 2 s, doubled up to a minute.
-RETRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 6, 2.0, 60.0
+RETRIES, FIRST_WAIT_S, LONGEST_FIRST_WAITS = 6, 2.0, 30
 ENDED = ("finished", "crashed", "failed", "killed", "preempted")
 FILES = ("wandb-metadata.json", "requirements.txt")
 
@@ -79,14 +79,13 @@ def fetch(name: str, folder: Path, first_wait_s: float, retries: int) -> None:
     import wandb
 
     entity, project, _ = name.split("/")
+    patience = {
+        "max": retries,
+        "wait_min_seconds": first_wait_s,
+        "wait_max_seconds": LONGEST_FIRST_WAITS * first_wait_s,
+    }
     waits: dict[str, Any] = {
-        f"x_{of}_retry_{what}": value
-        for of in ("graphql", "file_transfer")
-        for what, value in (
-            ("max", retries),
-            ("wait_min_seconds", first_wait_s),
-            ("wait_max_seconds", min(LONGEST_WAIT_S, 30 * first_wait_s)),
-        )
+        f"x_{of}_retry_{what}": value for of in ("graphql", "file_transfer") for what, value in patience.items()
     }
     # `silent`: it never prompts.
     host = wandb.setup(wandb.Settings(silent=True, x_graphql_timeout_seconds=30, **waits)).settings.base_url
@@ -112,7 +111,6 @@ def _write(run: Any, folder: Path) -> None:
         "heartbeat_at": run.heartbeat_at,
         "history_lines": run.history_line_count,
         "config": dict(run.config),
-        "summary": dict(run.summary_metrics or {}),
     }
     for file in run.files(names=list(FILES)):
         with (
