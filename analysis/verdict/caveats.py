@@ -291,7 +291,11 @@ ROWS: tuple[Row, ...] = (
     Row("estimates", ROUNDED, _rounded),
     Row("estimates", "By wall clock, which includes the time between steps{at}: {numbers}.", _wall_clock),
     Row("gate", "The gate cannot judge {names}{at}: some steps have numbers in one arm only.", _gate_cannot_judge),
-    Row("data", "Not compared{at}: {why}.", lambda place: when(not place.claim.estimate, why=place.claim.why)),
+    Row(
+        "data",
+        "Not compared{at}: {why}.",
+        lambda place: when(not (place.claim.estimate or place.alone), why=place.claim.why),
+    ),
     Row("data", "Speed at equal work is unknown{at}: {why}.", _no_equal_work, "{settle}"),
     Row("data", "{text}.", _read()),
     Row("data", "{count} settings cannot be verified ({names}).", _unverified),

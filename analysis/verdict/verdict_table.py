@@ -79,10 +79,7 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
     unequal = [*(one for one in of.disturbed if {*both} & {*one.arms}), *terms]
     places = list(_places(of, arm, preflight, unequal))
     claims = [place.claim for place in places]
-    if not (known := [claim for claim in claims if claim.estimate]):
-        words = f"{VERDICT_NAMES['x']}, {'; '.join(dict.fromkeys(claim.why for claim in claims))}"
-        sentence = f"{arm} vs {plan.baseline}: {words}."
-        return ArmVerdict(arm, plan.baseline, "x", words, (), (0, 0), (0, 0), "", (), (), sentence)
+    known = [claim for claim in claims if claim.estimate]
     units = dict.fromkeys(claim.unit for estimate in UNITS for claim in known if claim.estimate == estimate)
     ratios = [_ratio(same) for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({(claim.verdict, claim.estimate and claim.unit) for claim in claims}) == 1
@@ -92,16 +89,16 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
     words = likely or _words(claims, plan.until)
     unit = _unit(claims[0]) if len(claims) == 1 else ""
     caveats, settle = caveats_of(places)
-    runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
+    basis = [in_words(preflight, both), _sizes(known) + _left_out(of, arm, known[0])] if known else []
     return ArmVerdict(
         arm,
         plan.baseline,
         verdict,
         f"{words}{unit}{scope}",
         tuple(ratios),
-        runs,
-        steps,
-        " · ".join(filter(None, [in_words(preflight, both), _sizes(known) + _left_out(of, arm, known[0])])),
+        _summed([claim.runs for claim in claims]),
+        _summed([claim.steps for claim in claims]),
+        " · ".join(filter(None, basis)),
         caveats,
         settle,
         _sentence(both, words, scope, ratios, verdict if len(claims) == 1 else "", bool(likely)),
@@ -210,8 +207,9 @@ def _likely(claim: Claim, spread: float) -> str:
     Its own data claims no direction: how far runs of one configuration differ is known from public logs, for steps at
     equal work on one kind of machine.
     """
-    enough = min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) >= LEAST_STEPS_FOR_LIKELY
-    if not claim.lacking or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or claim.row["open"] or not enough:
+    if not claim.lacking or claim.verdict != "~" or claim.unit != AT_EQUAL_WORK or claim.row["open"]:
+        return ""
+    if min(count / runs for count, runs in zip(claim.steps, claim.runs, strict=True)) < LEAST_STEPS_FOR_LIKELY:
         return ""
     value = claim.row["value"]
     low, high = value / (1 + spread), value * (1 + spread)
@@ -226,9 +224,10 @@ def _sentence(
     both: tuple[str, str], words: str, scope: str, ratios: Sequence[Ratio], verdict: str, likely: bool
 ) -> str:
     """The answer in one line; `verdict` is "" with several factor combinations."""
-    (baseline, arm), ratio = both, ratios[0]
-    if ratio.too_wide:
+    baseline, arm = both
+    if not ratios or ratios[0].too_wide:
         return f"{arm} vs {baseline}: {words}{scope}."
+    ratio = ratios[0]
     value = " to ".join(dict.fromkeys(map(ratio_text, ratio.value)))
     interval = "" if math.isnan(ratio.interval[0]) else f" (95% CI {span_text(ratio.interval)})"
     if verdict and verdict in "+-":

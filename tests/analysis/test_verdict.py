@@ -153,8 +153,13 @@ def test_equal_work_is_claimed_only_where_it_is_known():
 def test_what_is_refused_is_not_divided():
     frames = engines(2.0)
     may = Comparable(refused={("", "b"): "other GPUs (a: H100; b: H200)"})
-    (found,) = said(frames, comparable=may)
-    assert verdict_text([found]) == "b vs a: not comparable, other GPUs (a: H100; b: H200)." and found.verdict == "x"
+    read = [Verdict("warning", "clock-jump", "b-s0: a clock jumped", ("b-s0",))]
+    (found,) = said(frames, preflight=EQUAL, comparable=may, read=read)
+    assert verdict_text([found]).splitlines() == [
+        "b vs a: not comparable, other GPUs (a: H100; b: H200).",
+        "? b-s0: a clock jumped.",
+    ]
+    assert (found.verdict, found.ratios, found.runs) == ("x", (), (0, 0))
     wide = pd.concat(frames, ignore_index=True)
     comparison, _ = comparison_table(wide, compared(wide, plan("a", "b")), may.refused)
     assert comparison["raw_speedup"].isna().all() and (comparison["baseline_step_s"] > 0).all()
