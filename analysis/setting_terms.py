@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import PurePosixPath
 
-from analysis.term_rules import (
-    HARMLESS,
-    NO_EFFECT,
-    PACKAGES,
-    STATED,
-    TENSOR_PARALLEL,
-    engines_own,
-    is_bookkeeping,
-    matters,
-    names_the_engine,
-    same_file_names,
-)
-from analysis.terms import Term, compared, equivalent, state
+from analysis.terms import HARMLESS, STATED, TENSOR_PARALLEL, Term, compared, equivalent, state
 from common.findings import COMPARED, EQUALITIES, NONE, UNKNOWN
 from trainers.cases import Behaviour, Case
+from trainers.registry import trainers
+
+# The packages that compute. The engines' own packages are not listed: they are what is compared.
+PACKAGES = (
+    *("torch", "triton", "transformers", "flash-attn", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"),
+    *("ray", "numpy", "trl", "verl"),
+)
+NO_EFFECT = "a place, a name, a tracker or a seed, or an option that the other engine ignores"
 
 
 def distinct(cases: Iterable[Case]) -> list[Case]:
@@ -217,3 +215,45 @@ def _stated(name: str, case: Case) -> object:
         value = case.tensor_parallel if name == TENSOR_PARALLEL else case.workload.get(name)
     value = value.get("source") if isinstance(value, dict) else value
     return UNKNOWN if value is None else value
+
+
+def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
+    """The prefixes of settings that are an engine's own options."""
+    found = (case.trainer.rules.engine_options.replace("{engine}", case.engine.name) for case in cases)
+    return tuple(filter(None, dict.fromkeys(found)))
+
+
+def engines_own(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a setting is one engine's own option, in a comparison of several engines."""
+    return len({case.engine.name for case in cases}) > 1 and key.startswith(_own_options(cases))
+
+
+def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a setting selects the engine, or holds its name."""
+    switches = {one for case in cases for one in case.trainer.rules.engine_switches}
+    return key in switches or all(case.settings.get(key) == case.engine.name for case in cases)
+
+
+@cache
+def is_bookkeeping(key: str) -> bool:
+    """Whether a setting is a name, a tracker, a place or a seed, by any trainer's rules."""
+    return key.endswith("seed") or any(key.rpartition(".")[2] in one.rules.bookkeeping for one in trainers())
+
+
+def matters(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a difference in a setting can change the work."""
+    if is_bookkeeping(key):
+        return False
+    if any(key in case.trainer.rules.changes_text for case in cases):
+        return True
+    # The added dot also matches a section that is empty.
+    specific = (*_own_options(cases), *(one for case in cases for one in case.trainer.rules.engine_specific))
+    if f"{key}.".startswith(specific):
+        return len({case.engine.name for case in cases}) == 1
+    # What is written into a folder takes time; which folder it is does not matter.
+    return not key.endswith("_dir") or any(case.settings.get(key) is None for case in cases)
+
+
+def same_file_names(key: str, values: Sequence[object]) -> bool:
+    """Whether a setting names a file by one name in several folders: only its content could tell."""
+    return key.endswith(".path") and len({PurePosixPath(str(value)).name for value in values}) == 1

@@ -10,15 +10,70 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from analysis.term_rules import UNEQUAL
 from common.findings import COMPARED, NONE, SEVERAL, UNKNOWN, Equality, Finding, LedgerRow, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
 
 MOST_LISTED = 6
 _MOST_RUNS = 3
+# Variables that do not affect speed: no finding, and equivalent. FSDP does not use Transformer Engine, whose is NVTE_*.
+HARMLESS = frozenset(
+    {
+        *("HYDRA_FULL_ERROR", "NVTE_FUSED_ATTN", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"),
+        *("SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"),
+        *("WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT", "WANDB_SILENT"),
+    }
+)
+# Those that name a job's processors and GPUs.
+NO_SPEED = HARMLESS | {"CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND"}
+# What a run reports of its machine; which host it is does not count. And of its inputs, by key of done.json.
+HARDWARE = ("cpu", "cpus", "threads", "memory_gib", "gpus", "driver")
+INPUTS = {"data_sha256": "training data", "model_sha256": "starting model", "reward_models_sha256": "reward models"}
+
+
+class Unequal(NamedTuple):
+    """The finding on a term in which arms differ."""
+
+    code: str
+    why: str
+    change: str
+
+
+_IMPORT = "runs that share it; or, if the import states it wrongly, correct arms.<arm>.import"
+TENSOR_PARALLEL = "GPUs of one engine (tensor parallel)"
+_MACHINE = Unequal("hardware-differs", "another machine has another speed", "runs on machines of one kind")
+_INPUT = Unequal("inputs-differ", "the arms do not do the same work", "the same files for all arms")
+STATED: Mapping[str, Unequal] = {
+    name: Unequal("import-differs", why, _IMPORT)
+    for name, why in {
+        "workload.gpu": "another GPU has another speed, whatever the engine",
+        "workload.nodes": "other nodes are other machines and another network",
+        "workload.gpus_per_node": "more GPUs do the same work sooner",
+        "workload.batch_size": "a step of more completions is more work",
+        "workload.max_response_length": "where longer responses are allowed, a step waits longer for its longest",
+        "workload.model": "another model takes another time for each token",
+        TENSOR_PARALLEL: "it decides how fast a response is written and how many run at once",
+    }.items()
+}
+"""What an import may state of its runs."""
+UNEQUAL: Mapping[str, Unequal] = {
+    **STATED,
+    "package torch": Unequal(
+        "torch-versions",
+        "its kernels, its allocator and its compiler run in training and in both engines",
+        "stacks that pin the same release",
+    ),
+    **{f"hardware.{name}": _MACHINE for name in HARDWARE if name != "memory_gib"},
+    **dict.fromkeys(INPUTS.values(), _INPUT),
+    "commit of rolloutbench": Unequal(
+        "code-differs",
+        "other code trains, times and reads the runs",
+        "runs of one commit",
+    ),
+}
+"""The terms that make arms unequal by themselves. What a setting does is for the trainer's own rules."""
 
 
 class Place(Protocol):
@@ -113,25 +168,28 @@ def _compared(value: object) -> str:
     return NONE if value is None else as_shown(value)
 
 
-def _known(places: Sequence[Place], values: Sequence[object], by: Callable[[Place], str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
+def _known(places: Sequence[Place], values: Sequence[object]) -> dict[tuple[str, str, str], set[str]]:
+    """The known values of an arm with its own factors at a point."""
+    found: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for place, value in zip(places, values, strict=True):
         if value != UNKNOWN:
-            found[by(place)].add(_compared(value))
+            found[place.arm, place.label, place.point].add(_compared(value))
     return found
 
 
 def mixed_arms(places: Sequence[Place], values: Sequence[object]) -> tuple[str, ...]:
     """The arms whose runs of one configuration have several values."""
-    known = _known(places, values, lambda place: json.dumps([place.arm, place.label, place.point]))
-    return tuple(dict.fromkeys(json.loads(of)[0] for of, some in known.items() if len(some) > 1))
+    return tuple(dict.fromkeys(arm for (arm, *_), some in _known(places, values).items() if len(some) > 1))
 
 
 def state(places: Sequence[Place], values: Sequence[object]) -> Equality:
     """Whether places are equal in a value. A swept factor is no difference between arms."""
-    if mixed_arms(places, values):
-        return "mixed"
-    if any(len(some) > 1 for some in _known(places, values, lambda place: place.point).values()):
+    at_point: dict[str, set[str]] = defaultdict(set)
+    for (_, _, point), some in _known(places, values).items():
+        if len(some) > 1:
+            return "mixed"
+        at_point[point] |= some
+    if any(len(some) > 1 for some in at_point.values()):
         return "different"
     return "unverifiable" if UNKNOWN in values else "equal"
 

@@ -19,14 +19,13 @@ from analysis.estimates.estimate_table import PER_STEP, estimate_table
 from analysis.estimates.gate import gate_table
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.estimates.replays import replay_verdicts
-from analysis.installed import environment_table, origin_verdicts
 from analysis.logged_rewards import reward_verdicts, rewards_table
 from analysis.machines import disturbance_verdicts, disturbances
 from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
 from analysis.report.sample_completions import read_samples
-from analysis.reported_terms import terms_table, with_reported
+from analysis.reported_terms import environment_table, origin_verdicts, terms_table, with_reported
 from analysis.roofline.floors import with_floors
 from analysis.runs import Run, length_counts, read_runs
 from analysis.verdict.arm_verdict import ArmVerdict

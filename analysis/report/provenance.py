@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.compared import TOKENS
-from analysis.installed import origin_of
 from analysis.report.tables import Column, Table, count, records_of, table, text
+from analysis.reported_terms import origin_of
 from analysis.runs import Run
 from analysis.wide import PHASE, counted_rows, threw_away
 from analysis.windows import mean_of, steps_per_row

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from analysis.setting_terms import behaviour_keys, behaviours_of, stated_terms, table
-from analysis.term_rules import STATED, TENSOR_PARALLEL
-from analysis.terms import MOST_LISTED, Term, as_shown, compared, findings_of
+from analysis.terms import MOST_LISTED, STATED, TENSOR_PARALLEL, Term, as_shown, compared, findings_of
 from common.findings import COMPARED, NONE, UNKNOWN, Finding
 from common.messages import join_first
 from trainers.cases import Behaviour, Case
