@@ -170,7 +170,7 @@ def ratio_forest(plan: PlanRead, estimates: pd.DataFrame) -> Figure | None:
         row |= {"fill": colour if one.verdict in ("+", "-") else "transparent"}
         rows.append(row | ({"low": one.low, "high": one.high} if one.low > 0 and one.high < math.inf else {}))
     scale = alt.Scale(type="log", nice=False, padding=10)
-    axis = alt.Axis(format="~g", labelOverlap="greedy", tickCount=6)
+    axis = alt.Axis(labelExpr="format(datum.value, ',')", labelOverlap="greedy", tickCount=6)
     x = alt.X("low:Q", scale=scale, axis=axis, title=f"times as fast as {plan.baseline} (log scale)")
     base = alt.Chart().encode(y=alt.Y("text:N", sort=None, title=None, axis=None))
     span = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5, yOffset=8)

@@ -114,7 +114,7 @@ def _line_layers(frame: pd.DataFrame, plan: PlanRead, unit: str, from_zero: bool
     log = from_zero and 0 < WIDE_RANGE * frame["value"].min() < frame["value"].max()
     title = f"{unit} (log scale)" if log else unit
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=from_zero)
-    y_axis = alt.Axis(tickCount=5, format="~g")
+    y_axis = alt.Axis(tickCount=5, labelExpr="format(datum.value, ',')", labelOverlap="greedy")
     x_axis = alt.Axis(tickMinStep=1, format=",d", labelFlush=False, labelOverlap="greedy", tickCount=8)
     x = alt.X("step:Q", title="training step", axis=x_axis, scale=alt.Scale(nice=False, zero=False))
     base, colours = alt.Chart().encode(x=x, detail=alt.Detail("line:N")), _colours(plan, frame)

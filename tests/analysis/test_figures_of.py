@@ -204,6 +204,7 @@ def test_steps_that_do_not_count_are_grey():
     tables = made.tables_of(["vllm", "sglang"], seeds=1, steps=6)
     tables.wide.loc[(tables.wide["arm"] == "vllm") & (tables.wide["step"] == 6), "counted"] = False
     figure = next(one for one in tables.drawn() if one.name == "step-time")
+    assert {"0", "50", "100"} <= set(texts(figure)), "seconds in full, not as powers of ten"
     grey = re.findall(r'<path [^>]*fill="#8a8f98"', figure.svg)
     assert len(grey) == 1 + 5  # the warm-up; its two steps of two runs, and the step that does not count
 
