@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from io import StringIO
@@ -129,35 +131,34 @@ def _delimited(file: TextIO, path: Path, unread: list[int]) -> pd.DataFrame:
         if twice := next((name for name in names if name and names.count(name) > 1), ""):
             raise UserError(f"{path} has two columns {shown(twice)}; rename one")
         phases = {*map(str.lower, names)} >= PHASE_COLUMNS
-        # A cell more than there are names is not dropped without a word.
-        frame = pd.read_csv(
-            file, sep=delimiter, header=None, names=range(len(names) + 1), index_col=False, skipinitialspace=True,
-            skip_blank_lines=False, dtype=str if phases else None, na_values=[""],
-            keep_default_na=not phases,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pd.errors.DtypeWarning)
+            # Cells that have no name are not dropped without a word: one more is read, of more this warns.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                file, sep=delimiter, header=None, names=range(len(names) + 1), index_col=False, skipinitialspace=True,
+                skip_blank_lines=False, dtype=str if phases else None, na_values=[""], keep_default_na=not phases,
+            )  # fmt: skip
         frame.index += above + 1
         if (more := frame.index[frame[len(names)].notna()]).size:
             raise ValueError(f"line {more[0]} has more cells than names")
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame(columns=names)
-    except (csv.Error, ValueError) as error:
+    except (csv.Error, ValueError, pd.errors.ParserWarning) as error:
         raise UserError(
             f"{path} is no table of the columns that it names ({' '.join(str(error).split())}): write numbers with a "
             "decimal point and without commas (27.5, 1234.5)"
         ) from None
     _require_bounded(path, len(names), len(frame))
-    if len(frame) and _ends_within_a_number(path, delimiter):
+    if _ends_within_a_number(file, delimiter):
         unread.append(frame.index[-1])
         frame = frame.iloc[:-1]
     kept = [at for at, name in enumerate(names) if name and len(name) <= LONGEST_NAME]
     return frame[kept].set_axis([names[at] for at in kept], axis=1).dropna(how="all")
 
 
-def _ends_within_a_number(path: Path, delimiter: str) -> bool:
+def _ends_within_a_number(file: TextIO, delimiter: str) -> bool:
     """Whether a file's last line has no end, as also spreadsheets leave it, and its last cell is the shortest."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        *lines, last = file.read().decode(errors="replace").splitlines(keepends=True)
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    *lines, last = file.read().splitlines(keepends=True)
     lengths = [len(line.rpartition(delimiter)[2].strip()) for line in lines[1:]]
     is_ended = last.endswith(("\n", "\r"))
     return not is_ended and len(lengths) >= _LEAST_LINES and len(last.rpartition(delimiter)[2]) < min(lengths)

@@ -211,6 +211,7 @@ REFUSED = {
     "decimal commas": (PLAIN.replace(",", ";").replace(".0", ",5"), ":2: step_time is '28,5', no plain number"),
     "commas in cells": (csv("step,step_time", lambda n, s: f'"1,{200 + n}"'), ":2: step_time is '1,201', no plain"),
     "commas between": (csv("step,step_time", lambda n, s: f"1,{200 + n}"), "without commas (27.5, 1234.5)"),
+    "two more cells": (csv("step,step_time", lambda n, s: f"1,{200 + n},5,5"), "without commas (27.5, 1234.5)"),
     "one more cell": (PLAIN + "21,27,5\n", "without commas (27.5, 1234.5)"),
     "spaces in numbers": (csv("step,step_time", lambda n, s: f"115 {600 + n}"), ":2: step_time is '115 601'"),
     "units in cells": (csv("step,step_time", lambda n, s: f"{s}s"), "write it so, with its unit in the column's name"),
