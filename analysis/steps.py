@@ -77,69 +77,41 @@ def step_tables(
     in_order = lru_cache(tree.in_order)
     for step in chosen:
         if len(columns["step"]) >= ROWS_AT_A_TIME:
-            yield _table(columns, schema)
+            yield pa.Table.from_arrays([pa.array(columns[one.name], one.type) for one in schema], schema=schema)
             columns = {name: [] for name in SCHEMA.names}
-        record = step.record
-        rows = _rows(record, in_order(tuple(record.phases)))
-        if not rows:
-            continue
-        kinds, names, parents_, values, own_s = zip(*rows, strict=True)
-        pairs = list(zip(kinds, names, strict=True))
-        for pair in pairs:
-            if pair not in units:
-                units[pair] = unit_of(*pair, tree)
-        columns["kind"] += kinds
-        columns["name"] += names
-        columns["parent"] += parents_
-        columns["value"] += values
+        count = _add_rows(columns, step.record, in_order(tuple(step.record.phases)), run_dir)
+        pairs = list(zip(columns["kind"][-count:], columns["name"][-count:], strict=True)) if count else []
+        for pair in set(pairs).difference(units):
+            units[pair] = unit_of(*pair, tree)
         columns["unit"] += [units[pair] for pair in pairs]
-        columns["exclusive_s"] += own_s
-        _add_places(columns, record, kinds, names, run_dir)
-        same: dict[str, Any] = {
-            "run_id": spec["run_id"],
-            "arm": spec["arm"],
-            "seed": spec["seed"],
-            "attempt": step.attempt,
-            "step": record.step,
-            "resumed": step.resumed,
-            "overlap": step.overlap,
-        }
+        same = {name: spec[name] for name in ("run_id", "arm", "seed")}
+        same |= {"attempt": step.attempt, "step": step.record.step, "resumed": step.resumed, "overlap": step.overlap}
         for name, value in same.items():
-            columns[name].extend([value] * len(rows))
-    yield _table(columns, schema)
-
-
-def _add_places(
-    columns: dict[str, list[Any]], record: StepRecord, kinds: Sequence[str], names: Sequence[str], run_dir: Path
-) -> None:
-    """Adds each value's rounding, and where it was read."""
-    source, rounding = _shown_path(record.file, run_dir), dict(record.rounding)
-    full = [TIMERS + name if kind == "phase" else name for kind, name in zip(kinds, names, strict=True)]
-    columns["rounding"] += map(rounding.get, full)
-    places = [record.origins.get(name) for name in full] if record.origins else [None] * len(full)
-    columns["source_file"] += [_shown_path(p[0], run_dir) if p else source for p in places]
-    columns["source_line"] += [p[1] if p else record.line for p in places]
-
-
-def _table(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.Table:
+            columns[name].extend([value] * count)
     # pa.table(columns, schema) takes six times as long for a short log.
-    return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    yield pa.Table.from_arrays([pa.array(columns[one.name], one.type) for one in schema], schema=schema)
 
 
-def _shown_path(file: Path, run_dir: Path) -> str:
-    """A source in the table: relative to the run's folder, or as it was given where it is elsewhere."""
-    return file.relative_to(run_dir).as_posix() if file.is_relative_to(run_dir) else file.as_posix()
-
-
-def _rows(record: StepRecord, order: Sequence[str]) -> list[tuple[str, str, str | None, float, float | None]]:
-    phases, scalars = dict(record.phases), dict(record.scalars)
-    above, own_s = parents(phases), exclusive_s(phases)
-    rows: list[tuple[str, str, str | None, float, float | None]] = [
-        ("phase", path, above[path], phases[path], own_s[path]) for path in order
-    ]
-    rows += [("scalar", name, None, scalars[name], None) for name in sorted(scalars)]
-    rows += [("sample", name, None, value, None) for name in sorted(record.samples) for value in record.samples[name]]
-    return rows
+def _add_rows(columns: dict[str, list[Any]], record: StepRecord, phases: Sequence[str], run_dir: Path) -> int:
+    """Adds a record's values with their rounding and places, the phases in this order; returns their number."""
+    seconds, scalars, samples = dict(record.phases), dict(record.scalars), record.samples
+    above, own_s, rounding = parents(seconds), exclusive_s(seconds), dict(record.rounding)
+    numbers, listed = sorted(scalars), [(name, value) for name in sorted(samples) for value in samples[name]]
+    names = [*phases, *numbers, *(name for name, _ in listed)]
+    others = [None] * (len(names) - len(phases))
+    columns["kind"] += ["phase"] * len(phases) + ["scalar"] * len(numbers) + ["sample"] * len(listed)
+    columns["name"] += names
+    columns["parent"] += [*map(above.get, phases), *others]
+    columns["value"] += [*map(seconds.get, phases), *map(scalars.get, numbers), *(value for _, value in listed)]
+    columns["exclusive_s"] += [*map(own_s.get, phases), *others]
+    keys = [*(TIMERS + path for path in phases), *names[len(phases) :]]
+    columns["rounding"] += map(rounding.get, keys)
+    places = [record.origins.get(key, (record.file, record.line)) for key in keys]
+    # Relative to the run's folder, or as it was given where it is elsewhere.
+    files = {file: file.relative_to(run_dir) if file.is_relative_to(run_dir) else file for file, _ in {*places}}
+    columns["source_file"] += [files[file].as_posix() for file, _ in places]
+    columns["source_line"] += [line for _, line in places]
+    return len(names)
 
 
 def write_steps(table: pa.Table | Iterable[pa.Table], path: Path) -> int:
