@@ -57,7 +57,7 @@ def over_steps(
     for quantity, values in quantities.items():
         known = steps.assign(value=pd.to_numeric(values, errors="coerce").astype(float))
         known = known[np.isfinite(known["value"])].astype({"counted": bool})
-        lines = lines_of(known)
+        lines = curve_lines(known)
         places = zip(lines["arm"], lines["factors"], strict=True)
         names = [filter(None, (quantity, factors_label(key), arm if many else "")) for arm, key in places]
         parts.append(lines.assign(panel=[wrapped(" · ".join(each), 36) if name else "" for each in names]))
@@ -87,7 +87,7 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def lines_of(frame: pd.DataFrame) -> pd.DataFrame:
+def curve_lines(frame: pd.DataFrame) -> pd.DataFrame:
     """The `value` over the steps (columns: factors, arm, line, step, value, low, high, counted, kept).
 
     One line a run, or from three runs an arm on their mean with its 95% interval. Long runs are averaged in bins.

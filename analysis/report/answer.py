@@ -23,7 +23,7 @@ class Doubt:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PageAnswer:
     """Each arm's verdict with its first lines, then what several arms may share, once."""
 
     arms: tuple[tuple[ArmVerdict, tuple[str, ...]], ...]
@@ -33,7 +33,7 @@ class Answer:
     """What would resolve it, and the arms, where not all have it."""
 
 
-def answer_of(verdicts: Sequence[ArmVerdict]) -> Answer:
+def answer_of(verdicts: Sequence[ArmVerdict]) -> PageAnswer:
     """The lines of the verdicts (`lines_of`), those that arms share once."""
     arms: list[tuple[ArmVerdict, tuple[str, ...]]] = []
     caveats: dict[Line, tuple[int, list[str]]] = {}
@@ -55,4 +55,4 @@ def answer_of(verdicts: Sequence[ArmVerdict]) -> Answer:
         Doubt(line.symbol, line.text, of(names), SECTIONS.get(line.kind, ""))
         for line, (_, names) in sorted(caveats.items(), key=lambda item: item[1][0])
     ]
-    return Answer(tuple(arms), tuple(doubts), tuple((text, of(names)) for text, names in settle.items()))
+    return PageAnswer(tuple(arms), tuple(doubts), tuple((text, of(names)) for text, names in settle.items()))

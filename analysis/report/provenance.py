@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.compared import TOKENS
-from analysis.report.tables import Column, Table, count, records_of, table, text
+from analysis.report.tables import Column, Table, count, records_of, shown_table, text
 from analysis.reported_terms import origin_of
 from analysis.runs import Run
 from analysis.wide import PHASE, counted_rows, threw_away
@@ -135,7 +135,7 @@ def shown_runs(runs: pd.DataFrame) -> Table:
         records.append({**row, **short, "label": row["run_id"]})
     first = f"The first {SHOWN_RUNS} of {len(runs):,} runs. " if len(runs) > SHOWN_RUNS else ""
     note = f"{first}Hashes are cut to 12 digits; tables/runs.csv has them in full, and every run."
-    return table("runs", "The runs", "run", columns, records, note)
+    return shown_table("runs", "The runs", "run", columns, records, note)
 
 
 def made_of(content: Content) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.report.tables import Column, Table, table, text
+from analysis.report.tables import Column, Table, shown_table, text
 from analysis.runs import Run, rows_of
 from common.verdicts import Verdict, count_of
 from node.samples import SAMPLES, sample_steps, shorten
@@ -137,7 +137,7 @@ def _prompt_table(rows: pd.DataFrame, arms: Sequence[str]) -> Table:
         records[row.arm][stage] = f"{shorten(row.completion, MOST_CHARACTERS) or '(empty)'}\n\n{_facts(row)}"
     columns = [Column(stage, stage, text, is_text=True) for stage in STAGES]
     prompt = shorten(str(rows["prompt"].iloc[0]), MOST_CHARACTERS) or "(empty)"
-    return table("samples", prompt, "arm", columns, list(records.values()), sorts=False)
+    return shown_table("samples", prompt, "arm", columns, list(records.values()), sorts=False)
 
 
 def _facts(row: Any) -> str:

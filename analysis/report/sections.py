@@ -24,8 +24,8 @@ from analysis.report.tables import (
     interval_columns,
     number,
     records_of,
+    shown_table,
     significant,
-    table,
     text,
     times,
 )
@@ -59,13 +59,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     id: str
     title: str
     parts: tuple[Part, ...]
 
 
-def sections(content: Content) -> list[Section]:
+def sections(content: Content) -> list[PageSection]:
     """The sections that have a part, in the page's order."""
     figures = {figure.name: Part("figure", figure) for figure in content.figures}
     drawn = {
@@ -87,7 +87,7 @@ def sections(content: Content) -> list[Section]:
         ("data", "Problems of the data"): _problems(content),
         ("provenance", "Where the numbers come from"): _provenance(content),
     }
-    return [Section(id, title, tuple(parts)) for (id, title), parts in every.items() if parts]
+    return [PageSection(id, title, tuple(parts)) for (id, title), parts in every.items() if parts]
 
 
 def _tables(*tables: Table) -> list[Part]:
@@ -126,7 +126,7 @@ def _ranking(content: Content) -> list[Part]:
         "independent: of twenty settings as fast as the first, about one seems slower by chance."
     )
     ranking = content.tables["ranking"]
-    ranked = table("ranking", "Settings, the fastest first", "arm", columns, _records(ranking), note)
+    ranked = shown_table("ranking", "Settings, the fastest first", "arm", columns, _records(ranking), note)
     # Without a verdict these lines are the answer.
     lines = ranking_lines(ranking, content.plan) if content.arm_verdicts else []
     return [*_lines([("", line) for line in lines]), *_tables(ranked)]
@@ -148,7 +148,7 @@ def shown_gate(content: Content) -> Table:
         Column("arm_missing", "steps that only the arm lacks", _positive),
     )
     note = "Means over the steps that are compared. Alike: the interval of the difference contains 0."
-    return table("gate", "The correctness gate", "arm", columns, _records(content.tables["gate"]), note)
+    return shown_table("gate", "The correctness gate", "arm", columns, _records(content.tables["gate"]), note)
 
 
 def shown_rewards(content: Content) -> Table:
@@ -167,7 +167,9 @@ def shown_rewards(content: Content) -> Table:
         "Means before the weight, over the first and the last quarter of each run's steps, warm-up included. The "
         "interval is over runs. A change whose interval contains 0 may be chance."
     )
-    return table("rewards", "Each reward over training", "arm", columns, _records(content.tables["rewards"]), note)
+    return shown_table(
+        "rewards", "Each reward over training", "arm", columns, _records(content.tables["rewards"]), note
+    )
 
 
 def shown_cost(content: Content) -> Table:
@@ -188,7 +190,7 @@ def shown_cost(content: Content) -> Table:
     note = "Used: all steps, warm-up included, and the logged time between them; no start, validation or checkpoint."
     if not (cost["price"] > 0).any():
         note += " No price is set: report.price_per_gpu_hour in the configuration sets one."
-    return table("cost", "GPU-hours and cost", "arm", columns, _records(cost), note)
+    return shown_table("cost", "GPU-hours and cost", "arm", columns, _records(cost), note)
 
 
 def _positive(value: float) -> Cell:
@@ -235,7 +237,7 @@ def _changes(preflight: Preflight) -> Table:
     for one in preflight.findings:
         why = {} if one.why in of_settings else {"why": one.why}
         records.append({**one.as_dict(), "label": one.code, "why": "", "arms": ", ".join(one.arms)} | why)
-    return table("ledger", "Findings", "finding", columns, records)
+    return shown_table("ledger", "Findings", "finding", columns, records)
 
 
 def _ledger_table(rows: Sequence[LedgerRow], caption: str, arms: Sequence[str]) -> Table:
@@ -249,7 +251,7 @@ def _ledger_table(rows: Sequence[LedgerRow], caption: str, arms: Sequence[str]) 
         }
         for row in rows
     ]
-    return table("ledger", caption, "setting", columns, records)
+    return shown_table("ledger", caption, "setting", columns, records)
 
 
 def _samples(content: Content) -> list[Part]:

@@ -72,7 +72,7 @@ class Table:
         return bool(group) and (at == 0 or self.columns[at - 1].group != group)
 
 
-def table(
+def shown_table(
     name: str,
     caption: str,
     corner: str,

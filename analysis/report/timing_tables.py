@@ -22,7 +22,7 @@ from analysis.report.tables import (
     number,
     percent,
     records_of,
-    table,
+    shown_table,
     times,
 )
 from analysis.roofline.floors import efficiencies
@@ -60,7 +60,7 @@ def shown_speed(content: Content) -> Table:
     columns += [*_of_both("runs", "runs", count), *_of_both("steps", "steps compared", count)]
     columns += [*_of_both("tokens_per_s", "tokens a second", number(1)), Column("more", "more runs to resolve", count)]
     caption = f"Seconds over the steps that are compared, and how many times as fast as {content.plan.baseline}"
-    return table("speed", caption, "arms", columns, list(records.values()))
+    return shown_table("speed", caption, "arms", columns, list(records.values()))
 
 
 def _of_both(name: str, group: str, show: Any) -> tuple[Column, Column]:
@@ -88,7 +88,9 @@ def _phase_table(content: Content, factors: str, rows: pd.DataFrame) -> Table:
     if any(step.own_rounding_s > 0 for step in steps.values()):
         note += " ±: the largest error from the source's own rounding."
     at = f" ({factors_label(factors)})" if factors else ""
-    return table("phases", f"Mean seconds of the counted steps, by phase{at}", "phase", columns, records, note, False)
+    return shown_table(
+        "phases", f"Mean seconds of the counted steps, by phase{at}", "phase", columns, records, note, False
+    )
 
 
 def _of_phases(content: Content, factors: str, rows: pd.DataFrame, digits: int) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.figures.bars import phase_bars, ratio_forest
-from analysis.figures.curves import lines_of, reward_figure
+from analysis.figures.curves import curve_lines, reward_figure
 from analysis.logged_rewards import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
@@ -185,7 +185,7 @@ def test_several_runs_are_a_mean_with_its_interval():
     plan = made.plan_of(["trl", "verl"])
     wide = made.wide_of(["trl", "verl"], seeds=3, steps=6)
     wide[REWARD] = wide["seed"].astype(float) * (wide["arm"] == "trl") + wide["step"]
-    found = lines_of(wide[(wide["arm"] == "trl") | (wide["seed"] > 0)].assign(value=wide[REWARD]))
+    found = curve_lines(wide[(wide["arm"] == "trl") | (wide["seed"] > 0)].assign(value=wide[REWARD]))
     trl = found[found["arm"] == "trl"].sort_values("step")
     # Of 0, 1 and 2: the standard error is 1/sqrt(3), and t of two degrees of freedom 4.3027.
     assert list(trl["value"]) == [step + 1 for step in trl["step"]]
@@ -196,7 +196,7 @@ def test_several_runs_are_a_mean_with_its_interval():
     assert (
         "Mean over an arm's runs; the band is its 95% interval, where 3 runs or more have the step." in figure.caption
     )
-    two = lines_of(wide[wide["seed"] < 2].assign(value=wide[REWARD]))
+    two = curve_lines(wide[wide["seed"] < 2].assign(value=wide[REWARD]))
     assert set(two["line"]) == set(wide.loc[wide["seed"] < 2, "run_id"])
 
 
