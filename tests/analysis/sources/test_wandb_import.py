@@ -8,12 +8,14 @@ import time
 
 import pytest
 
+from analysis.imports.configurations import configurations
 from analysis.sources.wandb_facts import git_in, hardware_in
 from analysis.sources.wandb_files import read_wandb_offline_folder, records
 from analysis.sources.wandb_rows import History, steps_of, steps_of_lives
 from common.errors import UserError
 from common.redaction import HIDDEN
 from tests.patience import run
+from trainers.registry import trainer_named
 
 WRITER = """
 import json, sys, wandb
@@ -53,7 +55,7 @@ def folder(tmp_path_factory):
     """A wandb folder with two attempts of run a (the second goes on from step 2), and one with another run besides."""
     root = tmp_path_factory.mktemp("wandb")
     first = ["a", CONFIG, flat([evaluation(0), *(trl_step(s) for s in (1, 2, 3)), evaluation(3)]) + trl_step(4)[:3]]
-    second = ["a", CONFIG, flat([trl_step(s, generate=3.0) for s in (3, 4, 5)])]
+    second = ["a", CONFIG | {"algorithm": {"use_kl": True}}, flat([trl_step(s, generate=3.0) for s in (3, 4, 5)])]
     second[2].append({"train_runtime": 9.0, "train/reward": -1.0, "train/global_step": 5})
     for name, runs in (("one", [first, second]), ("two", [["a", {}, trl_step(1)], ["b", {}, trl_step(1)]])):
         (root / name).mkdir()
@@ -99,6 +101,14 @@ def test_what_wandb_knows_of_the_run(folder):
     assert found.versions["wandb"] == "0.31.0" and found.versions["python"].startswith("3.")
     assert found.hardware["host"]
     assert (folder / "one.json").stat().st_mtime - 1 < found.started < found.finished < time.time() + 1
+
+
+def test_each_attempts_configuration_counts_from_its_first_step_on(folder):
+    found = read_wandb_offline_folder(folder / "one")
+    (later,) = found.later
+    assert (later.from_step, later.config["algorithm"]) == (3, {"use_kl": True})
+    first, (changed,) = configurations([found], trainer_named("trl"))
+    assert first == found.config and changed["changed"] == {"algorithm.use_kl": [False, True]}
 
 
 @pytest.mark.parametrize("name", ["one/wandb", "one"])
