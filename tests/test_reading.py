@@ -206,3 +206,16 @@ def test_rows_with_parts_of_generations_are_said(tmp_path):
             text += f"{row}\n"
         (tmp_path / f"{name}.log").write_text(text)
     assert "share a generation of responses" in answer(tmp_path, "a.log", "b.log")[0]
+
+
+def test_a_requeued_run_that_trains_longer_is_one_run(tmp_path):
+    seconds = [50.0 + 0.1 * n for n in range(20)]
+    verl(tmp_path / "a.log", seconds, {1: settings()})
+    lines = (tmp_path / "a.log").read_text().splitlines(keepends=True)
+    head = [line for line in lines if " step:" not in line]
+    steps = [line for line in lines if " step:" in line]
+    longer = [line.replace("'total_epochs': 1", "'total_epochs': 3") for line in head]
+    (tmp_path / "b1.log").write_text("".join(head + steps[:10]))
+    (tmp_path / "b2.log").write_text("".join(longer + steps[10:]))
+    text, ratio = answer(tmp_path, "a=a.log", "b=b1.log,b2.log")
+    assert "are one run" in text and ratio == pytest.approx(1.0, rel=0.01)

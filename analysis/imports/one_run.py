@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,12 @@ def _settings(log: Imported) -> dict[str, Any]:
     """What a run keeps when it is started again; hosts, places and trackers may change."""
     names = frozenset().union(*(trainer.rules.bookkeeping for trainer in trainers())).difference(_IDENTITY)
     config = flatten(log.config) if log.config else log.overrides
-    kept: dict[str, Any] = {key: value for key, value in config.items() if key.rpartition(".")[2] not in names}
+    resumable = [pattern for trainer in trainers() for pattern in trainer.rules.resumable]
+    kept: dict[str, Any] = {
+        key: value
+        for key, value in config.items()
+        if key.rpartition(".")[2] not in names and not any(fnmatchcase(key, pattern) for pattern in resumable)
+    }
     packages = {trainer.distribution for trainer in trainers()}
     kept |= {f"the release of {name}": version for name, version in log.versions.items() if name in packages}
     return kept | ({"the list of GPUs": gpus} if (gpus := log.hardware.get("gpus")) else {})
