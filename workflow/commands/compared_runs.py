@@ -32,7 +32,9 @@ def divide(arms: Sequence[ComparedArm]) -> list[str]:
     """Finds the runs in the arms' logs; returns a sentence for each log that is left out."""
     sentences = []
     for arm in arms:
-        if len(arm.sources) > 1 and not any(one.selected for one in arm.read.values()):
+        # The results of a benchmark are no steps that go on.
+        has_steps = trainer_named(arm.trainer).step_of == "step"
+        if has_steps and len(arm.read) > 1 and not any(one.selected for one in arm.read.values()):
             arm.runs, left_out = runs_among(arm.read)
             sentences += [f"{arm.name}: {text}." for text in left_out]
     return sentences
