@@ -66,12 +66,12 @@ def test_a_source_of_its_arm_is_none_to_tell_of(tmp_path, content, arm):
         (
             ["offline-run-20260101_000000-1abc/files/config.yaml"],
             {},
-            "import it from wandb's server: wandb:entity/project/1abc",
+            "give wandb:entity/project/1abc, on wandb's server",
         ),
         (
             ["checkpoint-20/trainer_state.json", "checkpoint-20/optimizer.pt", "checkpoint-5/trainer_state.json"],
             {},
-            "It contains FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
+            "name a log: FOLDER/checkpoint-20/trainer_state.json, FOLDER/checkpoint-5/trainer_state.json",
         ),
         (["run-a.wandb", "wandb/run-1-a/run-b.wandb"], {}, None),
         (["wandb/run-1-a/run-a.wandb", "wandb/run-1-b/run-b.wandb"], {}, "holds 2 runs of wandb (a, b)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -85,7 +86,7 @@ def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]
         *_, last_line = ["no message", *stderr.read().decode("utf-8", "replace").strip().splitlines()]
     with path.open("rb") as file:
         if file.read(len(HEADER)) != HEADER:
-            last_line = "it does not begin with wandb's header"
+            last_line = "it is damaged: it does not begin with wandb's header"
     raise UserError(
         f"wandb cannot read {path} ({last_line}); copy it again from the machine that wrote it, or import the run from "
         "wandb's server (wandb:entity/project/id), or the log that the trainer printed"
@@ -193,14 +194,17 @@ def run_files(path: Path) -> list[Path]:
         ids = list(dict.fromkeys(file.stem.removeprefix("run-") for file in files))
         if len(ids) > 1:
             folders = join_first([str(file.parent) for file in files], 10)
-            raise UserError(f"{path} holds {len(ids)} runs of wandb, and an import is one run; name one of {folders}")
+            raise UserError(f"{path} holds {len(ids)} runs of wandb ({join_first(ids, 5)}); name one: {folders}")
         if files:
             return files
     logs = sorted(
         file for place in ("*.log", "*.out", "*.jsonl", "*.csv", "*/trainer_state.json") for file in path.glob(place)
     )
-    remedy = f"name a log: {join_first(logs, 6)}" if logs else "import it from wandb's server: wandb:entity/project/id"
-    raise UserError(f"{path} holds no wandb run (run-<id>.wandb, which wandb sync --clean deletes); {remedy}")
+    # wandb names a run's folder by its time and its id.
+    run = re.fullmatch(r"(?:offline-)?run-\d{8}_\d{6}-([\w-]+)", path.resolve().name)
+    name = run[1] if run else "<id>"
+    remedy = f"name a log: {join_first(logs, 6)}" if logs else f"give wandb:entity/project/{name}, on wandb's server"
+    raise UserError(f"{path} holds no wandb run (run-{name}.wandb, which wandb sync --clean deletes); {remedy}")
 
 
 def captured_log(path: Path) -> Path | None:

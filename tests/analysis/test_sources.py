@@ -106,5 +106,5 @@ def test_a_damaged_wandb_file_is_to_be_copied_anew(tmp_path, head):
     with pytest.raises(UserError) as caught:
         read_wandb_offline(damaged, "here")
     said = str(caught.value)
-    assert "(it does not begin with wandb's header); copy it again" in said and "wandb:entity/project/id" in said
+    assert "it does not begin with wandb's header); copy it again" in said and "wandb:entity/project/id" in said
     assert "leet" not in said and "version" not in said
