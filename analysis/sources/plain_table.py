@@ -98,7 +98,7 @@ def _of_known_trainer(cells: pd.DataFrame, path: Path) -> Imported | None:
     marks = {STEP_TIME, *(names.mark for names in known)}
     if not counter or not any(name.startswith(TIMERS) or name in marks for name in names_of(cells)):
         return None
-    frame, _ = numbers_of(cells)
+    frame, *_ = numbers_of(cells)
     if counter not in frame:
         return None
     totals = [name for names in known if names.first == 1 and (name := TIMERS + names.total) in frame]
@@ -125,7 +125,7 @@ def table_of(
 ) -> Imported:
     """The steps of a table's cells; `clock` is a column that says when a row was written."""
     counter = _counter(cells)
-    frame, texts = numbers_of(cells)
+    frame, texts, in_seconds = numbers_of(cells)
     plain = {*map(plain_name, names_of(cells))}
     named = {name: _named(name, plain) for name in names_of(cells) if name != counter}
     if not (columns := _chosen(named, step_seconds, path)):
@@ -139,7 +139,7 @@ def table_of(
     verdicts = [name_taken(path)] if STEPS_LOGGED in frame else []
     frame = frame.reindex(columns=list(dict.fromkeys([*names_of(frame), *columns])))
     frame = frame.drop(columns=STEPS_LOGGED, errors="ignore")
-    units = [unit or named[name][1] for name in columns]
+    units = ["s" if name in (*in_seconds, clock) else unit or named[name][1] for name in columns]
     for name, said in zip(columns, units, strict=True):
         frame[name] *= UNITS[said or "s"]
     is_clock = named[columns[0]][0] in CLOCKS or frame[columns].sum(axis=1).median() > ABSURD_S
@@ -192,15 +192,13 @@ def _undecided(named: Mapping[str, tuple[str, str]], numeric: Sequence[str], pat
     numeric = [name for name in numeric if "_per_" not in name and "/s" not in name]
     wholes = [name for name in numeric if named[name][0].endswith(("step_time", "time_per_step"))]
     times = [n for n in numeric if named[n][1] or named[n][0].endswith(("time", "seconds", "duration"))]
+    flags = " or ".join(map(_flag, (wholes or times or numeric)[:_MOST_OFFERED]))
+    todo = f"Name the one of the whole step: {flags}"
     if len(wholes) > 1:
         todo = "Save a table for each arm, with the columns step,step_time"
     elif len(times) > 1 and not wholes:
         todo = f"If one is the whole step, name it; if they follow each other, name all: {_flag('+'.join(times))}"
-    elif numeric:
-        todo = (
-            f"Name the one of the whole step: {' or '.join(map(_flag, (wholes or times or numeric)[:_MOST_OFFERED]))}"
-        )
-    else:
+    elif not numeric:
         todo = "Give it a first line of names such as step,step_time, and numbers below"
     shown = join_first(list(named), _MOST_SHOWN) or "none but the step"
     return f"{path}: no column is named as the step's seconds (step_time; docs/import.md); it has {shown}. {todo}"

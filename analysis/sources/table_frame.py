@@ -219,31 +219,40 @@ def is_document(path: Path) -> bool:
     return len(rows) > 1 and is_table([json.dumps(row) for row in rows[:HEAD_ROWS]])
 
 
-def numbers_of(cells: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[Any, str]]]:
-    """The columns with numbers, NaN for other cells; and the place and the first text of each column that has one."""
-    found, texts = {}, {}
+def numbers_of(cells: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[Any, str]], set[str]]:
+    """The columns with numbers, NaN for other cells; the place and the first text of each column that has one.
+
+    The last are the columns of dates or durations: their numbers are seconds.
+    """
+    found, texts, times = {}, {}, set()
     for name in names_of(cells):
         column = cells[name]
-        numbers = column.astype(float) if pd.api.types.is_numeric_dtype(column) else _numbers(column)
+        numbers = _plain_numbers(column)
+        if numbers.isna().all():
+            numbers = _seconds_of(column)
+            times.add(name)
         rest = column[numbers.isna()]
         rest = rest[rest.map(lambda cell: isinstance(cell, str) and cell.strip() != "")]
         if len(rest):
             texts[name] = (rest.index[0], shown(rest.iloc[0]))
         if numbers.notna().any():
             found[name] = numbers
-    return pd.DataFrame(found, cells.index), texts
+    return pd.DataFrame(found, cells.index), texts, times
 
 
-def _numbers(column: pd.Series) -> pd.Series:
-    """A column's numbers; those of dates and durations are seconds."""
+def _plain_numbers(column: pd.Series) -> pd.Series:
+    if pd.api.types.is_numeric_dtype(column):
+        return column.astype(float)
+    # A list in a cell is no number, and a date none of its own.
+    plain = column.astype(object).where(column.map(lambda cell: isinstance(cell, int | float | str | Decimal)))
+    return pd.to_numeric(plain, errors="coerce").astype(float)
+
+
+def _seconds_of(column: pd.Series) -> pd.Series:
+    """The seconds of durations, or of dates since 1970."""
     if pd.api.types.is_timedelta64_dtype(column):
         return pd.Series([one.total_seconds() for one in column], column.index)
     if not pd.api.types.is_datetime64_any_dtype(column):
-        # A list in a cell is no number.
-        plain = column.where(column.map(lambda cell: isinstance(cell, int | float | str | Decimal)))
-        numbers: pd.Series = pd.to_numeric(plain, errors="coerce").astype(float)
-        if numbers.notna().any():
-            return numbers
         column = pd.to_datetime(column, errors="coerce", format="ISO8601", utc=True)
     micros = pd.Series(column.to_numpy("datetime64[us]").astype("int64"), column.index)
     return (micros / 1e6).where(column.notna())

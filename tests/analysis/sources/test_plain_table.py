@@ -170,6 +170,8 @@ def test_a_clocks_differences_are_the_wall_time_of_steps(tmp_path, name):
     found = read(tmp_path / "a.csv", csv(f"step,{name},gen_time", CLOCKS[name], times(0.5)))
     assert seconds_of(found) == pytest.approx({n: s for n, s in TIMES.items() if n > 1}), "the first has no beginning"
     assert f"{name} is a clock" in said(found) and found.column["name"] == "a clock" and list(found.tree) == ["wall"]
+    if name in ("timestamp", "Wall time"):
+        assert seconds_of(read(tmp_path / "a.csv", unit="ms")) == seconds_of(found), "a date has its own unit"
     both = read(tmp_path / "b.csv", csv(f"step,{name},step_time", CLOCKS[name], times()))
     assert seconds_of(both) == TIMES, "a step's own seconds count instead"
 
