@@ -253,7 +253,8 @@ def _seconds(ratio: Ratio) -> str:
 def _difference(of: Evidence, arm: str, claim: Claim, likely: bool) -> str:
     """Where the difference lies, if it is larger than its noise: for one run, than repeated runs differ."""
     one = next(one for one in of.every if one.arm == arm)
-    far = claim.lacking and abs(math.log(claim.rows[PER_STEP]["value"])) > math.log1p(of.plan.spread)
+    ratio = claim.rows[PER_STEP]["value"]
+    far = claim.lacking and ratio > 0 and max(ratio, 1 / ratio) > 1 + of.plan.spread
     if claim.record != "step" or not (claim.verdict in "+-" or likely or (far and claim.verdict == "~")):
         return ""
     return difference_line(parts_of(of.wide, one, of.trees), claim.row["baseline_s"] - claim.row["arm_s"])
