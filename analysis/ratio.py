@@ -75,6 +75,8 @@ class Common:
     """Whether steps were matched by their number: the runs' counters advance alike."""
     short: tuple[str, ...]
     """The runs that are left out, because they have too few steps."""
+    equal_numbers: float = math.nan
+    """The logarithm of the ratio of steps of equal number, where steps are not matched so: logs may leave steps out."""
 
 
 def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False) -> Common:
@@ -92,7 +94,7 @@ def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False)
     if any(frame.empty for frame in kept):
         short, kept = counts.index[:0], list(frames)
     rows = pd.concat(kept)
-    by_number = loads or rows["gap"].nunique() <= 1
+    by_number, equal_numbers = loads or rows["gap"].nunique() <= 1, math.nan
     if by_number:
         have = rows.groupby(["step", "n"])["run"].nunique()
         common = have.index[have == rows["run"].nunique()]
@@ -100,8 +102,11 @@ def common_steps(baseline: pd.DataFrame, arm: pd.DataFrame, loads: bool = False)
     else:
         # As many steps of each: what grows would make the longer runs slower.
         fewest = rows.groupby("run")["n"].sum().min()
+        have = rows.groupby("step")["run"].nunique()
+        same = [frame[frame["step"].isin(have.index[have == rows["run"].nunique()])] for frame in kept]
+        equal_numbers = math.nan if same[0].empty else raw(*same).log_ratio
         kept = [frame[frame.groupby("run")["n"].cumsum() <= fewest] for frame in kept]
-    return Common(kept[0], kept[1], by_number, tuple(map(str, short)))
+    return Common(kept[0], kept[1], by_number, tuple(map(str, short)), equal_numbers)
 
 
 def raw(baseline: pd.DataFrame, arm: pd.DataFrame) -> RunNumbers:

@@ -88,35 +88,50 @@ def estimates(
     """
     rows, (later, _, _) = [], after_warmup(one)
     steady = samples(later, overlap) if later is not one else {}
+    shown, kept = long_steps(one)
+    without = samples(kept, overlap) if shown and not kept.is_empty else {}
     for name, sample in samples(one, overlap).items():
         if isinstance(sample, NoRatioError):
             row = no_value(name, str(sample), sample.settle)
         else:
-            why_open = _open(one, sample, steady.get(name), confidence)
-            if name == PER_STEP and not why_open and disagrees(math.exp(sample.log_ratio), median_ratio(one)):
-                # Lengths explain long steps; at equal work they are taken out.
-                why_open = "the median steps point to the other arm"
+            why_open = _open(one, sample, steady.get(name), without.get(name), confidence)
+            if name == PER_STEP and not why_open:
+                why_open = _open_per_step(one, math.exp(sample.log_ratio))
             row = _row(name, sample, confidence, until, why_open)
         rows.append(row | one.sizes | {"by_clock": one.by_clock})
     return rows
 
 
-def _open(one: Compared, sample: RunNumbers, steady: RunNumbers | NoRatioError | None, confidence: float) -> str:
-    """Why a ratio has no direction, whatever its interval; otherwise ""."""
-    few_runs = one.fewest_runs < LEAST_RUNS
+Other = RunNumbers | NoRatioError | None
+"""The numbers over other steps; None where these are all steps."""
+
+
+def _open(one: Compared, sample: RunNumbers, steady: Other, without: Other, confidence: float) -> str:
+    """Why a ratio has no direction, whatever its interval; otherwise "".
+
+    `steady` is after a longer warm-up, `without` without long steps.
+    """
+    now = sample.log_ratio
     if isinstance(steady, RunNumbers):
-        now, later = sample.log_ratio, steady.log_ratio
-        if disagrees(math.exp(now), math.exp(later)):
+        if disagrees(math.exp(now), math.exp(steady.log_ratio)):
             return "the steps still become faster, and without them the ratio points to the other arm"
-        if few_runs and abs(later - now) > abs(now) / 2:
+        if one.fewest_runs < LEAST_RUNS and abs(steady.log_ratio - now) > abs(now) / 2:
             return "the steps still become faster, and most of the ratio is theirs"
-    shown, without = long_steps(one)
-    if few_runs and shown and not without.is_empty:
-        other = raw(*without.sides).log_ratio
-        if abs(other - raw(*one.sides).log_ratio) > DECIDES_FROM:
-            return "a few steps, many times as long as the median, decide the ratio"
+    if isinstance(without, RunNumbers) and abs(without.log_ratio - now) > max(DECIDES_FROM, abs(now) / 2):
+        return "a few steps, many times as long as the median, decide the ratio"
     if one.by_clock and explained_by_evaluations(one, sample, confidence):
         return "a wall clock includes checkpoints and evaluations, which could explain the difference"
+    return ""
+
+
+def _open_per_step(one: Compared, ratio: float) -> str:
+    """Why a ratio per step has no direction: what lengths explain is taken out at equal work."""
+    if disagrees(ratio, median_ratio(one)):
+        return "the median steps point to the other arm"
+    other = one.steps.equal_numbers
+    # A counter of something else, and a log that leaves steps out, look alike.
+    if round(ratio, 2) != 1 and (round(math.exp(other), 2) - 1) * (ratio - 1) <= 0:
+        return "the step counters advance by different gaps, and steps of equal number do not say the same"
     return ""
 
 

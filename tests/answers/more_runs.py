@@ -117,6 +117,18 @@ def counters_of_other_gaps_and_unequal_lengths():
     return arms(3, write, "csv")
 
 
+@case("~", says=["step counters"])
+def a_log_leaves_steps_out():
+    """Identical engines whose steps grow; one arm logs every fourth step alone, of 100."""
+
+    def write(file, arm, rng):
+        columns = numbered((10 + 0.3 * np.arange(1, 101)) * noise(rng, 100, 0.02))
+        every = of(arm, 1, 4)
+        table(file, **{name: values[every - 1 :: every] for name, values in columns.items()})
+
+    return arms(3, write, "csv")
+
+
 def one_step_longer(times, runs, lengths_known):
     """Equal engines, but step 11 of run a0 is `times` as long."""
 
@@ -151,6 +163,31 @@ def one_step_of_one_run_is_20_times_as_long():
 def one_step_of_one_run_is_6_times_as_long():
     """One run an arm: nothing is likely where one step decides."""
     return one_step_longer(6, 1, True)
+
+
+@case("~", says=["step 11", "decide"])
+def requeued_runs_in_one_file():
+    """Equal engines; one arm's logs were appended by three requeues, and each start takes 170 s more."""
+
+    def write(file, arm, rng):
+        lengths = responses(rng, 40)
+        took = seconds_of(lengths) * noise(rng, 40)
+        took[:: of(arm, 10, 40)] += 170
+        verl(file, took, lengths)
+
+    return arms(3, write)
+
+
+@case("+", 1.5, EQUAL_WORK, says=["step 11"])
+def a_long_step_in_each_arm():
+    """One step of a run of each arm is 8 times as long: named, and the ratio is not theirs."""
+
+    def write(file, arm, rng):
+        lengths = responses(rng, 40)
+        took = seconds_of(lengths) * noise(rng, 40) / of(arm, 1.0, 1.5)
+        verl(file, took * np.where(np.arange(40) == (10 if file[1] == "0" else -1), 8, 1), lengths)
+
+    return arms(5, write)
 
 
 def evaluating(timer):
