@@ -79,3 +79,16 @@ def test_another_file_with_the_reward_function_is_another_reward(said):
     assert f"1 of 293 settings cannot be verified ({REWARD})" in found and "Unequal terms" not in found
     found = said(({"custom_reward_function.name": "fast"},) * 2, ({"custom_reward_function.name": "slow"},) * 2)
     assert "custom_reward_function.name ('fast' in a; 'slow' in b)" in found
+
+
+@pytest.mark.parametrize(("n", "said"), [(8, "settings cannot be verified"), (16, f"{ROLLOUT}.n (8 in a; 16 in b)")])
+def test_settings_of_a_part_of_a_configuration_are_terms(tmp_path, monkeypatch, capsys, n, said):
+    """What a log lacks is unknown; what both have is compared."""
+    monkeypatch.chdir(tmp_path)
+    for arm, number in (("a", 8), ("b", n)):
+        config = {"actor_rollout_ref": {"rollout": {"name": "vllm", "n": number}}, "trainer": {"nnodes": 1}}
+        steps = [f"step:{at} - timing_s/gen:30.000 - timing_s/step:{40 + at % 3}.000\n" for at in range(1, 7)]
+        (tmp_path / f"{arm}.log").write_text(f"{config}\n{''.join(steps)}", encoding="utf-8")
+    assert main(["compare", "a=a.log", "b=b.log", "--release", "0.4.1", "--verdict-only"]) == 0
+    found = " ".join(capsys.readouterr().out.split())
+    assert said in found and ("Unequal terms" in found) is (n == 16)
