@@ -87,7 +87,9 @@ def test_settings_of_a_part_of_a_configuration_are_terms(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     for arm, number in (("a", 8), ("b", n)):
         config = {"actor_rollout_ref": {"rollout": {"name": "vllm", "n": number}}, "trainer": {"nnodes": 1}}
-        steps = [f"step:{at} - timing_s/gen:30.000 - timing_s/step:{40 + at % 3}.000\n" for at in range(1, 7)]
+        steps = [
+            f"step:{at} - timing_s/gen:30.000 - timing_s/step:{40 + (arm == 'b') + at % 3}.000\n" for at in range(1, 7)
+        ]
         (tmp_path / f"{arm}.log").write_text(f"{config}\n{''.join(steps)}", encoding="utf-8")
     assert main(["compare", "a=a.log", "b=b.log", "--release", "0.4.1", "--verdict-only"]) == 0
     found = " ".join(capsys.readouterr().out.split())
