@@ -29,7 +29,7 @@ RATES = ["baseline_step_s", "arm_step_s", "baseline_tokens_per_s", "arm_tokens_p
 RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
-    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work"),
+    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work", "lengths"),
     *("still_falling", "warmup_needed", "speedup_after_warmup", "long_steps", "speedup_without_long"),
 ]
 
@@ -170,6 +170,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "short_runs": _left_out_runs(wide, one),
         "warmup_left_out": _fewest_warmup_steps(wide, one),
         "unequal_work": "; ".join(one.work.differs),
+        "lengths": one.work.lengths,
         **_steadiness(one),
     }
 

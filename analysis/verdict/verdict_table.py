@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.compared import Compared
 from analysis.comparison_tables import COMPARISON_COLUMNS
-from analysis.estimates.estimate_table import PER_STEP
+from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, DECIDES, LABELS, worse_arms
 from analysis.factors import factors_label
 from analysis.planned import PlanRead
@@ -89,7 +89,7 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
     words = likely or _words(claims, plan.until)
     unit = _unit(claims[0]) if len(claims) == 1 else ""
     caveats, settle = caveats_of(places)
-    basis = [in_words(preflight, both), _sizes(known) + _left_out(of, arm, known[0])] if known else []
+    basis = [in_words(preflight, both), _sizes(known) + _left_out(of, arm, known[0]), _lengths(places)] if known else []
     return ArmVerdict(
         arm,
         plan.baseline,
@@ -122,6 +122,12 @@ def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequen
             claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
         yield Place((plan.baseline, arm), claim, row, here, preflight, unequal, read, len(every) == 1)
+
+
+def _lengths(places: Sequence[Place]) -> str:
+    """How long the responses of a single factor combination are, where the arms differ in that."""
+    lengths, taken = places[0].comparison.lengths, ", taken out" * (places[0].claim.estimate == EQUAL_WORK)
+    return f"{lengths}{taken}" if len(places) == 1 and isinstance(lengths, str) and lengths else ""
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -219,6 +219,17 @@ def faster_at_equal_work():
     return arms(3, at_speed(1.25))
 
 
+@case("+", 1.25, EQUAL_WORK, says=["tokens on average"])
+def faster_though_its_responses_are_longer():
+    """Lengths that differ are taken out, and named."""
+
+    def write(file, arm, rng):
+        lengths = responses(rng, 30, typical=of(arm, 600, 700))
+        verl(file, seconds_of(lengths) * noise(rng, 30) / of(arm, 1.0, 1.25), lengths)
+
+    return arms(3, write)
+
+
 @case("-", 0.8, EQUAL_WORK)
 def slower_at_equal_work_in_trl():
     """num_tokens gives the number of responses; a trainer without tools has one turn."""
