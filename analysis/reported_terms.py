@@ -23,6 +23,7 @@ ENVIRONMENT = ["stack", "lock_id", "kind", "name", "version"]
 _SOURCE = "the runs' own reports"
 _ENGINE, _VARIABLE, _PACKAGE = "resolved.engine.", "resolved.environment.", "package "
 STACK, COMMIT, CHANGED = "stack", "commit of rolloutbench", " with uncommitted changes"
+MEASUREMENT = "measurement"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def _place(run: Run) -> RunPlace:
         facts |= {_ENGINE + name: value for name, value in flatten(as_mapping(resolved.get("engine"))).items()}
         facts |= {_VARIABLE + name: value for name, value in as_mapping(resolved.get("environment")).items()}
         facts[STACK] = " ".join(filter(None, [*stack_of(run), as_shown(dict(origin_of(run)) or "")]))
+        facts[MEASUREMENT] = run.done.get("measurement", 1)
         git = as_mapping(run.done.get("git"))
         facts[COMMIT] = git["commit"][:12] + CHANGED * bool(git.get("dirty")) if git.get("commit") else None
     own = {run.run_id, str(run.spec.get("fingerprint"))[:12]}
@@ -88,6 +90,8 @@ def _facts(places: Sequence[RunPlace]) -> Iterator[Term]:
         term = compared(name, places, values, _SOURCE, different="the runs report other values")
         ours = name in (STACK, COMMIT) or name.startswith(_VARIABLE)
         if not term.arms or (term.verdict != "mixed" and (not several or (ours and len(term.arms) < 2))):
+            continue
+        if name == MEASUREMENT and term.verdict == "equal":
             continue
         if name in (STACK, f"{_ENGINE}name") and term.verdict == "different":
             term = replace(term, why=COMPARED)

@@ -72,6 +72,11 @@ UNEQUAL: Mapping[str, Unequal] = {
         "other code trains, times and reads the runs",
         "runs of one commit",
     ),
+    "measurement": Unequal(
+        "clocks-differ",
+        "the clocks of these runs contain different work",
+        "runs trained by one release of rolloutbench",
+    ),
 }
 """The terms that make arms unequal by themselves. What a setting does is for the trainer's own rules."""
 

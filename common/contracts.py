@@ -184,6 +184,7 @@ class DoneFile(TypedDict):
     hardware: Annotated[Object, "host, cpu, cpus, threads (of torch), affinity, memory_gib, gpus, driver, cuda"]
     resolved: Annotated[Object, "final settings of trainer and engine, and variables that affect speed; no secrets"]
     git: Annotated[Object | None, "commit and dirty flag of the code when the attempt began"]
+    measurement: NotRequired[Annotated[int, "the version of what its clocks contain; 1 if it is missing"]]
     stack_origin: NotRequired[Annotated[Object, "env/origin.json and the stack's state"]]
 
 

@@ -282,6 +282,14 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return installed
 
 
+MEASUREMENT = 2
+"""The version of what the drivers' clocks contain; raised when a phase begins or ends elsewhere.
+
+2: `generate` ends at the token ids with every engine of TRL; verl 0.9.1's `gen` is not rounded up to 2 s, and contains
+a user's rewards as verl calls them, several at a time.
+"""
+
+
 def write_done(
     job: Job,
     *,
@@ -318,6 +326,7 @@ def write_done(
             "environment": reported_environment(os.environ),
         },
         "git": attempt.get("git"),
+        "measurement": MEASUREMENT,
     }
     # Also for a built stack: its folder may contain another environment when the report is made.
     if origin := stack_origin(attempt):

@@ -32,7 +32,8 @@ def report(made_once, tmp_path):
         for start, change in {"": {"git": COMMIT}, **changes}.items():
             for file in folder.glob(f"runs/{start.replace('_', '-')}*/done.json"):
                 done = json.loads(file.read_text())
-                file.write_text(json.dumps(done | {key: done.get(key, {}) | more for key, more in change.items()}))
+                known = {key: done.get(key, {}) | more for key, more in change.items() if isinstance(more, dict)}
+                file.write_text(json.dumps(done | change | known))
         command = ["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path / "out")]
         assert main(command) == 0
         (arm,) = json.loads((tmp_path / "out" / "verdict.json").read_text())["arms"]
@@ -50,6 +51,7 @@ def test_runs_that_report_the_same_are_on_equal_terms(report):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"measurement": 2}, "measurement: 1 in transformers; 2 in vllm"),
         ({"hardware": {"cpus": 64}}, "hardware.cpus: 2 in transformers; 64 in vllm"),
         ({"inputs": {"data_sha256": "0" * 64}}, "training data: "),
         ({"git": {"commit": "b" * 40}}, "commit of rolloutbench: aaaaaaaaaaaa in transformers; bbbbbbbbbbbb in vllm"),
@@ -68,6 +70,7 @@ def test_arms_that_report_other_terms_are_unequal(report, change, said):
     ("change", "name"),
     [
         ({"hardware": {"driver": "550.1"}}, "hardware.driver"),
+        ({"measurement": 2}, "measurement"),
         ({"stack_origin": FOUND}, "stack"),
         ({"git": {"commit": "b" * 40}}, "commit of rolloutbench"),
         ({"resolved": {"engine": {"max_num_seqs": 8}}}, "resolved.engine.max_num_seqs"),
