@@ -47,6 +47,19 @@ class EngineEnded(RuntimeError):
     """SGLang's server ended unexpectedly."""
 
 
+class Answer:
+    """SGLang's answer to a batch of prompts: token ids are there at once, log-probabilities when they are asked for."""
+
+    def __init__(self, results: Sequence[Mapping[str, Any]]) -> None:
+        self.token_ids: list[list[int]] = [result["output_ids"] for result in results]
+        self._results = results
+
+    def log_probs(self) -> list[list[float]]:
+        """The log-probability of each token."""
+        rows = (result["meta_info"]["output_token_logprobs"] for result in self._results)
+        return [[token[0] for token in row] for row in rows]
+
+
 class Sglang:
     """SGLang's server on this machine's GPUs or CPU, which writes to the file `log`.
 
@@ -101,14 +114,12 @@ class Sglang:
         prompts: Sequence[Sequence[int]],
         sampling: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         log_probs: bool = True,
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """One completion for each prompt as token ids, and with `log_probs` those of its tokens.
+    ) -> Answer:
+        """One completion for each prompt, and with `log_probs` those of its tokens.
 
         `sampling` are the parameters of all prompts, or of each.
         """
-        results = self._ask("generate", input_ids=prompts, sampling_params=sampling, return_logprob=log_probs)
-        rows = [result["meta_info"]["output_token_logprobs"] for result in results] if log_probs else []
-        return [result["output_ids"] for result in results], [[token[0] for token in row] for row in rows]
+        return Answer(self._ask("generate", input_ids=prompts, sampling_params=sampling, return_logprob=log_probs))
 
     def update_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Load new weights into the engine, and flush its cache."""

@@ -26,7 +26,7 @@ class SglangReplay:
     def generate(self, prompts: Sequence[list[int]], lengths: Sequence[int], greedy: bool = False) -> list[list[int]]:
         sampling = {"temperature": 0.0} if greedy else self._sampling
         each = [{**sampling, "max_new_tokens": n, "ignore_eos": True} for n in lengths]
-        return self._engine.generate(prompts, each, log_probs=False)[0]
+        return self._engine.generate(prompts, each, log_probs=False).token_ids
 
 
 def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, log: Path) -> SglangReplay:

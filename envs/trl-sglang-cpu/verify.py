@@ -59,12 +59,12 @@ def greedy_tokens_agree() -> Any:
 def _equal(engine: Any, model: Any) -> list[bool]:
     import torch
 
-    made, _ = engine.generate(_PROMPTS, {"temperature": 0.0, "max_new_tokens": _TOKENS, "ignore_eos": True})
+    answer = engine.generate(_PROMPTS, {"temperature": 0.0, "max_new_tokens": _TOKENS, "ignore_eos": True})
     told = []
     for prompt in _PROMPTS:
         ids = torch.tensor([prompt])
         told.append(model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=_TOKENS, do_sample=False))
-    return [tokens == ids[0, -_TOKENS:].tolist() for tokens, ids in zip(made, told, strict=True)]
+    return [tokens == ids[0, -_TOKENS:].tolist() for tokens, ids in zip(answer.token_ids, told, strict=True)]
 
 
 def stand_ins() -> Any:

@@ -9,6 +9,7 @@ _ROLLOUT = "step/rollout"
 
 _DESCRIPTIONS = {
     PREPARE_INPUTS: "Everything from prompts to scored completions; its own time is encoding, padding, advantages.",
+    f"{PREPARE_INPUTS}/generate": "The trainer waits for the engine's whole answer, with its log-probabilities.",
     f"{PREPARE_INPUTS}/old_log_prob": "Under the policy that wrote the completions; swift computes them in every step, "
     "although a step with one update does not need them.",
 }
@@ -18,6 +19,8 @@ def _driven() -> tuple[Phase, ...]:
     """TRL's phases with swift's descriptions, and the phases that only swift has."""
     phases: list[Phase] = []
     for phase in DRIVEN_PHASES:
+        if phase.path == f"{PREPARE_INPUTS}/extract":
+            continue  # swift has it in generate
         phases.append(dataclasses.replace(phase, description=_DESCRIPTIONS.get(phase.path, phase.description)))
         if phase.path == f"{PREPARE_INPUTS}/rewards/*":
             phases += _SWIFT_ALONE

@@ -44,6 +44,9 @@ GENERATE_WITH_VLLM = Hook(
     "(self, prompts, images, num_generations, profiler)",
     "`profiler` times the engine's call",
 )
+EXTRACT = Hook(
+    _GENERATION, "extract_logprobs", "(all_outputs)", "log-probabilities of a colocated engine's answer, after it"
+)
 NAMED_PARAMETERS = Hook(_GENERATION, "VLLMGeneration._iter_named_params", "(self)", "all weights as vLLM names them")
 MODE = Hook(_GENERATION, "VLLMGeneration.mode", "", "`colocate` or `server`")
 COLOCATED = Hook(_GENERATION, "VLLMGeneration.llm", "", "vLLM's LLM, only colocated")

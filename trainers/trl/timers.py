@@ -27,7 +27,7 @@ def sync_weights(within: str, *keys: str) -> Phase:
 
 def generate(within: str, *keys: str, more: str = "") -> Phase:
     """The engine's generation of TRL or ms-swift."""
-    description = f"The rollout engine generates the completions{more}."
+    description = f"The trainer waits for the engine, from handing over prompts to having token ids{more}."
     return Phase(f"{within}/generate", "Generate", description, "generation", keys)
 
 
@@ -45,6 +45,12 @@ DRIVEN_PHASES = (
         "weight sync",
     ),
     generate(PREPARE_INPUTS),
+    _input_phase(
+        "extract",
+        "Extract log-probs",
+        "Takes the log-probabilities out of the engine's answer, when the token ids are there.",
+        "other",
+    ),
     _input_phase("wait", "Wait", "Waits for the slowest engine, if several processes generate.", "generation"),
     _input_phase(
         "sleep",
@@ -137,12 +143,13 @@ TIMERS: Mapping[str, str] = {
     "sync_weights": "sync_weights",
     "vLLM.generate": "generate",
     "SGLang.generate": "generate",
+    "SGLang.extract": "extract",
     "transformers.generate": "generate",
     "transformers.generate_batch": "generate",
     "_calculate_rewards": "rewards",
     "compute_loss": "compute_loss",
 }
-"""As in the profiling contexts of TRL's GRPOTrainer (1.8 to 1.16); `SGLang.generate` is our own."""
+"""As in the profiling contexts of TRL's GRPOTrainer (1.8 to 1.16); those of SGLang are our own."""
 
 # Their profiling points are the same. Our driver needs what 1.16 has (hooks.py); other logs are imported.
 _IMPORTED = ("0.28", "0.29", *(f"1.{minor}" for minor in range(16)))

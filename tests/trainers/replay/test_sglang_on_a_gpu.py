@@ -112,7 +112,8 @@ if __name__ == "__main__":
     one.sleep()
     one.wake()
     one.update_weights([("a", Tensor()), ("b", Tensor())])
-    *made, asked = one.generate([[1], [2]], [{"max_new_tokens": 2}, {"max_new_tokens": 1}], log_probs=False)[0]
+    answer = one.generate([[1], [2]], [{"max_new_tokens": 2}, {"max_new_tokens": 1}], log_probs=False)
+    *made, asked = answer.token_ids
     assert made == [[7, 7], [7]]
     print(asked)
 

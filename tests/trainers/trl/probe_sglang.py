@@ -46,7 +46,7 @@ def looked_at(out, stale):
         made = original(self, prompts, trainer)
         model = trainer.accelerator.unwrap_model(trainer.model)
         some = made["prompt_ids"][:: trainer.num_generations]
-        drawn, _ = self.engine.generate(some, GREEDY)
+        drawn = self.engine.generate(some, GREEDY).token_ids
         told = []
         for ids in some:
             tokens = torch.tensor([ids])

@@ -43,7 +43,7 @@ def test_sglang_trains_on_the_trainers_weights_is_stopped_and_goes_on(stack_pyth
         check_tree(line["phases"])
         # The probe's own pass for log-probabilities, which TRL leaves out, is timed as TRL's would be.
         synced = set() if line["step"] == last + 3 else {f"{PREPARE}/sync_weights"}
-        assert set(line["phases"]) == COMMON | synced | {f"{PREPARE}/old_log_prob"}
+        assert set(line["phases"]) == COMMON | synced | {f"{PREPARE}/extract", f"{PREPARE}/old_log_prob"}
         assert line["scalars"]["prompt_tokens"] + line["scalars"]["response_tokens"] <= 8 * 64
         assert max(line["samples"]["response_length"]) <= 16
     for words in (said, told):

@@ -250,7 +250,9 @@ def test_vllm_goes_on_after_a_kill(stack_python, made_inputs, tmp_path):
     assert [line["resumed"] for line in before] == [False] * len(before)
     for line in before + after:
         check_tree(line["phases"])
-        assert set(line["phases"]) == COMMON | {f"{PREPARE}/sync_weights", f"{PREPARE}/old_log_prob"}
+        assert set(line["phases"]) == COMMON | {
+            f"{PREPARE}/{name}" for name in ("sync_weights", "extract", "old_log_prob")
+        }
         # The engine's and the trainer's log-probabilities of the same tokens: equal weights, equal precision.
         assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4
     assert told["hardware"]["threads"] == 2

@@ -33,7 +33,10 @@ def test_vllm_generates_with_the_merged_adapter_at_every_step_of_both_lives(stac
     assert [line["resumed"] for line in lines] == [False, False, True, False]
     for line in lines:
         check_tree(line["phases"])
-        assert set(line["phases"]) == COMMON | {f"{PREPARE}/sync_weights", f"{PREPARE}/old_log_prob", MERGED}
+        assert set(line["phases"]) == COMMON | {
+            *(f"{PREPARE}/{name}" for name in ("sync_weights", "extract", "old_log_prob")),
+            MERGED,
+        }
         assert line["phases"][MERGED] > 0
         assert line["scalars"]["train/sampling/sampling_logp_difference/max"] < 1e-4  # nats
     # The adapter has learned, and its second life goes on with what it has learned.

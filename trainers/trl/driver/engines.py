@@ -64,11 +64,13 @@ class SglangRollout:
                 self.engine.update_weights(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
             self._synced = trainer.state.global_step
         with profiling_context(trainer, "SGLang.generate"):
-            completion_ids, log_probs = self.engine.generate(prompt_ids, self._parameters)
+            answer = self.engine.generate(prompt_ids, self._parameters)
+        with profiling_context(trainer, "SGLang.extract"):
+            log_probs = answer.log_probs()
         if self.engine.sleeps:
             with profiling_context(trainer, "sleep"):
                 self.engine.sleep()
-        return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": log_probs}
+        return {"prompt_ids": prompt_ids, "completion_ids": answer.token_ids, "logprobs": log_probs}
 
 
 def sglang_rollout(

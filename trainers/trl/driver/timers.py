@@ -6,7 +6,8 @@ step                              on_step_begin -> on_step_end; its residual is 
     prepare_inputs                GRPOTrainer._prepare_inputs; residual: tokenizing, padding, advantages, metrics
       sync_weights                before generation, when the weights have changed since the last time
         merge_adapter             a LoRA adapter is merged into the weights, and removed again
-      generate
+      generate                    what the trainer waits for: from handing over prompts to having token ids
+      extract                     log-probabilities are taken out of the engine's answer (vLLM colocated, SGLang)
       wait                        for the slowest engine, if several processes generate
       sleep                       vLLM frees its cache and weights, or wakes up, with vllm_enable_sleep_mode;
                                   waking up for new weights is part of sync_weights
@@ -103,6 +104,8 @@ class TrlTimers:
                 self._time_server(generation)
             # In sleep mode vLLM wakes up and syncs inside generate(), outside TRL's own timer.
             self._time(generation, hooks.SYNC_WEIGHTS, "sync_weights")
+            # TRL takes log-probabilities out of a colocated engine's answer after its own timer.
+            hooks.EXTRACT.wrap(self._extracted)
             llm = hooks.COLOCATED.find(generation)
             for method in ("sleep", "wake_up") if llm is not None else ():
                 self._time(llm, method, "sleep", unless="sync_weights")
@@ -120,6 +123,10 @@ class TrlTimers:
             return made
 
         self.BATCH.wrap(waited, trainer)
+
+    def _extracted(self, extract: Callable[..., Any], answer: Any) -> Any:
+        with self._clock.phase("extract"):
+            return extract(answer)
 
     def _time_server(self, generation: Any) -> None:
         """Give all processes the seconds of rank 0, the only one that calls the server.
