@@ -63,6 +63,9 @@ METRICS_V1 = Hook(
 )
 END_DUMPS_V1 = Hook(_V1, "PPOTrainer._shutdown_dump_executor", "(self)", "writes pending dumps", since="0.9")
 CHECKPOINTS_V1 = Hook(_V1, "PPOTrainer.checkpoint_manager", "", "sleep_replicas() frees the engine", since="0.9")
+BUFFER_V1 = Hook(
+    _V1, "PPOTrainer.replay_buffer", "", "waits `poll_interval` seconds between two looks at the queue", since="0.9"
+)
 QUEUE = Hook(_V1, "tq", "", "kv_batch_get reads fields of the transfer queue", since="0.9")
 
 LENGTHS = Hook(

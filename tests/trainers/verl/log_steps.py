@@ -1,7 +1,7 @@
 """In verl's Python: log made-up steps with verl's own metrics, loggers and our hooks; nothing is trained.
 
 `python log_steps.py ORDER.json`: {"folder", "version", "steps", "first", "validate", "stop_at", "lose_at",
-"environment"}.
+"ready_s", "environment"}.
 """
 
 import json
@@ -9,6 +9,7 @@ import math
 import os
 import random
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,6 +66,22 @@ def timing_of(version, seconds):
     return timing
 
 
+def waited(buffer, ready_s):
+    """The seconds of verl's own wait for responses that are ready after `ready_s`."""
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    started = time.monotonic()
+
+    def kv_list():
+        status = "finished" if time.monotonic() > started + ready_s else "running"
+        return {"train": {"a": {"is_prompt": True, "global_steps": 1, "status": status}, "a_0": {}}}
+
+    replay_buffer.tq = SimpleNamespace(kv_list=kv_list, kv_clear=lambda **_: None)
+    batch, _ = buffer.sample(1, "train", 1)
+    assert batch.keys == ["a_0"]
+    return time.monotonic() - started
+
+
 class Trainer:
     """Stands in for verl's: the same calls of metrics and logger in the same order, and no workers."""
 
@@ -79,6 +96,10 @@ class Trainer:
         self.global_steps = order["first"] - 1
         self.checkpoint_manager = self  # of the engines' memory
         self.asleep = False
+        if order.get("ready_s"):
+            from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+            self.replay_buffer = ReplayBuffer("sync", {}, None, "drop", {})
 
     def fit(self):
         import numpy as np
@@ -96,6 +117,8 @@ class Trainer:
             numbers = random.Random(step)
             rows = 6 if step == order.get("lose_at") else 8
             batch, timing = batch_of(version, rows, numbers), timing_of(version, numbers)
+            if order.get("ready_s"):
+                timing["gen"] = waited(self.replay_buffer, order["ready_s"])
             metrics = {"actor/entropy": numbers.random(), "actor/lr": 1e-6, "actor/grad_norm": np.float32(0.1)}
             metrics |= {"training/global_step": step, "training/epoch": 0}
             metrics |= metric_utils.compute_data_metrics(batch=batch, use_critic=False)

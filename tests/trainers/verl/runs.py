@@ -29,7 +29,7 @@ def spec_of(run_id, version, steps):
     return {**spec, "fingerprint": fingerprint_of(spec)}
 
 
-def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None):
+def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=None, lose_at=None, ready_s=None):
     """Have verl's Python log steps `first` to `steps` into an attempt's folder: metrics.jsonl, wandb's and the log."""
     folder.mkdir(parents=True, exist_ok=True)
     order = {
@@ -40,6 +40,7 @@ def log_steps(python, folder, version, steps, first=1, validate=True, stop_at=No
         "validate": validate,
         "stop_at": stop_at,
         "lose_at": lose_at,
+        "ready_s": ready_s,
         "environment": {
             "WANDB_MODE": "offline",
             "WANDB_DIR": str(folder),

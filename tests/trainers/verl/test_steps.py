@@ -58,6 +58,13 @@ def test_lost_completions_are_told(warm_verl, tmp_path):
     assert "step 2 lacks 2 completions" in done.stdout
 
 
+def test_gen_is_not_rounded_up_by_verls_wait(warm_verl, tmp_path):
+    done = log_steps(warm_verl("0.9.1"), tmp_path, "0.9.1", steps=3, validate=False, ready_s=0.5)
+    assert done.returncode == 0, done.stderr
+    gen = [line["scalars"]["timing_s/gen"] for line in read_lines(tmp_path / "metrics.jsonl")]
+    assert 0.5 <= min(gen) < 1.5, "verl itself looks again after 2 s"
+
+
 def test_a_request_that_comes_late_in_a_step_saves_it_and_ends(warm_verl, tmp_path):
     done = log_steps(warm_verl("0.4.1"), tmp_path, "0.4.1", steps=9, first=4, validate=False, stop_at=5)
     assert done.returncode == 0, done.stderr
