@@ -14,7 +14,7 @@ from analysis.roofline.floors import EQUAL_FLOOR_S
 from analysis.tokens import SAMPLES
 from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
 from analysis.windows import gaps, steps_per_row
-from analysis.work import PROMPTS, RESPONSES, TURNS, Work, work_of
+from analysis.work import PROMPTS, RESPONSES, TOOLS, TURNS, Work, work_of
 
 STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
 MEAN_LENGTH, PROMPT_LENGTH = "mean_response_length", "mean_prompt_length"
@@ -107,6 +107,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
         RESPONSES: responses,
         PROMPTS: np.where(np.isnan(prompts), numbers_of(wide, "prompt_tokens") / responses, prompts),
         TURNS: numbers_of(wide, TURNS),
+        TOOLS: numbers_of(wide, TOOLS),
         FLOOR: numbers_of(wide, EQUAL_FLOOR_S),
         "discarded": threw_away(wide),
         BY_CLOCK: numbers_of(wide, BY_CLOCK) > 0,

@@ -22,8 +22,9 @@ ERRORS, NOISE_WITHIN = 3.0, 0.05
 ONE_ANSWER = 2.0
 
 RESPONSES, PROMPTS, TURNS, MEAN_LENGTH = "responses", "prompt_length", "turns", "mean_length"
-COLUMNS = (RESPONSES, PROMPTS, TURNS, MEAN_LENGTH)
-"""Columns of a side's steps: responses a step, and means of its prompts' tokens, turns and responses' tokens."""
+TOOLS, SECONDS = "tool_seconds", "seconds"
+COLUMNS = (RESPONSES, PROMPTS, TURNS, TOOLS, MEAN_LENGTH)
+"""Columns of a side's steps: responses a step, and means of its prompts' tokens, turns, tools and responses' tokens."""
 _LABELS = {
     RESPONSES: "the number of responses",
     PROMPTS: "the length of prompts",
@@ -33,6 +34,7 @@ _WORDS = {
     RESPONSES: "{} against {} responses a step",
     PROMPTS: "prompts of {} against {} tokens",
     TURNS: "{} against {} turns",
+    TOOLS: "tool calls of {} against {} s for each response",
     MEAN_LENGTH: "responses of {} against {} tokens on average",
 }
 
@@ -65,14 +67,14 @@ class Work:
 
 
 def work_of(baseline: pd.DataFrame, arm: pd.DataFrame) -> Work:
-    """How the work of two arms' steps differs; the frames have the columns `COLUMNS` and `n`, NaN where unknown.
+    """How the work of two arms' steps differs; frames have the columns `COLUMNS`, `n`, `seconds`, NaN where unknown.
 
     A number that one arm lacks is unknown for both. Logs without turns are of responses without tools, and prompts that
     no log has are not compared.
     """
     sides = (baseline, arm)
     unknown = dict(_unknown(sides))
-    differs = tuple(text for name in _LABELS if (text := _difference(sides, name)))
+    differs = tuple(text for name in (*_LABELS, TOOLS) if (text := _difference(sides, name)))
     return Work(differs, tuple(unknown.values()), tuple(unknown), _difference(sides, MEAN_LENGTH))
 
 
@@ -96,7 +98,9 @@ def _difference(sides: tuple[pd.DataFrame, pd.DataFrame], name: str) -> str:
     means = [float((side[name] * side["n"]).sum() / side["n"].sum()) for side in sides]
     apart = abs(means[0] - means[1])
     error = math.sqrt(sum(float(side[name].var(ddof=0)) / len(side) for side in sides))
-    if apart <= max(means) * WITHIN or apart <= min(ERRORS * error, max(means) * NOISE_WITHIN):
+    # Tools are not the engine's: their seconds are a part of the step's.
+    whole = min(side[SECONDS].mean() for side in sides) if name == TOOLS else max(means)
+    if apart <= whole * WITHIN or apart <= min(ERRORS * error, whole * NOISE_WITHIN):
         return ""
     digits = 0 if min(means) >= 100 else 1
     return _WORDS[name].format(*(f"{mean:,.{digits}f}".removesuffix(".0") for mean in means))

@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis.compared import Compared, common_of
 from analysis.ratio import FLOOR, LENGTHS
-from analysis.work import MEAN_LENGTH, PROMPTS, RESPONSES, TURNS
+from analysis.work import MEAN_LENGTH, PROMPTS, RESPONSES, TOOLS, TURNS
 
 SECONDS = "seconds"
 LONGEST, TOKENS = LENGTHS
@@ -185,6 +185,7 @@ def side_of(arm: str, runs: Sequence[dict[str, Floats]]) -> pd.DataFrame:
             RESPONSES: 1.0,
             PROMPTS: float(PROMPT),
             TURNS: np.nan,
+            TOOLS: np.nan,
             MEAN_LENGTH: np.nan,
             "discarded": False,
         }

@@ -103,6 +103,7 @@ def _unknown(where: str, got: str, allowed: list[str]) -> UserError:
 QUANTITIES = (
     *("reward", "mean_response_length", "max_response_length", "truncated_share", "reference_kl", "policy_entropy"),
     *("rollout_kl", "rollout_logp_gap", "rollout_probability_gap", "gradient_norm", "mean_prompt_length", "turns"),
+    "tool_seconds",
 )
 
 

@@ -88,6 +88,31 @@ def turns_in_one_log():
     return arms(3, write)
 
 
+def with_tools(times, a, b):
+    """Arms whose tool calls take `a` and `b` seconds, which the log has."""
+
+    def write(file, arm, rng):
+        lengths = responses(rng, 30)
+        tools = of(arm, a, b) * noise(rng, 30, 0.05)
+        took = (seconds_of(lengths) + tools) * noise(rng, 30) / of(arm, 1.0, times)
+        logged = [{"num_turns/mean": 4.0, "timing_s/agent_loop/tool_calls/mean": seconds} for seconds in tools]
+        verl(file, took, lengths, more=logged)
+
+    return arms(3, write)
+
+
+@case("~ -", unit=PER_STEP, says=["tool calls of"])
+def slower_tools():
+    """Equal engines and turns; tools take 4 s for a response, and 24 s."""
+    return with_tools(1.0, 4, 24)
+
+
+@case("+", 1.2, EQUAL_WORK)
+def equal_tools():
+    """Tools take about 4 s in both."""
+    return with_tools(1.2, 4.0, 4.1)
+
+
 @case("+", 1.2, EQUAL_WORK)
 def responses_collapse_midway():
     """From step 21 on one arm's responses are a tenth as long; its seconds do not follow a line."""
