@@ -1,4 +1,4 @@
-"""Calls a user's reward function in a separate process, and limits the cost of its hangs and failures.
+"""Calls a user's reward function in separate processes, and limits the cost of its hangs and failures.
 
 The run's spec contains the file's text, so changes on disk do not affect planned runs. own_reward_process.py loads and
 calls the function, with the arguments of its signature (own_reward_signatures.py). If a call fails, each response is
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ FOREIGN_CALL_S = 60.0
 ALONE_S = 60.0
 """Time limit of scoring the responses separately after a failed call; two calls if that is longer."""
 _END_S = 5.0
+_WAIT_S = 0.2
+"""A call that waits longer for a process starts another one: fast functions stay in one process."""
+_MOST_PROCESSES = 32
+"""As many calls at a time as Python's own threads, in which verl calls a reward."""
 MOST_FAILED = 32
 """This number of failures in a row ends the run."""
 _MOST_LOGGED = 20
@@ -108,7 +113,7 @@ class RewardProcess:
 
 
 class RewardProgram:
-    """A user's function, called in a process of its own.
+    """A user's function, called in a process of its own; in several, if several threads call it and wait.
 
     `reward` has `source`, `code`, `function`, `options`, the data's `columns` for its parameters, `signature` and
     `timeout_s`. `RewardProblem` if the file cannot be loaded, or the function cannot be called.
@@ -124,10 +129,13 @@ class RewardProgram:
         self.name = reward_name(reward)
         self.where = f"{reward['source']}: {self.name}"
         self._failures = failures
-        self._process = RewardProcess(self.where, request, load_s)
+        self._processes = [RewardProcess(self.where, request, load_s) for _ in range(_MOST_PROCESSES)]
+        self._unused = iter(self._processes)
+        self._free: queue.LifoQueue[RewardProcess] = queue.LifoQueue()
+        self._free.put(next(self._unused))
         self._lock = threading.Lock()
         self._failed_in_a_row = self._late_in_a_row = self._logged = 0
-        answer = self._process.start()
+        answer = self._processes[0].start()
         if "problem" in answer:
             raise _not_loaded(answer)
         self.takes: tuple[str, ...] = tuple(answer["takes"])
@@ -149,13 +157,12 @@ class RewardProgram:
         values: list[float | None] = []
         failed = 0
         for called in self._calls(responses):
-            with self._lock:
-                scored = self._scored(called)
-            for response, (value, problem) in zip(called, scored, strict=True):
+            for response, (value, problem) in zip(called, self._scored(called), strict=True):
                 values.append(value)
                 failed += problem is not None
                 if trained:
-                    self._count(response, problem)
+                    with self._lock:
+                        self._count(response, problem)
         return values, failed
 
     def call(self, responses: Sequence[Response]) -> tuple[list[float | None], RewardProblem | None]:
@@ -191,7 +198,8 @@ class RewardProgram:
         return scored
 
     def _call(self, responses: Sequence[Response]) -> list[Scored]:
-        answer = self._process.ask(_arguments(responses, self.takes), self.limit_s)
+        with self._process() as process:
+            answer = process.ask(_arguments(responses, self.takes), self.limit_s)
         if answer.get("late"):
             calls = f"a call of {len(responses)} completion{'s' * (len(responses) > 1)}, limited by timeout_s"
             answer["problem"] += f": {calls}"
@@ -199,6 +207,20 @@ class RewardProgram:
             raise RewardProblem(answer)
         wrong = {int(at): RewardProblem({"problem": what}) for at, what in answer["wrong"].items()}
         return [(value, wrong.get(at)) for at, value in enumerate(answer["values"])]
+
+    @contextmanager
+    def _process(self) -> Iterator[RewardProcess]:
+        """A process that no other call uses."""
+        try:
+            process = self._free.get(timeout=_WAIT_S)
+        except queue.Empty:
+            with self._lock:
+                unused = next(self._unused, None)
+            process = unused or self._free.get()
+        try:
+            yield process
+        finally:
+            self._free.put(process)
 
     def _count(self, response: Response, problem: RewardProblem | None) -> None:
         """Count failures in a row, and write one down; `UserError` for the last one of too many."""
@@ -231,9 +253,9 @@ class RewardProgram:
         )
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            self._process.kill()
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
 
 
 def _not_loaded(answer: Mapping[str, Any]) -> RewardProblem:

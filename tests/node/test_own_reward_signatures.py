@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -273,3 +274,30 @@ def test_the_named_signature_is_used():
     program = RewardProgram(reward)
     assert program.signature == "trl"
     program.close()
+
+
+JUDGE = """
+import os, time
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    open(os.path.join(extra_info["folder"], solution_str), "w").close()
+    until = time.monotonic() + 30
+    while len(os.listdir(extra_info["folder"])) < 4:
+        assert time.monotonic() < until, "asked alone"
+        time.sleep(0.01)
+    return 1.0
+"""
+
+
+def test_verl_asks_a_judge_about_several_responses_at_a_time(tmp_path):
+    """It calls from a pool of threads; this judge answers when it is asked about four responses."""
+    (tmp_path / "asked").mkdir()
+    given = {"rewards": [own(JUDGE, "compute_score", timeout_s=120)], "data": []}
+    (tmp_path / "rewards.json").write_text(json.dumps(given))
+    about = {"folder": str(tmp_path / "asked"), "index": 0, "split": "train"}
+
+    def score(text):
+        return compute_score("my/data", text, "7", about, rewards_file=str(tmp_path / "rewards.json"))
+
+    with ThreadPoolExecutor(4) as pool:
+        scores = [one["score"] for one in pool.map(score, ["a", "b", "c", "d"])]
+    assert scores == [1.0] * 4

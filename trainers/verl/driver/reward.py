@@ -21,7 +21,7 @@ from common.retry import retry_io
 from node.built_in_rewards import reward_name
 from node.rewards import FAILED, reward_functions
 
-# verl calls from several threads; tokenizers and the order of sums must not depend on which is first.
+# verl 0.9.1 calls from several threads: the rewards are loaded once, and tokenizers are not made for threads.
 _lock = threading.Lock()
 
 
@@ -45,8 +45,8 @@ def compute_score(
     """
     with _lock:
         loaded = _loaded(json.dumps([_plain(rewards), rewards_file, tokenizer, max_response_length]))
-        row = {"data_source": data_source, "extra_info": _plain(extra_info or {})}
-        values = loaded.values(solution_str, row | {"reward_model": {"ground_truth": ground_truth}})
+    row = {"data_source": data_source, "extra_info": _plain(extra_info or {})}
+    values = loaded.values(solution_str, row | {"reward_model": {"ground_truth": ground_truth}})
     score = sum(weight * values[name] for name, weight in loaded.weights.items() if not math.isnan(values[name]))
     return {"score": score, **values}
 
@@ -79,7 +79,8 @@ class _Rewards:
         columns: dict[str, Any] = {"completions": [text], **{name: [value] for name, value in row.items()}}
         columns["prompts"] = [self._prompts.get(_key(row["extra_info"]))]
         if self._tokenizer is not None:
-            ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+            with _lock:
+                ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
             columns |= {"completion_ids": [ids], "complete": [len(ids) < self._longest - 1]}
         values: dict[str, float] = {}
         for function in self._functions:
