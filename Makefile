@@ -14,7 +14,7 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all bench locks upgrade wheelhouse gpu-kit container docs docs-site gallery picture
-.PHONY: check check-form check-types check-workflow check-tests
+.PHONY: check check-form check-types check-workflow check-tests check-catalog
 
 help:
 	@echo "make quickstart        build everything, train three engines on this CPU, compare, print the verdict"
@@ -26,6 +26,7 @@ help:
 	@echo "make test              the tests that show each promise once, in ten minutes (installs what it needs)"
 	@echo "make test-all          all tests, in half an hour"
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
+	@echo "make check-catalog     Snakemake's lint and format as the workflow catalog sees them, in an environment of their own"
 	@echo "make gpu-smoke         a few steps of verl with vLLM and with SGLang, where there is a GPU"
 	@echo "make cpu-smoke         its twin without a GPU: a few steps of TRL with transformers and with vLLM"
 	@echo "make bench             the figures in docs/bench.md, measured here"
@@ -105,6 +106,13 @@ check-workflow:
 
 check-tests:
 	@said=$$($(BIN)/python -m pytest --collect-only -qq 2>&1) || { tail -n 40 <<<"$$said"; exit 1; }
+
+# As the Snakemake workflow catalog looks: with Snakemake and snakefmt alone, where this repository is not installed.
+check-catalog:
+	@$(PYTHON) -m venv --clear build/catalog
+	@build/catalog/bin/pip install -q $$(grep -oE '^(snakemake|snakefmt)==[^ ]+' envs/dev/requirements.lock)
+	build/catalog/bin/snakefmt --check workflow/Snakefile rules
+	build/catalog/bin/snakemake --lint
 
 bench: $(VENV)/dev.stamp
 	@bash scripts/packages.sh slurm

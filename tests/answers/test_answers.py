@@ -19,7 +19,7 @@ ORDERS = 2
 def read_case(folder):
     """The case of a folder with its logs and `right.yaml`."""
     said = yaml.safe_load((folder / "right.yaml").read_text(encoding="utf-8"))
-    assert said["from"], folder
+    assert said["from"].startswith("made up") or said.get("licence"), f"{folder}: no licence of the logs"
 
     def make():
         shutil.copytree(folder, ".", dirs_exist_ok=True)
