@@ -146,8 +146,9 @@ def made_of(content: Content) -> list[str]:
     )
     warmup = count_of(content.plan.warmup_steps, "step")
     lines = {"timers": f"Timers: {names} ({sources}). Warm-up: {warmup}, set in the plan."}
-    if commit := analysed_by():
-        lines["code"] = f"This report was made by rolloutbench at commit {commit}."
+    commit = analysed_by()
+    code = f"at commit {commit}" if commit else "in a folder that is no git checkout"
+    lines["code"] = f"This report was made by rolloutbench {code}."
     for run in content.runs:
         if run.inputs is not None:
             data, model = run.inputs.get("data", {}), run.inputs.get("model", {})

@@ -10,6 +10,7 @@ from analysis.collect import collect_run
 from analysis.report.provenance import analysed_by
 from analysis.report.rendering import html_page, markdown
 from analysis.steps import write_steps
+from tests.importing import ROOT
 
 
 def rows(gen_s=3.0, steps=4, **more):
@@ -79,5 +80,6 @@ def test_provenance_says_what_is_there_and_what_is_not(tmp_path):
     assert b == ["gpu7", "8 × NVIDIA H100 80GB HBM3", "580.95.05", "13.0", "4711", git["commit"], "yes"]
     assert told.loc["a", ["driver", "slurm_job_ids", "git_commit", "git_dirty"]].tolist() == ["", "", "", ""]
     page = html_page(found)
-    assert analysed_by() and f"at commit {analysed_by()}." in page and analysed_by(tmp_path) == ""
+    made = f"at commit {analysed_by()}" if (ROOT / ".git").exists() else "in a folder that is no git checkout"
+    assert f"This report was made by rolloutbench {made}." in page and analysed_by(tmp_path) == ""
     assert "c0ffeec0ffee + changes" in page and "4711" in page
