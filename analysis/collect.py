@@ -23,6 +23,7 @@ from common.files import fingerprint_of
 from common.messages import join_first
 from common.shown import shown_output
 from common.verdicts import Verdict, count_of
+from trainers.logs.hf_work import shortened_responses
 from trainers.logs.record import TIMERS
 from trainers.registry import driven_releases, mode_of, nearest_tree, trainer_named
 from trainers.timers.exclusive import Overrun, overruns
@@ -61,7 +62,7 @@ def collect_run(run_dir: Path) -> pa.Table:
     if tree.flat:
         verdicts += in_the_tree(chosen, tree, run_id)
         verdicts += add_known_tokens(chosen, as_mapping(spec.get("workload")).get("batch_size"), run_id)
-    verdicts += timer_verdicts(chosen, tree, run_id)
+    verdicts += [*timer_verdicts(chosen, tree, run_id), *shortened_responses([c.record for c in chosen], run_id)]
     metadata = {"timers": tree.name, "attempts": list(attempts), "verdicts": [v.as_dict() for v in verdicts]}
     return pa.concat_tables(step_tables(spec, run_dir, chosen, tree, metadata)).combine_chunks()
 

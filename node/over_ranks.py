@@ -15,7 +15,9 @@ Item = TypeVar("Item")
 SLOWEST, BETWEEN, WHO = "slowest_rank_s", "between_ranks_s", "slowest_rank"
 WAIT = "wait"
 """The phase in which a process waits for the slowest engine; the fastest process waits longest."""
-_SUMS = frozenset({"other_cpu_s"})
+SHORTENED = "shortened_responses"
+"""The scalar with the responses of a step that the engine's cache cut short."""
+_SUMS = frozenset({"other_cpu_s", SHORTENED})
 """Scalars that are summed; the others are equal in all processes, except for clock differences, and are averaged."""
 
 

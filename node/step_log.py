@@ -35,6 +35,7 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._resumed_from, self._stop = resumed_from, stop
         self._prompt_lengths: list[int] = []
         self._response_lengths: list[int] = []
+        self._counts: dict[str, float] = {}
         self._line: MetricsLine | None = None
         self.first_step: int | None = None
         self.last_step = resumed_from
@@ -43,6 +44,11 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         """Record the token counts of prompts and completions: trainers log only means."""
         self._prompt_lengths += prompts
         self._response_lengths += responses
+
+    def count(self, name: str, number: int) -> None:
+        """Add to a scalar of this step, if there is something to add."""
+        if number:
+            self._counts[name] = self._counts.get(name, 0.0) + number
 
     def outside_step(self, name: str) -> AbstractContextManager[None]:
         """Measure work between two steps as `outside_step_s/<name>` of the next step."""
@@ -58,8 +64,10 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         self._clock.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        mine = RankStep(*self._clock.end_step(), self._prompt_lengths, self._response_lengths, self._stop.requested)
-        self._prompt_lengths, self._response_lengths = [], []
+        phases, scalars = self._clock.end_step()
+        lengths = self._prompt_lengths, self._response_lengths
+        mine = RankStep(phases, scalars | self._counts, *lengths, self._stop.requested)
+        self._prompt_lengths, self._response_lengths, self._counts = [], [], {}
         step = merge_ranks(gather_ranks(mine, self._trainer.accelerator.num_processes))
         self.first_step = self.first_step or state.global_step
         self.last_step = state.global_step

@@ -54,6 +54,15 @@ class Answer:
         self.token_ids: list[list[int]] = [result["output_ids"] for result in results]
         self._results = results
 
+    def shortened(self, most: int) -> int:
+        """How many responses end before an end token and before `most` tokens.
+
+        SGLang allows a request as many tokens as its whole cache has room for, without a word (managers/scheduler.py,
+        init_req_max_new_tokens); vLLM refuses such a cache when it starts.
+        """
+        ends = (result["meta_info"]["finish_reason"]["type"] for result in self._results)
+        return sum(end != "stop" and len(ids) < most for end, ids in zip(ends, self.token_ids, strict=True))
+
     def log_probs(self) -> list[list[float]]:
         """The log-probability of each token."""
         rows = (result["meta_info"]["output_token_logprobs"] for result in self._results)

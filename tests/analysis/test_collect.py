@@ -176,6 +176,17 @@ def test_undeclared_phase_is_kept_and_named(tmp_path):
     assert codes(metadata) == ["undeclared-phase", "undeclared-phase", "outside-step"]
 
 
+def test_responses_that_the_engine_shortened_are_a_warning(tmp_path):
+    rows = [a_row(1), a_row(2), a_row(3)]
+    rows[1]["scalars"]["shortened_responses"] = 5
+    rows[2]["scalars"]["shortened_responses"] = 1
+    _, metadata = collected(make_results.write_run(tmp_path, "r", "sglang", 0, [rows]))
+    (warning,) = metadata["verdicts"]
+    assert (warning["level"], warning["code"]) == ("warning", "responses-shortened")
+    assert "r: the engine shortened 6 responses in 2 steps (2, 3)" in warning["text"]
+    assert "lower workload.max_response_length" in warning["text"]
+
+
 def test_children_that_exceed_their_parent_are_named(tmp_path):
     row = a_row(1)
     row["phases"]["step/training_step"] -= 0.05

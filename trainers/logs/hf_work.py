@@ -10,7 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from common.verdicts import Verdict
+from common.messages import join_first
+from common.verdicts import Verdict, count_of
+from node.over_ranks import SHORTENED
 from trainers.logs.log_files import half_digit, parse_number
 from trainers.logs.record import SourceRead, StepRecord
 
@@ -32,6 +34,19 @@ _OF_TRANSFORMERS = ("train/learning_rate", "train/epoch")
 _LEAST_SHARE = 0.1
 # So many equal numbers are those of one generation.
 _CERTAIN_NUMBERS = 3
+
+
+def shortened_responses(records: Sequence[StepRecord], run_id: str) -> Iterator[Verdict]:
+    """A warning where the engine's cache cut responses short, as our driver counts them."""
+    counts = {record.step: int(count) for record in records if (count := record.scalars.get(SHORTENED, 0.0))}
+    if counts:
+        text = (
+            f"{run_id}: the engine shortened {count_of(sum(counts.values()), 'response')} in "
+            f"{count_of(len(counts), 'step')} ({join_first(list(counts))}), because its KV cache has no room for the "
+            "longest: it generates less than the workload asks. Give the engine more memory or a larger cache, or "
+            "lower workload.max_response_length"
+        )
+        yield Verdict("warning", "responses-shortened", text)
 
 
 @dataclass(frozen=True)

@@ -52,3 +52,15 @@ def test_generate_ends_when_the_token_ids_are_there(stack, slow, settings, stack
     # Neither contains the other: both are parts of prepare_inputs, whose parts sum to no more than it.
     assert line["phases"][f"{PREPARE}/generate"] >= 1
     assert line["phases"][f"{PREPARE}/extract"] >= 2
+
+
+def test_responses_that_a_tiny_cache_shortens_are_counted(stack_python, made_inputs, tmp_path):
+    """The cache has room for 80 tokens, of which a prompt takes more than 16: no response reaches 64 tokens."""
+    cache = {"use_sglang": True, "sglang_max_total_tokens": 80, "max_completion_length": 64}
+    attempt = write_attempt(tmp_path / "short-s0", made_inputs, **cache, max_steps=1, save_strategy="no")
+    done = run_warm(stack_python(SGLANG), "-c", TRAIN, attempt)
+    assert done.returncode == 0, done.stderr
+    (line,) = read_lines(attempt.parent / "metrics.jsonl")
+    shortened = line["scalars"]["shortened_responses"]
+    assert 0 < shortened <= 8 and max(line["samples"]["response_length"]) < 64
+    assert f"SGLang shortened {shortened:.0f} of 8 responses: its cache has room for 80 tokens" in done.stdout

@@ -51,6 +51,8 @@ class SglangRollout:
         self.engine = engine
         self._parameters = parameters
         self._synced: int | None = None
+        self.count_shortened: Callable[[int], None] = lambda count: None
+        """Gets the number of responses of each batch that the engine's cache cut short."""
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         # TRL's template and tokens, as for its own engines.
@@ -67,10 +69,22 @@ class SglangRollout:
             answer = self.engine.generate(prompt_ids, self._parameters)
         with profiling_context(trainer, "SGLang.extract"):
             log_probs = answer.log_probs()
+            self._report(answer.shortened(self._parameters["max_new_tokens"]), len(prompt_ids))
         if self.engine.sleeps:
             with profiling_context(trainer, "sleep"):
                 self.engine.sleep()
         return {"prompt_ids": prompt_ids, "completion_ids": answer.token_ids, "logprobs": log_probs}
+
+    def _report(self, shortened: int, responses: int) -> None:
+        self.count_shortened(shortened)
+        if shortened:
+            room = self.engine.settings().get("max_total_tokens")
+            print(
+                f"SGLang shortened {shortened} of {responses} responses: its cache has room for {room or 'too few'} "
+                "tokens, prompt and response of a sequence together. Raise options.sglang_max_total_tokens or "
+                "sglang_mem_fraction_static, or lower workload.max_response_length",
+                flush=True,
+            )
 
 
 def sglang_rollout(

@@ -104,8 +104,6 @@ class TrlTimers:
                 self._time_server(generation)
             # In sleep mode vLLM wakes up and syncs inside generate(), outside TRL's own timer.
             self._time(generation, hooks.SYNC_WEIGHTS, "sync_weights")
-            # TRL takes log-probabilities out of a colocated engine's answer after its own timer.
-            hooks.EXTRACT.wrap(self._extracted)
             llm = hooks.COLOCATED.find(generation)
             for method in ("sleep", "wake_up") if llm is not None else ():
                 self._time(llm, method, "sleep", unless="sync_weights")
@@ -123,10 +121,6 @@ class TrlTimers:
             return made
 
         self.BATCH.wrap(waited, trainer)
-
-    def _extracted(self, extract: Callable[..., Any], answer: Any) -> Any:
-        with self._clock.phase("extract"):
-            return extract(answer)
 
     def _time_server(self, generation: Any) -> None:
         """Give all processes the seconds of rank 0, the only one that calls the server.
@@ -160,6 +154,13 @@ class TrlTimers:
 
         hooks.ENTER.wrap(timed_enter)
         hooks.EXIT.wrap(timed_leave)
+
+        # TRL takes log-probabilities out of a colocated engine's answer after its own timer.
+        def extracted(extract: Callable[..., Any], answer: Any) -> Any:
+            with self._clock.phase("extract"):
+                return extract(answer)
+
+        hooks.EXTRACT.wrap(extracted)
 
     def _label_log_probs(self, trainer: Any) -> None:
         def labelled(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ import importlib.metadata
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from node.hf_training import (
     reward_weights,
     train_to_end,
 )
+from node.over_ranks import SHORTENED
 from node.phase_clock import PhaseClock
 from node.rewards import RewardFunction
 from trainers.trl import hooks
@@ -113,6 +115,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
         def hook(clock: PhaseClock, log: Any) -> None:
             TrlTimers(clock).install(trainer)
             count_tokens(trainer, log)
+            if own_engine:
+                own_engine.count_shortened = partial(log.count, SHORTENED)
 
         engine = own_engine.engine.settings() if own_engine else _engine_settings(trainer, args, dtype)
         further = options.lora_settings(trainer_args)
