@@ -35,3 +35,17 @@ fi
 # As pip would, but for the libraries' own tests: a third of all.
 "$venv/bin/python" -m compileall -qq -j 2 -x '/tests?/' "$venv"/lib/python*/site-packages || true
 "$venv/bin/python" -m pip install -qq --no-deps --no-build-isolation --no-index -e .
+# The checkout's own folders, and in this environment alone our snakemake in the place of Snakemake's, which it calls.
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+printf '%s\n' "$PWD" >"$site/rolloutbench-checkout.pth"
+cat >"$venv/bin/snakemake" <<END
+#!/bin/sh
+'''exec' "$(cd "$venv" && pwd)/bin/python" "\$0" "\$@"
+' '''
+import sys
+
+from workflow.start import snakemake
+
+sys.exit(snakemake())
+END
+chmod +x "$venv/bin/snakemake"

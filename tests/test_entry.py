@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,14 +15,9 @@ from .patience import run
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The `snakemake` program that pip makes of pyproject.toml."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    module, _, function = scripts["snakemake"].partition(":")
-    file = tmp_path_factory.mktemp("bin") / "snakemake"
-    file.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
-    file.chmod(0o755)
-    return file
+def program():
+    """The `snakemake` program of this checkout's environment."""
+    return Path(sys.executable).with_name("snakemake")
 
 
 def said_by(program, folder, *arguments):
@@ -78,7 +73,7 @@ sys.meta_path.insert(0, Finder)
     ("words", "loads"),
     [
         (LAUNCHER, "workflow.head.watch"),
-        (("-c", "from workflow.start import rolloutbench; rolloutbench()", "plan"), "common.retry"),
+        (("-c", "from rolloutbench import main; main()", "plan"), "common.retry"),
         (("-c", "from workflow.start import snakemake; snakemake()", "-n"), "snakemake"),
     ],
 )

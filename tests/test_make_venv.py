@@ -22,7 +22,11 @@ def test_a_python_without_ensurepip_makes_the_environment(tmp_path):
     lock = (ROOT / "envs/controller/requirements.lock").read_text()
     (pin,) = re.findall(r"^setuptools==(?:.*\\\n)+.*\n", lock, re.MULTILINE)
     (tmp_path / "lock").write_text(pin.split("    #")[0])
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "rbt-nothing"\nversion = "1"\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "rbt-nothing"\nversion = "1"\n[tool.setuptools]\npackages = []\n'
+    )
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow" / "start.py").write_text("import sys\ndef snakemake(): print('ours', sys.argv[1:])\n")
     script = ROOT / "scripts" / "make-venv.sh"
     done = subprocess.run(
         ["bash", script, bare, "made", "lock"], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -30,3 +34,5 @@ def test_a_python_without_ensurepip_makes_the_environment(tmp_path):
     assert done.returncode == 0, done.stderr
     listed = subprocess.check_output([tmp_path / "made/bin/python", "-m", "pip", "list"], text=True)
     assert {"pip", "setuptools", "rbt-nothing"} <= set(listed.split())
+    snakemake = subprocess.check_output([tmp_path / "made/bin/snakemake", "-n", "a b"], cwd="/", text=True)
+    assert snakemake == "ours ['-n', 'a b']\n"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import read_json_object, write_private
+from common.files import ROOT, read_json_object, write_private
 from common.shown import shown_output
 
 RUN_FILE = "run.json"
@@ -60,6 +60,7 @@ def download(name: str, cache: Path) -> Path:
         fetch += ["--first-wait-s", str(FIRST_WAIT_S), "--retries", str(RETRIES)]
         env = {key: value for key, value in os.environ.items() if key not in ("WANDB_MODE", "WANDB_SERVICE")}
         folders = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env |= dict.fromkeys(folders, str(Path(scratch).absolute())) | {"WANDB_ERROR_REPORTING": "false"}
         done = subprocess.run(fetch, cwd=scratch, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0 or not is_complete(folder):
@@ -166,8 +167,8 @@ def _explained(error: BaseException, name: str, host: str) -> str:
             "run's address (the id is its last part, not the shown name)"
         )
     return (
-        f"wandb at {host} gave no answer about run {name} ({message}). No network here? Download it beforehand, on a "
-        f"machine that has one: python -P -m analysis.sources.wandb_api {name} --cache .wandb-cache"
+        f"wandb at {host} gave no answer about run {name} ({message}). No network here? The same command on a "
+        "machine that has one keeps the run in .wandb-cache: copy that folder to here"
     )
 
 

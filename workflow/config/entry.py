@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from common.errors import UserError
-from common.files import ROOT, is_checkout
 from common.messages import did_you_mean, exit_on_user_error, join_first, print_message
 from common.ownership import NotOwnError, let_others_only_read, require_own
 from common.verdicts import count_of
@@ -32,22 +31,13 @@ from workflow.slurm.site import read_site, site_of, unknown_profile
 from workflow.start import loading
 
 _SHOWN_SOURCES, _SHOWN_FILES = 5, 8
-_SNAKEFILES = [Path(folder, name) for folder in ("", "workflow") for name in ("Snakefile", "snakefile")]
 _WORKFLOW_PROFILES = [Path("default"), Path("profiles", "default")]
-_NEEDS_CHECKOUT = (
-    f"rolloutbench is installed without the rules that train ({ROOT}); clone the repository, run `make venv` there, "
-    "and start the snakemake of its .venv (nothing was started)"
-)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs Snakemake with its arguments; exits with 1 and one message if a configuration file is wrong."""
     arguments = sys.argv[1:] if argv is None else argv
     options = snakemake_options(arguments)
-    own_snakefile = any(argument.startswith(("-s", "--snakefile")) for argument in arguments)
-    # A Snakefile here belongs to another workflow of the user.
-    if options.configfile and not (own_snakefile or is_checkout() or any(path.is_file() for path in _SNAKEFILES)):
-        sys.exit(f"error: {_NEEDS_CHECKOUT}")
     for file in options.configfile:
         with exit_on_user_error():
             if not file.is_fifo():  # a pipe can be read only once
@@ -185,8 +175,6 @@ def _unfinished(plan: Plan) -> list[PlannedRun]:
 def require_startable(workflow: Any, plan: Plan) -> None:
     """UserError if the experiment cannot run; `workflow` is Snakemake's object."""
     if plan.runs:
-        if not is_checkout():
-            raise UserError(_NEEDS_CHECKOUT)
         require_requests_of(workflow, plan, starts=True)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.definition import require_closed, require_own_stacks

@@ -1,0 +1,12 @@
+"""What a wheel has: one folder `rolloutbench`, since a user's site-packages may have a `common` or `workflow`."""
+
+from setuptools import find_namespace_packages, setup
+
+# envs and profiles are data: `new`, `doctor` and `plan` read them, also where there is no checkout.
+ROOMS = ["common", "node", "engines", "trainers", "analysis", "workflow", "envs", "profiles"]
+FOUND = find_namespace_packages(include=[pattern for room in ROOMS for pattern in (room, f"{room}.*")])
+
+setup(
+    packages=["rolloutbench", *(f"rolloutbench.{package}" for package in FOUND)],
+    package_dir={f"rolloutbench.{room}": room for room in ROOMS},
+)
