@@ -179,9 +179,9 @@ def test_what_is_no_release_is_refused_before_anything_is_downloaded(given):
 @pytest.mark.parametrize(
     ("release", "there", "expected"),
     [
-        ("trl==1.16.0", 28, 28),
-        ("trl==1.15.0", 27, 28),
-        ("verl==0.9.1", 28, 28),
+        ("trl==1.16.0", 29, 29),
+        ("trl==1.15.0", 28, 29),
+        ("verl==0.9.1", 29, 29),
         ("verl==0.4.1", 14, 14),
         ("ms-swift==4.5.3", 71, 71),
     ],
