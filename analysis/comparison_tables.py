@@ -27,6 +27,7 @@ ENOUGH_KNOWN = 0.9
 OTHER_STEPS_SHARE = 0.01
 RATES = ["baseline_step_s", "arm_step_s", "baseline_tokens_per_s", "arm_tokens_per_s"]
 RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
+OTHER_STEPS = ["speedup_after_warmup", "speedup_without_long"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
     *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work", "lengths"),
@@ -88,8 +89,8 @@ def _matching(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
         yield Verdict("warning", "short-runs", text, (one.arm,))
     if not one.steps.by_number:
         text = (
-            f"{versus}: the runs' step counters advance by different gaps, so all their steps are compared, whatever "
-            "their numbers"
+            f"{versus}: the runs' step counters advance by different gaps, so the first steps of each run are "
+            "compared, as many of all, whatever their numbers"
         )
         yield Verdict("warning", "steps-not-matched", text, (one.arm,))
 
@@ -145,7 +146,7 @@ def comparison_table(
         row = _row(wide, one)
         verdicts += [*_matching(wide, one), *_other_steps(wide, one)]
         if (one.factors, one.arm) in refused:
-            row |= dict.fromkeys(RATIOS, math.nan)
+            row |= dict.fromkeys([*RATIOS, *OTHER_STEPS], math.nan)
         rows.append(row)
     return pd.DataFrame(rows, columns=COMPARISON_COLUMNS), verdicts
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.estimates.gate import LABELS
+from analysis.estimates.gate import CONFIDENCE, LABELS
 from analysis.estimates.ranking import ranking_lines
 from analysis.report.content import Content
 from analysis.report.provenance import made_of, shown_runs
@@ -139,7 +139,7 @@ def shown_gate(content: Content) -> Table:
         Column("baseline", content.plan.baseline, significant),
         Column("arm_value", "arm", significant),
         Column("difference", "difference", significant),
-        *interval_columns(significant),
+        *interval_columns(significant, confidence=CONFIDENCE),
         Column("verdict", "verdict", text, is_text=True),
         Column("baseline_runs", f"runs of {content.plan.baseline}", count),
         Column("arm_runs", "runs of the arm", count),
@@ -187,7 +187,10 @@ def shown_cost(content: Content) -> Table:
         Column("cost_to_steps", f"{currency} for these", significant),
         Column("why", "what is left out, so the true cost is higher", text, is_text=True),
     )
-    note = "Used: all steps, warm-up included, and the logged time between them; no start, validation or checkpoint."
+    note = (
+        "Used: all steps, warm-up included, with the checkpoints and evaluations that they time, and the logged time "
+        "between them; no start."
+    )
     if not (cost["price"] > 0).any():
         note += " No price is set: report.price_per_gpu_hour in the configuration sets one."
     return shown_table("cost", "GPU-hours and cost", "arm", columns, _records(cost), note)

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from analysis.factors import factors_of, short_names
+from analysis.quantiles import CONFIDENCE
 from analysis.verdict.arm_verdict import ratio_text
 from common.dotted import as_text
 
@@ -165,6 +166,8 @@ def text(value: Any) -> Cell:
     return Cell(value if isinstance(value, str) else "")
 
 
-def interval_columns(show: Callable[[Any], Cell], group: str = "") -> tuple[Column, Column]:
-    """The ends of a 95% interval."""
-    return Column("low", "95% from", show, group), Column("high", "to", show, group)
+def interval_columns(
+    show: Callable[[Any], Cell], group: str = "", confidence: float = CONFIDENCE
+) -> tuple[Column, Column]:
+    """The ends of an interval."""
+    return Column("low", f"{confidence:.0%} from", show, group), Column("high", "to", show, group)

@@ -51,7 +51,8 @@ def shown_speed(content: Content) -> Table:
         )
         record |= {f"{row['estimate']}/{name}": row[name] for name in ("value", "low", "high")}
         # What more runs give is said of the estimate that the verdict is of: the first that has a value.
-        record["more"] = record.get("more") or row["runs_to_resolve"] or None
+        if row["value"] > 0:
+            record.setdefault("more", row["runs_to_resolve"] or None)
     seconds = number(decimals(content.tables["comparison"][["baseline_step_s", "arm_step_s"]].min().min()))
     columns = [*_of_both("step_s", "seconds a step", seconds)]
     for name, unit in UNITS.items():

@@ -35,7 +35,7 @@ WHOLE = "trainers"
 # Findings of reading (common/verdicts.py) after which a number may be of something else, ...
 MISREAD = (
     *("run-left-out", "same-rows", "unit-unsaid", "configuration-changed", "declared-contradicts-run"),
-    *("batch-size-contradicted", "impossible-lengths", "clock-jumped", "clock-jump", "no-counted-steps"),
+    *("batch-size-contradicted", "clock-jumped", "clock-jump", "no-counted-steps"),
     *("requests-failed", "client-set-the-rate", "children-exceed-parent"),
 )
 # ... that may change a ratio, ...
@@ -51,7 +51,7 @@ MAY_CHANGE = (
         "missing-steps",
     ),
     *("incomplete-history", "began-anew", "counter-fell", "timings-missing", "models-unknown", "gpu-count-unknown"),
-    *("equal-arms-differ", "completions-differ", "release-by-data", "release-undeclared", "mode-unknown"),
+    *("equal-arms-differ", "release-by-data", "release-undeclared", "mode-unknown"),
 )
 # ... and that the sentence, another row or the number of steps left out says already.
 SAID = (

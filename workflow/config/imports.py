@@ -70,7 +70,7 @@ class ImportedRun(Section):
     """A file, a folder or `wandb:entity/project/id`; or a list of those with logs of one run, which are joined step by
     step."""
     seed: Seed | None = None
-    """The run's seed in its arm: runs of equal seed are compared step by step. Default: counted from 0."""
+    """The run's seed, which names it in its arm. Default: counted from 0."""
     factors: dict[str, Any] = {}
     """The run's values in a sweep (`workload.temperature: 0.9`): runs of equal factors are compared."""
 
