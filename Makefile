@@ -13,7 +13,7 @@ CALM := $(if $(V),,--logger calm >/dev/null)
 # Containers often set it: every process would compile what it imports anew (verl's imports: 20 s of CPU, not 7).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all bench locks upgrade wheelhouse gpu-kit container docs docs-site gallery picture
+.PHONY: help venv quickstart article status cancel cpu-smoke gpu-smoke test test-all test-fast bench locks upgrade wheelhouse gpu-kit container docs docs-site gallery picture
 .PHONY: check check-form check-types check-workflow check-tests check-catalog
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make venv              the controller's environment alone: source .venv/bin/activate, then snakemake"
 	@echo "make status            what each run is doing (EXPERIMENT=name: of another experiment than config.yaml's)"
 	@echo "make cancel            end an experiment's jobs, and only those (EXPERIMENT=name: a folder of results/)"
+	@echo "make test-fast         tests for a first change, in a minute: no root, no Slurm, no browser, no stack"
 	@echo "make test              the tests that show each promise once, in ten minutes (installs what it needs)"
 	@echo "make test-all          all tests, in half an hour"
 	@echo "make check             format, lint, types, Snakemake's lint, and that every test can be loaded"
@@ -87,6 +88,17 @@ test test-all: $(VENV)/dev.stamp
 	@bash scripts/packages.sh test
 	@bash scripts/packages.sh slurm
 	@$(BIN)/python -m pytest $(PYTEST) -n 6 --no-loadscope-reorder --durations=25
+
+# For a first change: no root, no Slurm, no browser, no stack, and of the others what takes a minute on two quiet cores.
+FAST := answers/test_answers.py::test_the_answer_is_right analysis commands launch_scripts node preflight runs slurm_files \
+	test_arrows.py test_config.py test_contracts.py test_docs.py test_habits.py test_plan.py test_reading.py test_terms.py
+SLOWER := analysis/test_coverage analysis/test_estimates analysis/test_page_numbers analysis/test_page_size \
+	analysis/test_reported_terms analysis/sources/test_benchmarks analysis/sources/test_wandb_api launch_scripts/test_from_script \
+	node/test_own_reward node/test_own_reward_signatures preflight/test_own_rewards
+test-fast: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest -q -m "not full and not needs" -n 2 --no-loadscope-reorder \
+		$(FAST:%=tests/%) $(SLOWER:%=--ignore=tests/%.py); ended=$$?; \
+	echo "What \`make test\` needs beside it:"; bash scripts/packages.sh lacking $(BIN)/python; exit $$ended
 
 # mypy takes as long as all others together: they go beside it. Collecting compiles the tests, once for all processes
 # that will run them.

@@ -1,15 +1,28 @@
 #!/usr/bin/env bash
-# Debian packages that are needed beside Python, git and make: packages.sh build|picture|test|slurm [PYTHON [STACK ...]]
+# Debian packages that are needed beside Python, git and make: packages.sh build|picture|test|slurm|lacking [PYTHON [STACK ...]]
 #   build  what the CPU stacks (or those named) need to run; PYTHON is the controller's
 #   picture  what `make picture` draws with
 #   test   what the tests of the report's page need
 #   slurm  what the tests on a real Slurm need
+#   lacking  installs nothing: a line for each thing that `make test` needs and this machine lacks
 # They are installed when this is root on Debian. Otherwise `build` and `picture` say what to install and stop; for the
 # others the tests that need them say what to install, and skip.
 set -euo pipefail
 what=$1 python=${2:-.venv/bin/python}
 stacks=("${@:3}")
 [ ${#stacks[@]} -gt 0 ] || stacks=(trl-vllm-cpu)  # it needs all that the others do
+
+if [ "$what" = lacking ]; then
+  for kind in "build:packages of the stacks" "test:browser" "slurm:Slurm"; do
+    found=$(ONLY_SAY=1 bash "$0" "${kind%%:*}" "$python") || true
+    echo "  ${kind#*:}: ${found:-here}"
+  done
+  shopt -s nullglob
+  built=(.stacks/*-cpu) known=(envs/*-cpu)
+  echo "  stacks: ${#built[@]} of ${#known[@]} built; the first test that asks for one builds it (minutes, once per lock)"
+  [ "$(id -u)" = 0 ] || echo "  root: the tests of several users and of full disks skip without it"
+  exit 0
+fi
 
 missing=()
 has() { command -v "$1" >/dev/null; }
@@ -38,6 +51,7 @@ case $what in
     ;;
 esac
 [ ${#missing[@]} -eq 0 ] && exit 0
+[ -n "${ONLY_SAY:-}" ] && echo "not installed. On Debian: sudo apt-get install ${missing[*]}" && exit 0
 
 # The tests start daemons of their own: none of the packages' services is to be started. (At the next boot munge would
 # be; Slurm's own want a configuration in /etc/slurm, and mariadb-server-core has none.)

@@ -59,6 +59,10 @@ FIRST = ("verl", "end to end", *SLURM[:2], "training on slurm", SLURM[2], "jobs"
 FIRST += (SLURM[3], "swift", SLURM[4], "swift's server", SLURM[5], "replay", SLURM[6], "experiments", SLURM[7])
 
 
+# Fixtures of what is built in minutes or installed by root: a stack, verl's environments, a browser.
+NEEDED = {"stack_python", "warm_verl", "page"}
+
+
 def group_of(nodeid):
     """Which tests one process runs one after another: a part's, an eighth of those on Slurm, or a file's."""
     if part := next((part for part, begins in PARTS.items() if nodeid.startswith(begins)), None):
@@ -81,7 +85,10 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    """The groups that take longest first, then file by file."""
+    """The groups that take longest first, then file by file; `needs` for what a newcomer lacks."""
+    for item in items:
+        if NEEDED & set(item.fixturenames):
+            item.add_marker("needs")
     order = {group: place for place, group in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
 
