@@ -125,9 +125,11 @@ def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequen
 
 
 def _lengths(places: Sequence[Place]) -> str:
-    """How long the responses of a single factor combination are, where the arms differ in that."""
-    lengths, taken = places[0].comparison.lengths, ", taken out" * (places[0].claim.estimate == EQUAL_WORK)
-    return f"{lengths}{taken}" if len(places) == 1 and isinstance(lengths, str) and lengths else ""
+    """How long the responses of one factor combination are, where the arms differ in that and no caveat says it."""
+    lengths, claim = places[0].comparison.lengths, places[0].claim
+    if len(places) > 1 or not isinstance(lengths, str) or lengths in claim.rows[EQUAL_WORK]["why"]:
+        return ""
+    return lengths + ", taken out" * (claim.estimate == EQUAL_WORK)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
