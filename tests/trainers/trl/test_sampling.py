@@ -70,7 +70,8 @@ def test_an_engine_that_sleeps_gets_its_weights_before_each_generation(monkeypat
         sleeps = True
 
         def __getattr__(self, name):
-            return lambda *given: done.append(name) or ([[1]], [[0.0]])
+            answer = SimpleNamespace(token_ids=[[1]], log_probs=lambda: [[0.0]], shortened=lambda most: 0)
+            return lambda *given: done.append(name) or answer
 
     profiling = ModuleType("trl.extras.profiling")
     profiling.profiling_context = lambda trainer, name: nullcontext()
@@ -81,7 +82,7 @@ def test_an_engine_that_sleeps_gets_its_weights_before_each_generation(monkeypat
         accelerator=SimpleNamespace(unwrap_model=lambda model: SimpleNamespace(named_parameters=list)),
         model=None,
     )
-    rollout = SglangRollout(Engine(), {})
+    rollout = SglangRollout(Engine(), {"max_new_tokens": 8})
     for _ in range(2):  # of the same step, as an evaluation would be
         rollout(["why?"], trainer)
     assert done == ["update_weights", "generate", "sleep", "wake", "update_weights", "generate", "sleep"]
