@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,11 @@ import pandas as pd
 from analysis.planned import PlanRead
 from analysis.ratio import FLOOR, Common, common_steps, means_of_runs
 from analysis.roofline.floors import EQUAL_FLOOR_S
-from analysis.tokens import SAMPLES
+from analysis.steadiness import LONG, Sides, WarmUp, after, median_steps, warm_up_of
 from analysis.wide import BY_CLOCK, PHASE, numbers_of, threw_away
 from analysis.windows import gaps, steps_per_row
 from analysis.work import PROMPTS, RESPONSES, TOOLS, TURNS, Work, work_of
+from trainers.logs.hf_work import SAMPLES_PER_STEP
 
 STEP, LONGEST, TOKENS = PHASE + "step", "max_response_length", "response_tokens"
 MEAN_LENGTH, PROMPT_LENGTH = "mean_response_length", "mean_prompt_length"
@@ -38,7 +40,7 @@ class Compared:
     """Whether the seconds of an arm are the wall clock, with its checkpoints and evaluations."""
 
     @property
-    def sides(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def sides(self) -> Sides:
         return self.steps.baseline, self.steps.arm
 
     @property
@@ -51,10 +53,48 @@ class Compared:
         runs = [side["run"].nunique() for side in self.sides]
         return dict(zip(SIZES, (*runs, *(int(side["n"].sum()) for side in self.sides)), strict=True))
 
-    @property
+    @cached_property
     def work(self) -> Work:
         """How the work of both differs."""
         return Work() if self.is_empty else work_of(*self.sides)
+
+    @cached_property
+    def warm_up(self) -> WarmUp:
+        """The steps that still become faster."""
+        return warm_up_of(self.sides)
+
+    @property
+    def after_warm_up(self) -> Compared:
+        """The comparison without them."""
+        return self._over(*(after(side, self.warm_up.rows) for side in self.sides))
+
+    @cached_property
+    def medians(self) -> tuple[pd.Series, pd.Series]:
+        """The median steps of each run of both."""
+        baseline, arm = map(median_steps, self.sides)
+        return baseline, arm
+
+    @property
+    def median_ratio(self) -> float:
+        """The ratio of the runs' median steps, which a few long steps do not change."""
+        baseline, arm = (float(np.mean(np.log(medians))) for medians in self.medians)
+        return math.exp(baseline - arm)
+
+    @cached_property
+    def long_steps(self) -> tuple[pd.Series, pd.Series]:
+        """How many times its run's median each long step of both takes, by the step's place in the table."""
+        times = [side["seconds"] / side["run"].map(of) for side, of in zip(self.sides, self.medians, strict=True)]
+        baseline, arm = (of[of >= LONG] for of in times)
+        return baseline, arm
+
+    @property
+    def without_long_steps(self) -> Compared:
+        """The comparison without them."""
+        return self._over(*(side.drop(long.index) for side, long in zip(self.sides, self.long_steps, strict=True)))
+
+    def _over(self, baseline: pd.DataFrame, arm: pd.DataFrame) -> Compared:
+        """The same comparison over other steps."""
+        return replace(self, steps=replace(self.steps, baseline=baseline, arm=arm))
 
     @property
     def fewest_runs(self) -> int:
@@ -90,7 +130,7 @@ def _samples(wide: pd.DataFrame) -> pd.DataFrame:
     rows = wide["counted"].to_numpy(bool)
     lengths = numbers_of(wide, MEAN_LENGTH)
     responses = numbers_of(wide, TOKENS) / np.where(lengths > 0, lengths, math.nan)
-    responses = np.where(np.isnan(responses), numbers_of(wide, SAMPLES), responses)
+    responses = np.where(np.isnan(responses), numbers_of(wide, SAMPLES_PER_STEP), responses)
     prompts = numbers_of(wide, PROMPT_LENGTH)
     columns = {
         "factors": wide["factors"],

@@ -13,7 +13,6 @@ from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
-from analysis.steadiness import after_warmup, long_steps, median_ratio
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import mean_of, steps_per_row
 from common.messages import join_first
@@ -27,6 +26,8 @@ ENOUGH_KNOWN = 0.9
 OTHER_STEPS_SHARE = 0.01
 RATES = ["baseline_step_s", "arm_step_s", "baseline_tokens_per_s", "arm_tokens_per_s"]
 RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
+MOST_LONG = 6
+"""Long steps that are named."""
 OTHER_STEPS = ["speedup_after_warmup", "speedup_without_long"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
@@ -163,7 +164,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         **dict(zip(RATES[:2], (mean_of_runs(side, side["seconds"]) for side in one.sides), strict=True)),
         **dict(zip(RATES[2:], map(_tokens_per_s, one.sides), strict=True)),
         "raw_speedup": value,
-        "median_speedup": median_ratio(one),
+        "median_speedup": one.median_ratio,
         "wall_speedup": value * ratio(*walls),
         "tokens_ratio": tokens_ratio(one),
         "rounding": sum(rounding),
@@ -178,13 +179,20 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
 
 def _steadiness(one: Compared) -> dict[str, Any]:
     """The arms whose steps still become faster, and the long steps, each with the ratio per step without them."""
-    later, falling, warmup = after_warmup(one)
-    long, without = long_steps(one)
+    arms = (one.baseline, one.arm)
+    falling = [arm for arm, falls in zip(arms, one.warm_up.falling, strict=True) if falls]
+    later, without = one.after_warm_up, one.without_long_steps
+    long = [
+        f"{arm}'s step {step} ({of:.0f} times)"
+        for arm, side, times in zip(arms, one.sides, one.long_steps, strict=True)
+        for step, of in zip(side.loc[times.index, "step"], times, strict=True)
+    ]
+    first = min(float(((side["step"] - side["n"]) / side["gap"].fillna(1.0)).min()) for side in later.sides)
     return {
         "still_falling": " and ".join(falling),
-        "warmup_needed": warmup,
+        "warmup_needed": round(first) if falling else 0,
         "speedup_after_warmup": math.exp(raw(*later.sides).log_ratio) if falling else math.nan,
-        "long_steps": long,
+        "long_steps": join_first(long, MOST_LONG),
         "speedup_without_long": math.exp(raw(*without.sides).log_ratio) if long and not without.is_empty else math.nan,
     }
 

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from analysis.compared import Compared
 from analysis.ratio import RunNumbers, interval
 from analysis.windows import median_of
-from common.messages import join_first
 
 FALLS_BY, ERRORS = 0.02, 3.0
 """An arm's steps still fall if the first third is so much longer than the last, by so many standard errors."""
 LONG = 4.0
 """A step is long from so many times its run's median on."""
-MOST_NAMES = 6
 QUICK = 0.25
 """Fewer than so many of a run's steps are without an evaluation only if it evaluates more often than any should."""
+
+
+Sides = tuple[pd.DataFrame, pd.DataFrame]
+"""The steps of the baseline and of an arm that are compared (analysis/compared.py)."""
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The steps after the declared warm-up that still become faster."""
+
+    falling: tuple[bool, bool]
+    """Whether the steps of the baseline, and of the arm, still become faster."""
+    rows: int
+    """How many first rows of each run these are, at most half of them; 0 without any."""
 
 
 def still_falling(side: pd.DataFrame) -> bool:
@@ -33,59 +44,34 @@ def still_falling(side: pd.DataFrame) -> bool:
     return bool((rows >= 3).all() and fall > max(FALLS_BY, ERRORS * error))
 
 
-def after_warmup(one: Compared) -> tuple[Compared, tuple[str, ...], int]:
-    """The comparison after the steps that still fall, the arms that fall, and the warm-up's steps by then.
-
-    At most half of the rows are left out.
-    """
-    falling = tuple(name for name, side in zip((one.baseline, one.arm), one.sides, strict=True) if still_falling(side))
-    later, most = one, min((int(side.groupby("run").size().min()) for side in one.sides), default=0) // 2
-    more = 0
-    while more < most and any(still_falling(side) for side in later.sides):
+def warm_up_of(sides: Sides) -> WarmUp:
+    """Which arms still fall, and how many rows of each run until none does."""
+    baseline, arm = falling = tuple(map(still_falling, sides))
+    most, rows = min((int(side.groupby("run").size().min()) for side in sides), default=0) // 2, 0
+    while rows < most and any(falling):
         # Of a long run a tenth more at once: each look is at all steps.
-        more = min(most, more + 1 + more // 10)
-        later = _of(one, *(side[side.groupby("run").cumcount() >= more] for side in one.sides))
-    if later is one:
-        return one, (), 0
-    first = min(float(((side["step"] - side["n"]) / side["gap"].fillna(1.0)).min()) for side in later.sides)
-    return later, falling, round(first)
+        rows = min(most, rows + 1 + rows // 10)
+        falling = tuple(still_falling(after(side, rows)) for side in sides)
+    return WarmUp((baseline, arm) if rows else (False, False), rows)
 
 
-def _of(one: Compared, baseline: pd.DataFrame, arm: pd.DataFrame) -> Compared:
-    """The same comparison over other steps."""
-    return replace(one, steps=replace(one.steps, baseline=baseline, arm=arm))
+def after(side: pd.DataFrame, rows: int) -> pd.DataFrame:
+    """The rows of each run after so many first ones."""
+    return side[side.groupby("run").cumcount() >= rows]
 
 
-def long_steps(one: Compared) -> tuple[str, Compared]:
-    """The long steps of both arms by name, and the comparison without them."""
-    shown, kept = [], []
-    for name, side in zip((one.baseline, one.arm), one.sides, strict=True):
-        medians = {run: median_of(of["seconds"], of["n"]) for run, of in side.groupby("run")}
-        times = side["seconds"] / side["run"].map(medians)
-        long = times >= LONG
-        shown += [
-            f"{name}'s step {step} ({of:.0f} times)" for step, of in zip(side["step"][long], times[long], strict=True)
-        ]
-        kept.append(side[~long])
-    return join_first(shown, MOST_NAMES), _of(one, *kept)
+def median_steps(side: pd.DataFrame) -> pd.Series:
+    """Each run's median seconds, by its id."""
+    return pd.Series({run: median_of(of["seconds"], of["n"]) for run, of in side.groupby("run")})
 
 
-def median_ratio(one: Compared) -> float:
-    """The ratio of the runs' median steps, which a few long steps do not change."""
-    a, b = (
-        float(np.mean([math.log(median_of(run["seconds"], run["n"])) for _, run in side.groupby("run")]))
-        for side in one.sides
-    )
-    return math.exp(a - b)
-
-
-def explained_by_evaluations(one: Compared, sample: RunNumbers, confidence: float) -> bool:
+def explained_by_evaluations(sides: Sides, sample: RunNumbers, confidence: float) -> bool:
     """Whether evaluations or checkpoints of the slower arm could explain its difference, by a wall clock alone.
 
     They lengthen some of its steps and none of the faster arm's, so the slower arm's quick steps must be slower, too.
     """
     slower = 0 if sample.log_ratio > 0 else 1
-    side = one.sides[slower]
+    side = sides[slower]
     if not side["by_clock"].any():
         return False
     quick = np.log(side.groupby("run")["seconds"].quantile(QUICK).to_numpy())

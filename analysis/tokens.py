@@ -14,6 +14,7 @@ from analysis.steps import ChosenStep
 from common.dotted import lookup
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
+from trainers.logs.hf_work import SAMPLES_PER_STEP
 from trainers.logs.record import STEPS_LOGGED
 from trainers.registry import discards, discards_if, logged_as
 
@@ -23,8 +24,6 @@ MEAN_PRECISION = 2.0**-22
 MOST = 2.0**53
 # TRL's count of all tokens so far, of prompts and completions.
 NUM_TOKENS = "train/num_tokens"
-# TRL's number of completions that a step trains on.
-SAMPLES = "samples_per_step"
 # The rows that a line through tokens by mean length needs, and how far its slope may be off.
 LEAST_ROWS, SLOPE_WITHIN = 6, 0.25
 # A rounded mean shows no whole number of tokens from this error of their sum on.
@@ -115,10 +114,10 @@ def add_known_tokens(
     without = 0
     for place, c in enumerate(chosen):
         scalars, rounding = dict(c.record.scalars), dict(c.record.rounding)
-        samples = scalars.get(SAMPLES, math.nan)
+        samples = scalars.get(SAMPLES_PER_STEP, math.nan)
         # Rounding means that several whole numbers fit.
-        of_samples = int(samples) if samples > 0 and samples.is_integer() and not rounding.get(SAMPLES) else None
-        logged = completions_of(scalars, rounding) or of_samples or counted
+        is_exact = samples > 0 and samples.is_integer() and not rounding.get(SAMPLES_PER_STEP)
+        logged = completions_of(scalars, rounding) or (int(samples) if is_exact else counted)
         completions = declared if logged is None else logged
         if logged is not None and declared not in (None, logged):
             different.append((c.record.step, logged))

@@ -70,6 +70,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.factors_key, run.arm), []).append(run)
+    beside = _generates_beside(runs, wide)
     for (factors, arm), mine in groups.items():
         other = plan.same_as.get(arm, "")
         if other and (reasons := different_conditions(groups.get((factors, other), []), mine)):
@@ -89,7 +90,7 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
         if names := [column["name"] for column in columns if column["unit"] is None]:
             end = "end the column's name with it (step_time_min)"
             unsaid[factors, arm] = f"nothing says the unit of {names[0]}: give --unit s if all are seconds, or {end}"
-        overlaps = {r.arm: text for r in (*base, *mine) if (text := r.tree.overlap or _generates_beside(r, wide))}
+        overlaps = {r.arm: text for r in (*base, *mine) if (text := r.tree.overlap or beside[r.run_id])}
         if overlaps:
             why = "; ".join(f"{name}: {text}" for name, text in overlaps.items())
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
@@ -100,19 +101,31 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
     return Comparable(refused, throughput, unsaid, not_repeated), list(dict.fromkeys(verdicts))
 
 
-def _generates_beside(run: Run, wide: pd.DataFrame) -> str:
-    """Why a run without a known mode generates while it trains: by its staleness, or by hardly any generation in it."""
-    rows = wide[wide["run_id"] == run.run_id]
-    stale = [name for name in map(str, rows) if STALE.search(name) and (rows[name] > 0).any()]
-    if stale:
-        return f"its log has {stale[0]}"
-    timed = [
-        PHASE + phase.path
-        for phase in run.tree.phases
-        if phase.category == "generation" and phase.path.count("/") == 1 and PHASE + phase.path in rows
-    ]
-    share = float(rows[timed].sum().sum() / rows[PHASE + run.tree.root].sum()) if timed else 0.0
-    return f"generation takes {share:.0%} of its step" if 0 < share < GENERATES_LEAST else ""
+def _generates_beside(runs: Sequence[Run], wide: pd.DataFrame) -> dict[str, str]:
+    """Why a run without a known mode generates while it trains: by its staleness, or by hardly any generation in it.
+
+    By run; "" where it does not.
+    """
+    stale = [name for name in map(str, wide) if STALE.search(name)]
+    phases = [name for name in map(str, wide) if name.startswith(PHASE)]
+    of_run = wide[["run_id", *stale, *phases]].groupby("run_id")
+    highest: dict[Any, Any] = of_run[stale].max().to_dict("index")
+    total_s: dict[Any, Any] = of_run[phases].sum().to_dict("index")
+    found = dict.fromkeys((run.run_id for run in runs), "")
+    for run in runs:
+        if (seconds := total_s.get(run.run_id)) is None:
+            continue
+        timed = [
+            PHASE + phase.path
+            for phase in run.tree.phases
+            if phase.category == "generation" and phase.path.count("/") == 1 and PHASE + phase.path in seconds
+        ]
+        timed_s, step_s = sum(seconds[name] for name in timed), seconds[PHASE + run.tree.root]
+        if old := [name for name in stale if highest[run.run_id][name] > 0]:
+            found[run.run_id] = f"its log has {old[0]}"
+        elif 0 < timed_s < GENERATES_LEAST * step_s:
+            found[run.run_id] = f"generation takes {timed_s / step_s:.0%} of its step"
+    return found
 
 
 def _unknown_facts(rival: str, versus: str, runs: Sequence[Run]) -> Iterator[Verdict]:

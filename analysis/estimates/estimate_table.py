@@ -15,7 +15,7 @@ from analysis.factors import at
 from analysis.planned import EQUAL_WITHIN, PlanRead
 from analysis.quantiles import CONFIDENCE
 from analysis.ratio import NoRatioError, RunNumbers, equal_work, interval, more_runs, raw, reach
-from analysis.steadiness import after_warmup, explained_by_evaluations, long_steps, median_ratio
+from analysis.steadiness import explained_by_evaluations
 from analysis.verdict.arm_verdict import WIDE, is_too_wide
 from common.verdicts import Verdict, count_of
 
@@ -86,10 +86,9 @@ def estimates(
 
     `overlap` says why there is no equal work, where that is so. Arms are equal within `until`.
     """
-    rows, (later, _, _) = [], after_warmup(one)
-    steady = samples(later, overlap) if later is not one else {}
-    shown, kept = long_steps(one)
-    without = samples(kept, overlap) if shown and not kept.is_empty else {}
+    rows, kept = [], one.without_long_steps
+    steady = samples(one.after_warm_up, overlap) if one.warm_up.rows else {}
+    without = samples(kept, overlap) if any(map(len, one.long_steps)) and not kept.is_empty else {}
     for name, sample in samples(one, overlap).items():
         if isinstance(sample, NoRatioError):
             row = no_value(name, str(sample), sample.settle)
@@ -119,14 +118,14 @@ def _open(one: Compared, sample: RunNumbers, steady: Other, without: Other, conf
             return "the steps still become faster, and most of the ratio is theirs"
     if isinstance(without, RunNumbers) and abs(without.log_ratio - now) > max(DECIDES_FROM, abs(now) / 2):
         return "a few steps, many times as long as the median, decide the ratio"
-    if one.by_clock and explained_by_evaluations(one, sample, confidence):
+    if one.by_clock and explained_by_evaluations(one.sides, sample, confidence):
         return "a wall clock includes checkpoints and evaluations, which could explain the difference"
     return ""
 
 
 def _open_per_step(one: Compared, ratio: float) -> str:
     """Why a ratio per step has no direction: what lengths explain is taken out at equal work."""
-    if disagrees(ratio, median_ratio(one)):
+    if disagrees(ratio, one.median_ratio):
         return "the median steps point to the other arm"
     other = one.steps.equal_numbers
     # A counter of something else, and a log that leaves steps out, look alike.
