@@ -81,7 +81,7 @@ UNEQUAL: Mapping[str, Unequal] = {
 """The terms that make arms unequal by themselves. What a setting does is for the trainer's own rules."""
 
 
-class Place(Protocol):
+class TermPlace(Protocol):
     """Whose value it is: an arm with its own factors (`label`) at a point of the sweep, and the runs that have it."""
 
     @property
@@ -99,7 +99,7 @@ class Term:
     """One row of the table; `values` has one value for each place."""
 
     name: str
-    places: Sequence[Place]
+    places: Sequence[TermPlace]
     values: Sequence[object]
     verdict: Equality
     why: str
@@ -116,9 +116,9 @@ class Term:
         """The arms whose value is known."""
         return tuple(dict.fromkeys(place.arm for some in self.groups().values() for place in some))
 
-    def groups(self, text: Callable[[object], str] | None = None) -> dict[str, list[Place]]:
+    def groups(self, text: Callable[[object], str] | None = None) -> dict[str, list[TermPlace]]:
         """The places by value; those with an unknown value are left out."""
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[TermPlace]] = {}
         for place, value in zip(self.places, self.values, strict=True):
             if value != UNKNOWN:
                 found.setdefault((text or as_shown)(value), []).append(place)
@@ -134,7 +134,7 @@ class Term:
         """`value in arm, arm; value in arm`."""
         return "; ".join(f"{value} in {self._names(some)}" for value, some in self.groups(text).items())
 
-    def _names(self, some: Sequence[Place]) -> str:
+    def _names(self, some: Sequence[TermPlace]) -> str:
         """The arms by name; with its own factors, or its runs, where only some of an arm's places are included."""
         others = [place for place in self.places if place not in some]
         arms, labels = {place.arm for place in others}, {place.label for place in others}
@@ -173,7 +173,7 @@ def _compared(value: object) -> str:
     return NONE if value is None else as_shown(value)
 
 
-def _known(places: Sequence[Place], values: Sequence[object]) -> dict[tuple[str, str, str], set[str]]:
+def _known(places: Sequence[TermPlace], values: Sequence[object]) -> dict[tuple[str, str, str], set[str]]:
     """The known values of an arm with its own factors at a point."""
     found: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for place, value in zip(places, values, strict=True):
@@ -182,12 +182,12 @@ def _known(places: Sequence[Place], values: Sequence[object]) -> dict[tuple[str,
     return found
 
 
-def mixed_arms(places: Sequence[Place], values: Sequence[object]) -> tuple[str, ...]:
+def mixed_arms(places: Sequence[TermPlace], values: Sequence[object]) -> tuple[str, ...]:
     """The arms whose runs of one configuration have several values."""
     return tuple(dict.fromkeys(arm for (arm, *_), some in _known(places, values).items() if len(some) > 1))
 
 
-def state(places: Sequence[Place], values: Sequence[object]) -> Equality:
+def state(places: Sequence[TermPlace], values: Sequence[object]) -> Equality:
     """Whether places are equal in a value. A swept factor is no difference between arms."""
     at_point: dict[str, set[str]] = defaultdict(set)
     for (_, _, point), some in _known(places, values).items():
@@ -201,7 +201,7 @@ def state(places: Sequence[Place], values: Sequence[object]) -> Equality:
 
 def compared(
     name: str,
-    places: Sequence[Place],
+    places: Sequence[TermPlace],
     values: Sequence[object],
     source: str,
     equal: str = "the same in all arms",

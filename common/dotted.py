@@ -35,13 +35,6 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def settings_by_key(trainer_args: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's arguments with each `key=value` override as its own key."""
-    overrides = overrides_by_key(trainer_args)
-    rest = {key: value for key, value in trainer_args.items() if key != "overrides" or not overrides}
-    return rest | overrides
-
-
 def lookup(settings: Any, key: str) -> Any:
     """The value of a dotted key in flat or nested settings; None if absent."""
     if key in as_mapping(settings):

@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
-# Findings of one code that are listed before the rest is folded.
-FOLD_AFTER = 4
-
 Level = Literal["error", "warning", "note"]
 
 

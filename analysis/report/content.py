@@ -29,7 +29,7 @@ from analysis.reported_terms import environment_table, origin_verdicts, terms_ta
 from analysis.roofline.floors import with_floors
 from analysis.runs import Run, length_counts, read_runs
 from analysis.verdict.arm_verdict import ArmVerdict
-from analysis.verdict.verdict_table import Evidence, arm_verdicts, with_engines_alone
+from analysis.verdict.verdict_table import VerdictEvidence, arm_verdicts, with_engines_alone
 from common.contracts import VerdictFile
 from common.findings import Finding, Preflight, read_preflight
 from common.verdicts import Verdict, count_of, worst_first
@@ -167,7 +167,7 @@ def _evidence(
     before: Preflight | None,
     disturbed: Sequence[Finding],
     read: Sequence[Verdict],
-) -> Evidence:
+) -> VerdictEvidence:
     """What the verdicts of a plan's arms are made of, against its baseline."""
     divisible, refusals = comparable(runs, plan, wide)
     every = compared(wide, plan)
@@ -176,7 +176,9 @@ def _evidence(
     trees = {arm: list(dict.fromkeys(run.tree for run in runs if run.arm == arm)) for arm in plan.arms}
     read = [*read, *refusals, *disagreements, *matched]
     gate = gate_table(wide, every)
-    return Evidence(plan, wide, every, comparison, estimates, gate, before, disturbed, read, trees, divisible.refused)
+    return VerdictEvidence(
+        plan, wide, every, comparison, estimates, gate, before, disturbed, read, trees, divisible.refused
+    )
 
 
 def _rest(

@@ -41,15 +41,8 @@ MISREAD = (
 # ... that may change a ratio, ...
 MAY_CHANGE = (
     *("steps-not-matched", "short-runs", "windows-differ", "evaluation-in-window", "no-warmup-left-out"),
-    *(
-        "generations-unclear",
-        "times-from-bars",
-        "bars-too-coarse",
-        "times-from-average",
-        "step-no-clock",
-        "time-in-no-step",
-        "missing-steps",
-    ),
+    *("generations-unclear", "times-from-bars", "bars-too-coarse", "times-from-average", "step-no-clock"),
+    *("time-in-no-step", "missing-steps"),
     *("incomplete-history", "began-anew", "counter-fell", "timings-missing", "models-unknown", "gpu-count-unknown"),
     *("equal-arms-differ", "release-by-data", "release-undeclared", "mode-unknown"),
 )
@@ -62,7 +55,7 @@ SAID = (
 
 
 @dataclass(frozen=True)
-class Place:
+class JudgedPlace:
     """One arm at one factor combination: what the rows of the table test."""
 
     arms: tuple[str, str]
@@ -99,11 +92,11 @@ class Row:
 
     kind: Kind
     text: str
-    test: Callable[[Place], Iterable[Values]]
+    test: Callable[[JudgedPlace], Iterable[Values]]
     settle: str = ""
 
 
-def caveats_of(places: Sequence[Place]) -> tuple[tuple[Caveat, ...], tuple[str, ...]]:
+def caveats_of(places: Sequence[JudgedPlace]) -> tuple[tuple[Caveat, ...], tuple[str, ...]]:
     """The caveats of one arm from all its factor combinations, in the table's order, and what would remove them."""
     caveats, settle = [], []
     for row in ROWS:
@@ -125,10 +118,10 @@ def when(applies: object, **values: str) -> Iterator[Values]:
         yield values
 
 
-def _read(*codes: str) -> Callable[[Place], Iterator[Values]]:
+def _read(*codes: str) -> Callable[[JudgedPlace], Iterator[Values]]:
     """Tests for findings of reading, in the order of these codes; without a code for those that are in no row."""
 
-    def test(place: Place) -> Iterator[Values]:
+    def test(place: JudgedPlace) -> Iterator[Values]:
         placed = codes or (*MISREAD, *MAY_CHANGE, *SAID)
         found = [one for one in place.read if (one.code in placed) is bool(codes)]
         groups = verdict_groups(sorted(found, key=lambda one: codes.index(one.code) if codes else 0))
@@ -138,24 +131,24 @@ def _read(*codes: str) -> Callable[[Place], Iterator[Values]]:
     return test
 
 
-def _gate_fails(place: Place) -> Iterator[Values]:
+def _gate_fails(place: JudgedPlace) -> Iterator[Values]:
     for arm, quantity, own, other in worse_arms(place.gate, *place.arms):
         # The numbers of a sweep are many.
         yield {"arm": arm, "what": LABELS[quantity] + (f" ({own:.3g} against {other:.3g})" if place.alone else "")}
 
 
-def _gate_cannot_judge(place: Place) -> Iterator[Values]:
+def _gate_cannot_judge(place: JudgedPlace) -> Iterator[Values]:
     rows = rows_of(missing_numbers(place.gate[place.gate["verdict"] == UNKNOWN]))
     names = ", ".join(LABELS[row.quantity] for row in rows)
     return when(names, names=names)
 
 
-def _scoped(place: Place) -> Iterator[Values]:
+def _scoped(place: JudgedPlace) -> Iterator[Values]:
     for finding in place.unequal:
         yield from when(finding.scope, what=finding.what, why=finding.why, settle=finding.settle)
 
 
-def _unequal(place: Place) -> Iterator[Values]:
+def _unequal(place: JudgedPlace) -> Iterator[Values]:
     found = [finding for finding in place.unequal if not finding.scope]
     codes = list(dict.fromkeys(finding.code for finding in found))
     settings = [code for code in codes if code != WHOLE]
@@ -169,13 +162,13 @@ def _unequal(place: Place) -> Iterator[Values]:
     return when(codes, what=what, effect=effect, settle="; ".join(remedies))
 
 
-def _not_resolved(place: Place) -> Iterator[Values]:
+def _not_resolved(place: JudgedPlace) -> Iterator[Values]:
     """Where in a sweep; without one the sentence says it."""
     claim = place.claim
     return when(claim.verdict == "~" and not (place.alone or claim.lacking or claim.too_wide))
 
 
-def _more_runs(place: Place) -> Iterator[Values]:
+def _more_runs(place: JudgedPlace) -> Iterator[Values]:
     """What runs would resolve the claim, where chance is why it is open."""
     claim, row = place.claim, place.comparison
     if not place.alone or claim.verdict != "~" or (claim.lacking and claim.record != "step"):
@@ -190,7 +183,7 @@ def _more_runs(place: Place) -> Iterator[Values]:
     yield {"settle": few}
 
 
-def _disagreement(place: Place) -> Iterator[Values]:
+def _disagreement(place: JudgedPlace) -> Iterator[Values]:
     """Step time and equal work say different things."""
     claim = place.claim
     if claim.estimate and disagreement(claim.rows):
@@ -199,7 +192,7 @@ def _disagreement(place: Place) -> Iterator[Values]:
         yield {"number": number, "why": what_differs(place.comparison.tokens_ratio, has_intervals)}
 
 
-def _falling(place: Place) -> Iterator[Values]:
+def _falling(place: JudgedPlace) -> Iterator[Values]:
     """Steps that still become faster after the warm-up, where a longer one gives another ratio."""
     row = place.comparison
     later, now = row.speedup_after_warmup, row.raw_speedup
@@ -208,7 +201,7 @@ def _falling(place: Place) -> Iterator[Values]:
     return when(applies, now=ratio_text(now), **texts)
 
 
-def _long_steps(place: Place) -> Iterator[Values]:
+def _long_steps(place: JudgedPlace) -> Iterator[Values]:
     """Steps many times as long as their run's median, and the ratio without them where they decide it."""
     row = place.comparison
     without, now, steps = row.speedup_without_long, row.raw_speedup, str(row.long_steps)
@@ -218,7 +211,7 @@ def _long_steps(place: Place) -> Iterator[Values]:
     return when(isinstance(row.long_steps, str) and steps, steps=steps, effect=effect)
 
 
-def _outliers(place: Place) -> Iterator[Values]:
+def _outliers(place: JudgedPlace) -> Iterator[Values]:
     """Median steps with another ratio though none is long: two kinds of steps."""
     step, median = place.comparison.raw_speedup, place.comparison.median_speedup
     numbers = f": {ratio_text(median)} (per step {ratio_text(step)})" if place.printed else ""
@@ -226,30 +219,30 @@ def _outliers(place: Place) -> Iterator[Values]:
     return when(outliers_decide(step, median) and place.comparison.long_steps == "", what=what, numbers=numbers)
 
 
-def _rounded(place: Place) -> Iterator[Values]:
+def _rounded(place: JudgedPlace) -> Iterator[Values]:
     row = place.comparison
     return when(row.raw_speedup > 0 and row.rounding > max(ROUNDING_FROM, abs(math.log(row.raw_speedup))))
 
 
-def _wall_clock(place: Place) -> Iterator[Values]:
+def _wall_clock(place: JudgedPlace) -> Iterator[Values]:
     """The ratio by wall clock, where it differs from that of the steps."""
     step, wall = place.comparison.raw_speedup, place.comparison.wall_speedup
     numbers = f"{ratio_text(wall)} (per step {ratio_text(step)})"
     return when(place.printed and max(step / wall, wall / step) > WALL_CLOCK_FROM, numbers=numbers)
 
 
-def _unequal_work(place: Place) -> Iterator[Values]:
+def _unequal_work(place: JudgedPlace) -> Iterator[Values]:
     """What differs in the steps' work but lengths, which the estimate takes out."""
     why = place.comparison.unequal_work
     return when(isinstance(why, str) and why, why=why)
 
 
-def _no_equal_work(place: Place) -> Iterator[Values]:
+def _no_equal_work(place: JudgedPlace) -> Iterator[Values]:
     row, said = place.claim.rows[EQUAL_WORK], place.comparison.unequal_work
     return when(place.claim.lacks_equal_work and row["why"] != said, why=row["why"], settle=row["settle"])
 
 
-def _unverified(place: Place) -> Iterator[Values]:
+def _unverified(place: JudgedPlace) -> Iterator[Values]:
     rows = place.preflight.rows("unverifiable") if place.preflight is not None else ()
     unknown = list(dict.fromkeys(row.setting for row in rows))
     total = len(place.preflight.ledger) if place.preflight is not None else 0

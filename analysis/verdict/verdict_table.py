@@ -20,7 +20,7 @@ from analysis.planned import PlanRead
 from analysis.runs import rows_of
 from analysis.terms import in_words
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, Span, ratio_text, seconds_text
-from analysis.verdict.caveats import MOST_NAMES, Place, caveats_of
+from analysis.verdict.caveats import MOST_NAMES, JudgedPlace, caveats_of
 from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
 from analysis.verdict.difference import difference_line, parts_of
 from analysis.windows import steps_per_row
@@ -39,7 +39,7 @@ _NOTHING = SimpleNamespace(**dict.fromkeys(COMPARISON_COLUMNS, math.nan))
 
 
 @dataclass(frozen=True)
-class Evidence:
+class VerdictEvidence:
     """What all verdicts are made of: the tables and findings of one baseline."""
 
     plan: PlanRead
@@ -66,13 +66,13 @@ class Evidence:
         return [one for one in self.read if one.level != "note" and (not one.about or ours & {*one.about})]
 
 
-def arm_verdicts(of: Evidence) -> list[ArmVerdict]:
+def arm_verdicts(of: VerdictEvidence) -> list[ArmVerdict]:
     """One verdict for each arm that has steps in common with the baseline, in the plan's order; none for an A/A arm."""
     arms = [arm for arm in of.plan.arms if not of.plan.repeats(arm)]
     return [_verdict(of, arm) for arm in arms if {arm} <= {*of.comparison["arm"]} & {*of.estimates["arm"]}]
 
 
-def _verdict(of: Evidence, arm: str) -> ArmVerdict:
+def _verdict(of: VerdictEvidence, arm: str) -> ArmVerdict:
     plan, both = of.plan, (of.plan.baseline, arm)
     preflight = of.preflight and of.preflight.between(both)
     terms = preflight.unequal(both) if preflight is not None else []
@@ -106,7 +106,9 @@ def _verdict(of: Evidence, arm: str) -> ArmVerdict:
     )
 
 
-def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequence[Finding]) -> Iterator[Place]:
+def _places(
+    of: VerdictEvidence, arm: str, preflight: Preflight | None, unequal: Sequence[Finding]
+) -> Iterator[JudgedPlace]:
     """The arm's factor combinations, each with its claim."""
     plan, read, gate = of.plan, of.about(arm), of.gate[of.gate["arm"] == arm]
     rows = {row.factors: row for row in rows_of(of.comparison[of.comparison["arm"] == arm])}
@@ -121,10 +123,10 @@ def _places(of: Evidence, arm: str, preflight: Preflight | None, unequal: Sequen
             why = " and ".join(f"{name} is worse in {label}" for name, label in worse)
             claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
-        yield Place((plan.baseline, arm), claim, row, here, preflight, unequal, read, len(every) == 1)
+        yield JudgedPlace((plan.baseline, arm), claim, row, here, preflight, unequal, read, len(every) == 1)
 
 
-def _lengths(places: Sequence[Place]) -> str:
+def _lengths(places: Sequence[JudgedPlace]) -> str:
     """How long the responses of one factor combination are, where the arms differ in that and no caveat says it."""
     lengths, claim = places[0].comparison.lengths, places[0].claim
     if len(places) > 1 or not isinstance(lengths, str) or lengths in claim.rows[EQUAL_WORK]["why"]:
@@ -148,7 +150,7 @@ def _sizes(known: Sequence[Claim]) -> str:
     return f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}"
 
 
-def _left_out(of: Evidence, arm: str, claim: Claim) -> str:
+def _left_out(of: VerdictEvidence, arm: str, claim: Claim) -> str:
     """How many steps of the two arms are not compared, by reason: `; of 60 steps 3 are left out: 3 warm-up`."""
     every = [one for one in of.every if one.arm == arm and not one.is_empty]
     of_both = of.wide["arm"].isin([of.plan.baseline, arm]) & of.wide["factors"].isin([one.factors for one in every])
@@ -258,7 +260,7 @@ def _seconds(ratio: Ratio) -> str:
     return f"{arm} against {baseline} {'a step ' if ratio.unit == AT_EQUAL_WORK else ''}{ratio.unit}"
 
 
-def _difference(of: Evidence, arm: str, claim: Claim, likely: bool) -> str:
+def _difference(of: VerdictEvidence, arm: str, claim: Claim, likely: bool) -> str:
     """Where the difference lies, if it is larger than its noise: for one run, than repeated runs differ."""
     one = next(one for one in of.every if one.arm == arm)
     ratio = claim.rows[PER_STEP]["value"]

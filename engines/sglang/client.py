@@ -47,7 +47,7 @@ class EngineEnded(RuntimeError):
     """SGLang's server ended unexpectedly."""
 
 
-class Answer:
+class Generated:
     """SGLang's answer to a batch of prompts: token ids are there at once, log-probabilities when they are asked for."""
 
     def __init__(self, results: Sequence[Mapping[str, Any]]) -> None:
@@ -123,12 +123,12 @@ class Sglang:
         prompts: Sequence[Sequence[int]],
         sampling: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         log_probs: bool = True,
-    ) -> Answer:
+    ) -> Generated:
         """One completion for each prompt, and with `log_probs` those of its tokens.
 
         `sampling` are the parameters of all prompts, or of each.
         """
-        return Answer(self._ask("generate", input_ids=prompts, sampling_params=sampling, return_logprob=log_probs))
+        return Generated(self._ask("generate", input_ids=prompts, sampling_params=sampling, return_logprob=log_probs))
 
     def update_weights(self, named: Iterable[tuple[str, Any]]) -> None:
         """Load new weights into the engine, and flush its cache."""

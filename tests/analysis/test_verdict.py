@@ -19,10 +19,10 @@ from analysis.estimates.comparable import Comparable
 from analysis.estimates.estimate_table import disagreement, estimate_table
 from analysis.estimates.gate import COLUMNS, gate_table
 from analysis.verdict.arm_verdict import ArmVerdict
-from analysis.verdict.caveats import Place, caveats_of
+from analysis.verdict.caveats import JudgedPlace, caveats_of
 from analysis.verdict.claim import claim_from
 from analysis.verdict.verdict_block import MOST_CAVEATS, verdict_markdown, verdict_text
-from analysis.verdict.verdict_table import Evidence, arm_verdicts
+from analysis.verdict.verdict_table import VerdictEvidence, arm_verdicts
 from common.findings import COMPARED, Finding, LedgerRow, Preflight
 from common.verdicts import Verdict
 from trainers.registry import tree_named
@@ -46,7 +46,9 @@ def said(frames, the_plan=None, preflight=None, comparable=None, read=(), trees=
     estimates, _ = estimate_table(wide, of, every, may)
     found = [*read, *matched]
     gate = gate_table(wide, every)
-    return arm_verdicts(Evidence(of, wide, every, comparison, estimates, gate, preflight, (), found, trees or {}))
+    return arm_verdicts(
+        VerdictEvidence(of, wide, every, comparison, estimates, gate, preflight, (), found, trees or {})
+    )
 
 
 def line(found):
@@ -484,7 +486,7 @@ def of(one, tokens=1.0):
     """The caveats of a claim, where the arm generated so many times the baseline's tokens."""
     row = SimpleNamespace(**(dict.fromkeys(COMPARISON_COLUMNS, math.nan) | {"tokens_ratio": tokens}))
     nothing = pd.DataFrame(columns=COLUMNS)
-    caveats, _ = caveats_of([Place(("a", "b"), one, row, nothing, EQUAL, [], [], True)])
+    caveats, _ = caveats_of([JudgedPlace(("a", "b"), one, row, nothing, EQUAL, [], [], True)])
     return " ".join(one.text for one in caveats)
 
 

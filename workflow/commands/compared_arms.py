@@ -161,6 +161,18 @@ def detect(
     if not arm.read:
         raise errors[0]
     arm.runs = [[source] for source in arm.read]
+    _detect_trainer(arm, trainer)
+    _detect_engine(arm)
+    read = list(arm.read.values())
+    package = trainer_named(arm.trainer).distribution
+    versions = [v for found in read if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
+    arm.release, arm.named_release = "" if versions else release or "", next(iter(versions), "")
+    arm.release_unknown = not versions and not release and all(source.tree is None for source in read)
+    return [f"left out: {error}" for error in errors]
+
+
+def _detect_trainer(arm: ComparedArm, trainer: str | None) -> None:
+    """The trainer that the sources name, else the given one, else one that logs their numbers."""
     (first, shown), *_ = arm.read.items()
     read = list(arm.read.values())
     possible = [found[0] for source in read if (found := trainer_of_source(source)) is not None]
@@ -180,21 +192,21 @@ def detect(
         raise UserError(f"{first} does not name its trainer; give --trainer NAME")
     # Those that one file may be of log the same numbers.
     arm.trainer, arm.trainer_unknown = fitting[0], not trainer and (len(fitting) > 1 or not possible)
-    engine_names = [named[0] for source in read if (named := engine_of_source(source)) is not None]
+
+
+def _detect_engine(arm: ComparedArm) -> None:
+    """The engine that the sources name, else that of the arm's name, else the trainer's only one."""
+    engine_names = [named[0] for source in arm.read.values() if (named := engine_of_source(source)) is not None]
     by_name = engine_of_name(arm.name)
     arm.engine = engine_names[0] if engine_names else by_name
     if by_name and arm.engine != by_name:
+        first = next(iter(arm.read))
         raise UserError(
             f"{first} is a run of {arm.engine}, and its arm is named {arm.name}; swap the logs or rename it"
         )
     of_trainer = trainer_named(arm.trainer).engines
     if not arm.engine:
         arm.engine = of_trainer[0] if len(of_trainer) == 1 else UNKNOWN
-    package = trainer_named(arm.trainer).distribution
-    versions = [v for found in read if (v := found.versions.get(package) or found.versions.get(arm.trainer))]
-    arm.release, arm.named_release = "" if versions else release or "", next(iter(versions), "")
-    arm.release_unknown = not versions and not release and all(source.tree is None for source in read)
-    return [f"left out: {error}" for error in errors]
 
 
 def require_release(arms: Sequence[ComparedArm], given: str | None) -> None:
