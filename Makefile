@@ -146,7 +146,7 @@ wheelhouse: $(VENV)/controller.stamp
 
 # STAGES="trl graphs": only these.
 gpu-kit: $(VENV)/controller.stamp
-	@$(BIN)/python -m bench.gpu_kit $(STAGES)
+	@$(BIN)/python -m gpu_kit $(STAGES)
 
 container: $(VENV)/controller.stamp
 	@test -n "$(STACK)" || { echo "which one? make container STACK=<a folder of envs/>"; exit 2; }

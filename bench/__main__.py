@@ -15,22 +15,14 @@ from bench.measure import Line
 
 # Each is loaded when it is its turn: what one measures another need not be able to import.
 BENCHES = {
-    "plan": "planning:plan_lines",
-    "dry-run": "planning:dry_run_lines",
-    "report": "report:report_lines",
-    "first-verdict": "first_verdict:first_verdict_lines",
-    "collect": "collect:collect_lines",
-    "import-memory": "import_memory:import_lines",
-    "history": "history:history_lines",
-    "history-marks": "history:mark_lines",
+    "costs": "costs:command_lines",
+    "imports": "costs:import_lines",
+    "quickstart": "costs:quickstart_lines",
     "coverage": "coverage:coverage_lines",
+    "history-marks": "history_marks:mark_lines",
     "savings": "savings:saving_lines",
-    "replay": "replay:replay_lines",
     "hooks": "hooks:hook_lines",
-    "mutants": "mutants:mutant_lines",
-    "curves": "reward_curves:curve_lines",
     "slurm": "slurm:slurm_lines",
-    "quickstart": "quickstart:quickstart_lines",
 }
 # Not a part of `make bench`: it takes as long as it is told.
 STORM = "storm"

@@ -1,4 +1,4 @@
-"""Measures what our timers and logs cost a step of TRL and of ms-swift, of `experiments/trainers-cpu.yaml`.
+"""Measures what our timers and logs cost a step of TRL and of ms-swift, of `tests/trainers/trainers-cpu.yaml`.
 
 Two processes of a stack train the same steps from the same seed, one with them and one without, and take turns. Their
 ratio holds all that they do, and the machine's noise. What they cost is also measured by itself, with little noise: the
@@ -21,7 +21,7 @@ from workflow.config.reading import parse_config, read_yaml
 PAIRS, WARM_UP = 40, 3
 BOUND = 1.0
 """Per cent of a step that the timers in it may take."""
-EXPERIMENT = ROOT / "experiments" / "trainers-cpu.yaml"
+EXPERIMENT = ROOT / "tests" / "trainers" / "trainers-cpu.yaml"
 ARMS = ("trl", "swift")
 """Those of transformers: with vLLM the hooks are the same, and threads of its own that spin are in the figures."""
 

@@ -12,9 +12,9 @@ from analysis.estimates.estimate_table import estimates
 from analysis.verdict.claim import claim_from
 from analysis.verdict.look_at import sequential_verdict
 from bench.coverage import share_line
-from bench.engines import SECONDS, STEP_SD, side_of
 from bench.measure import Line
 from common.verdicts import FIRST_LOOK
+from tests.simulated.engines import SECONDS, STEP_SD, side_of
 
 SEED, STEPS, RUN_SD = 3, 20, 0.02
 UNTIL, MOST, FIXED = 1.05, 8, 5

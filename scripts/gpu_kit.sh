@@ -3,4 +3,4 @@
 # interpreter than python3, OUT the folder of the results; --cpu rehearses without a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec "${PYTHON:-python3}" -m bench.gpu_kit.target "$@"
+exec "${PYTHON:-python3}" -m gpu_kit.target "$@"

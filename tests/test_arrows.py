@@ -15,7 +15,7 @@ from workflow.stacks.found import OLDEST_PYTHON
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("common", "node", "engines", "trainers", "analysis", "workflow")
-OUTSIDE = {"bench", "tests", "rules", "scripts"}
+OUTSIDE = {"bench", "gpu_kit", "tests", "rules", "scripts"}
 # They are loaded by a stack's Python, where the controller is not installed.
 IN_STACKS = (
     *(
@@ -120,10 +120,10 @@ def test_common_imports_only_the_standard_library():
 
 def test_imports_of_benches_and_scripts_exist():
     """No type checker reads them, and they run too long for a test."""
-    missing = []
+    missing, here = [], {*FLOORS, "bench", "tests"}
     for file in [*files_of("bench"), *files_of("scripts")]:
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FLOORS:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in here:
                 module = importlib.import_module(node.module)
                 for alias in node.names:
                     if not hasattr(module, alias.name):
@@ -132,6 +132,14 @@ def test_imports_of_benches_and_scripts_exist():
                         except ImportError:
                             missing.append(f"{file.relative_to(ROOT)}: {node.module}.{alias.name}")
     assert not missing
+
+
+def test_tests_need_no_bench():
+    trees = {file: ast.walk(ast.parse(file.read_text())) for file in files_of("tests")}
+    froms = [
+        (file.name, node.module or "") for file in trees for node in trees[file] if isinstance(node, ast.ImportFrom)
+    ]
+    assert not [file for file, module in froms if module.split(".")[0] == "bench"]
 
 
 def test_no_two_modules_have_one_name():

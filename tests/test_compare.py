@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.imports.one_run import runs_among
-from bench.first_verdict import console
 from trainers.logs.record import Imported, SourceRead, StepRecord
 from workflow.cli import main
 
 from .patience import run
+from .simulated.logs import console
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "tests" / "goldens" / "data" / "formats"

@@ -17,7 +17,7 @@ from .goldens.codes import is_made_in, texts_in
 from .importing import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "bench", "tests")
+PACKAGES = ("common", "node", "engines", "trainers", "analysis", "workflow", "bench", "gpu_kit", "tests")
 FOLDERS = (*PACKAGES, "rules", "envs", "profiles", "experiments", "scripts", "docs", "slurm", ".ci")
 # What a run, a build or `rolloutbench new` makes, below folders of the repository.
 MADE = re.compile(r"\.egg-info|/slurm\.conf$|^profiles/my$")

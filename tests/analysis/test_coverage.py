@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analysis.estimates.estimate_table import EQUAL_WORK, ESTIMATES, PER_STEP
-from bench.coverage import experiments, percent, recorded_widths, shaped, with_error
-from bench.engines import FIXED_REST, OWN, REGIMES, SHAPES
+from tests.simulated.engines import FIXED_REST, OWN, REGIMES, SHAPES
+from tests.simulated.experiments import experiments, percent, recorded_widths, shaped, with_error
 
 BY_NAME = {regime.name: regime for regime in REGIMES}
 CALM = tuple(regime.name for regime in REGIMES if not regime.drifts)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from analysis.speed_history import FALSE_MARKS, level_begins
-from bench.history import NOISE
 from common.json_types import fits
 from common.verdicts import HistoryFile, PointInHistory, SeriesInHistory
+from tests.simulated.nights import NOISE
 from workflow.cli import main
 from workflow.commands.draw_history import SLOWER
 

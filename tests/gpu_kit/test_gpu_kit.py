@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu_kit import stages, target
-from bench.gpu_kit.pack import planned_stage
-from bench.gpu_kit.results import stage_lines
-from bench.gpu_kit.stages import BUNDLES, STAGES, Bundle, Stage, StageTask
-from bench.gpu_kit.target import require_python, run_stage
-from bench.gpu_kit.trees import require_same_tree, tree_hashes
-from bench.gpu_kit.wheels import pack, trim_wheel, unpack
 from common.errors import UserError
 from common.files import ROOT, write_json
+from gpu_kit import stages, target
+from gpu_kit.pack import planned_stage
+from gpu_kit.results import stage_lines
+from gpu_kit.stages import BUNDLES, STAGES, Bundle, Stage, StageTask
+from gpu_kit.target import require_python, run_stage
+from gpu_kit.trees import require_same_tree, tree_hashes
+from gpu_kit.wheels import pack, trim_wheel, unpack
 from workflow.stacks.lockfile import parse_lock
 
 from ..programs import executable
@@ -173,7 +173,7 @@ def test_a_gpu_in_use_is_said_before_anything_is_installed(run, tmp_path, monkey
 
 
 def test_the_target_needs_the_standard_library_only():
-    code = "import sys, bench.gpu_kit.target as t; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    code = "import sys, gpu_kit.target as t; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
         capture_output=True, text=True, check=True)  # fmt: skip
     assert not {"pydantic", "yaml", "torch", "numpy", "pandas", "packaging"} & set(eval(done.stdout))

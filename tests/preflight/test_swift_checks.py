@@ -13,17 +13,15 @@ from workflow.preflight import preflight
 from workflow.preflight.cases import cases_of, load_stack_pins
 
 ROOT = Path(__file__).resolve().parents[2]
+GPU = ROOT / "experiments" / "swift-dapo.yaml"
+CPU = ROOT / "tests" / "trainers" / "trainers-cpu.yaml"
 TURNS = {"multi_turn_scheduler": "math_tip_trick", "max_turns": 2}
 
 
-def case_with(options, experiment="swift-dapo"):
-    """An arm of ms-swift with vLLM, and its findings by code; `swift-dapo` is for a GPU, `trainers-cpu` for none."""
-    raw = yaml.safe_load((ROOT / "experiments" / f"{experiment}.yaml").read_text(encoding="utf-8"))
-    arm = {
-        "trainer": "swift",
-        "engine": "vllm",
-        "stack": "swift-vllm" if experiment == "swift-dapo" else "swift-vllm-cpu",
-    }
+def case_with(options, experiment=GPU):
+    """An arm of ms-swift with vLLM, and its findings by code."""
+    raw = yaml.safe_load(experiment.read_text(encoding="utf-8"))
+    arm = {"trainer": "swift", "engine": "vllm", "stack": "swift-vllm" if experiment == GPU else "swift-vllm-cpu"}
     raw |= {"baseline": "one", "arms": {"one": arm | {"options": options}}, "shared": {}}
     raw["workload"]["model"] = {"source": "Qwen/Qwen2.5-1.5B-Instruct", "revision": "0" * 40}
     plan = plan_runs(parse_config(raw), stack_facts)
@@ -34,7 +32,7 @@ def case_with(options, experiment="swift-dapo"):
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_that_the_driver_does_not_support_is_refused_by_the_plan(name):
     with pytest.raises(UserError, match=f"multi_turn_scheduler cannot be {name} here"):
-        case_with(TURNS | {"multi_turn_scheduler": name}, "trainers-cpu")
+        case_with(TURNS | {"multi_turn_scheduler": name}, CPU)
 
 
 def test_turns_are_possible_as_long_as_the_model_has_positions_for_them():
@@ -55,7 +53,7 @@ def test_responses_of_the_next_step_are_told_of():
 
 
 def test_of_four_arms_those_of_one_trainer_meet_on_equal_terms():
-    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load(CPU.read_text(encoding="utf-8"))
     found = preflight(plan_runs(parse_config(raw), stack_facts)).findings
     unequal = {finding.code: finding for finding in found if finding.level == "unequal"}
     assert {code: one.sides for code, one in unequal.items()} == {

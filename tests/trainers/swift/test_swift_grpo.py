@@ -102,7 +102,7 @@ class Trained:
 
 def planned(folder):
     """The experiment that is shipped, with a reward of one's own, a reward model and a further column of its data."""
-    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     # Two steps pass over them once: the second life begins within the second pass.
     rows = arithmetic_rows(ROWS, 0)
     raw["workload"]["data"]["rows"] = ROWS
@@ -287,7 +287,7 @@ def two_lives(lives, request):
 def in_two(python, folder, inputs, spread):
     """swift in two processes: stopped by a signal to one of them, then trained to its end."""
     run, lives = folder / "results" / "runs" / "swift-s0", {}
-    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     (folder / "own.py").write_text(DULL)
     lived = {"lives": str(run / "attempts")}
     own = [{"source": str(folder / "own.py"), "function": "dull", "options": lived}]

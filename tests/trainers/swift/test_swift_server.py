@@ -59,7 +59,7 @@ class Served:
 
 def specs(folder):
     """Of a trainer that waits for its server, of one that does not, of two processes, and of an adapter."""
-    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     words = raw["workload"] | {"steps": STEPS, "samples": 0, "learning_rate": 1.0e-2}
     arms = {
         name: {"trainer": "swift", "engine": "vllm", "stack": STACK, "options": given} for name, given in RUNS.items()

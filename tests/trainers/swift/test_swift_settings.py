@@ -25,7 +25,7 @@ from workflow.preflight import preflight
 
 from ...attempts import ROOT, run_python
 
-RAW = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+RAW = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
 
 
 def args_of(arm=None, **words):

@@ -68,7 +68,7 @@ class Trained:
 
 def specs(folder):
     """Specifications of all runs; of every second prompt all of the adapters' rewards are equal."""
-    raw = yaml.safe_load((ROOT / "experiments" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
+    raw = yaml.safe_load((ROOT / "tests" / "trainers" / "trainers-cpu.yaml").read_text(encoding="utf-8"))
     rows = arithmetic_rows(raw["workload"]["data"]["rows"], 0)
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "own.py").write_text(OWN)

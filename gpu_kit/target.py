@@ -1,4 +1,4 @@
-"""Runs one stage on the GPU machine: `python3 -m bench.gpu_kit.target STAGE`. Standard library only.
+"""Runs one stage on the GPU machine: `python3 -m gpu_kit.target STAGE`. Standard library only.
 
 What a stage has finished stays in `build/gpu-kit-work`, and a second visit goes on there. Nothing is installed into the
 machine's Python: the wheels go into an environment of their own that also sees the machine's packages.
@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_kit.gpu import VisitedGpu, seen_gpu
-from bench.gpu_kit.results import stage_lines
-from bench.gpu_kit.stage_run import StageRun
-from bench.gpu_kit.stages import BUNDLES, stage_named
-from bench.gpu_kit.trees import require_same_tree
-from bench.gpu_kit.wheels import unpack
 from common.errors import UserError
 from common.files import ROOT, read_json, write_json
 from common.messages import unknown_name
+from gpu_kit.gpu import VisitedGpu, seen_gpu
+from gpu_kit.results import stage_lines
+from gpu_kit.stage_run import StageRun
+from gpu_kit.stages import BUNDLES, stage_named
+from gpu_kit.trees import require_same_tree
+from gpu_kit.wheels import unpack
 
 _LINES = 10
 _FREE_GIB = 2.0
@@ -114,7 +114,7 @@ def require_python(kit: Mapping[str, Any]) -> None:
     if here != kit["python"]:
         raise UserError(
             f"the kit is for Python {kit['python']}, and {sys.executable} is {here}; start it with PYTHON=/path/to/"
-            f"python{kit['python']}, or set PYTHON in bench/gpu_kit/stages.py and pack again"
+            f"python{kit['python']}, or set PYTHON in gpu_kit/stages.py and pack again"
         )
     try:
         torch = importlib.metadata.version("torch").partition("+")[0]
@@ -123,7 +123,7 @@ def require_python(kit: Mapping[str, Any]) -> None:
     if torch != kit["torch"]:
         raise UserError(
             f"the kit is for torch {kit['torch']}, and torch of {sys.executable} is {torch}; start it with PYTHON=, or "
-            "set TORCH in bench/gpu_kit/stages.py and pack again"
+            "set TORCH in gpu_kit/stages.py and pack again"
         )
 
 

@@ -34,7 +34,7 @@ def trim_wheel(wheel: Path, patterns: Sequence[str], out: Path) -> dict[str, dic
         files = [info for info in read.infolist() if not info.is_dir()]
         matched = {pattern: [one for one in files if fnmatch(one.filename, pattern)] for pattern in patterns}
         if unused := [pattern for pattern, found in matched.items() if not found]:
-            raise UserError(f"{wheel.name} has no file {unused[0]!r}; correct its patterns in bench/gpu_kit/stages.py")
+            raise UserError(f"{wheel.name} has no file {unused[0]!r}; correct its patterns in gpu_kit/stages.py")
         left_out = {one.filename for found in matched.values() for one in found}
         for file in files:
             if file.filename in left_out:

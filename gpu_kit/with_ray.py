@@ -1,4 +1,4 @@
-"""Runs a driver beside a Ray of its own on this machine: `-m bench.gpu_kit.with_ray MODULE ATTEMPT`.
+"""Runs a driver beside a Ray of its own on this machine: `-m gpu_kit.with_ray MODULE ATTEMPT`.
 
 A job of the cluster starts Ray by `workflow/job/ray.py`, which needs the controller's packages. Here Ray ends with this
 process. Its ports are open to the network, so it asks for a token.

@@ -94,7 +94,7 @@ BUNDLES: Mapping[str, Bundle] = {
         },
     ),
     # What verl's trainer, its workers and its vLLM server import beside the bundle `vllm`, and the lock's transformers.
-    # Without flash-attn: experiments/gpu-kit-verl.yaml.
+    # Without flash-attn: gpu_kit/experiments/verl.yaml.
     "verl": Bundle(
         "verl09-vllm",
         (
@@ -129,7 +129,7 @@ BUNDLES: Mapping[str, Bundle] = {
 STAGES: Mapping[str, Stage] = {
     "trl": Stage(
         "TRL trains with transformers, stops and resumes",
-        "experiments/gpu-kit-trl.yaml",
+        "gpu_kit/experiments/trl.yaml",
         ("trl",),
         (StageTask("transformers-s0", stop_after=3), StageTask("transformers-s0", synchronized=False)),
         240,
@@ -138,7 +138,7 @@ STAGES: Mapping[str, Stage] = {
     ),
     "graphs": Stage(
         "vLLM alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",
-        "experiments/gpu-kit-graphs.yaml",
+        "gpu_kit/experiments/graphs.yaml",
         ("trl", "vllm"),
         (
             StageTask("graphs-s0"),
@@ -150,21 +150,21 @@ STAGES: Mapping[str, Stage] = {
     ),
     "trl-vllm": Stage(
         "TRL trains with vLLM in its process, which sleeps and wakes",
-        "experiments/gpu-kit-trl.yaml",
+        "gpu_kit/experiments/trl.yaml",
         ("trl", "vllm"),
         (StageTask("vllm-s0", stop_after=3),),
         240,
     ),
     "verl": Stage(
         "verl trains with vLLM, stops and resumes",
-        "experiments/gpu-kit-verl.yaml",
+        "gpu_kit/experiments/verl.yaml",
         ("vllm", "verl"),
         (StageTask("vllm-s0", stop_after=3),),
         480,
     ),
     "sglang": Stage(
         "SGLang alone: eager and CUDA graphs, each with and without CUDA_LAUNCH_BLOCKING",
-        "experiments/gpu-kit-graphs.yaml",
+        "gpu_kit/experiments/graphs.yaml",
         ("trl", "sglang"),
         tuple(StageTask(f"sglang-{arm}-s0") for arm in ("graphs", "eager", "eager-blocking", "graphs-blocking")),
         480,

@@ -11,12 +11,12 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from bench.gpu_kit.stages import BUNDLES, PLATFORM, PYTHON, STAGES, TORCH, Bundle, Stage
-from bench.gpu_kit.trees import tree_hashes
-from bench.gpu_kit.wheels import pack, trim_wheel
 from common.errors import UserError
 from common.files import ROOT, write_json
 from engines import engine_named
+from gpu_kit.stages import BUNDLES, PLATFORM, PYTHON, STAGES, TORCH, Bundle, Stage
+from gpu_kit.trees import tree_hashes
+from gpu_kit.wheels import pack, trim_wheel
 from node.hardware import git_state
 from trainers import driver_module
 from workflow.config.plan import Plan, load_plan
@@ -95,7 +95,7 @@ def _build(pin: Pin, folder: Path) -> None:
 def _pins(bundle: Bundle) -> list[Pin]:
     pins = {pin.name: pin for pin in check_lock(bundle.stack, ENVS)}
     if missing := [package for package in bundle.packages if package not in pins]:
-        raise UserError(f"envs/{bundle.stack}/requirements.lock has no {missing[0]}; correct bench/gpu_kit/stages.py")
+        raise UserError(f"envs/{bundle.stack}/requirements.lock has no {missing[0]}; correct gpu_kit/stages.py")
     return [pins[package] for package in bundle.packages]
 
 

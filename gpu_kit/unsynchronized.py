@@ -1,4 +1,4 @@
-"""Runs a driver whose phase clock does not wait for the GPU: `-m bench.gpu_kit.unsynchronized MODULE ATTEMPT`.
+"""Runs a driver whose phase clock does not wait for the GPU: `-m gpu_kit.unsynchronized MODULE ATTEMPT`.
 
 Beside a usual run it shows how many seconds would be attributed to another phase.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu_kit [STAGE ...]` packs the kit; `make gpu-kit`."""
+"""`python -m gpu_kit [STAGE ...]` packs the kit; `make gpu-kit`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench.gpu_kit.pack import kit_lines, write_kit
-from bench.gpu_kit.stages import STAGES, stage_named
 from common.files import ROOT
 from common.messages import report_errors
+from gpu_kit.pack import kit_lines, write_kit
+from gpu_kit.stages import STAGES, stage_named
 
 
 def main() -> int:
     """Pack the stages that are named, or all."""
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu_kit", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gpu_kit", description=__doc__)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all ({', '.join(STAGES)})")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-kit")
     given = parser.parse_args()

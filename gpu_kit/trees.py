@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.errors import UserError
 
-_FOLDERS = ("common", "node", "engines", "trainers", "envs", "bench/gpu_kit")
+_FOLDERS = ("common", "node", "engines", "trainers", "envs", "gpu_kit")
 
 
 def tree_hashes(root: Path) -> dict[str, str]:

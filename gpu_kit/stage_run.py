@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_kit.gpu import PeakMemory, VisitedGpu
-from bench.gpu_kit.stages import Stage, StageTask
 from common.files import ROOT, inputs_sha256, last_lines, read_json, write_json
+from gpu_kit.gpu import PeakMemory, VisitedGpu
+from gpu_kit.stages import Stage, StageTask
 from trainers import Spread
 
 _END_GRACE_S = 20
@@ -121,9 +121,9 @@ class StageRun:
             "env": spec["env"],
         }
         write_json(folder / "attempt.json", attempt)
-        module = [run["module"]] if task.synchronized else ["bench.gpu_kit.unsynchronized", run["module"]]
+        module = [run["module"]] if task.synchronized else ["gpu_kit.unsynchronized", run["module"]]
         if Spread.from_spec(spec) is Spread.RAY:
-            module = ["bench.gpu_kit.with_ray", *module]
+            module = ["gpu_kit.with_ray", *module]
         command = [str(self.python), "-m", *module, str(folder / "attempt.json")]
         stop_file = folder / "metrics.jsonl" if stop and task.stop_after else None
         return self._run(command, folder / "log", dict(spec["env"]), stop_file, task.stop_after)
