@@ -1,4 +1,4 @@
-"""Finds what disturbed runs: a slow node, an arm on a node of its own, other work, runs at the same time."""
+"""Finds what disturbed runs: an arm on a node of its own, other work, runs at the same time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-import numpy as np
 import pandas as pd
 
 from analysis.planned import PlanRead
 from analysis.runs import Run
 from analysis.wide import PHASE
-from common.contracts import AttemptFile, NodeSpeed, read_file
+from common.contracts import AttemptFile, read_file
 from common.errors import UserError
 from common.findings import Finding, Level
 from common.messages import join_first
 from common.verdicts import Verdict
 
-# A node that is slower by less is not named: H100s of one site differ by a few percent.
-LEAST_SLOWER = 0.05
-# The peers' spread is the range of their values without the outermost tenths: one of them may be slow, too.
-_SPREAD = (0.1, 0.9)
 _SOURCE = "attempts/*/attempt.json"
 _SHOWN = 4
 OTHER_CPU = "other_cpu_s"
@@ -33,7 +28,7 @@ BUSY_SHARE = 0.10
 def disturbances(runs: Sequence[Run], wide: pd.DataFrame, plan: PlanRead) -> list[Finding]:
     """All findings: `unequal` where they may explain a difference of two arms, otherwise `odd`."""
     attempts = {run.run_id: _attempts(run) for run in runs if not run.imported}
-    return [*_busy(runs, wide), *_shared(runs), *_slow(runs, attempts, plan), *_apart(runs, attempts, plan)]
+    return [*_busy(runs, wide), *_shared(runs), *_apart(runs, attempts, plan)]
 
 
 def disturbance_verdicts(found: Iterable[Finding]) -> Iterator[Verdict]:
@@ -76,57 +71,9 @@ def _apart(runs: Sequence[Run], attempts: dict[str, list[AttemptFile]], plan: Pl
             what = f"{'; '.join(places)}: the arms have no node in common"
             why, settle = (
                 "the ratio includes how these nodes differ",
-                "runs on the same nodes (pair: node in the profile)",
+                "runs on the same nodes (nodelist or reservation in the profile)",
             )
             yield _finding("unequal", "different-nodes", (arm,), what, why, settle, "on different nodes")
-
-
-def _slow(runs: Sequence[Run], attempts: dict[str, list[AttemptFile]], plan: PlanRead) -> Iterator[Finding]:
-    speeds = [
-        (str(run.spec.get("stack")), speed)
-        for run in runs
-        for attempt in attempts.get(run.run_id, ())
-        for speed in attempt.get("speeds", ())
-    ]
-    for node, figures in slow_nodes(speeds).items():
-        on_it = {arm: node in _nodes_of(runs, attempts, arm) for arm in plan.arms}
-        unequal = [arm for arm in plan.rivals if on_it[arm] != on_it[plan.baseline]]
-        used = [arm for arm, on in on_it.items() if on]
-        what = f"Node {node} is slower than the others: {'; '.join(figures)}"
-        why = f"only {' and '.join(used)} trained on it" if unequal else "runs of both arms trained on it"
-        settle = f"runs without node {node} (exclude in the profile)"
-        level: Level = "unequal" if unequal else "odd"
-        yield _finding(level, "slow-node", unequal or used, what, why, settle, "with a slow node" if unequal else "")
-
-
-def slow_nodes(speeds: Iterable[tuple[str, NodeSpeed]]) -> dict[str, list[str]]:
-    """The nodes that are slower than the others' median by more than the others' spread, each with the figures.
-
-    `speeds` are measurements with the stack that made them: another stack has other libraries.
-    """
-    # Of each measurement the fastest repetition, since what else runs on a node slows some; the GPU None is the node.
-    measured: dict[tuple[str, str, str], dict[str, dict[int | None, list[float]]]] = defaultdict(dict)
-    for stack, speed in speeds:
-        for figure in speed["figures"]:
-            of_node = measured[stack, figure["what"], figure["unit"]].setdefault(speed["node"], {})
-            of_node.setdefault(figure["gpu"], []).append(max(figure["values"]))
-    found: dict[str, list[str]] = defaultdict(list)
-    for (_, what, unit), by_node in measured.items():
-        for node, values in by_node.items():
-            others = [value for other in by_node if other != node for some in by_node[other].values() for value in some]
-            # Equal work waits for the slowest GPU.
-            gpu, slowest = min(((gpu, float(np.median(some))) for gpu, some in values.items()), key=lambda one: one[1])
-            if others and _is_slower(slowest, others):
-                at = "" if gpu is None else f" on GPU {gpu}"
-                spread = f"{min(others):.3g} to {max(others):.3g}"
-                found[node].append(f"{what}{at} {slowest:.3g} {unit} (others {spread})")
-    return found
-
-
-def _is_slower(value: float, others: Sequence[float]) -> bool:
-    low, high = np.quantile(others, _SPREAD)
-    middle = float(np.median(others))
-    return middle - value > max(float(high - low), LEAST_SLOWER * middle)
 
 
 def _busy(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Finding]:

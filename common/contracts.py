@@ -135,15 +135,6 @@ class SpeedFigure(TypedDict):
     values: Annotated[list[float], "one value for each repetition"]
 
 
-class NodeSpeed(TypedDict):
-    """The speed of one of an attempt's nodes, measured before it trained."""
-
-    node: Annotated[str, "Slurm's name of the node; else the host's"]
-    seconds: Annotated[float, "time that the measurement took"]
-    figures: Annotated[list[SpeedFigure], "the measurements"]
-    not_measured: Annotated[dict[str, str], "what could not be measured, and the reason"]
-
-
 class AttemptFile(TypedDict):
     """`attempts/<n>/attempt.json`, written by the job on the node: the inputs of one attempt."""
 
@@ -165,7 +156,6 @@ class AttemptFile(TypedDict):
     slurm: Annotated[SlurmPlace | None, "job_id, restart and nodes; null without Slurm"]
     output_bytes: Annotated[int, "size of the job's own output when this attempt began"]
     nodes: NotRequired[Annotated[list[str], "Slurm's names of its nodes; else the host's name"]]
-    speeds: NotRequired[Annotated[list[NodeSpeed], "speed of each node, unless the site switches it off: see below"]]
 
 
 class DoneFile(TypedDict):

@@ -44,7 +44,6 @@ rule train:
         ),
         nodes=lambda wildcards: PLAN.runs[wildcards.run_id].spec["workload"]["nodes"],
         cpus_per_task=lambda wildcards, threads: threads,
-        pair_after=lambda wildcards: PLAN.before_in_pair[wildcards.run_id],
         # Its place in the order of the runs, for those that wait for this machine.
         turn=lambda wildcards: len(PLAN.runs) - PLAN.priorities[wildcards.run_id],
     params:

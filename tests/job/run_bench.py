@@ -18,8 +18,6 @@ from ..programs import executable
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
-# The stack's Python is the stand-in, which measures nothing; a test of the measurement says so in its options.
-NO_SPEED = ("node_speed_s=0",)
 RAY_TRAINER = Path(__file__).with_name("ray_trainer.py")
 
 
@@ -90,7 +88,7 @@ class RunBench:
         command += ["--spec", json.dumps(self.spec)]
         command += ["--inputs", str(self.inputs), "--stack", str(self.folder / "stack" / "verify.json")]
         command += ["--log", str(self.run / "launcher.log")]
-        return [*command, "--resources", "cpus_per_task=2", *NO_SPEED, *self.options]
+        return [*command, "--resources", "cpus_per_task=2", *self.options]
 
     def start(self, until=0):
         """Start a head, and wait until a step was trained."""

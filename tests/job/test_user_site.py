@@ -35,8 +35,7 @@ class Bench(RunBench):
 def test_no_process_of_a_training_looks_into_the_users_own_packages(spread, tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)  # as make sets it
     home, seen = tmp_path / "home", tmp_path / "seen"
-    # With the measurement of the node, which is one more process of the stack's.
-    options = {"by_torchrun": ("node_speed_s=30",), "by_ray": ("private_nodes=true",)}.get(spread, ())
+    options = ("private_nodes=true",) if spread == "by_ray" else ()
     head_env = {"HOME": str(home), "CUDA_VISIBLE_DEVICES": "0,1", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     one = Bench(tmp_path, steps=2, head_env=head_env, options=options)
     if spread != "alone":

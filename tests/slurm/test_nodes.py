@@ -1,6 +1,5 @@
 """Jobs on several nodes, whose loss ends the life and not the run; and pairs of runs on the same nodes."""
 
-import json
 import os
 import re
 import signal
@@ -10,11 +9,8 @@ import sys
 import psutil
 import pytest
 
-from analysis.machines import slow_nodes
-
 from .. import guarded
 from ..job.run_bench import ROOT
-from ..programs import executable
 
 OPTIONS = ("nodes=2", "mem_mb=4000")
 
@@ -187,76 +183,3 @@ def test_a_server_that_is_lost_ends_the_life_and_is_named(served):
     assert head.returncode != 0 and end["kind"] == "killed"
     assert end["rank"].startswith("the server on rank 1 (gpu2) was killed by SIGKILL") and end["rank"] in said
     served.wait(lambda: not served.processes())
-
-
-def pair(run, folder, wait_s, options=(), **first):
-    """The runs of a pair: the second one's head gets the first one's nodes."""
-    one = run(folder=folder, run_id="a-s0", steps=3, options=options, **first)
-    after = f"a-s0 {one.spec['fingerprint']}"
-    more = ("pair=node", f"pair_after={after}", f"pair_wait_s={wait_s}")
-    return one, run(folder=folder, run_id="b-s0", steps=3, options=(*options, *more))
-
-
-def nodes_of(run):
-    nodes = run.read("attempts", "1", "attempt.json")["nodes"]
-    return nodes
-
-
-def test_the_arms_of_a_pair_train_on_the_same_node_in_turns(run, tmp_path):
-    """Two small runs would fit on the node at once, and another node is idle."""
-    options = ("gres=gpu:h100:2",)
-    one, two = pair(run, tmp_path, "600", options, env={"STAND_IN_WAIT": "2"})
-    second = two.start()
-    two.wait_for_words(second, "waiting for a-s0 to begin")
-    first = one.start(2)
-    two.wait_for_words(second, "waits: Dependency")
-    one.go()
-    one.finish(first)
-    two.finish(second)
-    assert nodes_of(one) == nodes_of(two)
-    two.wait(lambda: not two.jobs())  # the job itself ends after its result
-    assert two.read("attempts", "1", "attempt.json")["started"] > one.attempts()[0]["time"]
-
-
-def test_a_node_that_drains_between_the_arms_is_left_after_the_stated_time(run, tmp_path):
-    one, two = pair(run, tmp_path, "4")
-    one.finish(one.start())
-    (node,) = nodes_of(one)
-    one.cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    said = two.finish(two.start())
-    assert f"{node} was not free for 4 s" in said
-    assert nodes_of(two) != [node] and len(list(two.run.glob("jobs/*"))) == 1, "the same job goes elsewhere"
-
-
-def test_a_first_run_that_nobody_starts_is_not_waited_for(run, tmp_path):
-    _, two = pair(run, tmp_path, "2")
-    assert "a-s0 has not begun, and nobody is starting it" in two.finish(two.start())
-
-
-def test_nodes_that_slurm_does_not_know_any_more_are_not_insisted_on(run, tmp_path):
-    one, two = pair(run, tmp_path, "600")
-    one.finish(one.start())
-    file = one.run / "attempts" / "1" / "attempt.json"
-    attempt = json.loads(file.read_text())
-    file.write_text(json.dumps(attempt | {"slurm": attempt["slurm"] | {"nodes": "gone7"}}))
-    assert "training on any node instead of gone7" in two.finish(two.start())
-
-
-def test_a_slow_node_of_a_job_is_found_by_the_measurements(run):
-    """Each of its nodes measures itself."""
-    slowed = (
-        "import pathlib, sys, node.node_speed as speed; measure = speed.timed; "
-        "speed.timed = lambda *action: [10 * second for second in measure(*action)]; "
-        "speed.main(0, pathlib.Path(sys.argv[-1]))"
-    )
-    one = run(steps=2, options=(*OPTIONS, "node_speed_s=60"))
-    one.spec["workload"] |= {"nodes": 2, "gpus_per_node": 0}
-    one.spread_by_torchrun()
-    at_gpu2 = f'exec {sys.executable} -c "{slowed}" "$@"'
-    choice = f'case "$SLURMD_NODENAME $*" in "gpu2 "*node_speed*) {at_gpu2};; *) exec {sys.executable} "$@";; esac'
-    executable(one.folder / "stack" / "env" / "bin" / "python", choice)
-    one.finish(one.start())
-    speeds = one.read("attempts", "1", "attempt.json")["speeds"]
-    assert [speed["node"] for speed in speeds] == ["gpu1", "gpu2"]
-    assert not any(speed["not_measured"] for speed in speeds)
-    assert [*slow_nodes([("stack", speed) for speed in speeds])] == ["gpu2"]

@@ -9,7 +9,7 @@ import pytest
 from workflow.head.train_rule import require_requests
 from workflow.slurm.request import read_request, sbatch_options
 from workflow.slurm.sbatch import RequestError, gpus_of_gres, keys_of, megabytes_of, minutes_of, options_of_script
-from workflow.slurm.site import Site
+from workflow.slurm.site import Site, read_site
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"slurm_partition": "h100", "gres": "gpu:h100:8", "cpus_per_task": "64", "runtime": "20h", "mem_mb": "1500000"}
@@ -237,14 +237,11 @@ def test_a_request_that_fits_passes():
     require_requests(Site({"private_nodes": "true"}), [spec()])
 
 
-@pytest.mark.parametrize(
-    ("pair", "says"),
-    [
-        ("node", ""),
-        ("off", ""),
-        ("False", ""),  # as YAML reads off
-        ("nodes", "pair 'nodes' is not node or off"),
-    ],
-)
-def test_a_pair_trains_on_its_nodes_or_anywhere(pair, says):
-    assert says in told(pair=pair) and bool(says) == bool(told(pair=pair))
+def test_keys_of_earlier_releases_are_named_once_and_ignored(tmp_path, capsys):
+    text = (
+        "executor: slurm\nset-resources:\n  train: {slurm_partition: h100, runtime: 60, pair: node, node_speed_s: 60}\n"
+    )
+    (tmp_path / "config.yaml").write_text(text)
+    assert read_site(tmp_path).request().errors == ()
+    told = capsys.readouterr().err
+    assert told.count("no longer used") == 2 and "train: pair is no longer used: give all arms one nodelist" in told

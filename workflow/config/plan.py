@@ -119,20 +119,6 @@ class Plan:
             seeds.setdefault(run.spec["seed"], []).append(run.run_id)
         return [run_id for index, ids in enumerate(seeds.values()) for run_id in (ids[::-1] if index % 2 else ids)]
 
-    @cached_property
-    def before_in_pair(self) -> dict[str, str]:
-        """By run: the one before it among those of its seed and factors, with its fingerprint; empty for the first."""
-        last: dict[str, str] = {}
-        before = {}
-        for run_id in self._turns:
-            spec = self.runs[run_id].spec
-            # The factors of one arm's options are not the other's.
-            shared = {path: value for path, value in spec["factors"].items() if path.startswith("workload.")}
-            pair = json.dumps([spec["seed"], spec["workload"].get("nodes", 1), shared], sort_keys=True)
-            before[run_id] = last.get(pair, "")
-            last[pair] = f"{run_id} {spec['fingerprint']}"
-        return before
-
     @property
     def inputs_stack_file(self) -> str:
         """The verify.json of the stack that prepares the inputs of all arms: the baseline's, if it is trained."""

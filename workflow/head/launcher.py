@@ -33,7 +33,7 @@ from common.errors import UserError
 from common.files import DiskFull, write_json, write_json_once, write_text
 from common.messages import print_message, remedy, report_errors
 from common.ownership import obey_only_own_files, read_own_json
-from workflow.head.submission import ASKING, NOTHING_STARTED, Detached, LauncherStop, Pairing, Submitter, log_tail
+from workflow.head.submission import ASKING, NOTHING_STARTED, Detached, LauncherStop, Submitter, log_tail
 from workflow.head.train_rule import command_line, request_of
 from workflow.head.watch import LocalScheduler, Scheduler, SlurmScheduler, remark
 from workflow.runs.history import (
@@ -74,8 +74,7 @@ class Launcher:
         self._stop = LauncherStop(self.run_id)
         self.scheduler = self._scheduler(request["cluster"])
         self._leaves_at_once = self.scheduler.is_cluster  # a Ctrl-C ends this launcher at any point
-        self._pairing = Pairing(run, request, self._stop)
-        self._submitter = Submitter(run, request, self.scheduler, self._stop, self._pairing.placement)
+        self._submitter = Submitter(run, request, self.scheduler, self._stop)
         self._lock: Lock | None = None
         self._had_lock = False
         self._reporters: dict[int, JobReporter] = {}
@@ -281,7 +280,6 @@ class Launcher:
             if (text := remark(state)) and text != last_remark:
                 last_remark = text
                 self._print(f"{self.scheduler.label(job)} {text}")
-            self._pairing.release_if_waiting(job, state)
             if self._stop.requests:
                 self._pass_stop_on(job)
             time.sleep(self.scheduler.poll_s)

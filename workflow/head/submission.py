@@ -1,9 +1,4 @@
-"""Submits a run's job for its launcher: on its pair's nodes, again while the scheduler is down, until it is stopped.
-
-With `pair: node` both arms of a pair train on the same nodes in turns. The second run waits until the first one has
-begun. Its job names the first one's nodes, and depends on the first one's job. If the nodes are drained or taken, the
-job's node list is removed after `pair_wait_s`; it is still the same job. The report says where each pair trained.
-"""
+"""Submits a run's job for its launcher: again while the scheduler is down, until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,26 +17,17 @@ from common.files import ROOT, last_lines, write_json_once
 from common.messages import QUOTE, print_message
 from common.ownership import read_own_json
 from common.redaction import without_secrets
-from common.retry import exists
 from workflow.head.train_rule import require_fit
 from workflow.head.watch import Scheduler
-from workflow.runs.history import matching_attempts, read_object, steps_of
-from workflow.runs.job_state import JobState
-from workflow.runs.locks import Lock, holder_note
+from workflow.runs.history import steps_of
+from workflow.runs.locks import Lock
 from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.slurm import commands as slurm
-from workflow.slurm.commands import SlurmError, is_submit_limit, may_pass
+from workflow.slurm.commands import is_submit_limit, may_pass
 
 MIN_FREE_GIB = 0.5
 LOG_TAIL_LINES = 15
 # Limit for a scheduler that does not answer; a restart takes a minute or two.
 SUBMIT_PATIENCE_S = 1800.0
-
-_POLL_S = 2.0
-# Both launchers of a pair start together: the first one's may take a moment to be there again.
-_STARTS_AGAIN_S = 60.0
-# A job that waits for these does not wait for its nodes.
-_OTHER_REASONS = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
 
 NOTHING_STARTED = "stopped while waiting; nothing was started"
 ASKING = "stopped while waiting for Slurm; submitted jobs continue. Start the same command again to attach to them"
@@ -75,69 +60,6 @@ class LauncherStop:
             time.sleep(0.2)
 
 
-class Pairing:
-    """The nodes of one run's job; `request["pair"]` names the run before it and that run's fingerprint, or nothing."""
-
-    def __init__(self, run: RunPaths, request: dict[str, Any], stop: LauncherStop) -> None:
-        self._run_id, self._stop = str(request["spec"]["run_id"]), stop
-        first, _, self._fingerprint = str(request.get("pair") or "").rpartition(" ")
-        self._first = RunPaths(run.folder.parent / first) if first else None
-        self._wait_s = float(request["limits"].get("pair_wait_s", 0))
-        self._waiting_since: float | None = None
-        self._released: set[int] = set()
-
-    def placement(self) -> dict[str, str]:
-        """The nodes that the job must have, and the Slurm job that must end before it; empty if there are none.
-
-        Waits while the first run's launcher is at work, and without one for a minute: the first run may have failed, or
-        Snakemake may have no place for its launcher beside this one.
-        """
-        if self._first is None:
-            return {}
-        name, reported = self._first.folder.name, False
-        give_up = time.monotonic() + min(self._wait_s, _STARTS_AGAIN_S)
-        while not (attempts := matching_attempts(self._first, self._fingerprint)):
-            if holder_note(self._first.launcher_lock) is not None:
-                give_up = time.monotonic() + min(self._wait_s, _STARTS_AGAIN_S)
-            elif time.monotonic() > give_up:
-                self._print(f"{name} has not begun, and nobody is starting it; training on any node")
-                return {}
-            if not reported:
-                reported = True
-                self._print(f"waiting for {name} to begin, to train on its nodes after it (pair: node)")
-            self._stop.leave_if_asked()
-            time.sleep(_POLL_S)
-        attempt = read_object(attempts[-1].request)
-        if not (placed := attempt.get("slurm")):
-            return {}
-        ended = exists(self._first.job(int(attempt["job"])).end)
-        return {"nodes": str(placed["nodes"]), "after": "" if ended else str(placed["job_id"])}
-
-    def release_if_waiting(self, job: JobPaths, state: JobState) -> None:
-        """Let a job go to other nodes that has waited `pair_wait_s` for those of the first run."""
-        queued = state.queued
-        if queued is None or queued.state != "PENDING" or queued.reason.strip("()") in _OTHER_REASONS:
-            self._waiting_since = None
-            return
-        now = time.monotonic()
-        self._waiting_since = self._waiting_since or now
-        if now - self._waiting_since < self._wait_s or job.number in self._released:
-            return
-        nodes = (read_own_json(job.request).get("placement") or {}).get("nodes")
-        if nodes:
-            try:
-                slurm.require_no_nodes(queued.job_id)
-            except SlurmError as error:
-                self._print(f"Slurm job {queued.job_id} keeps waiting for {nodes}: {error}")
-                self._waiting_since = None
-                return
-            self._print(f"{nodes} was not free for {self._wait_s:.0f} s ({queued.reason}); training on any node")
-        self._released.add(job.number)
-
-    def _print(self, message: str) -> None:
-        print_message(f"{self._run_id}: {message}")
-
-
 class Submitter:
     def __init__(
         self,
@@ -145,10 +67,8 @@ class Submitter:
         request: dict[str, Any],
         scheduler: Scheduler,
         stop: LauncherStop,
-        placement: Callable[[], dict[str, str]],
     ) -> None:
         self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
-        self._placement = placement
         spec = request["spec"]
         self._run_id, self._fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
         self._steps = steps_of(spec)
@@ -158,10 +78,8 @@ class Submitter:
         self._require_space()
         self._require_fit()
         attempts = self._run.attempts()
-        request = self._request | {
-            "count_from": count_from or (attempts[-1].number + 1 if attempts else 1),
-            "placement": self._placement(),
-        }
+        first = attempts[-1].number + 1 if attempts else 1
+        request = self._request | {"count_from": count_from or first}
         give_up = time.monotonic() + SUBMIT_PATIENCE_S
         pause_s = 5.0
         while True:
@@ -179,12 +97,6 @@ class Submitter:
             self._require_not_cancelled()  # the submission saw that, too
             if is_submit_limit(error):
                 give_up = time.monotonic() + SUBMIT_PATIENCE_S  # the user's other jobs will end
-            elif request["placement"] and not may_pass(error):
-                print_message(
-                    f"{self._run_id}: {error}; training on any node instead of {request['placement']['nodes']}"
-                )
-                request["placement"] = {}
-                continue
             elif not may_pass(error) or time.monotonic() > give_up:
                 write_json_once(
                     job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"}

@@ -135,10 +135,7 @@ def slurm_parameters(full: dict[str, Any], job: JobPaths) -> dict[str, Any]:
     # As in a batch script: an own command runs on the first node, and starts its tasks itself.
     only = ["--nodes=1", "--ntasks=1"] if Spread.from_spec(full) is Spread.OWN else []
     setup = _setup_lines(site["setup"], job) if site.get("setup") else []
-    placement = full.get("placement") or {}
-    on_nodes = {"nodelist": placement["nodes"]} if placement else {}
-    after = f",afterany:{placement['after']}" if placement.get("after") else ""
-    options = {"requeue": True, "comment": f"rolloutbench job={full['job']}", **sbatch_options(site), **on_nodes}
+    options = {"requeue": True, "comment": f"rolloutbench job={full['job']}", **sbatch_options(site)}
     return {
         "name": full["name"],
         "timeout_min": site["runtime"],
@@ -148,7 +145,7 @@ def slurm_parameters(full: dict[str, Any], job: JobPaths) -> dict[str, Any]:
         "slurm_signal_delay_s": full["limits"]["stop_grace_s"],
         "slurm_stderr_to_stdout": True,
         # At most one job of a name runs at a time, whoever submitted it, also during the delay of a requeue.
-        "slurm_dependency": f"singleton{after}",
+        "slurm_dependency": "singleton",
         "slurm_wckey": "",
         "slurm_additional_parameters": options,
         # Since Slurm 22.05 srun does not inherit the job's cpus-per-task.

@@ -57,8 +57,6 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         inputs, prepared, python = "", dict[str, str](), Path(sys.executable)
     else:
         inputs, prepared, python = *_inputs(args), args.stack.resolve().parent / "env" / "bin" / "python"
-    # With a node list of the site's, all runs have the same nodes anyway.
-    paired = request.on_pairs_nodes and cluster == "slurm" and not request.site["nodelist"]
     return {
         "spec": args.spec,
         "inputs": str(inputs),
@@ -68,7 +66,6 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         "cluster": cluster,
         "limits": dict(request.limits),
         "site": dict(request.site),
-        "pair": given.get("pair_after", "") if paired else "",
         "turn": int(given.get("turn", "0")),
     }
 

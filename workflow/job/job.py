@@ -12,21 +12,19 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from common.contracts import AttemptFile, NodeSpeed, SlurmPlace
+from common.contracts import AttemptFile, SlurmPlace
 from common.files import write_json, write_json_once
 from common.ownership import NotOwnError, own_folder, own_tree, read_own_json
 from common.retry import await_file, retry_io
 from trainers import Spread
 from workflow.job.machine_locks import machine_to_itself
-from workflow.job.measured_speed import add_speeds, measured_speed, speed_file, speed_files
 from workflow.job.place import Place
 from workflow.job.processes import adopt_orphans
-from workflow.job.rendezvous import NoServerError, PeerStatus, RendezvousError, TaskSetup, WorkerTask, end_life
+from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask, end_life
 from workflow.job.server import started_nodes, worker_task
 from workflow.job.stopping import StopRequests
 from workflow.job.training import POLL_S, Training, stack_file, trainer_command, trainer_environment
@@ -188,11 +186,6 @@ class JobOnNode:
         written the attempt's end or requested the requeue.
         """
         setup = self._task_setup(self.life)
-        head = PeerStatus(setup, 0)
-        with suppress(OSError):  # without it the run trains all the same
-            setup.folder.mkdir(parents=True, exist_ok=True)
-            if (speed := self._measured_speed(setup.folder, lambda: head.read().get("state") == "ended")) is not None:
-                write_json(speed_file(setup.folder, self.place.rank), speed)
         worker = worker_task(self.request, setup)
         try:
             with worker:
@@ -240,9 +233,6 @@ class JobOnNode:
         training = Training(
             self.request, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
-        with training.beating():
-            own = self._measured_speed(attempt.folder, self._is_superseded)
-        add_speeds(attempt.request, [own])
         alone = Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN)
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
         reached = retry_io(lambda: last_step(attempt.metrics), FILES)
@@ -279,14 +269,6 @@ class JobOnNode:
         write_json(attempt.request, attempt_request)
         return attempt
 
-    def _measured_speed(self, folder: Path, is_over: Callable[[], bool]) -> NodeSpeed | None:
-        """This node's speed, with its files in a folder on the shared file system."""
-
-        def is_stopping() -> bool:
-            return self.stops.signal is not None or self.stops.asked() is not None or is_over()
-
-        return measured_speed(self.request, os.environ, self.place.host, folder, is_stopping)
-
     def _earlier(self) -> list[AttemptPaths]:
         request = self.request
         return matching_attempts(self.run, request["fingerprint"], request["inputs_sha256"], request["count_from"])
@@ -298,8 +280,6 @@ class JobOnNode:
         try:
             # A server may take long to answer: without a heartbeat the next life would take over.
             with training.beating(), started_nodes(self.request, setup, attempt) as head:
-                # The other nodes have written theirs before they joined.
-                add_speeds(attempt.request, map(read_object, speed_files(setup.folder)))
                 return {"kind": "superseded"} if self._is_superseded() else training.run(head)
         except RendezvousError as error:
             if (stop := self.stops.wanted()) is not None:

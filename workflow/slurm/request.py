@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import ROOT
+from common.messages import print_message
 from workflow.slurm.sbatch import (
     TEXTS,
     WHERE,
@@ -27,14 +28,20 @@ from workflow.slurm.sbatch import (
     options_of,
 )
 
-LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s", "node_speed_s", "pair_wait_s")
+LIMITS = ("restarts", "stop_grace_s", "hang_factor", "hang_min_s", "first_step_s")
 # The resources of rules/train.smk that do not depend on the run; a profile's `train:` replaces them.
 RESOURCES: dict[str, str | int] = {
-    **{key: "" for key in (*TEXTS, "setup", "slurm_extra", "pair", "private_nodes") if key != "gres"},
+    **{key: "" for key in (*TEXTS, "setup", "slurm_extra", "private_nodes") if key != "gres"},
     **{"mem_mb": 0, "runtime": 0},
-    **dict(zip(LIMITS, (5, 120, 10, 600, 7200, 60, 600), strict=True)),
+    **dict(zip(LIMITS, (5, 120, 10, 600, 7200), strict=True)),
 }
-KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "pair_after", "turn", "train_slots", "submit_to")
+KEYS = (*RESOURCES, "gres", "nodes", "cpus_per_task", "turn", "train_slots", "submit_to")
+NO_LONGER_USED = {
+    "pair": "give all arms one nodelist or reservation; the report names the nodes of each arm",
+    "pair_wait_s": "give all arms one nodelist or reservation",
+    "node_speed_s": "`srun python -m node.node_speed GPUS FOLDER` measures a node",
+}
+"""Keys of earlier releases, and what to use instead. They are named once and ignored."""
 _SNAKEMAKES = ("mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
 # The key that people mean by another name: keys of Snakemake's Slurm plugin, of sbatch and of submitit.
 _MEANT = {
@@ -60,8 +67,6 @@ class Request:
     gpus: int | None
     """GPUs per node."""
     limits: Mapping[str, float | None]
-    on_pairs_nodes: bool
-    """Whether a run trains on the nodes of the run before it in its pair."""
     errors: tuple[RequestError, ...] = ()
 
     @property
@@ -102,10 +107,15 @@ def read_request(given: Mapping[str, str], others: Container[str] = (), on_slurm
     limits = {key: value_of(key, partial(_limit, key), RESOURCES[key]) for key in LIMITS}
     cpus = value_of("cpus_per_task", lambda text: _whole("cpus_per_task", text))
     gpus = value_of("gres", gpus_of_gres, 0)
-    pair = value_of("pair", pair_of, "off")
     if on_slurm:
         errors += _slurm_errors(site, limits["stop_grace_s"])
-    return Request(site, cpus, gpus, limits, pair == "node", tuple(errors))
+    return Request(site, cpus, gpus, limits, tuple(errors))
+
+
+def name_old_keys(given: Iterable[str]) -> None:
+    """Print a line for each key that is no longer used."""
+    for key in NO_LONGER_USED.keys() & set(given):
+        print_message(f"train: {key} is no longer used: {NO_LONGER_USED[key]}")
 
 
 def sbatch_options(site: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,14 +123,6 @@ def sbatch_options(site: Mapping[str, Any]) -> dict[str, Any]:
     memory = f"{site['mem_mb']}M" if site.get("mem_mb") else ""
     options = {flag: site.get(flag) for flag in TEXTS.values()} | {"mem": memory}
     return {name: value for name, value in options.items() if value} | dict(site.get("extra", {}))
-
-
-def pair_of(text: str) -> str:
-    """`node` or `off`; YAML reads a plain `off` as false."""
-    word = text.strip().lower()
-    if word not in ("node", "off", "false"):
-        raise RequestError(f"pair {text!r} is not node or off", f"correct it {WHERE}")
-    return "node" if word == "node" else "off"
 
 
 def _yes_or_no(text: str) -> bool:
@@ -160,7 +162,7 @@ def is_computed(text: str) -> bool:
 
 
 def _unknown(key: str, others: Container[str]) -> RequestError | None:
-    if key in KEYS or key in _SNAKEMAKES or key in others:
+    if key in KEYS or key in _SNAKEMAKES or key in NO_LONGER_USED or key in others:
         return None
     meant = next((name for name, words in _MEANT.items() if key.lower() in words.split()), None)
     for near in [meant] if meant else get_close_matches(key, KEYS, n=1, cutoff=0.5):

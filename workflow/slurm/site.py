@@ -19,7 +19,7 @@ from common.files import ROOT, is_checkout
 from common.messages import did_you_mean
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
-from workflow.slurm.request import RESOURCES, Request, is_computed, read_request, sbatch_options
+from workflow.slurm.request import RESOURCES, Request, is_computed, name_old_keys, read_request, sbatch_options
 from workflow.slurm.sbatch import TEXTS, WHERE, misread_time
 
 PROFILE = ROOT / "profiles" / "slurm" / "config.yaml"
@@ -86,13 +86,14 @@ def site_of(workflow: Any) -> Site:
     settings = workflow.resource_settings
     train, threads = (one.get("train") for one in (settings.overwrite_resources, settings.overwrite_threads))
     texts = {name: plain_text(getattr(value, "raw", value)) for name, value in (train or {}).items()}
+    name_old_keys(texts)
     on_slurm = "slurm_partition" in texts or getattr(workflow.executor_plugin, "name", "") == "slurm"
     site = Site(
         texts, None, on_slurm, threads=str(getattr(threads, "raw", threads) or _THREADS), limited=(*settings.resources,)
     )
     request = site.request()
     read = {"runtime": request.runtime_min, "mem_mb": request.site["mem_mb"], "nodes": request.nodes}
-    plain = (*TEXTS, "setup", "slurm_extra", "pair", "private_nodes")
+    plain = (*TEXTS, "setup", "slurm_extra", "private_nodes")
     read |= {key: text for key, text in texts.items() if key in plain and not is_computed(text)}
     for name in texts.keys() & read.keys():
         if read[name] is not None:
@@ -118,6 +119,7 @@ def read_site(profile: Path) -> Site:
         raise UserError(f"{file} must contain a mapping (got {type(content).__name__})")
     rules = content.get("set-resources")
     train = _resources(rules.get("train") if isinstance(rules, Mapping) else rules, "train:")
+    name_old_keys(train)
     limited = _resources(content.get("resources"))
     slots, threads = limited.get("train_slots", ""), _resources(content.get("set-threads")).get("train", _THREADS)
     raw = _as_written(text, "set-resources", "train", "runtime")
