@@ -49,8 +49,9 @@ _STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     """The CPUs that verl's actors reserve in Ray; with fewer, verl waits for them silently and forever.
 
-    `trainers.verl.driver.in_ray.require_cpus` counts them on the node, and names the source. For 0.4.1 it requires one
-    more: this number stays, since it is in the fingerprint of finished runs.
+    0.4.1: one with each GPU (RayResourcePool of ray_trainer.py), and one to place the actor in which workers meet
+    (register_center/ray.py). 0.9.1: three with each GPU (ResourcePoolManager of single_controller/ray/base.py), and
+    with V1 one for the controller and one for each storage unit of the transfer queue. Our TaskRunner reserves none.
     """
     gpus = workload.nodes * workload.gpus_per_node
     release = release_named(args["version"])

@@ -53,8 +53,6 @@ def test_data_and_rewards_through_verls_own_classes(version, warm_verl, tmp_path
     assert [score["compute_score_failed"] for score in told["scores"]] == [0, 0, 0, 1]
     assert [score[f"{name}_failed"] for score in told["scores"] for name in ("told", "length_of")] == [0] * 8
     assert "ValueError: bare (mine.py, line 4)" in told["failures"][0]
-    cpus = {"0.4.1": "10 CPUs in Ray (2, 1 with each of 8 GPUs)", "0.9.1": "33 CPUs in Ray (1, 8 for transfer_queue."}
-    assert cpus[version] in told["too_few_cpus"]
     assert told["printed"] == []  # no completion in the log
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from common.errors import UserError
 from trainers.verl.driver.checkpoints import TRACKER, find_checkpoints, prepare
+from trainers.verl.driver.train import prepared_checkpoints
 
 
 def write_archive(path, size=2000):
@@ -135,3 +136,14 @@ def test_a_removal_that_was_interrupted_is_ended(tmp_path):
     (tmp_path / "global_step_5").rename(tmp_path / ".removing-5")
     assert prepare(tmp_path, 2) == 6
     assert not (tmp_path / ".removing-5").exists()
+
+
+def test_of_a_loop_with_a_queue_the_queue_is_last(tmp_path):
+    """verl 0.9.1 renames the queue's folder into place after data.pt (TransferQueue, interface.py)."""
+    (write_checkpoint(tmp_path, 5) / "transfer_queue").mkdir()
+    (write_checkpoint(tmp_path, 6) / "transfer_queue.tmp").mkdir()
+    loop = {"use_v1": True, "v1": {"trainer_mode": "colocate_async"}}
+    actor = {"strategy": "fsdp2", "checkpoint": {"load_contents": ["model", "optimizer", "extra"]}}
+    composed = {"trainer": loop, "actor_rollout_ref": {"actor": actor}}
+    assert prepared_checkpoints({"checkpoint_dir": tmp_path}, composed, 2) == 5
+    assert steps_in(tmp_path) == [5]

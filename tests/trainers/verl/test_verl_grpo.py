@@ -37,6 +37,8 @@ OPTIONS = {
     # Each unit is a process that imports torch.
     "0.9.1": {"transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}},
 }
+# With two GPUs these are all that the plan asks for, and with one fewer the job does not start.
+LEAST_CPUS = {"0.4.1": 1 + 2, "0.9.1": 1 + 1 + 3 * 2}
 
 
 class Bench:
@@ -86,7 +88,8 @@ class Bench:
             "run_id": run_id,
             "stack": arm.stack,
             "workload": workload.model_dump(mode="json"),
-            "trainer_args": verl.trainer_args(arm, workload, 0, stack),
+            "trainer_args": (args := verl.trainer_args(arm, workload, 0, stack)),
+            "least_cpus": verl.least_cpus(args, workload),
             "fingerprint": "ab" * 32,
         }
         (folder / "spec.json").write_text(json.dumps(spec))
@@ -115,7 +118,7 @@ class Bench:
 @contextmanager
 def ray_of(bench):
     setup = TaskSetup(
-        place=Place.from_environment({"SLURM_MEM_PER_NODE": "320"}, cpus=16),
+        place=Place.from_environment({"SLURM_MEM_PER_NODE": "320"}, cpus=LEAST_CPUS[bench.version]),
         folder=bench.folder / "nodes",
         python=bench.python,
         environment=bench.environment(),
@@ -231,6 +234,14 @@ def test_a_run_in_two_lives(bench):
         *(f"global_step_{step}" for step in (last + 3, last + 4)),
         "latest_checkpointed_iteration.txt",
     ]
+
+
+@pytest.mark.full("verl's own code")
+@pytest.mark.parametrize("bench", ["0.4.1"], indirect=True)
+def test_fewer_cpus_than_the_actors_reserve_are_refused(bench):
+    folder = bench.order("few", 1, gpus_per_node=3)
+    assert bench.finish(folder) == 2, log_of(folder)
+    assert "verl reserves 4 CPUs in Ray, and the job's nodes have 3" in log_of(folder).splitlines()[-1]
 
 
 @pytest.mark.full("verl's own code")

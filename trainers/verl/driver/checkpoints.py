@@ -10,9 +10,11 @@ A complete FSDP checkpoint (workers/fsdp_workers.py and utils/checkpoint/fsdp_ch
 
     global_step_<n>/actor/{model,optim,extra_state}_world_size_<w>_rank_<r>.pt     for each rank r of w
     global_step_<n>/actor/fsdp_config.json and huggingface/config.json             rank 0, after its shards
-    global_step_<n>/data.pt                                                        last: state of the data loader
+    global_step_<n>/data.pt                                                        state of the data loader
+    global_step_<n>/transfer_queue/                                                0.9.1's asynchronous loops: last
 
-torch.save writes zip archives, whose directory is at the end: a truncated file has none.
+Without the queue's folder verl resumes in silence without the prompts that were being answered. torch.save writes zip
+archives, whose directory is at the end: a truncated file has none.
 """
 
 from __future__ import annotations
@@ -54,27 +56,36 @@ def decide(saved: Mapping[int, int | None], world_size: int) -> tuple[int | None
     return kept[0] if kept else None, tuple(sorted(saved.keys() - {*kept}))
 
 
-def find_checkpoints(folder: Path, contents: Sequence[str] = CONTENTS) -> dict[int, int | None]:
-    """The checkpoints in a run's folder: step -> the ranks that saved it, each its `contents`; None if incomplete."""
+def find_checkpoints(
+    folder: Path, contents: Sequence[str] = CONTENTS, *, has_queue: bool = False
+) -> dict[int, int | None]:
+    """The checkpoints in a run's folder: step -> the ranks that saved it, each its `contents`; None if incomplete.
+
+    `has_queue`: the loop also saves its transfer queue.
+    """
     named = ((_STEP.fullmatch(path.name), path) for path in (folder.iterdir() if exists(folder) else ()))
     return {
-        int(match[1]): _world_size(path / "actor", contents) if _is_archive(path / "data.pt") else None
+        int(match[1]): _world_size(path / "actor", contents)
+        if _is_archive(path / "data.pt") and (not has_queue or exists(path / "transfer_queue"))
+        else None
         for match, path in named
         if match and path.is_dir()
     }
 
 
-def prepare(folder: Path, world_size: int, contents: Sequence[str] = CONTENTS) -> int | None:
+def prepare(
+    folder: Path, world_size: int, contents: Sequence[str] = CONTENTS, *, has_queue: bool = False
+) -> int | None:
     """Prepare a run's folder so that verl resumes, and return the step that it resumes from, None from the start.
 
     The tracker is written before anything is removed, so an interruption at any moment is harmless. A checkpoint that
     cannot be read now is read again: as an incomplete one it would be removed.
     """
-    return retry_io(lambda: _prepare(folder, world_size, contents), "the run's checkpoints")
+    return retry_io(lambda: _prepare(folder, world_size, contents, has_queue), "the run's checkpoints")
 
 
-def _prepare(folder: Path, world_size: int, contents: Sequence[str]) -> int | None:
-    resume, remove = decide(find_checkpoints(folder, contents), world_size)
+def _prepare(folder: Path, world_size: int, contents: Sequence[str], has_queue: bool) -> int | None:
+    resume, remove = decide(find_checkpoints(folder, contents, has_queue=has_queue), world_size)
     folder.mkdir(parents=True, exist_ok=True)
     tracker = folder / TRACKER
     if resume is None:

@@ -67,12 +67,13 @@ def run_verl(
     environment: Mapping[str, str],
     kept: Collection[str],
     stop: Stop,
+    least_cpus: int,
     once_joined: Callable[[], None],
 ) -> None:
     """Train with verl in this job's Ray cluster, and return at its end.
 
-    verl's processes get `environment`, and verl's own variables except those in `kept`. `once_joined` is called after
-    this process has joined the cluster, before verl starts.
+    verl's processes get `environment`, and verl's own variables except those in `kept`. `least_cpus` are those that its
+    actors reserve. `once_joined` is called after this process has joined the cluster, before verl starts.
     """
     import ray
 
@@ -85,31 +86,17 @@ def run_verl(
     ray.init(address=os.environ["RAY_ADDRESS"], runtime_env=runtime)
     stop.install()  # Ray has replaced the handler of SIGTERM
     once_joined()
-    require_cpus(config, float(ray.cluster_resources().get("CPU", 0)))
+    require_cpus(least_cpus, float(ray.cluster_resources().get("CPU", 0)))
     _wait(start, stop)
     ray.shutdown()
 
 
-def require_cpus(config: Any, cpus: float) -> None:
-    """`UserError` if Ray has fewer CPUs than verl's actors reserve: verl would wait silently and forever.
-
-    0.4.1: one for the TaskRunner, one with each GPU (RayResourcePool of ray_trainer.py), and one to place the actor in
-    which workers meet (register_center/ray.py); rank 0 waits five minutes for it. 0.9.1: three with each GPU
-    (ResourcePoolManager of single_controller/ray/base.py) and one for its TaskRunner, or with V1 for the controller and
-    for each storage unit of the transfer queue.
-    """
-    from omegaconf import OmegaConf
-
-    gpus = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
-    without_gpu, with_gpu = (2, 1) if OmegaConf.select(config, "trainer.use_v1", default=None) is None else (1, 3)
-    units = 0
-    if OmegaConf.select(config, "trainer.use_v1", default=False):
-        units = int(OmegaConf.select(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units", default=0))
-    if (needed := without_gpu + units + with_gpu * gpus) > cpus:
-        queue = f", {units} for transfer_queue.backend.SimpleStorage.num_data_storage_units" if units else ""
+def require_cpus(needed: int, cpus: float) -> None:
+    """`UserError` if Ray has fewer CPUs than verl's actors reserve: verl would wait silently and forever."""
+    if needed > cpus:
         raise UserError(
-            f"verl reserves {needed} CPUs in Ray ({without_gpu}{queue}, {with_gpu} with each of {gpus} GPUs), and the "
-            f"job's nodes have {cpus:.0f}, so that it would wait forever; raise cpus in the profile"
+            f"verl reserves {needed} CPUs in Ray, and the job's nodes have {cpus:.0f}, so that it would wait forever; "
+            "raise cpus in the profile"
         )
 
 
@@ -118,7 +105,7 @@ def _start_of_verl(config: Any, settings: HookSettings) -> Callable[[], None]:
     with importing():
         run_ppo = hooks.RUN.get()
 
-    runner = remote_task_runner(settings, config)
+    runner = remote_task_runner(settings)
     if "task_runner_class" in inspect.signature(run_ppo).parameters:
         # As in verl's main.
         hooks.SET_DEVICE.get()(config)

@@ -290,12 +290,12 @@ class TaskRunner:
                 finish_wandb(wandb)
 
 
-def remote_task_runner(settings: HookSettings, config: Any) -> Any:
-    """The Ray actor class for verl's `run_ppo`; it takes a CPU if verl's own does."""
+def remote_task_runner(settings: HookSettings) -> Any:
+    """The Ray actor class for verl's `run_ppo`. It reserves no CPU: it waits for the workers, which have them all."""
     import ray
 
     made = type("TaskRunner", (TaskRunner,), {"settings": settings})
-    return ray.remote(num_cpus=0 if _is_v1(config) else 1)(made)
+    return ray.remote(num_cpus=0)(made)
 
 
 def _task_runner(config: Any) -> tuple[Any, type[Any]]:

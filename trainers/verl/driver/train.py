@@ -50,7 +50,7 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
     composed = _composed(job)
     _require_rows(job.inputs, int(composed["data"]["train_batch_size"]))
     gpus = int(composed["trainer"]["n_gpus_per_node"])
-    resumed_from = _prepared_checkpoints(attempt, composed, gpus * int(composed["trainer"]["nnodes"]))
+    resumed_from = prepared_checkpoints(attempt, composed, gpus * int(composed["trainer"]["nnodes"]))
     steps = int(composed["trainer"]["total_training_steps"])
     environment = _environment(attempt, gpus)
     stop.check()
@@ -59,7 +59,8 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
             print(f"resuming from step {resumed_from}", flush=True)
         check_nodes = partial(require_working_nodes, attempt, str(job.spec["stack"]), stop.check)
         kept = attempt.get("env", {})
-        run_verl(_config(composed, resumed_from), _hook_settings(job), environment, kept, stop, check_nodes)
+        config, cpus = _config(composed, resumed_from), int(job.spec.get("least_cpus", 1))
+        run_verl(config, _hook_settings(job), environment, kept, stop, cpus, check_nodes)
     first, last = _steps_done(job.folder, resumed_from or 0, steps)
     write_done(
         job,
@@ -132,7 +133,8 @@ def _config(composed: dict[str, Any], resumed_from: int | None) -> Any:
     return config
 
 
-def _prepared_checkpoints(attempt: Mapping[str, Any], composed: Mapping[str, Any], world_size: int) -> int | None:
+def prepared_checkpoints(attempt: Mapping[str, Any], composed: Mapping[str, Any], world_size: int) -> int | None:
+    """Prepare a run's checkpoints, and return the step that verl resumes from."""
     actor = composed["actor_rollout_ref"]["actor"]
     if actor["strategy"] not in ("fsdp", "fsdp2"):
         raise UserError(
@@ -140,7 +142,9 @@ def _prepared_checkpoints(attempt: Mapping[str, Any], composed: Mapping[str, Any
             "checkpoints of fsdp and fsdp2: use one of them"
         )
     contents = [_SHARDS[name] for name in actor["checkpoint"]["load_contents"] if name in _SHARDS]
-    return verl_checkpoints.prepare(Path(attempt["checkpoint_dir"]), world_size, contents)
+    loop = composed["trainer"]
+    has_queue = bool(loop.get("use_v1")) and loop["v1"]["trainer_mode"] != "sync"
+    return verl_checkpoints.prepare(Path(attempt["checkpoint_dir"]), world_size, contents, has_queue=has_queue)
 
 
 def _environment(attempt: Mapping[str, Any], gpus: int) -> dict[str, str]:
