@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from analysis.planned import planned
+from analysis.published_means import published, published_lines
 from analysis.report.content import Content, read_content
 from analysis.verdict.verdict_block import escaped, verdict_markdown
 from common.errors import UserError
@@ -56,6 +57,17 @@ def _content(name: str, plan: Plan) -> Content:
     return imported_content(planned(plan.as_json()), {run_id: run.spec for run_id, run in plan.imports.items()})
 
 
+def claims_page() -> str:
+    """The page of public claims: what each of the tables beside it holds."""
+    parts = [(FOLDER / "claims.md").read_text(encoding="utf-8").partition("<!-- claims: ")[0].rstrip()]
+    parts.append("<!-- claims: written by `make gallery` from docs/gallery/claims/ -->")
+    for path in sorted((FOLDER / "claims").glob("*.csv")):
+        title, source, text = (line[2:] for line in path.read_text(encoding="utf-8").splitlines()[:3])
+        code = "\n".join(f"    {line}" for line in published_lines(published(path)))
+        parts.append(f"## {title}\n\n{text}\n\n`claims/{path.name}`, from {source}\n\n{code}")
+    return "\n\n".join(parts) + "\n"
+
+
 def page_with(name: str, page: str, verdict: str) -> str:
     """A page with its verdict replaced."""
     marks = re.compile(r"(<!-- verdict: [^\n]*-->\n).*?(<!-- end of verdict -->)", re.DOTALL)
@@ -66,6 +78,7 @@ def page_with(name: str, page: str, verdict: str) -> str:
 
 
 def main() -> None:
+    write_text(FOLDER / "claims.md", claims_page())
     for name in sys.argv[1:] or [name for name in ENTRIES if name not in TRAINED]:
         if name not in ENTRIES:
             raise UserError(unknown_name("page", name, ENTRIES))

@@ -19,6 +19,7 @@ import yaml
 from analysis.imports.import_run import with_hashes, write_facts
 from analysis.imports.one_run import ONE_RUN
 from analysis.imports.which_tree import NEAREST
+from analysis.published_means import published, published_file, published_lines
 from analysis.report.content import Content
 from analysis.runs import LEFT_OUT, Run
 from analysis.sources.plain_table import COLUMNS_TAKEN
@@ -27,7 +28,7 @@ from analysis.verdict.verdict_block import add_to_job_summary, escaped, print_ve
 from common.errors import UserError
 from common.files import write_json, write_text_at
 from common.messages import unknown_name
-from common.shown import shown
+from common.shown import shown, shown_lines
 from common.verdicts import count_of
 from engines import UNKNOWN
 from trainers.logs.hf_rows import SUPERVISED, TIMES_FROM_BARS
@@ -49,6 +50,11 @@ SAVED = "# Written by rolloutbench compare; "
 
 def compare(args: argparse.Namespace) -> None:
     """Run `rolloutbench compare`: print the verdict, then write the report."""
+    if args.published:
+        held = [one for path in args.sources for one in published(Path(path))]
+        text = json.dumps(published_file(held), indent=1) if args.json else "\n".join(published_lines(held))
+        print(text if args.json else shown_lines(text))
+        return
     arms = arms_of(args.sources, args.names)
     _require_values(args)
     download_all([source for arm in arms for source in arm.sources])

@@ -72,6 +72,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "FOLDER",
         "help": "the report's folder (default: comparison)",
     },
+    "--published": {"action": "store_true", "help": "the files are tables of published means, a row an arm"},
     "--verdict-only": {"action": "store_true", "help": "write no report"},
     "--open": {"action": "store_true", "help": "open the report in a browser"},
     "--save": {"type": Path, "metavar": "FILE", "help": "write the configuration for snakemake"},

@@ -9,7 +9,7 @@ COMMANDS = {
         "workflow.commands.compare:compare",
         "compare logs: prints the verdict, then writes the report",
         "sources --names --trainer --release --step-seconds --unit --mode --warmup --spread --report --verdict-only "
-        "--open --save --json --markdown",
+        "--open --save --json --markdown --published",
         "Trainer, engine and release come from the logs. The verdict comes first, then the flags for missing facts.",
         (
             ("compare vllm=a.log,b.log sglang=c.log,d.log", "commas separate seeds of one arm"),
@@ -17,6 +17,7 @@ COMMANDS = {
             ("compare wandb:me/grpo/a1 wandb:me/grpo/b2 --open", "two runs on wandb; opens the report"),
             ("compare a.log b.log --save mine.yaml", "also writes the comparison as a configuration"),
             ("compare a.log b.log --verdict-only --json", "the verdict for a program"),
+            ("compare claim.csv --published", "what a page's published means hold (docs/gallery/claims.md)"),
         ),
     ),
     "ab": Command(
