@@ -63,14 +63,14 @@ class PlanRead:
 
     def is_other_kind(self, arm: str) -> bool:
         """Whether the steps of arm and baseline differ: of a training, of an engine alone, or of single requests."""
-        kinds = {(one.trains, one.step_of) for one in map(self._trainer, (arm, self.baseline))}
+        kinds = {one.step for one in map(self._trainer, (arm, self.baseline))}
         return len(kinds) > 1
 
     def of_other_kinds(self) -> list[PlanRead]:
         """The same plan for each other kind of step that several arms have; the first of these is the baseline."""
-        arms: dict[tuple[bool, str], list[str]] = {}
+        arms: dict[str, list[str]] = {}
         for arm in filter(self.is_other_kind, self.arms):
-            arms.setdefault((self._trainer(arm).trains, self._trainer(arm).step_of), []).append(arm)
+            arms.setdefault(self._trainer(arm).step, []).append(arm)
         return [replace(self, baseline=some[0]) for some in arms.values() if len(some) > 1]
 
     def imported(self, *arms: str) -> list[str]:
@@ -83,10 +83,7 @@ class PlanRead:
 
     def step_name(self, arm: str) -> str:
         """What a step of an arm is, in words."""
-        trainer = self._trainer(arm)
-        if trainer.step_of == "step":
-            return "a training step" if trainer.trains else "a step of generation alone"
-        return f"a {trainer.step_of} to an engine alone"
+        return f"a {self._trainer(arm).step}"
 
     def repeats(self, arm: str) -> str:
         """The arm that `arm` repeats, or the baseline that repeats `arm`; otherwise ""."""

@@ -147,7 +147,7 @@ def _common_names(cases: Sequence[Case]) -> list[str]:
     of_all = [case.trainer.keys for case in cases] if len({case.trainer.name for case in cases}) > 1 else []
     names = dict.fromkeys(name for keys in of_all for name in keys if all(name in other for other in of_all))
     stated = {key for case in cases for key in case.workload}
-    return [name for name in names if name not in ("engine", "prompts") and name not in stated]
+    return [name for name in names if name not in ("engine", "seed", "server", "prompts") and name not in stated]
 
 
 def _common_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
@@ -224,13 +224,20 @@ def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def engines_own(key: str, cases: Sequence[Case]) -> bool:
-    """Whether a setting is one engine's own option, in a comparison of several engines."""
-    return len({case.engine.name for case in cases}) > 1 and key.startswith(_own_options(cases))
+    """Whether a setting is one engine's own option, in a comparison of several engines, and leaves the text as it is."""
+    several = len({case.engine.name for case in cases}) > 1
+    return several and key.startswith(_own_options(cases)) and not _changes_text(key, cases)
+
+
+def _changes_text(key: str, cases: Sequence[Case]) -> bool:
+    """Whether a setting is an engine's option that changes the generated text."""
+    own = {key.removeprefix(prefix) for prefix in _own_options(cases)}
+    return any(own & {*case.engine.text_options} for case in cases)
 
 
 def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
     """Whether a setting selects the engine, or holds its name."""
-    switches = {one for case in cases for one in case.trainer.rules.engine_switches}
+    switches = {one for case in cases for one in case.trainer.keys.get("engine", ())}
     return key in switches or all(case.settings.get(key) == case.engine.name for case in cases)
 
 
@@ -244,11 +251,10 @@ def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a difference in a setting can change the work."""
     if is_bookkeeping(key):
         return False
-    if any(key in case.trainer.rules.changes_text for case in cases):
+    if _changes_text(key, cases):
         return True
     # The added dot also matches a section that is empty.
-    specific = (*_own_options(cases), *(one for case in cases for one in case.trainer.rules.engine_specific))
-    if f"{key}.".startswith(specific):
+    if f"{key}.".startswith(_own_options(cases)):
         return len({case.engine.name for case in cases}) == 1
     # What is written into a folder takes time; which folder it is does not matter.
     return not key.endswith("_dir") or any(case.settings.get(key) is None for case in cases)

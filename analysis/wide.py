@@ -18,9 +18,8 @@ from analysis.roofline.setup import setup_of
 from analysis.runs import Run
 from common.errors import UserError
 from common.verdicts import Verdict
-from engines import engine_named
 from trainers.logs.record import EVALUATION, STEPS_LOGGED
-from trainers.registry import QUANTITIES, discards, logged_as, trainer_named
+from trainers.registry import QUANTITIES, discards, logged_as
 from trainers.timers.exclusive import TOLERANCE_S, TOLERANCE_SHARE
 from trainers.timers.tree import TimerTree
 
@@ -82,8 +81,7 @@ def wide_run(run: Run) -> Columns:
     for quantity in QUANTITIES:
         if (name := logged_as(quantity, other)) is not None:
             other[quantity] = other[name]
-    trainer, engine = trainer_named(run.tree.trainer), engine_named(str(run.spec.get("engine")))
-    if "truncated_share" in other and trainer.rollout({}, engine, run.tree).padded:
+    if "truncated_share" in other and run.tree.padded:
         other["truncated_share"] = _truncated_share(other, setup_of(run).max_response_length)
     logged = other.get(STEPS_LOGGED, np.full(len(steps), np.nan))
     rounding = phases.columns("rounding", ROUNDING) if phases.rounded else {}

@@ -138,7 +138,7 @@ class Case:
     @property
     def served(self) -> bool:
         """Whether its engine is a separate server."""
-        return self.trainer.rollout(self.settings.values, self.engine, None).server
+        return self.trainer.is_served(self.settings.values, self.engine)
 
     def allows_tensor_parallel(self, gpus: int) -> bool:
         """Whether its nodes have room for engines of so many GPUs, and the batch divides over a trainer beside them."""

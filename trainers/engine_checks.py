@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from common.findings import Finding
+from common.model_facts import model_facts
 from trainers.cases import Case
 
 
@@ -39,3 +40,22 @@ def attention_kernels(case: Case) -> Iterator[Finding]:
             f"envs/{case.stack}/requirements.lock; the imports of {case.engine.label}'s attention backends",
             f"remove {option}, or use a stack of your own that also pins {needed[0]}",
         )
+
+
+def context(case: Case, happens: str = "", source: str = "the check of length") -> Iterator[Finding]:
+    """Sequences beyond the model's positions; `happens`: what then, where engine and trainer do not refuse them."""
+    model = model_facts(str(case.workload["model"]["source"]))
+    longest = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
+    if model is None or longest <= model.context:
+        return
+    if case.engine.in_trainer:
+        happens = "nothing rejects it: the model continues at positions that it was not trained on"
+    yield Finding(
+        "odd" if happens else "impossible",
+        "context",
+        (case.arm,),
+        f"prompt and response may have {longest} tokens, and the model's positions end at {model.context}",
+        happens or f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built",
+        f"{model.source}, max_position_embeddings; {source}",
+        f"workload.max_prompt_length and max_response_length: together at most {model.context}",
+    )

@@ -22,6 +22,7 @@ KEYS = {
     "top_p": ("top_p",),
     "learning_rate": ("learning_rate",),
     "tensor_parallel": ("vllm_tensor_parallel_size",),
+    "server": ("vllm_mode",),
     "server_engines": ("vllm_data_parallel_size",),
 }
 """A workload's word -> the settings with its value."""

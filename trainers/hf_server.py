@@ -89,12 +89,12 @@ def training_processes(arm: TrainedArm, workload: Workload, parallel: tuple[str,
     return max(1, workload.gpus_per_node - gpus(arm, workload, parallel))
 
 
-def to_spec(module: str, args: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The server's entry in a specification, with its `module`; None without a server."""
+def needs(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The server that the trainer needs (`Driver.needs`), with its `module`; nothing without one."""
     if not uses_server(args):
-        return None
+        return {}
     server_gpus = 0 if args.get("use_cpu") else engines_and_gpus(args)[1]
-    return {"module": module, "gpus": server_gpus, "patience_s": args[_TIMEOUT]}
+    return {"server": {"module": module, "gpus": server_gpus, "patience_s": args[_TIMEOUT]}}
 
 
 def engines_and_gpus(values: Mapping[str, Any]) -> tuple[int, int]:
@@ -106,4 +106,4 @@ def engines_and_gpus(values: Mapping[str, Any]) -> tuple[int, int]:
 def rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
     """A colocated engine, or a server. In a driven run the workload includes its GPUs; no setting shows another's."""
     on = settings.get(SERVER[0]) == SERVER[1]
-    return Rollout(server=on and not engine.in_trainer, engine_gpus=0 if on and tree and not tree.mode else None)
+    return Rollout(engine_gpus=0 if on and tree and not tree.mode else None)

@@ -6,24 +6,24 @@ A `Trainer` has three parts: `Logs` (what its runs log), `Driver` (how it is run
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from common.dotted import flatten
-from common.model_facts import ModelFacts
-from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread
 from trainers.cases import Behaviour, Case, Check, Effect, Settings
 from trainers.launching import Launch
 from trainers.logs.log_files import Printout
-from trainers.logs.record import Imported, StepNames, StepRecord
+from trainers.logs.record import Imported, StepNames
 from trainers.timers.tree import TimerTree
 from trainers.workload import TrainedArm, Workload
+
+OFF: tuple[Any, ...] = (None, False, "", "null", "None", "False", "false", "auto", {}, [])
+"""Values of a switch, or of an option, that is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +44,19 @@ class Driver:
     """How rolloutbench runs a trainer."""
 
     job_module: str
-    """The module that runs inside the stack with the path of attempt.json. It is hashed into fingerprints;
-    `trainers.driver_module` maps it to its present name."""
-    resolver: str
-    """The module that runs inside the stack. Its `resolved(trainer_args, rewards)` returns the trainer's version and
-    flat settings, or raises a `UserError` for settings that the trainer refuses."""
+    """The module that runs inside the stack with the path of attempt.json, hashed into fingerprints;
+    `trainers.driver_module` maps it to its present name. Its `resolved(trainer_args, rewards)` returns the trainer's
+    version and flat settings, or raises a `UserError` for settings that the trainer refuses. That of a
+    script (`Spread.OWN`) has `keep(spec, run_folder)` instead, called before each submission."""
     trainer_args: Callable[[TrainedArm, Workload, int, StackFacts], dict[str, Any]]
-    """The trainer's own settings; a `UserError` where workload and options contradict each other."""
+    """The trainer's own settings; a `UserError` where workload and options contradict each other. Those of a script are
+    `script`, `words`, `arguments`, `nodes` and `gpus_per_node`."""
     spread: Spread = Spread.ALONE
-    """How it spreads over a job's GPUs and nodes."""
-    server: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda args: None
-    """The engine's server with these settings (`Spread.to_spec`); None without a server."""
-    least_cpus: Callable[[dict[str, Any], Workload], int] = lambda args, workload: 1
-    """CPUs of all nodes together that the trainer needs to start."""
-    without_seed: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: args
-    """Its settings without the effects of the run's seed; `seed` itself is already removed."""
-    any_stack: bool = False
-    """Whether it runs in every stack of its engine, also in other trainers' stacks."""
-    rewards_in_settings: bool = False
-    """Whether its resolved settings depend on the workload's rewards."""
-    own_work: Callable[[TrainedArm], dict[str, Any]] | None = None
-    """Replaces `trainer_args` where a user's script brings its environment and its work (`Spread.OWN`): no stack, no
-    workload, no inputs, and steps from its log. The result has `script`, `words`, `arguments`, `nodes` and
-    `gpus_per_node`. The job module then has `keep(spec, run_folder)`, called before each submission."""
+    """How it spreads over a job's GPUs and nodes. With `Spread.OWN` a user's script brings its environment and its
+    work: no stack, no workload, no inputs, and steps from its log."""
+    needs: Callable[[dict[str, Any], Workload], dict[str, Any]] = lambda args, workload: {}
+    """What a run with these settings needs beside the trainer's processes: `server`, the engine's (`Spread.to_spec`),
+    and `least_cpus`, of all nodes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +66,12 @@ class LogFormat:
     name: str
     what: str
     """A description for errors."""
-    read: Callable[[Path], Imported]
-    is_step: Callable[[Printout], bool] | None = None
-    """Whether a part of a console log is a training step of this format."""
-    is_row: Callable[[Mapping[str, Any]], bool] | None = None
+    read: Callable[[Path], Imported] | None
+    """None for a console that is recognised, and not read."""
+    is_step: Callable[[Printout], bool] = lambda part: False
+    """Whether a part of a console log, or of a JSON document over many lines, shows a training step of this format."""
+    is_row: Callable[[Mapping[str, Any]], bool] = lambda row: False
     """Whether a JSON line is a row of this format."""
-    mark: bytes = b""
-    """Bytes that a complete JSON document of this format contains."""
-    file_name: str = ""
-    """The name that its tool gives it: among the tool's other files in a folder it is the run's."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadConsole:
-    """How to recognise a console that is not read. `mark` is a plain part of a step's line, searched first."""
-
-    mark: str
-    step: re.Pattern[str]
-
-    def matches(self, text: str) -> bool:
-        """Whether a text is a line of a step."""
-        return self.mark in text and self.step.search(text) is not None
-
-
-def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
-    """Settings by name, overridden by those that the trainer has resolved itself."""
-    given = flatten(args)
-    return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
 
 @dataclass(frozen=True)
@@ -111,35 +80,28 @@ class Logs:
 
     declared: Callable[[], tuple[TimerTree, ...]] = tuple
     """Makes its timer trees, which `trees` has: each log is of one trainer."""
-    native: str = ""
-    """The mode of its trees for runs that were not timed by our driver."""
     loop: Callable[[str, Mapping[str, Any]], str] = lambda version, settings: ""
     """The mode of a release's loop, by its settings."""
-    marks: tuple[str, ...] = ()
-    """Settings, or sections, that only its configurations have (`keys["engine"]` may be one)."""
     formats: tuple[LogFormat, ...] = ()
-    unread: UnreadConsole | None = None
-    """Its console, if that is not read."""
     rows: StepNames | None = None
     """The names in its wandb rows, if `analysis/sources/wandb_rows.py` has no own reader for them."""
-    training_steps: Callable[[Sequence[StepRecord], str], tuple[list[StepRecord], list[Verdict]]] | None = None
-    """Divides its wandb rows that sum several training steps; the text names their source."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """A quantity (trainers/registry.py) -> the names under which it is logged."""
-    discards: Mapping[str, int] = field(default_factory=dict)
-    """Scalars that count discarded completions, or the batches generated in a step -> the most without a discard. The
-    time of a discarded completion is in the step, its tokens are not."""
-    discards_if: tuple[str, ...] = ()
-    """Settings that make it discard completions. Without one of the counts above their number is not known."""
-    printed: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Scalars that `compare` prints of a run -> the unit in text, and how many of it one of the scalar's are."""
-    printed_verdicts: tuple[str, ...] = ()
-    """The codes of its reader's verdicts that change what a ratio says, which `compare` prints."""
+    """A quantity (trainers/registry.py) -> the names under which it is logged. Of a result that is no step: all that
+    `compare` prints of it, in words with their unit."""
+    discards: Mapping[str, int | None] = field(default_factory=dict)
+    """Scalars that count discarded completions, or the batches generated in a step -> the most without a discard; and
+    settings that make it discard some (None). The time of a discarded completion is in the step, its tokens are not."""
 
     @cached_property
     def trees(self) -> tuple[TimerTree, ...]:
         """Its timer trees, by release and loop."""
         return self.declared()
+
+
+def plain_settings(args: Mapping[str, Any], composed: Mapping[str, Any] | None) -> Settings:
+    """Settings by name, overridden by those that the trainer has resolved itself."""
+    given = flatten(args)
+    return Settings({**given, **(composed or {})}, frozenset(given), composed is not None)
 
 
 @dataclass(frozen=True)
@@ -155,39 +117,22 @@ class Rules:
     engine_options: str = ""
     """Prefix of an engine's own options, with `{engine}` for its name."""
     reads_engine_options: Callable[[Case], bool] = lambda case: True
-    engine_switches: Mapping[str, Mapping[bool, str]] = field(default_factory=dict)
-    """Switches that select the engine, beside `keys["engine"]`: setting -> value -> engine."""
-    engine_specific: tuple[str, ...] = ()
-    """Prefixes of settings that affect only one of its engines."""
-    changes_text: frozenset[str] = frozenset()
-    """Those of them that change the generated text: they must be equal in all arms."""
     behaviours: tuple[Behaviour, ...] = ()
     effects: Mapping[str, Mapping[str, Mapping[str, Effect]]] = field(default_factory=dict)
     """Release -> engine -> code of a behaviour -> what the engine makes of it; the earliest release first."""
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Release -> code of a behaviour -> what to change where engines differ."""
     checks: tuple[Check, ...] = ()
-    context: Callable[[Case, ModelFacts], tuple[str, str]] = lambda case, model: ("", "the check of length")
-    """What happens to sequences beyond the model's context, empty where engine or trainer refuse it when the engine is
-    built; and the source."""
 
 
 @dataclass(frozen=True)
 class Rollout:
     """How a run generates, as far as its settings and its loop say."""
 
-    server: bool = False
-    """Whether its engine is a separate server."""
     engine_gpus: int | None = None
     """GPUs that only its engines use, beside a loop that overlaps or a server; None if no setting says so."""
-    sequence_limit: object = None
-    """The trainer's own setting for how many sequences one engine decodes at once; None if it has none."""
-    iterations_hidden_by: Mapping[str, str] = field(default_factory=dict)
-    """Setting -> why response lengths do not give the engine's iterations with it."""
-    started_earlier: str = ""
-    """What is unknown because responses may have begun in an earlier step; empty if they cannot."""
-    padded: bool = False
-    """Whether a batch is padded to its longest response, so that each response of that length counts as truncated."""
+    unknown: tuple[str, ...] = ()
+    """What its numbers do not tell of the engine's iterations, and why."""
 
 
 @dataclass(frozen=True)
@@ -196,19 +141,17 @@ class Trainer:
 
     name: str
     label: str = ""
-    """Its name for readers, if different."""
-    package: str = ""
-    """The package whose version is its release, if it has another name."""
+    """Its name for readers, if different; where it is one word, also the package whose version is its release."""
     engines: tuple[str, ...] = ()
     """The engines of its runs, driven or imported."""
-    trains: bool = True
-    """False for one that only runs an engine: its steps are of another kind."""
-    step_of: str = "step"
-    """What one of its steps is: `step`, or the unit of a result for which the engine ran once, without a warm-up."""
+    step: str = "training step"
+    """What one of its steps is; only such steps are compared with each other."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Common name -> its settings for it; the first that is set counts. Common names are the workload's keys and
-    `engine`, `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`, `memory_share`,
-    `max_model_len`, `lora_rank`."""
+    `engine`, `seed`, `server`, `prompts` (of a step), `tensor_parallel`, `pipeline_parallel`, `server_engines`,
+    `memory_share`, `max_model_len`, `lora_rank`. A setting of `engine` is the engine's name, or the switch
+    `use_<name>`; one in a run's configuration shows whose run it is. A setting of `server` is `server` where the engine
+    is one."""
     logs: Logs = Logs()
     driver: Driver | None = None
     """None if its runs can only be imported."""
@@ -219,9 +162,23 @@ class Trainer:
     """How a run with these flat settings generates; without a tree, what does not depend on its loop."""
 
     @property
+    def trains(self) -> bool:
+        """Whether it trains: another runs an engine alone."""
+        return self.step.startswith("training")
+
+    @property
+    def step_of(self) -> str:
+        """The unit of its steps: `step`, or that of a result for which the engine ran once, without a warm-up."""
+        return "step" if "step" in self.step else self.step.partition(" ")[0]
+
+    @property
     def distribution(self) -> str:
         """The package whose version is its release."""
-        return self.package or self.name
+        return self.label.lower() if self.label and " " not in self.label else self.name
+
+    def is_served(self, settings: Mapping[str, Any], engine: Engine) -> bool:
+        """Whether a run's engine is a separate server."""
+        return self.lookup(settings, "server") == "server" and not engine.in_trainer
 
     def lookup(self, settings: Mapping[str, Any], name: str) -> Any:
         """The value of a common name; None if it is not set."""

@@ -11,20 +11,21 @@ from common.dotted import flatten, overrides_by_key
 from common.errors import UserError
 from common.messages import did_you_mean
 from engines import UNKNOWN
+from trainers import Spread
 from trainers.command.trainer import COMMAND
-from trainers.imported.benchmarks import BATCH, REQUEST
+from trainers.imported.benchmarks import BENCHMARK
 from trainers.imported.trainers import IMPORTED
 from trainers.protocol import Driver, Trainer
 from trainers.replay.trainer import REPLAY
 from trainers.section import NAME_PATTERN
 from trainers.swift.trainer import SWIFT
-from trainers.timers.tree import TimerTree, release_distance, release_numbers, release_of
+from trainers.timers.tree import NATIVE, TimerTree, release_distance, release_numbers, release_of
 from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
 from trainers.workload import TrainedArm
 
 _DRIVEN = (TRL, VERL, SWIFT, REPLAY, COMMAND)
-_IMPORTED = (*IMPORTED, REQUEST, BATCH)
+_IMPORTED = (*IMPORTED, BENCHMARK)
 _TRAINERS: dict[str, Trainer] = {one.name: one for one in (*_DRIVEN, *_IMPORTED)}
 
 
@@ -52,7 +53,7 @@ def driver_of(arm_name: str, arm: TrainedArm) -> Driver:
 def brings_work(trainer: str) -> bool:
     """Whether a trainer's runs bring their environment and their work: no stack, no workload, steps from their log."""
     driver = trainer_named(trainer).driver
-    return driver is not None and driver.own_work is not None
+    return driver is not None and driver.spread is Spread.OWN
 
 
 def require_importable(arm_name: str, arm: TrainedArm) -> None:
@@ -109,12 +110,12 @@ QUANTITIES = (
 
 def discards() -> dict[str, int]:
     """Scalars that tell of discarded completions, in a step's seconds and not in its tokens: above this number."""
-    return {name: most for one in trainers() for name, most in one.logs.discards.items()}
+    return {name: most for one in trainers() for name, most in one.logs.discards.items() if most is not None}
 
 
 def discards_if() -> tuple[str, ...]:
     """Settings with which a trainer discards completions, in a number that only its counts tell."""
-    return tuple(name for one in trainers() for name in one.logs.discards_if)
+    return tuple(name for one in trainers() for name, most in one.logs.discards.items() if most is None)
 
 
 # TRL under wandb's train/; ms-swift, and verl by the driver's hooks, without.
@@ -248,8 +249,7 @@ def releases(trainer: str) -> list[str]:
 
 def driven_trees(trainer: str) -> list[TimerTree]:
     """The trees of a trainer's runs under our driver."""
-    logs = trainer_named(trainer).logs
-    return [tree for tree in logs.trees if tree.mode != logs.native or not logs.native]
+    return [tree for tree in trees_of(trainer) if tree.mode != NATIVE]
 
 
 def driven_releases(trainer: str) -> list[str]:

@@ -51,13 +51,14 @@ def formats() -> dict[str, str]:
         "wandb": "wandb:entity/project/id, a run on wandb's server",
         FORMAT_OFFLINE: "a wandb folder (wandb/offline-run-...) or its .wandb file",
         event_files.FORMAT: "a folder with TensorBoard's event files (events.out.tfevents...), or one of them",
-        **{name: form.what for name, form in _logs().items()},
+        **{name: form.what for name, form in _logs().items() if form.read is not None},
         table_frame.FORMAT: "JSON, JSON lines, a CSV or parquet file with a row for each step (step, step_time), or "
         "for each of its phases (step, phase, seconds)",
     }
 
 
 def _logs() -> dict[str, LogFormat]:
+    """The consoles that are read, and those that are only recognised."""
     return {form.name: form for trainer in trainers() for form in trainer.logs.formats}
 
 
@@ -92,7 +93,9 @@ def read_source(
     if form == table_frame.FORMAT:
         found = plain_table.read_table(path, step_seconds, names, trainer, unit)
     else:
-        found = _logs()[form].read(path)
+        read = _logs()[form].read
+        assert read is not None  # `formats` has no other
+        found = read(path)
     if not found.read.records:
         _require_readable_console(path, source)
         if why := next((v.text for v in found.read.verdicts if v.code in ("corrupt-line", "timings-missing")), ""):
@@ -172,20 +175,11 @@ def _existing(source: str) -> Path:
 
 def _require_readable_console(path: Path, source: str) -> None:
     """`UserError` where so many lines of a console log are of a program that is known, and not read."""
-    unread = [
-        (trainer.label or trainer.name, trainer.logs.unread)
-        for trainer in trainers()
-        if trainer.logs.unread is not None
-    ]
-    found = (
-        name
-        for part in islice(printouts(path), SEARCHED_LINES)
-        for name, console in unread
-        if console.matches(part.text)
-    )
-    if (name := next(found, None)) is not None:
+    unread = [form for form in _logs().values() if form.read is None]
+    parts = islice(printouts(path), SEARCHED_LINES)
+    if (what := next((form.what for part in parts for form in unread if form.is_step(part)), None)) is not None:
         raise UserError(
-            f"{source} looks like {name}'s console, which is not read: import the run from wandb "
+            f"{source} looks like {what}, which is not read: import the run from wandb "
             "(wandb:entity/project/id or its folder), or write a table with a column parent "
             "(docs/import.md#a-trainer-of-your-own). If it is of another trainer, name its format in import.format"
         )
@@ -230,7 +224,7 @@ def _formats_in(path: Path, whole: bool = True) -> Iterator[str]:
     if not (texts and texts[0].startswith(('{"', "["))):
         # An export of a cluster's log may have a console's lines as cells.
         yield from _steps_in(lines[:HEAD_LINES], path)
-    if (data := _data_format(path, texts)) is not None:
+    if (data := _data_format(path, texts, lines)) is not None:
         yield data
     yield from _steps_in(lines, path)
     if more and whole:
@@ -252,13 +246,13 @@ def _require_unpacked(path: Path, head: bytes) -> None:
 
 def _steps_in(lines: Iterable[bytes], path: Path) -> Iterator[str]:
     """The format of each training step in a console log's lines."""
-    tests = [(name, form.is_step) for name, form in _logs().items() if form.is_step is not None]
+    read = [form for form in _logs().values() if form.read is not None]
     for part in printouts_in(lines, path):
-        yield from (name for name, is_step in tests if is_step(part))
+        yield from (form.name for form in read if form.is_step(part))
 
 
-def _data_format(path: Path, head: Sequence[str]) -> str | None:
-    """The format of a file of JSON, CSV or parquet, by its first lines; None for a console log."""
+def _data_format(path: Path, head: Sequence[str], lines: Sequence[bytes]) -> str | None:
+    """The format of a file of JSON, CSV or parquet, by its first texts and lines; None for a console log."""
     first = head[0] if head else ""
     if path.suffix.lower() == ".parquet" or (first and path.suffix.lower() in (".csv", ".tsv")):
         return table_frame.FORMAT
@@ -270,8 +264,7 @@ def _data_format(path: Path, head: Sequence[str]) -> str | None:
         return table_frame.FORMAT
     if found is None and first.startswith(("{", "[")):
         # One JSON document over many lines.
-        found = next((name for name, form in _logs().items() if form.mark and _contains(path, form.mark)), None)
-        return found or (table_frame.FORMAT if table_frame.is_document(path) else None)
+        return next(_steps_in(lines, path), None) or (table_frame.FORMAT if table_frame.is_document(path) else None)
     return found
 
 
@@ -282,17 +275,7 @@ def _row_format(line: str) -> str | None:
         return None
     if not isinstance(row, dict):
         return None
-    return next((name for name, form in _logs().items() if form.is_row is not None and form.is_row(row)), None)
-
-
-def _contains(path: Path, mark: bytes) -> bool:
-    piece = b""
-    with path.open("rb") as file:
-        while more := file.read(1 << 20):
-            piece = piece[-len(mark) :] + more
-            if mark in piece:
-                return True
-    return False
+    return next((name for name, form in _logs().items() if form.is_row(row)), None)
 
 
 def _appearance(path: Path) -> str:

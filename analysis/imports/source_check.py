@@ -66,9 +66,9 @@ def trainer_of_source(part: Imported) -> tuple[tuple[str, ...], str] | None:
     if part.read.written_by:
         trainer = trainer_named(part.read.written_by)
         return (trainer.name,), f"a run of {trainer.label or trainer.name} (by the names in its rows)"
-    sections = {str(key).partition(".")[0] for key in part.config}
-    for mark in (mark for trainer in trainers() for mark in trainer.logs.marks if mark in sections):
-        possible = [trainer for trainer in trainers() if mark in trainer.logs.marks]
+    trained = [trainer for trainer in trainers() if trainer.trains]
+    for mark in (key for one in trained for key in one.keys.get("engine", ()) if lookup(part.config, key) is not None):
+        possible = [trainer for trainer in trained if mark in trainer.keys.get("engine", ())]
         labels = " or ".join(trainer.label or trainer.name for trainer in possible)
         return tuple(one.name for one in possible), f"a run of {labels} (its configuration has {mark})"
     return None
@@ -99,12 +99,13 @@ def engine_of_source(part: Imported) -> tuple[str, str] | None:
         override = part.overrides.get(key, "") if value is None else ""
         if found := names.get(override.partition("_")[0].lower()):
             return found, f"shows the command of a run with {key}={override}"
-    switches = [item for trainer in trainers() for item in trainer.rules.engine_switches.items()]
     # A switch that is on says more than another that is off.
+    switches = {f"use_{engine.name}": engine.name for engine in engines() if not engine.in_trainer}
+    alone = next(engine.name for engine in engines() if engine.in_trainer)
     for on in (True, False):
-        for key, means in switches:
-            if part.config.get(key) is on and on in means:
-                return means[on], f"is of a run with {key}: {str(on).lower()}"
+        for key, engine in switches.items():
+            if part.config.get(key) is on:
+                return engine if on else alone, f"is of a run with {key}: {str(on).lower()}"
     column = part.selected.get("engine", "") if part.format == TABLE else ""
     return (
         (names[column.lower()], f"has only rows of engine {column} for this run") if column.lower() in names else None

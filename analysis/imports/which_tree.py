@@ -15,7 +15,7 @@ from trainers.registry import mode_of, releases, releases_near, trainer_named, t
 from trainers.timers.exclusive import overruns
 from trainers.timers.flat import nest_timers, timer_places
 from trainers.timers.own import own_tree
-from trainers.timers.tree import TimerTree, release_of
+from trainers.timers.tree import NATIVE, TimerTree, release_of
 
 NEAREST = "release-by-data"
 """The code of the finding that a run's release is not named, or not declared."""
@@ -67,7 +67,7 @@ def _tree_of_nearest_release(
     """
     trainer, best, refused = str(spec["trainer"]), None, None
     records = list(read.records.values())[:: max(1, len(read.records) // _MOST_STEPS)]
-    usual = ("", trainer_named(trainer).logs.native)
+    usual = ("", NATIVE)
     for series in releases_near(trainer, version):
         try:
             tree, verdicts = _tree_of_release(spec, facts, parts, read, series)
@@ -114,11 +114,11 @@ def _tree_of_release(
     run_id, trainer, engine = str(spec["run_id"]), str(spec["trainer"]), str(spec["engine"])
     if given := str(facts.get("mode") or ""):
         return tree_for(trainer, version, engine, given.removeprefix(SYNCHRONOUS)), []
-    native = trainer_named(trainer).logs.native
     settings = next((p.config for p in parts if p.config), {}) or next((p.overrides for p in parts if p.overrides), {})
     our_timers = any(name.startswith(TIMERS + "step") for record in read.records.values() for name in record.scalars)
+    native = any(tree.mode == NATIVE for tree in trees_of(trainer))
     if native and not (our_timers and trainer_named(trainer).driver):
-        mode = native
+        mode = NATIVE
     else:
         mode = mode_of(trainer, version, spec, {"resolved": {"trainer": settings}})
     tree = tree_for(trainer, version, engine, mode)

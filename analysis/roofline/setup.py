@@ -12,13 +12,13 @@ from common.dotted import as_mapping, flatten, overrides_by_key, positive_int
 from common.gpus import gpu_of, known_name
 from common.model_facts import ModelFacts, contradicts_declared, hub_id, is_hub_id, model_facts
 from engines import engine_named
+from trainers.protocol import OFF
 from trainers.registry import trainer_named, trainers
 
 _BYTES = dict.fromkeys(("float32", "fp32", "float"), 4)
 _BYTES |= dict.fromkeys(("bfloat16", "bf16", "float16", "fp16", "half"), 2)
 # Fewer bytes of weights fit in the chip's caches (50 MB on an H100), which are faster than its memory.
 _LEAST_WEIGHTS = 0.5e9
-_OFF: tuple[Any, ...] = (None, False, "", "null", "None", "False", "false", "auto", {}, [])
 _MACHINES = ("nodes", "gpus_per_node")
 _COUNTS = (*_MACHINES, "tensor_parallel", "batch_size", "max_response_length")
 _PRODUCT = ("prompts", "num_generations")
@@ -77,8 +77,10 @@ class _SetupReader:
             **overrides_by_key(asked),
             **own,
         }
+        self.engine_prefix = self.trainer.rules.engine_options.replace("{engine}", self.engine.name)
         self.rollout = self.trainer.rollout(self.settings, self.engine, run.tree)
-        self.separate = bool(run.tree.overlap) or self.rollout.server
+        self.served = self.trainer.is_served(self.settings, self.engine)
+        self.separate = bool(run.tree.overlap) or self.served
         self.stages = positive_int(self.trainer.lookup(self.settings, "pipeline_parallel")) or 1
         gpus = run.hardware.get("gpus")
         names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
@@ -98,7 +100,7 @@ class _SetupReader:
         number = {word: positive_int(self.trainer.lookup(settings, word)) for word in (*_COUNTS, *_PRODUCT)}
         own = positive_int(self.engine_settings.get("tensor_parallel_size"))
         # The setting is for a colocated engine only.
-        alone = self.rollout.server or self.engine.in_trainer
+        alone = self.served or self.engine.in_trainer
         number["tensor_parallel"] = None if alone else own or number["tensor_parallel"]
         # An overlapping loop trains whatever is ready.
         number["batch_size"] = None if self.run.tree.overlap else _product(number, _PRODUCT)
@@ -119,7 +121,8 @@ class _SetupReader:
         dtype = self.engine_settings.get("dtype") or self.workload.get("dtype")
         if "dtype" in self.trainer.keys:
             dtype = self.trainer.lookup(self.settings, "dtype")
-        at_once = self.rollout.sequence_limit or self.engine_settings.get(self.engine.max_sequences_option)
+        limit = self.engine.max_sequences_option
+        at_once = self.engine_settings.get(limit) or self.settings.get(self.engine_prefix + limit)
         return DecodeSetup(
             gpu=self.reported_gpu or _gpu_name(self.declared) or _gpu_name(self.workload),
             gpus=gpus,
@@ -198,13 +201,12 @@ class _SetupReader:
             f"the sizes of a dense model with full attention, {model}{hint.format('model')}": read,
             "the number format in which the engine holds the model": setup.number_bytes,
             f"what caches hold of {weights / 1e6:.0f} MB of weights a GPU": weights >= _LEAST_WEIGHTS,
-            self.rollout.started_earlier: not self.rollout.started_earlier,
         }
         yield from (text for text, known in needed.items() if not known)
-        prefix = self.trainer.rules.engine_options.replace("{engine}", self.engine.name)
-        of_engine = {prefix + word: why for word, why in self.engine.unmodelled_options.items()} if prefix else {}
-        on = [f"{key}." for key, value in self.settings.items() if value not in _OFF]
-        for option, why in {**self.rollout.iterations_hidden_by, **of_engine}.items():
+        yield from self.rollout.unknown
+        of_engine = {self.engine_prefix + word: why for word, why in self.engine.unmodelled_options.items()}
+        on = [f"{key}." for key, value in self.settings.items() if value not in OFF]
+        for option, why in of_engine.items():
             if any(key.startswith(f"{option}.") for key in on):
                 yield f"the floor with {option}: {why}"
 

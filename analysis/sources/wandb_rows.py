@@ -17,6 +17,7 @@ from trainers.logs.hf_rows import STEP_TIME, TRAIN, window_verdicts, windows_of
 from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.record import EVALUATED_STEP, STEPS_LOGGED, TIMERS, WALL, SourceRead, StepRecord, as_number
 from trainers.logs.restarts import same_numbers, several_runs, steps_in_sequence
+from trainers.logs.sync_cycles import training_steps
 from trainers.registry import trainers
 
 # The counter of a row's training step: verl's own, or transformers' (TRL and ms-swift, where wandb's `_step` runs
@@ -206,9 +207,8 @@ def steps_of_lives(lives: Sequence[History], shown_as: str, from_scratch: bool =
         logged[place] = replace(logged[place], record=replace(logged[place].record, elapsed_s=None))
     resumed_at = {logged[place].record.step for place in begin_at}
     records, of_windows = _with_windows(logged, shown_as)
-    for divide in (trainer.logs.training_steps for trainer in trainers() if trainer.logs.training_steps):
-        records, more = divide(records, shown_as)
-        verdicts += more
+    records, more = training_steps(records, shown_as)
+    verdicts += more
     read = steps_in_sequence(records, Path(shown_as), resumed_at, lambda _: "import the log of each by itself")
     read.verdicts = [*verdicts, *read.verdicts, *of_windows]
     for life in lives:

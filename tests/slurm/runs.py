@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainers.registry import trainer_named
+from trainers.command.trainer import options_of
 from trainers.workload import TrainedArm
 from workflow.launch_scripts.words import script_facts
 
@@ -100,9 +100,7 @@ class SlurmScript(SlurmRun):
         script.write_text(f"#!/bin/bash\n{self.setup}{sys.executable} {STAND_IN} --script engine=vllm {attempt}\n")
         options = {"script": str(script), "words": ["engine=sglang"], "resume": "script"}
         arm = TrainedArm(trainer="command", engine="sglang", options=options)
-        driver = trainer_named("command").driver
-        assert driver is not None and driver.own_work is not None
-        args = driver.own_work(arm)
+        args = options_of(arm).model_dump(mode="json")
         self.spec = {
             **{"run_id": self.run_id, "trainer": "command", "fingerprint": fingerprint, "env": env or {}, "arm": "arm"},
             **{"engine": "sglang", "stack": "", "seed": 0, "factors": {}, "options": options, "spread": "own"},

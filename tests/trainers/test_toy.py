@@ -92,7 +92,7 @@ def test_its_preflight_has_its_own_checks_and_those_of_all():
 
 def test_its_settings_are_resolved_in_its_stack():
     (run,) = settings_requests(planned(rate=0.25)).values()
-    found = resolved(settings_request(run), TOY.driver.resolver if TOY.driver else "")
+    found = resolved(settings_request(run), "tests.trainers.toy.driver")
     assert found["version"] == np.__version__ and found["settings"]["rate"] == 0.25 and "seed" not in found["settings"]
     with pytest.raises(UserError, match="the toy has no setting speed"):
         (run,) = settings_requests(planned(speed=1)).values()

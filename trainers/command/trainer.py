@@ -74,9 +74,7 @@ COMMAND = Trainer(
     engines=(*(engine.name for engine in engines()), UNKNOWN),
     driver=Driver(
         job_module="trainers.command.driver",
-        resolver="",
-        trainer_args=lambda arm, workload, seed, stack: {},
+        trainer_args=lambda arm, workload, seed, stack: options_of(arm).model_dump(mode="json"),
         spread=Spread.OWN,
-        own_work=lambda arm: options_of(arm).model_dump(mode="json"),
     ),
 )

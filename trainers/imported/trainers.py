@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.imported import dictionary_consoles, nemo_rl_console
 from trainers.logs.record import StepNames
-from trainers.protocol import LogFormat, Logs, Rules, Trainer, UnreadConsole
+from trainers.protocol import LogFormat, Logs, Rules, Trainer
 from trainers.timers.tree import Phase, TimerTree, overlapping_tree
 
 _CONSOLES: Mapping[str, Callable[[StepNames], LogFormat]] = {
@@ -27,7 +27,6 @@ _DERIVED: Mapping[str, Any] = {
 
 def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
     names = StepNames(**_frozen(table["rows"]), **_DERIVED.get(name, {}))
-    mark, pattern = table.get("unread", ("", ""))
     return Trainer(
         name=name,
         label=table.get("label", ""),
@@ -36,13 +35,24 @@ def _trainer(name: str, table: Mapping[str, Any]) -> Trainer:
         logs=Logs(
             declared=lambda: tuple(_trees(name, table)),
             loop=_loop(table.get("async_if", "")),
-            formats=(_CONSOLES[name](names),) if name in _CONSOLES else (),
-            unread=UnreadConsole(mark, re.compile(pattern)) if pattern else None,
+            formats=(_CONSOLES[name](names),) if name in _CONSOLES else tuple(_unread(name, table)),
             rows=names,
             quantities=_lists(table.get("quantities", {})),
         ),
         rules=Rules(resumable=tuple(table.get("resumable", ()))),
     )
+
+
+def _unread(name: str, table: Mapping[str, Any]) -> Iterator[LogFormat]:
+    """The console that is recognised and not read: its mark, a plain part of a step's line, is searched first."""
+    if "unread" in table:
+        mark, step = table["unread"][0], re.compile(table["unread"][1])
+        yield LogFormat(
+            f"{name}-console",
+            f"{table.get('label', name)}'s console",
+            None,
+            is_step=lambda part: mark in part.text and step.search(part.text) is not None,
+        )
 
 
 def _loop(switch: str) -> Callable[[str, Mapping[str, Any]], str]:

@@ -11,7 +11,7 @@ from common.files import file_sha256, read_json_object
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
 from trainers import Spread
-from trainers.engine_checks import attention_kernels, sglang_speed_on_cpu
+from trainers.engine_checks import attention_kernels, context, sglang_speed_on_cpu
 from trainers.protocol import Driver, Logs, Rules, StackFacts, Trainer
 from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import check_lengths
@@ -139,19 +139,17 @@ _WORKLOAD_WORDS = (
 )
 REPLAY = Trainer(
     name="replay",
-    trains=False,
+    step="step of generation alone",
     engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="trainers.replay.driver",
-        resolver="trainers.replay.driver",
         trainer_args=_trainer_args,
         spread=Spread.TORCHRUN,
-        any_stack=True,
     ),
     keys={word: (word,) for word in _WORKLOAD_WORDS},
     logs=Logs(
         declared=lambda: (TREE,),
         quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
     ),
-    rules=Rules(engine_options="engine.", checks=(attention_kernels, sglang_speed_on_cpu)),
+    rules=Rules(engine_options="engine.", checks=(attention_kernels, sglang_speed_on_cpu, context)),
 )

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.timers.tree import HfRelease, Phase, TimerTree, keyed, overlapping_tree
+from trainers.timers.tree import NATIVE, HfRelease, Phase, TimerTree, keyed, overlapping_tree
 from trainers.trl.timers import DRIVEN_PHASES, PREPARE_INPUTS, generate, sync_weights
 
 _ROLLOUT = "step/rollout"
@@ -114,7 +114,7 @@ def native_tree(series: str) -> TimerTree:
     return TimerTree(
         trainer="swift",
         series=series,
-        mode="native",
+        mode=NATIVE,
         engines=("transformers", "vllm"),
         source="ms-swift 4.6.0 rlhf_trainers/{grpo_trainer,rollout_mixin,utils}.py, trainers/patcher.py, on TRL 0.29.1",
         # swift logs each call to wandb without a row of its own (commit=False), so only a step's last call remains.
@@ -133,7 +133,7 @@ def native_tree_of_3(series: str) -> TimerTree:
     return TimerTree(
         trainer="swift",
         series=series,
-        mode="native",
+        mode=NATIVE,
         engines=("transformers", "vllm", "lmdeploy"),
         source="ms-swift 3.4.1.post1 rlhf_trainer/grpo_trainer.py (profiling decorators), on TRL 0.17.0's "
         "extras/profiling.py",

@@ -14,6 +14,7 @@ from common.verdicts import Verdict
 from engines import Engine
 from trainers import Spread, hf_server
 from trainers.cases import Case, Rule
+from trainers.engine_checks import context
 from trainers.hf_arguments import (
     BOOKKEEPING,
     KEYS,
@@ -30,7 +31,7 @@ from trainers.logs.hf_rows import imported_rows, is_training_row, row_record
 from trainers.logs.hf_work import Samples, samples_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import Imported, StepRecord
-from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, StackFacts, Trainer
+from trainers.protocol import OFF, Driver, LogFormat, Logs, Rollout, Rules, StackFacts, Trainer
 from trainers.swift.launch import LAUNCH
 from trainers.timers.tree import TimerTree
 from trainers.trl import console
@@ -67,8 +68,9 @@ ASYNC = "async"
 
 def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
     asynchronous = replace(tree, mode="") if tree and tree.mode == ASYNC else tree
-    hidden = {SCHEDULER: "a completion is several generations, one after another"}
-    return replace(hf_server.rollout(settings, engine, asynchronous), iterations_hidden_by=hidden)
+    why = f"the floor with {SCHEDULER}: a completion is several generations, one after another"
+    hidden = (why,) if settings.get(SCHEDULER) not in OFF else ()
+    return replace(hf_server.rollout(settings, engine, asynchronous), unknown=hidden)
 
 
 _OVERLAPPING = Rule(
@@ -227,22 +229,17 @@ SWIFT = Trainer(
     name="swift",
     label="ms-swift",
     engines=("vllm", "transformers", "lmdeploy"),
-    package="ms-swift",
     driver=Driver(
         job_module="trainers.swift.driver.train",
-        resolver="trainers.swift.driver.train",
         trainer_args=trainer_args,
-        rewards_in_settings=True,
         spread=Spread.TORCHRUN,
-        server=lambda args: hf_server.to_spec("trainers.swift.driver.serve", args),
+        needs=lambda args, workload: hf_server.needs("trainers.swift.driver.serve", args),
     ),
     launch=LAUNCH,
-    keys=KEYS | {"max_model_len": ("vllm_max_model_len",)},
+    keys=KEYS | {"engine": ("use_vllm", "use_lmdeploy"), "max_model_len": ("vllm_max_model_len",)},
     logs=Logs(
         declared=_trees,
-        native="native",
         loop=lambda version, settings: ASYNC if settings.get("async_generate") is True else "",
-        marks=("use_vllm",),
         formats=(
             LogFormat(
                 console.SWIFT,
@@ -261,15 +258,13 @@ SWIFT = Trainer(
             TRAINER_STATE,
         ),
         quantities=QUANTITIES,
-        discards={"train/discarded_completions": 0},
-        discards_if=("dynamic_sample",),
+        discards={"train/discarded_completions": 0, "dynamic_sample": None},
     ),
     rules=Rules(
         bookkeeping=BOOKKEEPING,
         resumable=RESUMABLE,
-        engine_switches={"use_vllm": {True: "vllm", False: "transformers"}, "use_lmdeploy": {True: "lmdeploy"}},
-        engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
-        checks=(_OVERLAPPING, _weights_in_half),
+        engine_options="{engine}_",
+        checks=(_OVERLAPPING, _weights_in_half, context),
     ),
     rollout=_rollout,
 )

@@ -40,6 +40,10 @@ def release_distance(version: str, series: str) -> tuple[float, tuple[int, ...]]
     return apart if wanted else 0.0, tuple(-part for part in declared)
 
 
+NATIVE = "native"
+"""The mode of a release's own timers, where our driver times its runs otherwise."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """One timer: its path in the step's tree, the label and description for the reader, and its category.
@@ -85,6 +89,7 @@ class TimerTree:
     - `marks`: patterns of flat keys that no other loop of the release logs.
     - `overlap`: why the phases of a step run at the same time; such a step is not divided.
     - `unclocked`: the part of a step's wall clock outside its seconds, if no timer covers all of it.
+    - `padded`: whether the loop pads a batch to its longest response, so that each of that length counts as truncated.
     """
 
     trainer: str
@@ -98,6 +103,7 @@ class TimerTree:
     marks: tuple[str, ...] = ()
     overlap: str = ""
     unclocked: str = ""
+    padded: bool = False
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ A new release that has the same timers is one more series in a row.
 
 from collections.abc import Mapping
 
-from trainers.timers.tree import HfRelease, Phase, TimerTree
+from trainers.timers.tree import NATIVE, HfRelease, Phase, TimerTree
 
 _TRAINING_STEP = "step/training_step"
 PREPARE_INPUTS = f"{_TRAINING_STEP}/prepare_inputs"
@@ -124,7 +124,7 @@ def native_tree(series: str) -> TimerTree:
     return TimerTree(
         trainer="trl",
         series=series,
-        mode="native",
+        mode=NATIVE,
         engines=("transformers", "vllm"),
         source=f"TRL {series} grpo_trainer.py (training_step, profiling decorators), generation/vllm_generation.py",
         # One name covers passes in prepare_inputs (old policy, reference) and in compute_loss (policy); the log only

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import UserError
 from trainers import Spread, hf_server
-from trainers.engine_checks import sglang_speed_on_cpu
+from trainers.engine_checks import context, sglang_speed_on_cpu
 from trainers.hf_arguments import (
     BOOKKEEPING,
     KEYS,
@@ -106,8 +106,8 @@ TRAINER_STATE = LogFormat(
     hf_rows.TRAINER_STATE,
     "trainer_state.json of transformers' Trainer",
     hf_rows.read_trainer_state,
+    is_step=lambda part: '"log_history":' in part.text,
     is_row=lambda row: "log_history" in row,
-    mark=b'"log_history"',
 )
 
 QUANTITIES = {
@@ -138,18 +138,14 @@ TRL = Trainer(
     engines=("transformers", "vllm", "sglang"),
     driver=Driver(
         job_module="workflow.jobs.trl_grpo",
-        resolver="trainers.trl.driver.train",
         trainer_args=_trainer_args,
-        rewards_in_settings=True,
         spread=Spread.TORCHRUN,
-        server=lambda args: hf_server.to_spec("trainers.trl.driver.serve", args),
+        needs=lambda args, workload: hf_server.needs("trainers.trl.driver.serve", args),
     ),
     launch=LAUNCH,
-    keys=KEYS,
+    keys=KEYS | {"engine": ("use_sglang", "use_vllm")},
     logs=Logs(
         declared=_trees,
-        native="native",
-        marks=("use_vllm",),
         formats=(
             LogFormat(
                 console.TRL,
@@ -164,14 +160,10 @@ TRL = Trainer(
     rules=Rules(
         bookkeeping=BOOKKEEPING,
         resumable=RESUMABLE,
-        engine_switches={
-            "use_sglang": {True: "sglang", False: "transformers"},
-            "use_vllm": {True: "vllm", False: "transformers"},
-        },
-        engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
-        changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
+        engine_options="{engine}_",
         checks=(
             sglang_speed_on_cpu,
+            context,
             lambda case: weights_in_half(case, "model_init_kwargs.dtype", case.settings.true(LORA)),
         ),
     ),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from common.findings import Finding
+from common.model_facts import model_facts
 from trainers.cases import Case, Check, Rule
-from trainers.engine_checks import attention_kernels
+from trainers.engine_checks import attention_kernels, context
 from trainers.verl.driver.overrides import ACTOR, ROLLOUT
 from trainers.verl.releases import release_named
 
@@ -22,6 +23,8 @@ def _of_settings(case: Case) -> Iterator[Finding]:
     checks: tuple[Check, ...] = (*_RULES, *release_named(case.version).checks)
     for check in checks:
         yield from check(case)
+    if (model := model_facts(str(case.workload["model"]["source"]))) is not None:
+        yield from context(case, *release_named(case.version).context(case, model))
 
 
 def _half_precision(case: Case) -> str | None:

@@ -23,8 +23,8 @@ from trainers.logs.log_files import (
 )
 from trainers.logs.record import TIMERS, Imported, SourceRead, StepRecord
 from trainers.logs.restarts import split_commands, steps_in_sequence
+from trainers.logs.sync_cycles import training_steps
 from trainers.verl.log_facts import LogFacts
-from trainers.verl.sync_cycles import training_steps
 
 FORMAT = "verl-console"
 # `training/global_step:1 - ` and `timing_s/step:4.1 - ` are quantities inside a line.

@@ -60,14 +60,8 @@ def least_cpus(args: dict[str, Any], workload: Workload) -> int:
     return 1 + (int(given.get(_STORAGE_UNITS, release.storage_units)) if v1 else 0) + release.cpus_with_gpu * gpus
 
 
-# The settings that have the run's seed; no option may set these.
-_SEED_KEYS = frozenset({"data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.rollout.seed"})
-
-
-def without_seed(args: dict[str, Any]) -> dict[str, Any]:
-    """The same settings of a run with seed 0."""
-    pairs = [(override.partition("=")[0], override) for override in args["overrides"]]
-    return {**args, "overrides": [f"{key}=0" if key.lstrip("+") in _SEED_KEYS else text for key, text in pairs]}
+SEEDS = ("data.seed", "actor_rollout_ref.actor.data_loader_seed", "actor_rollout_ref.rollout.seed")
+"""The settings that have the run's seed; no option may set these."""
 
 
 def settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.timers.tree import Phase, TimerTree, keyed, overlapping_tree
@@ -195,7 +196,7 @@ _V1_GEN = (
 def _v1_loop(files: str, more: str = "", mode: str = "") -> TimerTree:
     scored = reward("Only with a reward model on the training GPUs.")
     phases = (_V1_STEP, gen(_V1_GEN + more), scored, *TRAINING, *AFTER_WEIGHTS)
-    return tree_of("0.9.1", f"verl 0.9.1 trainer/ppo/v1/trainer_base.py {files}", *phases, mode=mode)
+    return tree_of("0.9.1", f"verl 0.9.1 trainer/ppo/v1/trainer_base.py {files}", *phases, mode=mode, padded=True)
 
 
 OF_0_9_1 = (
@@ -218,7 +219,7 @@ OF_0_9_1 = (
         mode="legacy",
         not_summed=(*AGENT_LOOP, *PROFILES),
     ),
-    overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"),
+    replace(overlapping("0.9.1", "separate_async", "trainer/ppo/v1/trainer_separate_async.py"), padded=True),
     overlapping("0.9.1", "one_step_off", "experimental/one_step_off_policy/ray_trainer.py"),
     overlapping("0.9.1", "fully_async", "experimental/fully_async_policy/fully_async_trainer.py"),
 )

@@ -13,7 +13,8 @@ from trainers import Spread
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, Imported, StepRecord, as_number
 from trainers.logs.restarts import steps_in_sequence
-from trainers.protocol import Driver, LogFormat, Logs, Rollout, Rules, Trainer
+from trainers.logs.sync_cycles import training_steps
+from trainers.protocol import OFF, Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
 from trainers.verl.behaviours import BEHAVIOURS
@@ -21,9 +22,8 @@ from trainers.verl.checks import CHECKS
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.launch import LAUNCH
 from trainers.verl.packaged import settings_of
-from trainers.verl.releases import Release, release_named, releases
-from trainers.verl.settings import least_cpus, trainer_args, without_seed
-from trainers.verl.sync_cycles import training_steps
+from trainers.verl.releases import release_named, releases
+from trainers.verl.settings import SEEDS, least_cpus, trainer_args
 from trainers.verl.timers import EARLIER
 
 _JSONL = "verl-jsonl"
@@ -62,6 +62,7 @@ def _record(row: Any, path: Path, number: int) -> StepRecord | None:
 
 _KEYS = {
     "engine": (f"{ROLLOUT}.name",),
+    "seed": SEEDS,
     "model": (f"{MODEL}.path",),
     "steps": ("trainer.total_training_steps",),
     "prompts": ("data.train_batch_size",),
@@ -95,24 +96,17 @@ def _loop(version: str, settings: Mapping[str, Any]) -> str:
     return "" if mode == "sync" else mode
 
 
-def _release_of(tree: TimerTree) -> Release:
-    """The release of a tree; one that is only imported has all defaults."""
-    known = (one for one in releases() if any(own.series == tree.series for own in one.trees))
-    return next(known, Release(tree.series))
-
-
 def _rollout(settings: Mapping[str, Any], engine: Engine, tree: TimerTree | None) -> Rollout:
-    """How a run generates; a release that is only imported has no limit of sequences that verl passes on."""
-    release, mode = _release_of(tree) if tree else Release(""), tree.mode if tree else ""
-    own = positive_int(settings.get(f"{ROLLOUT}.engine_kwargs.{engine.name}.{engine.max_sequences_option}"))
-    limit = own or settings.get(release.sequence_limit)
-    return Rollout(
-        engine_gpus=_engine_gpus(mode, settings),
-        sequence_limit=None if engine.name in release.engines_without_options else limit,
-        iterations_hidden_by=_HIDDEN,
-        started_earlier=_EARLIER_RESPONSES if mode == "colocate_async" else "",
-        padded=mode in release.padded_loops,
-    )
+    mode = tree.mode if tree else ""
+    on = [f"{key}." for key, value in settings.items() if value not in OFF]
+    unknown = [
+        f"the floor with {option}: {why}"
+        for option, why in _HIDDEN.items()
+        if any(key.startswith(f"{option}.") for key in on)
+    ]
+    if mode == "colocate_async":
+        unknown.append(_EARLIER_RESPONSES)
+    return Rollout(_engine_gpus(mode, settings), tuple(unknown))
 
 
 def _engine_gpus(mode: str, settings: Mapping[str, Any]) -> int | None:
@@ -143,7 +137,6 @@ def _logs() -> Logs:
     return Logs(
         declared=_trees,
         loop=_loop,
-        marks=("actor_rollout_ref",),
         formats=(
             LogFormat(
                 console.FORMAT,
@@ -158,7 +151,6 @@ def _logs() -> Logs:
                 is_row=lambda row: "data" in row and "step" in row,
             ),
         ),
-        training_steps=training_steps,
         quantities={
             "reward": ("critic/score/mean", "critic/rewards/mean"),
             "mean_response_length": ("response_length/mean",),
@@ -181,8 +173,8 @@ def _logs() -> Logs:
             "training/rollout_failure/evicted_samples": 0,
             # recipe/dapo's trainer: its timers add up over all batches that it generates for a step.
             "train/num_gen_batches": 1,
+            "algorithm.filter_groups.enable": None,
         },
-        discards_if=("algorithm.filter_groups.enable",),
     )
 
 
@@ -195,11 +187,9 @@ def verl() -> Trainer:
         logs=_logs(),
         driver=Driver(
             job_module="workflow.jobs.verl_grpo",
-            resolver="trainers.verl.driver.composed",
             trainer_args=trainer_args,
             spread=Spread.RAY,
-            least_cpus=least_cpus,
-            without_seed=without_seed,
+            needs=lambda args, workload: {"least_cpus": least_cpus(args, workload)},
         ),
         launch=LAUNCH,
         rules=Rules(
@@ -215,7 +205,6 @@ def verl() -> Trainer:
             effects={release.version: release.effects for release in releases()},
             changes={release.version: release.changes for release in releases()},
             checks=CHECKS,
-            context=lambda case, model: release_named(case.version).context(case, model),
         ),
         rollout=_rollout,
     )

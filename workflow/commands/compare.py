@@ -138,8 +138,9 @@ def _answer(content: Content, arms: Sequence[ComparedArm], args: argparse.Namesp
     left_out = [verdict.text for verdict in read if verdict.code in LEFT_OUT]
     taken = [_without_source(verdict.text, arms) for verdict in read if verdict.code in READ_AS]
     taken += [f"{verdict.text}." for verdict in read if verdict.code == ONE_RUN]
-    codes = {code for trainer in trainers() for code in trainer.logs.printed_verdicts}
-    told = [f"{verdict.text}." for verdict in read if verdict.code in codes and verdict.level != "note"]
+    # Of a single result all doubts are told: there is no verdict whose caveats they would be.
+    results = any(_of_results(run) for run in content.runs)
+    told = [f"{verdict.text}." for verdict in read if results and verdict.level != "note"]
     if (args.step_seconds or args.unit) and not any(verdict.code == COLUMNS_TAKEN for verdict in read):
         flag = "--step-seconds" if args.step_seconds else "--unit"
         told.append(f"{flag} was not used: it is of a column of a table, and no run was read from one.")
@@ -209,10 +210,12 @@ def _summary(content: Content) -> list[str]:
             steps = sum(run.done["steps"] for run in own) + int(sum(map(_more_steps, scalars)))
             trees = ", ".join(dict.fromkeys(_source_of(run) for run in own))
             engine = "engine not in its log" if arm["engine"] == UNKNOWN else arm["engine"]
-            printed = trainer_named(arm["trainer"]).logs.printed
-            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if printed else 'step')}"
+            results = _of_results(own[0])
+            rows = f"{count_of(len(own), 'run')}, {count_of(steps, 'result' if results else 'step')}"
             lines.append(f"{name}: {trees}, {engine}; {rows}")
-            if numbers := [text for scalar, unit in printed.items() if (text := _range(scalars, scalar, *unit))]:
+            shown_numbers = trainer_named(arm["trainer"]).logs.quantities if results else {}
+            found = (_range(scalars, name, unit) for unit, (name, *_) in shown_numbers.items())
+            if numbers := [text for text in found if text]:
                 lines.append(f"  {', '.join(numbers)}")
     return lines
 
@@ -231,18 +234,21 @@ def _more_steps(scalars: pa.Table) -> float:
     )
 
 
+def _of_results(run: Run) -> bool:
+    """Whether a run has results of an engine alone, in place of steps."""
+    return trainer_named(run.tree.trainer).step_of != "step"
+
+
 def _source_of(run: Run) -> str:
     """What a run was read from: its timer tree, a table, or a benchmark's format."""
-    if trainer_named(run.tree.trainer).logs.printed:
+    if _of_results(run):
         return str(run.done["sources"][0]["format"])
     return "a table" if run.tree.mode == MODE else run.tree.name
 
 
-def _range(runs: Sequence[pa.Table], scalar: str, unit: str, scale: float) -> str:
+def _range(runs: Sequence[pa.Table], scalar: str, unit: str) -> str:
     """A scalar of runs with its unit, from its lowest to its highest; empty without it."""
-    values = [
-        scale * value for rows in runs for value in rows.filter(pc.equal(rows["name"], scalar))["value"].to_pylist()
-    ]
+    values = [value for rows in runs for value in rows.filter(pc.equal(rows["name"], scalar))["value"].to_pylist()]
     ends = [f"{end(values):,.{3 if end(values) < 1000 else 4}g}" for end in (min, max)] if values else []
     return f"{' to '.join(dict.fromkeys(ends))} {unit}" if ends else ""
 

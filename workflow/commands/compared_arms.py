@@ -18,7 +18,7 @@ from analysis.sources.wandb_files import captured_log
 from common.errors import UserError
 from engines import UNKNOWN, engine_of_name
 from trainers.logs.record import Imported
-from trainers.registry import trainer_named, trainers
+from trainers.registry import trainer_named
 from trainers.section import NAME_PATTERN, given_names
 from trainers.timers.tree import release_of
 
@@ -105,9 +105,7 @@ def _log_in(path: Path, given: str) -> str:
     inside = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
     if any(path.glob("**/*.wandb")):
         return given
-    names = {form.file_name for trainer in trainers() for form in trainer.logs.formats}
-    logs = [file for file in inside if file.name in names]
-    logs = logs or [file for file in inside if not is_event_file(file) and _is_log(file)]
+    logs = [file for file in inside if not is_event_file(file) and _is_log(file)]
     if not logs and (has_event_files(path) or captured_log(path)):
         return given
     if len(logs) != 1:

@@ -18,6 +18,7 @@ from common.findings import EQUALITIES, LEVELS, Finding, Level, read_preflight
 from common.messages import print_message
 from common.shown import print_lines, shown
 from common.verdicts import count_of
+from trainers import driver_module
 from trainers.cases import Case
 from trainers.registry import trainer_named
 from workflow.commands.estimate import estimates_of, require_pace
@@ -143,7 +144,9 @@ def resolve_settings(request: dict[str, Any], stack: Path, out: Path) -> None:
     assert driver is not None
     request_file = out.with_suffix(".request.json")
     write_json(request_file, request)
-    done = run_in_stack(stack, "trainers.resolve", "--with", driver.resolver, "--request", request_file, "--out", out)
+    done = run_in_stack(
+        stack, "trainers.resolve", "--with", driver_module(driver.job_module), "--request", request_file, "--out", out
+    )
     request_file.unlink(missing_ok=True)
     if not done or not out.is_file():
         raise UserError("the trainer rejects these settings; nothing was trained (see the message above)")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Format = str
     Mode = str
 else:
-    _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.logs.formats)
+    _OWN = dict.fromkeys(form.name for trainer in trainers() for form in trainer.logs.formats if form.read is not None)
     Format = Literal[("wandb", "wandb-offline", "tensorboard", *_OWN, "table")]
     Mode = Literal[("", "sync", *dict.fromkeys(tree.mode for trainer in trainers() for tree in trainer.logs.trees))]
 

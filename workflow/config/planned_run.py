@@ -17,6 +17,7 @@ from common.errors import UserError
 from common.files import fingerprint_of
 from common.messages import unknown_name
 from node.own_reward_process import describe_error
+from trainers.command.trainer import options_of
 from trainers.protocol import Driver, StackFacts
 from trainers.registry import driver_of, trainer_named
 from trainers.reward_settings import OwnReward, without_code
@@ -79,13 +80,14 @@ def trained_fields(
         require_trainable(workload)
     options = options_json(arm.options, read)
     args = driver.trainer_args(arm.model_copy(update={"options": options}), workload, seed, facts)
+    needs = driver.needs(args, workload)
     return {
         **_arm_fields(name, arm, arm.stack, factors, seed, driver),
         "workload": workload_json(workload, read),
         "options": without_code(options),
         "trainer_args": args,
-        **driver.spread.to_spec(workload.processes, driver.server(args)),
-        "least_cpus": driver.least_cpus(args, workload),
+        **driver.spread.to_spec(workload.processes, needs.get("server")),
+        "least_cpus": needs.get("least_cpus", 1),
         "lock_id": facts.lock_id,
         "inputs_id": inputs_id,
     }
@@ -96,9 +98,8 @@ def own_fields(name: str, arm: Arm, factors: Mapping[str, Any], seed: int, run_i
     from workflow.launch_scripts.words import script_facts  # loads bash's grammar
 
     driver = driver_of(name, arm)
-    assert driver.own_work is not None
     try:
-        args = driver.own_work(arm)
+        args = options_of(arm).model_dump(mode="json")
         names = {"seed": str(seed), "arm": name, "run": run_id}
         args |= script_facts(args, local_path(args["script"]), names)
     except UserError as error:
@@ -144,8 +145,9 @@ def inputs_request(workload: Workload) -> dict[str, Any]:
 def fitting_facts(name: str, config: Config, facts: StackFacts) -> StackFacts:
     """The stack's facts; UserError if the stack does not fit the arm and the workload."""
     arm, workload = config.arms[name], config.workload
-    driver = trainer_named(arm.trainer).driver
-    fits = facts.trainer == arm.trainer or (driver is not None and driver.any_stack)
+    trainer = trainer_named(arm.trainer)
+    # What runs an engine alone has no stack of its own: it runs in every stack of its engine.
+    fits = facts.trainer == arm.trainer or (trainer.driver is not None and not trainer.trains)
     if not fits or facts.engine != arm.engine:
         raise UserError(
             f"arms.{name}.stack {arm.stack} is built for trainer {facts.trainer} with engine {facts.engine} "

@@ -64,14 +64,12 @@ def settings_id(run: PlannedRun) -> str:
 
 def settings_request(run: PlannedRun) -> dict[str, Any]:
     """The request of `trainers.resolve` for a run; the same for all seeds."""
-    driver = trainer_named(run.spec["trainer"]).driver
-    assert driver is not None
-    args = driver.without_seed({key: value for key, value in run.spec["trainer_args"].items() if key != "seed"})
-    rewards = run.spec["workload"]["rewards"]
-    # The stack loads users' reward functions for every trainer.
-    if not (driver.rewards_in_settings or any("code" in reward for reward in rewards)):
-        rewards = []
-    return {"trainer": run.spec["trainer"], "trainer_args": args, "rewards": rewards}
+    seeds = trainer_named(run.spec["trainer"]).keys.get("seed", ("seed",))
+    args = {key: value for key, value in run.spec["trainer_args"].items() if key not in seeds}
+    if "overrides" in args:
+        pairs = [(override.partition("=")[0], override) for override in args["overrides"]]
+        args["overrides"] = [f"{key}=0" if key.lstrip("+") in seeds else text for key, text in pairs]
+    return {"trainer": run.spec["trainer"], "trainer_args": args, "rewards": run.spec["workload"]["rewards"]}
 
 
 def settings_ids(plan: Plan) -> dict[str, str]:

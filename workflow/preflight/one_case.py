@@ -99,26 +99,6 @@ def heads(case: Case) -> Iterator[Finding]:
         )
 
 
-def context(case: Case) -> Iterator[Finding]:
-    """Sequences beyond the model's positions."""
-    model = _model(case)
-    longest = max(case.longest, case.settings.int(case.trainer.key("max_model_len")))
-    if model is None or longest <= model.context:
-        return
-    happens, source = case.trainer.rules.context(case, model)
-    if case.engine.in_trainer:
-        happens = "nothing rejects it: the model continues at positions that it was not trained on"
-    yield Finding(
-        "odd" if happens else "impossible",
-        "context",
-        (case.arm,),
-        f"prompt and response may have {longest} tokens, and the model's positions end at {model.context}",
-        happens or f"{case.engine.label} or {case.trainer.name} refuses it when the engine is built",
-        f"{model.source}, max_position_embeddings; {source}",
-        f"workload.max_prompt_length and max_response_length: together at most {model.context}",
-    )
-
-
 def walltime(case: Case, launch: LaunchContext) -> Iterator[Finding]:
     """Checkpoints that are too rare for the walltime."""
     life, pace = launch.site.life_s, launch.paces.get(case.arm)
@@ -182,7 +162,7 @@ def _paced(case: Case, site: Site, source: str, pace: float, steps: int, save: i
         )
 
 
-CHECKS_OF_IMPORTED = (heads, context)
+CHECKS_OF_IMPORTED = (heads,)
 CHECKS = (learning_rate_warmup, declared_release, reward_packages, *CHECKS_OF_IMPORTED)
 
 

@@ -68,7 +68,7 @@ class Contract:
 
 def import_names() -> dict[str, str]:
     """Package -> the name under which it is imported, of all packages that have hooks."""
-    found = {trainer.package or trainer.name: trainer.name for trainer in trainers()}
+    found = {trainer.distribution: trainer.name for trainer in trainers()}
     found |= {package: engine.name for engine in engines() for package in engine.packages}
     hooked = {hook.module.partition(".")[0] for _, hook in rows()}
     return {canonicalize_name(package): name for package, name in found.items() if name in hooked}

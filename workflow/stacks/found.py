@@ -27,7 +27,7 @@ from common.files import write_text
 from common.messages import join_first, unknown_name
 from engines import Engine, engine_named, engines
 from trainers.protocol import Trainer
-from trainers.registry import trainer_named, trainers
+from trainers.registry import brings_work, trainer_named, trainers
 from trainers.replay import RELEASE
 from workflow.stacks import staging
 from workflow.stacks.conda import check_conda_lock
@@ -195,7 +195,7 @@ def _read(python: Path) -> dict[str, Any]:
 
 
 def _trainer(found: Mapping[str, Any], given: str | None) -> Trainer:
-    driven = {one.name: one for one in trainers() if one.driver is not None and one.driver.own_work is None}
+    driven = {one.name: one for one in trainers() if one.driver is not None and not brings_work(one.name)}
     names = {name: [one.distribution] for name, one in driven.items() if one.trains}
     if given is not None:
         # A replay has no package of its own.

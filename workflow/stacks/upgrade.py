@@ -98,7 +98,7 @@ def _version(wanted: Requirement) -> str:
 
 
 def _trainer(stack: Stack) -> str:
-    return trainer_named(stack.trainer).package or stack.trainer
+    return trainer_named(stack.trainer).distribution
 
 
 def trainer_bounds(stack: Stack, wanted: Requirement) -> list[str]:

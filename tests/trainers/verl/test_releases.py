@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from common.errors import UserError
-from engines import engine_named
 from tests.preflight import plans
 from trainers import registry
 from trainers.cases import Effect, Rule
@@ -16,7 +15,6 @@ from trainers.registry import tree_for
 from trainers.verl import releases as of_verl
 from trainers.verl.driver import composed
 from trainers.verl.driver.composed import job_overrides
-from trainers.verl.driver.overrides import ROLLOUT
 from trainers.verl.releases.v0_9_1 import V0_9_1
 from trainers.verl.timers import STEP, gen, tree_of
 from trainers.verl.trainer import verl
@@ -34,7 +32,6 @@ V9_0_0 = replace(
         "sglang": {"cuda-graphs": Effect(lambda case: "off", "verl 9.0.0, sglang.py:1")},
     },
     changes={"cuda-graphs": "nothing yet"},
-    sequence_limit=f"{ROLLOUT}.at_most",
     cpus_with_gpu=5,
     trees=(tree_of("9.0", "verl 9.0.0 trainer.py", STEP, gen("All of it.")),),
 )
@@ -70,10 +67,9 @@ def test_its_job_knows_its_keys():
     assert "score.function.path=r" in job_overrides("9.0.0", **paths, reward_file="r")
 
 
-def test_its_timers_are_read_and_its_limit_is_known():
+def test_its_timers_are_read():
     tree = tree_for("verl", "9.0.2", "vllm")
     assert tree.name == "verl 9.0" and [phase.label for phase in tree.phases] == ["Step", "Generate"]
-    assert verl().rollout({f"{ROLLOUT}.at_most": 7}, engine_named("vllm"), tree).sequence_limit == 7
 
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "NotImplementedError"])

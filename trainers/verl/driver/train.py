@@ -27,6 +27,8 @@ from node.rewards import reward_functions
 from trainers.verl.driver import checkpoints as verl_checkpoints
 from trainers.verl.driver import reward as verl_reward
 from trainers.verl.driver import step_hooks
+from trainers.verl.driver.composed import compose, job_overrides
+from trainers.verl.driver.composed import resolved as resolved  # of the rule `settings`
 from trainers.verl.driver.in_ray import Stop, run_verl
 
 _PACKAGES = (
@@ -75,8 +77,6 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
 
 def _composed(job: Job) -> dict[str, Any]:
     """verl's complete configuration: the plan's settings and those that only this node knows."""
-    from trainers.verl.driver.composed import compose, job_overrides
-
     attempt, inputs, workload = job.attempt, job.inputs, job.spec["workload"]
     settings = job.spec["trainer_args"]
     version = str(settings["version"])

@@ -30,7 +30,7 @@ LOSSES: Mapping[str, str] = {
 
 
 def context_by_length(case: Case, model: ModelFacts, sources: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """`Rules.context` of a release that compares only `max_model_len` with the model's context (by engine: where)."""
+    """`Release.context` of one that compares only `max_model_len` with the model's context (by engine: where)."""
     source = (sources or {}).get(case.engine.name, "the check of max_model_len")
     if case.settings.int(f"{ROLLOUT}.max_model_len") > model.context:
         return "", source
@@ -74,10 +74,9 @@ class Release:
     """Code of a behaviour -> what to change where engines differ."""
     engines_without_options: tuple[str, ...] = ()
     """Engines to which it passes no options."""
-    sequence_limit: str = ""
-    """The setting that limits how many sequences an engine decodes at once; empty if it passes none on."""
     context: Callable[[Case, ModelFacts], tuple[str, str]] = context_by_length
-    """What happens to sequences beyond the model's context (`Rules.context`)."""
+    """What happens to sequences beyond the model's context, empty where engine or trainer refuse it when the engine is
+    built; and the source."""
 
     # Ray
     cpus_with_gpu: int = 3
@@ -87,8 +86,6 @@ class Release:
 
     # What it logs
     trees: tuple[TimerTree, ...] = ()
-    padded_loops: tuple[str, ...] = ()
-    """Modes of its loops that pad a batch to its longest response."""
 
 
 JOB_KEYS = (

@@ -296,8 +296,6 @@ V0_9_1 = Release(
     effects={"vllm": _OF_VLLM, "sglang": _OF_SGLANG},
     changes=_CHANGES,
     context=partial(context_by_length, sources={"vllm": f"{_VLLM}:1107 and :593", "sglang": f"{_SGLANG}:170 and :588"}),
-    sequence_limit=f"{ROLLOUT}.max_num_seqs",
     storage_units=8,
     trees=timers.OF_0_9_1,
-    padded_loops=("", "colocate_async", "separate_async"),
 )
