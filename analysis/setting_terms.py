@@ -224,15 +224,8 @@ def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
 
 
 def engines_own(key: str, cases: Sequence[Case]) -> bool:
-    """Whether a setting is one engine's own option, in a comparison of several engines, and leaves the text as it is."""
-    several = len({case.engine.name for case in cases}) > 1
-    return several and key.startswith(_own_options(cases)) and not _changes_text(key, cases)
-
-
-def _changes_text(key: str, cases: Sequence[Case]) -> bool:
-    """Whether a setting is an engine's option that changes the generated text."""
-    own = {key.removeprefix(prefix) for prefix in _own_options(cases)}
-    return any(own & {*case.engine.text_options} for case in cases)
+    """Whether a setting is one engine's own option, in a comparison of several engines."""
+    return len({case.engine.name for case in cases}) > 1 and key.startswith(_own_options(cases))
 
 
 def names_the_engine(key: str, cases: Sequence[Case]) -> bool:
@@ -251,10 +244,11 @@ def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a difference in a setting can change the work."""
     if is_bookkeeping(key):
         return False
-    if _changes_text(key, cases):
+    if any(key in case.trainer.rules.changes_text for case in cases):
         return True
     # The added dot also matches a section that is empty.
-    if f"{key}.".startswith(_own_options(cases)):
+    specific = (*_own_options(cases), *(one for case in cases for one in case.trainer.rules.engine_specific))
+    if f"{key}.".startswith(specific):
         return len({case.engine.name for case in cases}) == 1
     # What is written into a folder takes time; which folder it is does not matter.
     return not key.endswith("_dir") or any(case.settings.get(key) is None for case in cases)

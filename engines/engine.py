@@ -26,8 +26,6 @@ class Engine:
     """Its option for the maximum number of sequences that it decodes at the same time."""
     unmodelled_options: Mapping[str, str] = field(default_factory=dict)
     """Options that change the tokens or bytes of an iteration, so that the floor is wrong; with their effect."""
-    text_options: tuple[str, ...] = ()
-    """Options that change the generated text: they must be equal in all arms."""
     attention_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A value of its option `attention_backend`, in lower case -> packages of which a stack needs one for it."""
 

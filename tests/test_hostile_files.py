@@ -146,19 +146,11 @@ SERVED = {"duration": 9.5, "completed": 8, "request_throughput": 0.84, "total_ou
 OF_REQUESTS = {"ttfts": [1, 2], "itls": [[1], [2]], "output_lens": [3, 4], "input_lens": [5, 6]}
 BENCHMARKS = {
     "nothing answered": dict.fromkeys(SERVED, 0),
-    "nothing answered offline": {
-        "elapsed_time": 0,
-        "num_requests": 0,
-        "requests_per_second": 0,
-        "tokens_per_second": 0,
-    },
-    "no latency": {"avg_latency": 0, "latencies": [], "percentiles": {}},
     "no time at all": SERVED | {"duration": 5e-324, "request_throughput": 0},
     "a duration of 400 digits": SERVED | {"duration": int(LARGE)},
     "latencies of 308 digits": SERVED | OF_REQUESTS | {"ttfts": [1e308, 1e308], "itls": [[1e308], [2]]},
     "latencies that are texts": SERVED | OF_REQUESTS | {"itls": [["x"], [[1]]]},
     "a number for a list": SERVED | OF_REQUESTS | {"output_lens": 3, "errors": 1},
-    "requests that are numbers": SERVED | {"requests": {"successful": [1]}},
 }
 
 

@@ -117,6 +117,10 @@ class Rules:
     engine_options: str = ""
     """Prefix of an engine's own options, with `{engine}` for its name."""
     reads_engine_options: Callable[[Case], bool] = lambda case: True
+    engine_specific: tuple[str, ...] = ()
+    """Prefixes of settings that affect only one of its engines."""
+    changes_text: frozenset[str] = frozenset()
+    """Those of them that change the generated text: they must be equal in all arms."""
     behaviours: tuple[Behaviour, ...] = ()
     effects: Mapping[str, Mapping[str, Mapping[str, Effect]]] = field(default_factory=dict)
     """Release -> engine -> code of a behaviour -> what the engine makes of it; the earliest release first."""

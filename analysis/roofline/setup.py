@@ -204,7 +204,8 @@ class _SetupReader:
         }
         yield from (text for text, known in needed.items() if not known)
         yield from self.rollout.unknown
-        of_engine = {self.engine_prefix + word: why for word, why in self.engine.unmodelled_options.items()}
+        known = self.engine.unmodelled_options.items() if self.engine_prefix else ()
+        of_engine = {self.engine_prefix + word: why for word, why in known}
         on = [f"{key}." for key, value in self.settings.items() if value not in OFF]
         for option, why in of_engine.items():
             if any(key.startswith(f"{option}.") for key in on):

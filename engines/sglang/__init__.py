@@ -9,7 +9,6 @@ SGLANG = Engine(
     # "auto" is float16 or bfloat16, as in the checkpoint.
     number_bytes=2,
     max_sequences_option="max_running_requests",
-    text_options=("preferred_sampling_params",),
     # fa3 is in SGLang's own kernels (sgl_kernel), fa4 in a package of its own (jit_kernel/flash_attention_v4.py).
     attention_packages={
         **dict.fromkeys(("fa3", "flashmla", "cutlass_mla"), ("sglang-kernel", "sgl-kernel")),

@@ -9,7 +9,6 @@ VLLM = Engine(
     # "auto" is float16 or bfloat16, as in the checkpoint.
     number_bytes=2,
     max_sequences_option="max_num_seqs",
-    text_options=("structured_outputs_regex",),
     attention_packages={"flashinfer": ("flashinfer-python",), "xformers": ("xformers",)},
     unmodelled_options={
         "quantization": "the rollout's weights are quantised",

@@ -160,7 +160,8 @@ TRL = Trainer(
     rules=Rules(
         bookkeeping=BOOKKEEPING,
         resumable=RESUMABLE,
-        engine_options="{engine}_",
+        engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
+        changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
         checks=(
             sglang_speed_on_cpu,
             context,
