@@ -250,7 +250,7 @@ class MetricsLine(TypedDict):
 class Sample(TypedDict):
     """One prompt's completion in samples.jsonl."""
 
-    row: Annotated[int, "the prompt's row in the prepared test data, from 0; without test data in the training data"]
+    row: Annotated[int, "the prompt's row, from 0: in the source; of verl's validation in the prepared data"]
     prompt: Annotated[list[Object], "the conversation: role and content of each message, shortened like `completion`"]
     completion: Annotated[str, "the text without special tokens; over 10,000 characters the middle is cut"]
     characters: Annotated[int, "characters of the full text"]
@@ -260,14 +260,15 @@ class Sample(TypedDict):
 
 
 class SamplesLine(TypedDict):
-    """A line of `attempts/<n>/samples.jsonl`, written before, halfway through and after training."""
+    """A line of `attempts/<n>/samples.jsonl`, of the start, the middle and the end of training."""
 
-    step: Annotated[int, "trained steps of the policy: 0, about half, or all"]
+    step: Annotated[int, "the step of the batch: 1, about half, or the last; before verl's validation: 0, half, all"]
     steps: Annotated[int, "steps of the run"]
     how: Annotated[str, "the generator and its sampling settings"]
-    seconds: Annotated[float, "time to take the samples, without the trainer's own validation; not part of any step"]
     problem: Annotated[str | None, "why completions or rewards are missing; null without a problem"]
-    samples: Annotated[list[Sample], "samples of the first `workload.samples` prompts, in order"]
+    samples: Annotated[
+        list[Sample], "of the first `workload.samples` prompts; of a batch of the training the first of each"
+    ]
 
 
 class StepRow(TypedDict):

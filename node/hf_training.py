@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from node.over_ranks import rank0_value
 from node.phase_clock import PhaseClock, StepClock, clock_after
 from node.ranks import local_rank, world_size
 from node.rewards import RewardFunction, reward_functions
+from node.samples import StepSamples
 from node.tracker import Tracker, has_wandb
 
 _OWNED: Mapping[str, Any] = {
@@ -121,12 +121,11 @@ def train_to_end(
     packages: Iterable[str],
     engine: Mapping[str, Any],
     further: Mapping[str, Any] | None = None,
-    generating: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> None:
     """Train from the newest checkpoint to the last step, and write done.json; `RequeueError` if stopped before.
 
     `hook` connects the trainer's timers to the clock, and generations to the `StepLog`. `further` are the trainer's
-    settings besides its arguments. `generating` is a context around generations with the trainer's own model.
+    settings besides its arguments.
     """
     import torch
 
@@ -136,7 +135,7 @@ def train_to_end(
     tracker = Tracker(trainer)
     for reward in rewards:
         reward.ready(trainer.args.device)
-    log = _step_log(job, stop, trainer, rewards, hook, resumed_from, generating)
+    log = _step_log(job, stop, trainer, rewards, hook, resumed_from)
     last, is_main = trainer.args.max_steps, trainer.accelerator.is_main_process
     if resumed_from and is_main:
         print(f"resuming from step {resumed_from}", flush=True)
@@ -201,24 +200,20 @@ def _step_log(
     rewards: Sequence[RewardFunction],
     hook: Callable[[PhaseClock, Any], None],
     resumed_from: int,
-    generating: Callable[[], AbstractContextManager[Any]],
 ) -> Any:
     import torch
     from transformers import PrinterCallback
 
-    from node.hf_samples import SampleLog
     from node.step_log import StepLog
 
     load = OtherLoad(sorted(os.sched_getaffinity(0)))
     on_gpu = trainer.args.device.type == "cuda"
     clock = StepClock(load, clock_after(torch.cuda.synchronize)) if on_gpu else StepClock(load)
-    log = StepLog(clock, trainer, job.folder / "metrics.jsonl", resumed_from, stop)
+    workload = job.spec["workload"]
+    samples = StepSamples(rewards, workload, job.folder) if workload.get("samples") else None
+    log = StepLog(clock, trainer, job.folder / "metrics.jsonl", resumed_from, stop, samples)
     hook(clock, log)
     trainer.remove_callback(PrinterCallback)  # it prints a dict for each step; ours prints one line
-    workload = job.spec["workload"]
-    if workload.get("samples"):
-        prompts = job.inputs.test or job.inputs.data
-        trainer.add_callback(SampleLog(trainer, workload, prompts, rewards, job.folder, log, stop, generating))
     trainer.add_callback(log)
     return log
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeVar
 
+from common.contracts import Sample
+
 Item = TypeVar("Item")
 SLOWEST, BETWEEN, WHO = "slowest_rank_s", "between_ranks_s", "slowest_rank"
 WAIT = "wait"
@@ -33,6 +35,7 @@ class RankStep:
     """Tokens of each completion."""
     stop: bool = False
     """Whether it was asked to stop."""
+    samples: list[Sample] = field(default_factory=list)
 
 
 def gather_ranks(mine: Item, processes: int) -> list[Item]:
@@ -66,6 +69,7 @@ def merge_ranks(steps: Sequence[RankStep]) -> RankStep:
         prompts=[length for s in steps for length in s.prompts],
         responses=[length for s in steps for length in s.responses],
         stop=any(s.stop for s in steps),
+        samples=[sample for s in steps for sample in s.samples],
     )
 
 

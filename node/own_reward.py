@@ -149,20 +149,16 @@ class RewardProgram:
         self._one_by_one: bool = answer["one_by_one"]
         self.limit_s = float(reward.get("timeout_s") or (CALL_S if self.signature == OWN else FOREIGN_CALL_S))
 
-    def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
-        """One value for each response, and the number of failures; `UserError` after many failures in a row.
-
-        Failures of samples (not `trained` on) are not counted or written.
-        """
+    def score(self, responses: Sequence[Response]) -> tuple[list[float | None], int]:
+        """One value for each response, and the number of failures; `UserError` after many failures in a row."""
         values: list[float | None] = []
         failed = 0
         for called in self._calls(responses):
             for response, (value, problem) in zip(called, self._scored(called), strict=True):
                 values.append(value)
                 failed += problem is not None
-                if trained:
-                    with self._lock:
-                        self._count(response, problem)
+                with self._lock:
+                    self._count(response, problem)
         return values, failed
 
     def call(self, responses: Sequence[Response]) -> tuple[list[float | None], RewardProblem | None]:

@@ -97,15 +97,6 @@ class StepClock(PhaseClock):
         self._load.begin()
         self.open(ROOT)
 
-    @contextmanager
-    def outside_step(self, name: str) -> Iterator[None]:
-        """Measure work between two steps as `outside_step_s/<name>` of the next step."""
-        started = self._now()
-        with self.phase(name):
-            yield
-        if self._ended is not None:
-            self._ended += self._now() - started
-
     def end_step(self) -> tuple[dict[str, float], dict[str, float]]:
         """End the root phase; returns the seconds by path and the known scalars."""
         self.close()

@@ -137,11 +137,8 @@ class Classifier:
         limits = [int(limit) for limit in known if limit is not None and limit < _NO_LIMIT]
         self._longest = min(limits, default=None)
 
-    def score(self, responses: Sequence[Response], *, trained: bool = True) -> tuple[list[float | None], int]:
-        """One value for each response, and the number of responses without a finite value (None).
-
-        `UserError` if no response has one, unless they are samples (not `trained` on).
-        """
+    def score(self, responses: Sequence[Response]) -> tuple[list[float | None], int]:
+        """One value for each response, None if it is not finite, and the number of these; `UserError` if all are."""
         ids = self._encoded([self.text(response) for response in responses])
         order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
         values: list[float | None] = [None] * len(ids)
@@ -150,7 +147,7 @@ class Classifier:
             for at, value in zip(batch, self._logits([ids[at] for at in batch]), strict=True):
                 values[at] = value if math.isfinite(value) else None
         failed = values.count(None)
-        if trained and failed == len(values) > 0:
+        if failed == len(values) > 0:
             raise UserError(
                 f"the reward model {self.name} gives no finite number for any of {failed} completions in "
                 f"{self._dtype}; set its dtype to float32, or use another model"

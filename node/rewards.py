@@ -40,6 +40,8 @@ class RewardFunction:
         self.end_ids: frozenset[int] = frozenset()
         self.callers = 1
         """Number of processes that each score a part of a batch; trainers log the mean over them."""
+        self.last: list[tuple[Response, float | None]] = []
+        """The responses of the last call with their values, for the samples."""
         self._score, self._longest = score, longest
 
     def __call__(
@@ -49,13 +51,9 @@ class RewardFunction:
         completion_ids: Sequence[Sequence[int]] | None = None,
         complete: Sequence[bool] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
-        trained: bool = True,
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """One value for each completion; None if a user's function or a reward model fails on it.
-
-        The report's samples are not `trained` on: their failures are not counted.
-        """
+        """One value for each completion; None if a user's function or a reward model fails on it."""
         count = len(completions)
         ids = completion_ids or [()] * count
         ended = complete or [self._ended(tokens) for tokens in ids]
@@ -69,16 +67,22 @@ class RewardFunction:
             )
             for at in range(count)
         ]
-        if not isinstance(self._score, RewardProgram | Classifier):
-            return [self._score(response) for response in responses]
-        values, failed = self._score.score(responses, trained=trained)
-        counts = {"failed": failed}
-        if isinstance(self._score, Classifier):
-            counts["truncated"] = self._score.truncated
+        values, counts = self._scored(responses)
+        self.last = list(zip(responses, values, strict=True))
         if log_metric is not None:
             for name, count in counts.items():
                 log_metric(f"rewards/{self.__name__}/{name}", float(count * self.callers))
         return values
+
+    def _scored(self, responses: Sequence[Response]) -> tuple[list[float | None], dict[str, int]]:
+        """The values, and counts to log."""
+        if not isinstance(self._score, RewardProgram | Classifier):
+            return [self._score(response) for response in responses], {}
+        values, failed = self._score.score(responses)
+        counts = {"failed": failed}
+        if isinstance(self._score, Classifier):
+            counts["truncated"] = self._score.truncated
+        return values, counts
 
     def ready(self, device: Any) -> None:
         """Load a reward model onto the trainer's device, before the first step."""

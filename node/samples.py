@@ -1,19 +1,21 @@
-"""Writes sample completions of a policy: a line of samples.jsonl before, halfway through and after training.
+"""Writes sample completions: a line of samples.jsonl at the start, halfway and at the end of training.
 
-node/hf_samples.py generates them for transformers' Trainer; verl's validation already generates them.
+Nothing is generated for them. Under transformers' Trainer they are completions of the step's own batch, as the rewards
+have scored them; verl's validation logs its own (trainers/verl/driver/samples.py).
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.contracts import Sample, SamplesLine
 from common.retry import append_json_line
-from node.exit_codes import one_line
+
+if TYPE_CHECKING:
+    from node.rewards import RewardFunction
 
 SAMPLES = "samples.jsonl"
 MOST_CHARACTERS = 10_000
@@ -21,32 +23,58 @@ MOST_CHARACTERS = 10_000
 
 
 def sample_steps(steps: int, every: int = 1) -> tuple[int, ...]:
-    """The steps at which samples are taken: 0, about half, and all; the middle one is a multiple of `every`."""
+    """The steps after which samples are taken: 0, about half, and all; the middle one is a multiple of `every`.
+
+    A batch of the training has those of 0 at step 1, whose policy is still the first.
+    """
     return tuple(sorted({0, steps // 2 // every * every, steps}))
 
 
-def first_rows(data: Path, count: int) -> list[dict[str, Any]]:
-    """The first rows of prepared data, for sample prompts."""
-    import pyarrow.parquet as pq
+class StepSamples:
+    """Samples from the batches of a training: `samples` of its `workload`, with its `rewards`, in a `folder`."""
 
-    rows: list[dict[str, Any]] = pq.read_table(data).slice(0, count).to_pylist()
-    return rows
+    def __init__(self, rewards: Sequence[RewardFunction], workload: Mapping[str, Any], folder: Path) -> None:
+        self._rewards, self._path, self._count = rewards, folder / SAMPLES, int(workload["samples"])
+        self._how = f"a batch of the training, temperature {float(workload['temperature']):g}"
+
+    def of_step(self, step: int, steps: int) -> list[Sample]:
+        """The first completion of each of this process's first prompts, with its rewards; none between the stages."""
+        if step not in {max(1, one) for one in sample_steps(steps)}:
+            return []
+        scored = self._rewards[0].last
+        first = {response.row.get("index", at): at for at, (response, _) in reversed(list(enumerate(scored)))}
+        return [self._sample(at) for at in sorted(first.values())[: self._count]]
+
+    def _sample(self, at: int) -> Sample:
+        response, _ = self._rewards[0].last[at]
+        return sample(
+            int(response.row.get("index", at)),
+            response.prompt or (),
+            response.text,
+            tokens=len(response.tokens),
+            cut_off=not response.complete,
+            rewards={reward.__name__: reward.last[at][1] for reward in self._rewards},
+        )
+
+    def write(self, step: int, steps: int, samples: Sequence[Sample]) -> None:
+        """Append the first of all processes' samples as a line."""
+        write_samples(self._path, step, steps, self._how, list(samples[: self._count]))
 
 
 def sample(
-    at: int,
-    row: Mapping[str, Any],
+    row: int,
+    prompt: Sequence[Mapping[str, Any]],
     completion: str,
     *,
     tokens: int,
     cut_off: bool,
-    rewards: Mapping[str, float | None] | None = None,
+    rewards: Mapping[str, float | None],
 ) -> Sample:
     """A completion for samples.jsonl; a reward that is not finite becomes null."""
-    finite = {name: None if v is None or not math.isfinite(v) else float(v) for name, v in (rewards or {}).items()}
+    finite = {name: None if v is None or not math.isfinite(v) else float(v) for name, v in rewards.items()}
     return {
-        "row": at,
-        "prompt": [{key: _text(value) for key, value in message.items()} for message in row["prompt"]],
+        "row": row,
+        "prompt": [{key: _text(value) for key, value in message.items()} for message in prompt],
         "completion": _text(completion),
         "characters": len(completion),
         "tokens": tokens,
@@ -55,21 +83,11 @@ def sample(
     }
 
 
-def write_stage(
-    path: Path, step: int, steps: int, how: str, make: Callable[[], tuple[list[Sample], str | None]]
+def write_samples(
+    path: Path, step: int, steps: int, how: str, samples: list[Sample], problem: str | None = None
 ) -> None:
-    """Append the samples and the problem that `make` returns; an exception becomes the problem."""
-    started = time.perf_counter()
-    samples: list[Sample] = []
-    try:
-        samples, problem = make()
-    except Exception as error:  # for example out of memory: samples must not end a run
-        problem = one_line(error)
-    seconds = time.perf_counter() - started
-    line = SamplesLine(step=step, steps=steps, how=how, seconds=seconds, problem=problem, samples=samples)
-    append_json_line(path, line)
-    note = f": {problem}" if problem else ""
-    print(f"{len(samples)} sample completions after step {step}, {seconds:.1f} s{note}", flush=True)
+    """Append a line of samples."""
+    append_json_line(path, SamplesLine(step=step, steps=steps, how=how, problem=problem, samples=samples))
 
 
 def shorten(text: str, most: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from common.retry import append_json_line
 from node.exit_codes import StopRequest
 from node.over_ranks import BETWEEN, WHO, RankStep, gather_ranks, leaf_phases, merge_ranks
 from node.phase_clock import ROOT, StepClock
+from node.samples import StepSamples
 from node.tracker import has_wandb
 
 WANDB_PREFIX = "timing_s/"
@@ -30,8 +30,16 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     part of the next step's `between_steps_s`.
     """
 
-    def __init__(self, clock: StepClock, trainer: Any, path: Path, resumed_from: int, stop: StopRequest) -> None:
-        self._clock, self._trainer, self._path = clock, trainer, path
+    def __init__(
+        self,
+        clock: StepClock,
+        trainer: Any,
+        path: Path,
+        resumed_from: int,
+        stop: StopRequest,
+        samples: StepSamples | None = None,
+    ) -> None:
+        self._clock, self._trainer, self._path, self._samples = clock, trainer, path, samples
         self._resumed_from, self._stop = resumed_from, stop
         self._prompt_lengths: list[int] = []
         self._response_lengths: list[int] = []
@@ -50,10 +58,6 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
         if number:
             self._counts[name] = self._counts.get(name, 0.0) + number
 
-    def outside_step(self, name: str) -> AbstractContextManager[None]:
-        """Measure work between two steps as `outside_step_s/<name>` of the next step."""
-        return self._clock.outside_step(name)
-
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._clock.begin_step()
 
@@ -66,7 +70,8 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         phases, scalars = self._clock.end_step()
         lengths = self._prompt_lengths, self._response_lengths
-        mine = RankStep(phases, scalars | self._counts, *lengths, self._stop.requested)
+        samples = self._samples.of_step(state.global_step, state.max_steps) if self._samples else []
+        mine = RankStep(phases, scalars | self._counts, *lengths, self._stop.requested, samples)
         self._prompt_lengths, self._response_lengths, self._counts = [], [], {}
         step = merge_ranks(gather_ranks(mine, self._trainer.accelerator.num_processes))
         self.first_step = self.first_step or state.global_step
@@ -85,6 +90,8 @@ class StepLog(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
         if state.is_world_process_zero:
             self._to_wandb(step.phases)
+            if self._samples and step.samples:
+                self._samples.write(state.global_step, state.max_steps, step.samples)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         line, self._line = self._line, None

@@ -132,8 +132,8 @@ class Workload(Section):
     test_steps: Count = 0
     """Steps between validations; 0: none."""
     samples: Annotated[StrictInt, Field(ge=0, le=32)] = 0
-    """Number of prompts with sample completions in the report: before, halfway through and after training. 0: none;
-    their text may be private."""
+    """Number of prompts with sample completions in the report: at the start, halfway and at the end of training. 0:
+    none; their text may be private."""
     nodes: PositiveInt = 1
     """Nodes per run."""
     gpus_per_node: Count = 0

@@ -1,4 +1,4 @@
-"""Tabulates the sample completions that runs took before, halfway through and after training, and arranges a few."""
+"""Tabulates the sample completions that runs took at the start, halfway and at the end of training; arranges a few."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = [
     *("run_id", "arm", "factors", "seed", "attempt", "step", "steps", "how", "row", "prompt", "completion"),
     *("characters", "tokens", "cut_off", "rewards"),
 ]
-STAGES = ("before training", "halfway", "after training")
+STAGES = ("at the start", "halfway", "at the end")
 MOST_PROMPTS, MOST_ARMS, MOST_CHARACTERS = 6, 8, 900
 # Control characters end the text in some readers; tabs and line ends are text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -54,10 +54,12 @@ def _missing(run: Run, taken: Mapping[int, tuple[int, Mapping[str, Any]]]) -> It
         return
     last = run.done.get("last_step")
     wanted = sample_steps(last, int(workload.get("test_steps") or 1)) if isinstance(last, int) else ()
-    for step in sorted({*wanted, *taken}):
-        problem = taken[step][1]["problem"] if step in taken else "no attempt has any"
+    # The first is of the first policy: before a validation, or in the batch of step 1.
+    missing = [step for step in wanted if step not in taken and max(1, step) not in taken]
+    problems = {step: one["problem"] for step, (_, one) in taken.items()} | dict.fromkeys(missing, "no attempt has any")
+    for step, problem in sorted(problems.items()):
         if problem:
-            text = f"run {run.run_id}: sample completions after {count_of(step, 'step')}: {printable(problem)}"
+            text = f"run {run.run_id}: sample completions of step {step}: {printable(problem)}"
             yield Verdict("note", "samples-missing", text)
 
 
@@ -115,11 +117,13 @@ def shown_samples(frame: pd.DataFrame, arms: Collection[str]) -> tuple[list[Tabl
     first = frame.drop_duplicates("arm").set_index("arm")["run_id"].to_dict()
     shown = {arm: first[arm] for arm in [arm for arm in arms if arm in first][:MOST_ARMS]}
     samples = frame[frame["run_id"].isin(shown.values())]
-    groups = [rows for _, rows in samples.groupby(["row", "prompt"])]
+    # The first prompts of each stage, then the second ones.
+    places = samples.assign(place=samples.groupby(["run_id", "step"]).cumcount())
+    groups = [rows for _, rows in places.sort_values(["place", "step"]).groupby(["row", "prompt"], sort=False)]
     methods = samples[["arm", "how"]].drop_duplicates().groupby("how", sort=False)["arm"]
     sources = "; ".join(f"{', '.join(names)}: {how}" for how, names in methods)
     note = (
-        "The first prompts, which are the same in every run. Each arm shows its first run: "
+        "Prompts that are the same in every run of a trainer. Each arm shows its first run: "
         f"{', '.join(shown.values())}. {sources}."
     )
     if len(groups) > MOST_PROMPTS or frame["run_id"].nunique() > len(shown):
@@ -132,10 +136,13 @@ def shown_samples(frame: pd.DataFrame, arms: Collection[str]) -> tuple[list[Tabl
 def _prompt_table(rows: pd.DataFrame, arms: Sequence[str]) -> Table:
     """The arms' completions of one prompt, by stage."""
     records = {arm: {"label": arm, **dict.fromkeys(STAGES, "not taken")} for arm in arms}
+    stages = set()
     for row in rows_of(rows):
-        stage = STAGES[0 if row.step == 0 else 2 if row.step == row.steps else 1]
+        stage = STAGES[2 if row.step == row.steps else 0 if row.step <= 1 else 1]
+        stages.add(stage)
         records[row.arm][stage] = f"{shorten(row.completion, MOST_CHARACTERS) or '(empty)'}\n\n{_facts(row)}"
-    columns = [Column(stage, stage, text, is_text=True) for stage in STAGES]
+    # A batch of the training is of one stage, a validation's prompts of all.
+    columns = [Column(stage, stage, text, is_text=True) for stage in STAGES if stage in stages]
     prompt = shorten(str(rows["prompt"].iloc[0]), MOST_CHARACTERS) or "(empty)"
     return shown_table("samples", prompt, "arm", columns, list(records.values()), sorts=False)
 

@@ -80,12 +80,30 @@ def test_what_is_missing_is_a_note(tmp_path):
     some = [line(0, "x", "y"), line(2, problem="CUDA out of memory")]
     found = content(tmp_path, {"a-s0": [some], "b-s0": [[]]})
     assert told(found) == [
-        "run a-s0: sample completions after 2 steps: CUDA out of memory",
-        "run a-s0: sample completions after 4 steps: no attempt has any",
-        *(f"run b-s0: sample completions after {n} steps: no attempt has any" for n in (0, 2, 4)),
+        "run a-s0: sample completions of step 2: CUDA out of memory",
+        "run a-s0: sample completions of step 4: no attempt has any",
+        *(f"run b-s0: sample completions of step {n}: no attempt has any" for n in (0, 2, 4)),
     ]
     prompts, note = shown_samples(found.tables["samples"], ["a", "b"])
-    assert [cell.text for cell in prompts[0].rows[0].cells[1:]] == ["not taken"] * 2 and "No samples: b." in note
+    assert [column.head for column in prompts[0].columns] == ["at the start"] and "No samples: b." in note
+
+
+def test_a_batch_of_the_training_has_other_prompts_at_each_stage(tmp_path):
+    def batch(step, first, *texts):
+        made = line(step, *texts)
+        for at, one in enumerate(made["samples"]):
+            one["row"], one["prompt"][0]["content"] = first + at, f"What is {first + at} + 1?"
+        return made
+
+    taken = [batch(1, 10, "a", "b"), batch(2, 20, "c", "d"), batch(4, 30, "e", "f")]
+    found = content(tmp_path, {"a-s0": [taken], "b-s0": [taken[:1]]})
+    assert told(found) == [f"run b-s0: sample completions of step {n}: no attempt has any" for n in (2, 4)]
+    prompts, _ = shown_samples(found.tables["samples"], ["a", "b"])
+    assert [table.caption for table in prompts] == [f"What is {n} + 1?" for n in (10, 20, 30, 11, 21, 31)]
+    assert [[one.head for one in table.columns] for table in prompts[:3]] == [
+        ["at the start"], ["halfway"], ["at the end"]
+    ]  # fmt: skip
+    assert [[cell.text.split("\n\n")[0] for cell in row.cells] for row in prompts[1].rows] == [["c"], ["not taken"]]
     assert "not taken" in html_page(found)
 
 

@@ -157,19 +157,6 @@ def test_a_step_has_the_time_before_it_and_the_phases_outside(tmp_path):
     assert "other_cpu_s" not in clock.end_step()[1]
 
 
-def test_work_between_two_steps_is_in_neither(tmp_path):
-    clock = StepClock(OtherLoad([0], tmp_path / "absent"), Ticks())
-    steps = []
-    for _ in range(2):
-        with clock.outside_step("samples"):
-            pass
-        clock.begin_step()
-        steps.append(clock.end_step())
-    assert steps[0] == ({"step": 1.0}, {"outside_step_s/samples": 1.0})
-    # The end at 7, the start at 12; samples from 8 to 11.
-    assert steps[1] == ({"step": 1.0}, {"between_steps_s": 2.0, "outside_step_s/samples": 1.0})
-
-
 def test_a_phase_of_another_thread_is_inside_the_open_phase():
     clock = PhaseClock(Ticks())
 

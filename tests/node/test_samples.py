@@ -6,7 +6,7 @@ import math
 import pytest
 
 from common.contracts import Sample, SamplesLine
-from node.samples import MOST_CHARACTERS, sample, sample_steps, write_stage
+from node.samples import MOST_CHARACTERS, sample, sample_steps, write_samples
 
 from ..test_contracts import problems
 
@@ -24,23 +24,13 @@ def test_samples_are_taken_before_halfway_and_after(steps, every, after):
 def test_a_sample_is_shortened_and_valid_json(tmp_path):
     rewards = {"accuracy": 1, "nan": math.nan, "inf": math.inf, "none": None}
     text = "<b>\ud83d\x00" + "変" * 50_000 + "end"
-    made = sample(0, PROMPT, text, tokens=7, cut_off=True, rewards=rewards)
+    made = sample(0, PROMPT["prompt"], text, tokens=7, cut_off=True, rewards=rewards)
     assert made["characters"] == len(text) and made["completion"].startswith("<b>?\x00変")
     assert len(made["completion"]) == len(made["prompt"][0]["content"]) == MOST_CHARACTERS + len(" … ")
     assert made["completion"].endswith("変end")
     assert made["rewards"] == {"accuracy": 1.0, "nan": None, "inf": None, "none": None}
     path = tmp_path / "samples.jsonl"
-    write_stage(path, 0, 4, "greedy", lambda: ([made] * 32, None))
+    write_samples(path, 0, 4, "greedy", [made] * 32)
     assert path.stat().st_size < 4_000_000
     line = json.loads(path.read_bytes())
     assert problems(SamplesLine, line) == [] and all(problems(Sample, one) == [] for one in line["samples"])
-
-
-def test_a_failure_becomes_the_lines_problem(tmp_path, capsys):
-    def fail():
-        raise RuntimeError("CUDA out of memory\nTried to allocate")
-
-    write_stage(tmp_path / "samples.jsonl", 2, 4, "greedy", fail)
-    line = json.loads((tmp_path / "samples.jsonl").read_bytes())
-    assert (line["step"], line["samples"]) == (2, []) and "CUDA out of memory" in line["problem"]
-    assert capsys.readouterr().out.startswith("0 sample completions after step 2, 0.0 s: ")

@@ -32,28 +32,11 @@ CHECK = Hook(
 )
 SAVE = Hook(_LEGACY, "RayPPOTrainer._save_checkpoint", "(self)", "saves all of global_steps")
 LOAD = Hook(_LEGACY, "RayPPOTrainer._load_checkpoint", "(self)", "sets global_steps and the data loader's place")
-VALIDATION = Hook(
-    _LEGACY, "RayPPOTrainer._validate", "(self, ...)", "a validation, and its dump if validation_data_dir is set"
-)
-DUMP = Hook(
-    _LEGACY,
-    "RayPPOTrainer._dump_generations",
-    "(self, inputs, outputs, ..., reward_extra_infos_dict, dump_path)",
-    "all of a validation's texts and rewards",
-)
 
 TRAINER_V1 = Hook(_V1, "PPOTrainer", "", "the base of V1's trainers", since="0.9")
 FIT_V1 = Hook(_V1, "PPOTrainer.fit", "(self, agent_loop_manager)", "as RayPPOTrainer's", since="0.9")
 SAVE_V1 = Hook(_V1, "PPOTrainer._save_checkpoint", "(self)", "as RayPPOTrainer's", since="0.9")
 LOAD_V1 = Hook(_V1, "PPOTrainer._load_checkpoint", "(self)", "as RayPPOTrainer's", since="0.9")
-VALIDATION_V1 = Hook(_V1, "PPOTrainer._validate", "(self)", "as RayPPOTrainer's", since="0.9")
-DUMP_V1 = Hook(
-    _V1,
-    "PPOTrainer._dump_generations",
-    "(self, inputs, outputs, ..., reward_extra_infos_dict, dump_path)",
-    "as RayPPOTrainer's",
-    since="0.9",
-)
 METRICS_V1 = Hook(
     _V1,
     "PPOTrainer._compute_metrics",

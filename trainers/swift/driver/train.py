@@ -57,8 +57,8 @@ def train(attempt: dict[str, Any], stop: StopRequest) -> None:
             SwiftTimers(clock).install(trainer)
             count_tokens(trainer, log)
 
-        engine, generating = _engine_settings(trainer, job.folder), trainer.template.generate_context
-        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine, generating=generating)
+        engine = _engine_settings(trainer, job.folder)
+        train_to_end(job, stop, trainer, rewards, hook, packages=_PACKAGES, engine=engine)
 
     if arguments.fsdp:
         _generate_for_fsdp()

@@ -1,66 +1,71 @@
-"""Writes sample completions from verl's own validations, with two hooks in its TaskRunner's process.
-
-In each of verl's fit loops `_validate` passes all texts and rewards to `_dump_generations` if
-`trainer.validation_data_dir` is set. The hooks set it for the validations before, halfway through and after training,
-and write only the completions of the data's first prompts.
-"""
+"""Makes samples.jsonl of the completions that verl's validations log (`trainer.validation_data_dir`)."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import json
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.contracts import Sample
-from node.samples import SAMPLES, first_rows, sample, sample_steps, write_stage
+from common.retry import exists, retry_io
+from node.exit_codes import one_line
+from node.samples import SAMPLES, sample, sample_steps, write_samples
+
+_OURS = "validation"
 
 
-class ValidationSamples:
-    """Takes `count` samples at each stage; `rewards` are the names that `compute_score` returns."""
+def log_validations(config: Any, folder: Path) -> None:
+    """Have verl write `<step>.jsonl` of each validation, in the attempt's folder unless the user has a place."""
+    config.trainer.validation_data_dir = config.trainer.validation_data_dir or str(folder / _OURS)
 
-    def __init__(self, folder: Path, count: int, rewards: Sequence[str]) -> None:
-        self._path, self._count, self._rewards = folder / SAMPLES, count, tuple(rewards)
-        self._taking = False
 
-    def validate(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> Any:
-        """verl's validation, with its texts dumped at the three stages."""
-        settings = trainer.config.trainer
-        every = max(1, int(settings.test_freq))
-        if int(trainer.global_steps) not in sample_steps(int(trainer.total_training_steps), every):
-            return original(trainer, *args, **named)
-        users = settings.validation_data_dir
-        settings.validation_data_dir = users or str(self._path)
-        self._taking = True
-        try:
-            return original(trainer, *args, **named)
-        finally:
-            settings.validation_data_dir = users
-            self._taking = False
+def take_samples(config: Any, folder: Path, model: Path, count: int, rewards: Sequence[str]) -> None:
+    """Write the samples of the data's first `count` prompts, and remove the files that only we asked for."""
+    try:
+        _take(config, folder, model, count, rewards)
+    except Exception as error:  # samples must not end a run
+        print(f"no sample completions: {one_line(error)}", flush=True)
+    shutil.rmtree(folder / _OURS, ignore_errors=True)
 
-    def dump(self, original: Callable[..., Any], trainer: Any, *args: Any, **named: Any) -> Any:
-        """Write the samples; a folder that the user set still gets all completions."""
-        given = inspect.signature(original).bind(trainer, *args, **named).arguments
-        if self._taking:
-            step, steps = int(trainer.global_steps), int(trainer.total_training_steps)
-            write_stage(self._path, step, steps, _how(trainer.config), lambda: self._made(trainer, given))
-        return None if given["dump_path"] == str(self._path) else original(trainer, *args, **named)
 
-    def _made(self, trainer: Any, given: Mapping[str, Any]) -> tuple[list[Sample], str | None]:
-        """The samples, and a note on prompts that verl's validation lacks."""
-        inputs, outputs, scores = given["inputs"], given["outputs"], given["reward_extra_infos_dict"]
-        longest, samples, missing = int(trainer.config.data.max_response_length), [], []
-        for at, row in enumerate(first_rows(Path(str(trainer.config.data.val_files)), self._count)):
-            found = place_of(row["prompt"], inputs)
-            if found is None:
-                missing.append(str(at))
-                continue
-            # verl passes no token counts: these are the text's tokens, without the end token.
-            tokens = len(trainer.tokenizer(outputs[found], add_special_tokens=False)["input_ids"])
-            rewards = {name: scores[name][found] for name in self._rewards if len(scores.get(name, ())) > found}
-            cut_off = tokens >= longest - 1
-            samples.append(sample(at, row, outputs[found], tokens=tokens, cut_off=cut_off, rewards=rewards))
-        return samples, f"verl's validation has no prompt of row {', '.join(missing)}" if missing else None
+def _take(config: Any, folder: Path, model: Path, count: int, rewards: Sequence[str]) -> None:
+    import pyarrow.parquet as pq
+    from transformers import AutoTokenizer
+
+    rows = pq.read_table(str(config.data.val_files)).slice(0, count).to_pylist()
+    tokenizer, longest = AutoTokenizer.from_pretrained(str(model)), int(config.data.max_response_length)
+    steps, every = int(config.trainer.total_training_steps), max(1, int(config.trainer.test_freq))
+    sampling = config.actor_rollout_ref.rollout.val_kwargs
+    how = f"verl's own validation, {f'temperature {sampling.temperature:g}' if sampling.do_sample else 'greedy'}"
+    for step in sample_steps(steps, every):
+        logged = _lines(Path(config.trainer.validation_data_dir) / f"{step}.jsonl")
+        if not logged:  # of another attempt
+            continue
+        found = {at: place_of(row["prompt"], [one["input"] for one in logged]) for at, row in enumerate(rows)}
+        samples = [
+            _sample(at, rows[at]["prompt"], logged[place], tokenizer, longest, rewards)
+            for at, place in found.items()
+            if place is not None
+        ]
+        missing = ", ".join(str(at) for at, place in found.items() if place is None)
+        problem = f"verl's validation has no prompt of row {missing}" if missing else None
+        write_samples(folder / SAMPLES, step, steps, how, samples, problem)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    text = retry_io(lambda: file.read_text(encoding="utf-8") if exists(file) else "", "the attempt's files")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _sample(
+    at: int, prompt: Any, line: Mapping[str, Any], tokenizer: Any, longest: int, rewards: Sequence[str]
+) -> Sample:
+    # verl logs no token counts: these are the text's tokens, without the end token.
+    tokens = len(tokenizer(line["output"], add_special_tokens=False)["input_ids"])
+    values = {name: line[name] for name in rewards if name in line}
+    return sample(at, prompt, line["output"], tokens=tokens, cut_off=tokens >= longest - 1, rewards=values)
 
 
 def place_of(prompt: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> int | None:
@@ -71,8 +76,3 @@ def place_of(prompt: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> int 
     parts = [str(message["content"]).strip() for message in prompt]
     places = [at for at, text in enumerate(inputs) if all(part in text for part in parts)]
     return min(places, key=lambda at: len(inputs[at]), default=None)
-
-
-def _how(config: Any) -> str:
-    sampling = config.actor_rollout_ref.rollout.val_kwargs
-    return f"verl's own validation, {f'temperature {sampling.temperature:g}' if sampling.do_sample else 'greedy'}"

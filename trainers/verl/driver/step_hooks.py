@@ -36,7 +36,6 @@ from node.rewards import FAILED
 from node.tracker import Guard, finish_wandb, has_wandb
 from trainers.verl import hooks
 from trainers.verl.driver import checkpoints
-from trainers.verl.driver.samples import ValidationSamples
 
 STOP, STACKS, TRAINING = "stop", "stacks", "training"
 _POLL_S = 1.0
@@ -54,7 +53,6 @@ class HookSettings:
     """Variables that only this process needs: the tracker's place and run id."""
     rewards: tuple[str, ...] = ()
     """The names of the workload's rewards, as `compute_score` returns them; verl itself logs only their sum."""
-    samples: int = 0
 
 
 class _Stop(BaseException):
@@ -277,10 +275,6 @@ class TaskRunner:
         os.environ.update(self.settings.environment)  # wandb and the file logger read them when they start
         runner, trainer = _task_runner(config)
         StepHooks(self.settings.folder, self.settings.rewards).install(trainer)
-        if self.settings.samples:
-            samples = ValidationSamples(self.settings.folder, self.settings.samples, self.settings.rewards)
-            hooks.VALIDATION.wrap(samples.validate, trainer)
-            hooks.DUMP.wrap(samples.dump, trainer)
         try:
             runner.run(config)
         finally:

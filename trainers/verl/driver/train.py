@@ -30,6 +30,7 @@ from trainers.verl.driver import step_hooks
 from trainers.verl.driver.composed import compose, job_overrides
 from trainers.verl.driver.composed import resolved as resolved  # of the rule `settings`
 from trainers.verl.driver.in_ray import Stop, run_verl
+from trainers.verl.driver.samples import log_validations, take_samples
 
 _PACKAGES = (
     *("torch", "verl", "vllm", "sglang", "sgl-kernel", "sglang-kernel", "flash-attn", "flashinfer-python", "ray"),
@@ -62,7 +63,15 @@ def train(attempt: dict[str, Any], stop: Stop) -> None:
         check_nodes = partial(require_working_nodes, attempt, str(job.spec["stack"]), stop.check)
         kept = attempt.get("env", {})
         config, cpus = _config(composed, resumed_from), int(job.spec.get("least_cpus", 1))
-        run_verl(config, _hook_settings(job), environment, kept, stop, cpus, check_nodes)
+        count = int(workload.get("samples") or 0)
+        if count:
+            log_validations(config, job.folder)
+        hooked = _hook_settings(job)
+        try:
+            run_verl(config, hooked, environment, kept, stop, cpus, check_nodes)
+        finally:
+            if count:
+                take_samples(config, job.folder, job.inputs.model, count, hooked.rewards)
     first, last = _steps_done(job.folder, resumed_from or 0, steps)
     write_done(
         job,
@@ -168,9 +177,8 @@ def _hook_settings(job: Job) -> step_hooks.HookSettings:
     environment = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     # verl empties this file when it starts, so each attempt has its own.
     environment["VERL_FILE_LOGGER_PATH"] = str(job.folder / "verl.jsonl")
-    workload = job.spec["workload"]
-    rewards = tuple(reward_name(reward) for reward in workload["rewards"])
-    return step_hooks.HookSettings(job.folder, environment, rewards, int(workload.get("samples") or 0))
+    rewards = tuple(reward_name(reward) for reward in job.spec["workload"]["rewards"])
+    return step_hooks.HookSettings(job.folder, environment, rewards)
 
 
 def _steps_done(folder: Path, resumed_from: int, steps: int) -> tuple[int | None, int]:
