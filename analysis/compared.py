@@ -44,6 +44,10 @@ class Compared:
         return self.steps.baseline, self.steps.arm
 
     @property
+    def named_sides(self) -> list[tuple[pd.DataFrame, str]]:
+        return list(zip(self.sides, (self.baseline, self.arm), strict=True))
+
+    @property
     def is_empty(self) -> bool:
         return any(side.empty for side in self.sides)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -11,18 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compared import Compared
+from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
 from analysis.estimates.gate import COLUMNS, DECIDES, LABELS, worse_arms
 from analysis.factors import factors_label
+from analysis.phases import shown_phase
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
 from analysis.terms import in_words
 from analysis.verdict.arm_verdict import NO_SPAN, ArmVerdict, Caveat, Ratio, Span, ratio_text, seconds_text
 from analysis.verdict.caveats import MOST_NAMES, JudgedPlace, caveats_of
 from analysis.verdict.claim import AT_EQUAL_WORK, UNITS, Claim, claim_from, direction
-from analysis.verdict.difference import difference_line, parts_of
+from analysis.wide import OWN, PHASE
 from analysis.windows import steps_per_row
 from common.findings import Finding, Preflight
 from common.messages import join_first
@@ -35,6 +37,9 @@ from trainers.timers.tree import TimerTree
 LEAST_STEPS_FOR_LIKELY = 10
 VERDICT_NAMES = {"+": "faster", "-": "slower", "=": "equal", "~": "not resolved", "x": "not comparable"}
 NOT_IN_COMMON = "not in every run"
+GENERATION, NO_TIMER = "generation", "no timer"
+# Where the difference lies: smaller parts are not shown, and two differences that are closer are the same.
+MOST_PARTS, LEAST_SHARE, ALIKE = 3, 0.005, 0.1
 _NOTHING = SimpleNamespace(**dict.fromkeys(COMPARISON_COLUMNS, math.nan))
 
 
@@ -58,13 +63,6 @@ class VerdictEvidence:
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Arms without any ratio, by (factors, arm), with the reason."""
 
-    def about(self, arm: str) -> list[Verdict]:
-        """The errors and warnings about an arm or the baseline."""
-        arms = {self.plan.baseline, arm}
-        of_run = self.wide[["run_id", "arm"]].drop_duplicates()
-        ours = {*arms, *of_run.loc[of_run["arm"].isin(arms), "run_id"]}
-        return [one for one in self.read if one.level != "note" and (not one.about or ours & {*one.about})]
-
 
 def arm_verdicts(of: VerdictEvidence) -> list[ArmVerdict]:
     """One verdict for each arm that has steps in common with the baseline, in the plan's order; none for an A/A arm."""
@@ -84,25 +82,24 @@ def _verdict(of: VerdictEvidence, arm: str) -> ArmVerdict:
     ratios = [_ratio(same) for unit in units if (same := [claim for claim in known if claim.unit == unit])]
     one_verdict = len({(claim.verdict, claim.estimate and claim.unit) for claim in claims}) == 1
     verdict: Any = claims[0].verdict if one_verdict else "~"
-    likely = "" if preflight is None or unequal or len(claims) > 1 else _likely(claims[0], plan.spread)
+    alone = claims[0] if len(claims) == 1 else None
+    likely = _likely(alone, plan.spread) if alone and not (preflight is None or unequal) else ""
     scope = "".join(f", {scope}" for scope in dict.fromkeys(one.scope for one in unequal if one.scope))
     words = likely or _words(claims, plan.until)
-    unit = _unit(claims[0]) if len(claims) == 1 else ""
     caveats, settle = caveats_of(places)
-    basis = [in_words(preflight, both), _sizes(known) + _left_out(of, arm, known[0]), _lengths(places)] if known else []
     return ArmVerdict(
         arm,
         plan.baseline,
         verdict,
-        f"{words}{unit}{scope}",
+        f"{words}{_named(alone, plan.until)[1] if alone else ''}{scope}",
         tuple(ratios),
         _summed([claim.runs for claim in claims]),
         _summed([claim.steps for claim in claims]),
-        " · ".join(filter(None, basis)),
+        _basis(of, both, places, known) if known else "",
         caveats,
         settle,
-        _sentence(both, words, scope, ratios, verdict if len(claims) == 1 else "", bool(likely)),
-        _difference(of, arm, claims[0], bool(likely)) if len(claims) == 1 else "",
+        _sentence(both, words, scope, ratios, verdict if alone else "", bool(likely)),
+        _difference(of, arm, alone, bool(likely)) if alone else "",
     )
 
 
@@ -110,7 +107,11 @@ def _places(
     of: VerdictEvidence, arm: str, preflight: Preflight | None, unequal: Sequence[Finding]
 ) -> Iterator[JudgedPlace]:
     """The arm's factor combinations, each with its claim."""
-    plan, read, gate = of.plan, of.about(arm), of.gate[of.gate["arm"] == arm]
+    plan, gate = of.plan, of.gate[of.gate["arm"] == arm]
+    arms = {plan.baseline, arm}
+    of_run = of.wide[["run_id", "arm"]].drop_duplicates()
+    ours = {*arms, *of_run.loc[of_run["arm"].isin(arms), "run_id"]}
+    read = [one for one in of.read if one.level != "note" and (not one.about or ours & {*one.about})]
     rows = {row.factors: row for row in rows_of(of.comparison[of.comparison["arm"] == arm])}
     every = of.estimates[of.estimates["arm"] == arm].groupby("factors", sort=False)
     for factors, group in every:
@@ -126,48 +127,40 @@ def _places(
         yield JudgedPlace((plan.baseline, arm), claim, row, here, preflight, unequal, read, len(every) == 1)
 
 
-def _lengths(places: Sequence[JudgedPlace]) -> str:
-    """How long the responses of one factor combination are, where the arms differ in that and no caveat says it."""
-    lengths, claim = places[0].comparison.lengths, places[0].claim
-    if len(places) > 1 or not isinstance(lengths, str) or lengths in claim.rows[EQUAL_WORK]["why"]:
-        return ""
-    return lengths + ", taken out" * (claim.estimate == EQUAL_WORK)
-
-
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
     baseline, arm = (sum(side) for side in zip(*pairs, strict=True))
     return baseline, arm
 
 
-def _sizes(known: Sequence[Claim]) -> str:
-    """How many runs are compared with how many, and their steps: `2 runs against 2, 20 steps each`."""
-    runs, steps = _summed([claim.runs for claim in known]), _summed([claim.steps for claim in known])
-    first, *more = {total / count for claim in known for total, count in zip(claim.steps, claim.runs, strict=True)}
+def _basis(of: VerdictEvidence, both: tuple[str, str], places: Sequence[JudgedPlace], known: Sequence[Claim]) -> str:
+    """What the verdict rests on: the terms, the runs and their steps, those that are left out, the responses' lengths.
+
+    `terms equal (...) · 2 runs against 2, 20 steps each; of 60 steps 20 are left out: 20 warm-up`.
+    """
+    claim, comparison = places[0].claim, places[0].comparison
+    runs, steps = _summed([one.runs for one in known]), _summed([one.steps for one in known])
+    first, *more = {total / count for one in known for total, count in zip(one.steps, one.runs, strict=True)}
     record = known[0].record
     counted = f"{count_of(steps[0], record)} against {steps[1]:,}"
     if not more and first.is_integer():
         counted = f"{count_of(int(first), record)} each"
-    return f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}"
-
-
-def _left_out(of: VerdictEvidence, arm: str, claim: Claim) -> str:
-    """How many steps of the two arms are not compared, by reason: `; of 60 steps 3 are left out: 3 warm-up`."""
-    every = [one for one in of.every if one.arm == arm and not one.is_empty]
-    of_both = of.wide["arm"].isin([of.plan.baseline, arm]) & of.wide["factors"].isin([one.factors for one in every])
-    steps = of.wide.loc[of_both, [name for name in ("step", STEPS_LOGGED, "left_out") if name in of.wide]]
-    steps = pd.DataFrame({"n": steps_per_row(steps), "why": steps["left_out"].replace("", NOT_IN_COMMON)})
-    compared = [side.index for one in every for side in one.sides]
-    reasons = (
-        steps[~steps.index.isin(np.concatenate(compared))]
-        .groupby("why")["n"]
-        .sum()
-        .sort_values(ascending=False, kind="stable")
-    )
-    if claim.record != "step" or reasons.empty:
-        return ""
-    shown = ", ".join(f"{int(number):,} {reason}" for reason, number in reasons.items())
-    number = int(reasons.sum())
-    return f"; of {int(steps['n'].sum()):,} steps {number:,} {'is' if number == 1 else 'are'} left out: {shown}"
+    sizes = f"{count_of(runs[0], 'run')} against {runs[1]}, {counted}"
+    if record == "step":
+        every = [one for one in of.every if one.arm == both[1] and not one.is_empty]
+        here = of.wide["arm"].isin(both) & of.wide["factors"].isin([one.factors for one in every])
+        rows = of.wide.loc[here, [name for name in ("step", STEPS_LOGGED, "left_out") if name in of.wide]]
+        n, compared = steps_per_row(rows), np.concatenate([side.index for one in every for side in one.sides])
+        why = rows["left_out"].replace("", NOT_IN_COMMON)[~rows.index.isin(compared)]
+        reasons = n[why.index].groupby(why).sum().sort_values(ascending=False, kind="stable")
+        shown = ", ".join(f"{int(number):,} {reason}" for reason, number in reasons.items())
+        out = int(reasons.sum())
+        sizes += f"; of {int(n.sum()):,} steps {out:,} {'is' if out == 1 else 'are'} left out: {shown}" if out else ""
+    lengths = ""
+    # Where the arms differ in these, and no caveat says it.
+    if len(places) == 1 and isinstance(comparison.lengths, str):
+        said = comparison.lengths in claim.rows[EQUAL_WORK]["why"]
+        lengths = "" if said else comparison.lengths + ", taken out" * (claim.estimate == EQUAL_WORK)
+    return " · ".join(filter(None, [in_words(places[0].preflight, both), sizes, lengths]))
 
 
 def _ratio(every: Sequence[Claim]) -> Ratio:
@@ -189,7 +182,7 @@ def _words(claims: Sequence[Claim], until: float) -> str:
     """The verdict in words; with a sweep, at how many factor combinations each verdict holds."""
     if len(claims) > 1:
         in_order = sorted(claims, key=lambda claim: "+-=~x".index(claim.verdict))
-        names = [_name(claim, until) + _unit(claim) for claim in in_order]
+        names = ["".join(_named(claim, until)) for claim in in_order]
         parts = [f"{name} at {names.count(name)}" for name in dict.fromkeys(names)]
         return f"{', '.join(parts)} of {len(claims)} factor combinations"
     (claim,) = claims
@@ -197,18 +190,15 @@ def _words(claims: Sequence[Claim], until: float) -> str:
     if claim.verdict == "~" and claim.lacking:
         why = "one run an arm" if min(claim.runs) == max(claim.runs) else f"one run of {claim.lacking}"
         why = f"one {claim.record} only" if claim.steps == (1, 1) else why
-    return f"{_name(claim, until)}, {why}" if why else _name(claim, until)
+    name, _ = _named(claim, until)
+    return f"{name}, {why}" if why else name
 
 
-def _name(claim: Claim, until: float) -> str:
-    """`faster`, `equal within 5%`."""
+def _named(claim: Claim, until: float) -> tuple[str, str]:
+    """`faster`, `equal within 5%`; and the unit of a claim that is not at equal work."""
     within = f" within {100 * (until - 1):.3g}%" if claim.verdict == "=" else ""
-    return f"{VERDICT_NAMES[claim.verdict]}{within}"
-
-
-def _unit(claim: Claim) -> str:
-    """The unit of a claim that is not at equal work."""
-    return f" {claim.unit}" if claim.verdict in "+-=" and claim.unit != AT_EQUAL_WORK else ""
+    unit = f" {claim.unit}" if claim.verdict in "+-=" and claim.unit != AT_EQUAL_WORK else ""
+    return f"{VERDICT_NAMES[claim.verdict]}{within}", unit
 
 
 def _likely(claim: Claim, spread: float) -> str:
@@ -240,14 +230,17 @@ def _sentence(
     ratio = ratios[0]
     value = " to ".join(dict.fromkeys(map(ratio_text, ratio.value)))
     interval = "" if math.isnan(ratio.interval[0]) else f" (95% CI {span_text(ratio.interval)})"
-    if verdict and verdict in "+-":
+    if not verdict:
+        where = f" at {join_first(ratio.at, MOST_NAMES)}" if len(ratios) > 1 else ""
+        return f"{arm} vs {baseline}: {words}{scope}: {value} {ratio.unit}{where}{interval}."
+    baseline_s, arm_s = map(seconds_text, ratio.seconds)
+    seconds = f"{arm_s} against {baseline_s} {'a step ' if ratio.unit == AT_EQUAL_WORK else ''}{ratio.unit}"
+    if verdict in "+-":
         name = f"{value} faster than {baseline}" if verdict == "+" else f"slower than {baseline}, {value} as fast"
-        return f"{arm}: {name}{scope}: {_seconds(ratio)}{interval}."
-    numbers = [value, _seconds(ratio)] if verdict else [f"{value} {ratio.unit}"]
-    where = f" at {join_first(ratio.at, MOST_NAMES)}" if len(ratios) > 1 else ""
-    return (
-        f"{arm} vs {baseline}: {words}{scope}{', ' if likely else ': '}{', '.join(numbers[likely:])}{where}{interval}."
-    )
+        return f"{arm}: {name}{scope}: {seconds}{interval}."
+    # Of a likely ratio the words have the number.
+    numbers = f", {seconds}" if likely else f": {value}, {seconds}"
+    return f"{arm} vs {baseline}: {words}{scope}{numbers}{interval}."
 
 
 def span_text(span: Span) -> str:
@@ -255,19 +248,45 @@ def span_text(span: Span) -> str:
     return " to ".join(ratio_text(end).removesuffix("x") for end in span)
 
 
-def _seconds(ratio: Ratio) -> str:
-    baseline, arm = map(seconds_text, ratio.seconds)
-    return f"{arm} against {baseline} {'a step ' if ratio.unit == AT_EQUAL_WORK else ''}{ratio.unit}"
-
-
 def _difference(of: VerdictEvidence, arm: str, claim: Claim, likely: bool) -> str:
-    """Where the difference lies, if it is larger than its noise: for one run, than repeated runs differ."""
-    one = next(one for one in of.every if one.arm == arm)
-    ratio = claim.rows[PER_STEP]["value"]
+    """Where the difference lies, as a sentence, if it is larger than its noise: for one run, than repeated runs differ.
+
+    Empty where nothing is known, or where the claim points the other way.
+    """
+    ratio, claimed_s = claim.rows[PER_STEP]["value"], claim.row["baseline_s"] - claim.row["arm_s"]
     far = claim.lacking and ratio > 0 and max(ratio, 1 / ratio) > 1 + of.plan.spread
     if claim.record != "step" or not (claim.verdict in "+-" or likely or (far and claim.verdict == "~")):
         return ""
-    return difference_line(parts_of(of.wide, one, of.trees), claim.row["baseline_s"] - claim.row["arm_s"])
+    one = next(one for one in of.every if one.arm == arm)
+    sides = [_own_seconds(of.wide, side, of.trees.get(name, ())) for side, name in one.named_sides]
+    if not all(side.get(GENERATION, 0.0) > 0 for side in sides):
+        return ""
+    baseline, other = sides
+    parts = {part: baseline.get(part, 0.0) - other.get(part, 0.0) for part in {**baseline, **other}}
+    total = math.fsum(parts.values())
+    if not total * claimed_s > 0:
+        return ""
+    shares = sorted(((part, seconds / total) for part, seconds in parts.items()), key=lambda one: -abs(one[1]))
+    kept = [(part, share) for part, share in shares if abs(share) >= LEAST_SHARE][:MOST_PARTS]
+    shown = ", ".join(f"{part} {100 * share:.0f}%" for part, share in kept)
+    which = "the difference" if abs(total - claimed_s) <= ALIKE * abs(claimed_s) else "the raw difference"
+    if parts[GENERATION] / total < 0.5:
+        return f"Most of {which} lies outside generation and is no engine's: {shown}."
+    return f"Of {which}: {shown}."
+
+
+def _own_seconds(wide: pd.DataFrame, side: pd.DataFrame, trees: Sequence[TimerTree]) -> dict[str, float]:
+    """An arm's mean own seconds by category of its timers, which sum to its step; empty where its phases overlap."""
+    found: dict[str, float] = defaultdict(float)
+    if not trees or any(tree.overlap for tree in trees):
+        return {}
+    root = STEP.removeprefix(PHASE)
+    for path in (name.removeprefix(OWN) for name in wide.columns if name.startswith(OWN)):
+        seconds = column_of(wide, side, OWN + path)
+        if (path == root or path.startswith(f"{root}/")) and seconds.notna().any():
+            part = NO_TIMER if path == root else shown_phase(path, trees).category
+            found[part] += mean_of_runs(side, seconds.fillna(0.0))
+    return found
 
 
 def with_engines_alone(verdicts: Sequence[ArmVerdict], plan: PlanRead) -> list[ArmVerdict]:
