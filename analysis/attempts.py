@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.sources.wandb_files import read_wandb_offline, wandb_files
 from analysis.steps import ChosenStep
 from common.contracts import AttemptFile, DoneFile, read_file
-from common.errors import UserError
 from common.verdicts import Level, Verdict, count_of
 from trainers.logs.log_files import json_lines
 from trainers.logs.record import TIMERS, SourceRead, StepRecord, as_number
@@ -78,10 +76,6 @@ def _numbers(raw: Any, what: str) -> dict[str, float]:
     return numbers
 
 
-# wandb and JSON both store doubles: a difference beyond printed rounding is a real disagreement.
-RELATIVE_TOLERANCE = 1e-9
-
-
 Attempts = dict[int, dict[int, StepRecord]]
 """The steps of each attempt of the run, by its number."""
 
@@ -102,7 +96,9 @@ def read_attempts(
             level, code, why = reason
             verdicts.append(Verdict(level, code, f"{run_id}: attempt {number} {why}; left out"))
             continue
-        read = attempt_steps(run_dir, folder, run_id, flat)
+        metrics, read = folder / "metrics.jsonl", SourceRead()
+        if metrics.is_file():
+            read = read_metrics_jsonl(metrics, f"{run_id}: {metrics.relative_to(run_dir).as_posix()}", flat)
         verdicts += read.verdicts
         attempts[number] = read.records
     return attempts, verdicts
@@ -120,48 +116,6 @@ def _left_out(folder: Path, number: int, fingerprint: str, done: DoneFile) -> tu
     if number > done.get("attempt", number):
         return "note", "later-attempt", f"came after attempt {done['attempt']} had finished"
     return None
-
-
-def attempt_steps(run_dir: Path, folder: Path, run_id: str, flat: bool = False) -> SourceRead:
-    """An attempt's steps: from metrics.jsonl, and the steps missing there from wandb.
-
-    Where both have a step they must agree; the `UserError` names run, step and key.
-    """
-    found = SourceRead()
-    metrics = folder / "metrics.jsonl"
-    if metrics.is_file():
-        found = read_metrics_jsonl(metrics, f"{run_id}: {metrics.relative_to(run_dir).as_posix()}", flat)
-    mirror: dict[int, StepRecord] = {}
-    for path in wandb_files(folder):
-        read = read_wandb_offline(path, f"{run_id}: {path.relative_to(run_dir).as_posix()}", flat)
-        found.verdicts += read.verdicts
-        mirror.update(read.records)
-    for step, record in found.records.items():
-        if step in mirror:
-            check_agreement(record, mirror[step], run_id, run_dir)
-    only_wandb = sorted(set(mirror) - set(found.records))
-    if only_wandb:
-        text = (
-            f"{run_id}: {count_of(len(only_wandb), 'step')} of attempt {folder.name} are read from wandb's file, not "
-            "from metrics.jsonl, so they have no response-length samples"
-        )
-        found.verdicts.append(Verdict("note", "from-wandb", text))
-        found.records.update({step: mirror[step] for step in only_wandb})
-    return found
-
-
-def check_agreement(ours: StepRecord, mirror: StepRecord, run_id: str, run_dir: Path) -> None:
-    """Compares the keys that both sources have; `UserError` on the first that differs by more than 1e-9."""
-    pairs = [(TIMERS + k, v, mirror.phases[k]) for k, v in ours.phases.items() if k in mirror.phases]
-    pairs += [(k, v, mirror.scalars[k]) for k, v in ours.scalars.items() if k in mirror.scalars]
-    for key, a, b in sorted(pairs):
-        if not ((math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=RELATIVE_TOLERANCE)):
-            raise UserError(
-                f"run {run_id}, step {ours.step}, key {key}: "
-                f"{ours.file.relative_to(run_dir).as_posix()}:{ours.line} says {a!r}, "
-                f"{mirror.file.relative_to(run_dir).as_posix()} (record {mirror.line}) says {b!r}. The job writes "
-                "both at once, so one was changed or belongs to another run: find out which, and move it away"
-            )
 
 
 def choose_steps(attempts: Attempts, run_id: str) -> tuple[list[ChosenStep], list[Verdict]]:

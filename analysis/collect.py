@@ -83,7 +83,7 @@ def _require_all_steps(chosen: Sequence[ChosenStep], last_step: object, run_id: 
     missing = [step for step in range(1, last_step + 1) if step not in have]
     if missing:
         raise UserError(
-            f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl or wandb file "
+            f"run {run_id}: {len(missing)} of its {last_step} steps are in no attempt's metrics.jsonl "
             f"(missing: {join_first(missing)}). A run with missing steps is not compared: read attempts/*/log, then "
             "train it again"
         )

@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compared import SIZES, STEP, Compared, column_of, mean_of_runs, ratio, tokens_ratio
+from analysis.compared import SIZES, Compared, column_of, mean_of_runs, ratio, tokens_ratio
 from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
-from analysis.windows import mean_of, steps_per_row
+from analysis.windows import steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
 from trainers.logs.record import STEPS_LOGGED
@@ -22,8 +22,6 @@ from trainers.timers.tree import TimerTree, in_order
 
 # The share of the steps whose time between steps must be known for a ratio by the wall clock.
 ENOUGH_KNOWN = 0.9
-# From this difference on, tables over other steps than the compared ones are of other work.
-OTHER_STEPS_SHARE = 0.01
 RATES = ["baseline_step_s", "arm_step_s", "baseline_tokens_per_s", "arm_tokens_per_s"]
 RATIOS = ["raw_speedup", "median_speedup", "wall_speedup"]
 MOST_LONG = 6
@@ -49,30 +47,6 @@ def _fewest_warmup_steps(wide: pd.DataFrame, one: Compared) -> int:
     rows = wide[wide["run_id"].isin(runs)]
     left_out = steps_per_row(rows).where(rows["left_out"] == WARMUP, 0)
     return int(left_out.groupby(rows["run_id"]).sum().min())
-
-
-def _other_steps(wide: pd.DataFrame, one: Compared) -> Iterator[Verdict]:
-    """Reports counted steps that are not compared, and whether an arm's tables over all its steps mislead."""
-    here = at(one.factors)
-    for side, arm, other in zip(one.sides, (one.baseline, one.arm), (one.arm, one.baseline), strict=True):
-        own = counted_rows(wide, "arm", "factors", STEPS_LOGGED, STEP)
-        own = own[(own["factors"] == one.factors) & (own["arm"] == arm)]
-        steps, used = int(steps_per_row(own).sum()), int(side["n"].sum())
-        if steps <= used:
-            continue
-        text = (
-            f"{count_of(steps - used, 'counted step')} of {arm}{here} are in no comparison with {other}: not every run "
-            "has them"
-        )
-        yield Verdict("note", "steps-not-in-common", text)
-        own_s, used_s = mean_of(own[STEP], steps_per_row(own)), mean_of(side["seconds"], side["n"])
-        if abs(own_s - used_s) > OTHER_STEPS_SHARE * used_s:
-            text = (
-                f"{arm}{here}: its tables (phases, GPU-hours used) are over its own {count_of(steps, 'counted step')}, "
-                f"{own_s:.1f} s on average; {used} of them are compared with {other}'s, {used_s:.1f} s on average. Do "
-                f"not compare these tables with {other}'s: they are of other steps"
-            )
-            yield Verdict("warning", "tables-over-other-steps", text, (arm,))
 
 
 def _left_out_runs(wide: pd.DataFrame, one: Compared) -> str:
@@ -145,7 +119,7 @@ def comparison_table(
             verdicts.append(Verdict("error", "no-common-steps", text, (one.arm,)))
             continue
         row = _row(wide, one)
-        verdicts += [*_matching(wide, one), *_other_steps(wide, one)]
+        verdicts += _matching(wide, one)
         if (one.factors, one.arm) in refused:
             row |= dict.fromkeys([*RATIOS, *OTHER_STEPS], math.nan)
         rows.append(row)

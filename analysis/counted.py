@@ -24,7 +24,7 @@ from analysis.wide import (
 from analysis.windows import first_steps, gaps, join_generations, join_windows, steps_per_row
 from common.messages import join_first
 from common.verdicts import Verdict, count_of
-from trainers.registry import scalars_of, trainer_named
+from trainers.registry import trainer_named
 
 WARMUP = "warm-up"
 AFTER_RESUME = "first after a resume"
@@ -67,7 +67,6 @@ def _counted(runs: Sequence[Run], warmup_steps: int) -> tuple[pd.DataFrame, list
     ends = warmup_steps * gaps(wide["run_id"], wide["step"], steps_per_row(wide)).fillna(1.0)
     wide.loc[first_steps(wide) <= wide["run_id"].map(ends), "left_out"] = WARMUP
     verdicts += _no_warmup(wide, warmup_steps, ends)
-    verdicts += _truncation_unknown(wide)
     verdicts += _other_windows(wide, apart)
     verdicts += [
         v for reason in (UNTIMED, OVERRUN, BAD_TIME, JUMPED, INCOMPLETE) for v in _left_out_verdicts(wide, reason)
@@ -96,26 +95,6 @@ def _no_warmup(wide: pd.DataFrame, warmup_steps: int, ends: pd.Series) -> list[V
         )
         for run, step in first[first > ends[first.index]].items()
         if warmup_steps
-    ]
-
-
-def _truncation_unknown(wide: pd.DataFrame) -> list[Verdict]:
-    """Reports the runs for which a share of longest responses does not give the share of truncated ones."""
-    unknown = {
-        name: wide.loc[wide[name].notna() & wide["truncated_share"].isna(), "run_id"]
-        for name in scalars_of("truncated_share")
-        if name in wide
-    }
-    return [
-        Verdict(
-            "note",
-            "truncation-unknown",
-            f"run {run}: no share of truncated responses in {count_of(steps, 'step')}: its {name} is the share that is "
-            "as long as the longest of the batch. The longest allowed length shows whether those were truncated, but "
-            "it is not known or is below that (for an imported run set import.max_response_length)",
-        )
-        for name, runs in unknown.items()
-        for run, steps in runs.value_counts(sort=False).items()
     ]
 
 

@@ -252,6 +252,12 @@ def numbers_of(rows: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
     return rows[name].to_numpy(np.float64, na_value=np.nan) if name in rows else np.full(len(rows), np.nan)
 
 
+def first_of(wide: pd.DataFrame, names: Iterable[str]) -> pd.Series:
+    """Row by row the first value of these columns: trainers name a reward differently."""
+    values: pd.Series = wide[list(names)].apply(pd.to_numeric, errors="coerce").bfill(axis=1).iloc[:, 0]
+    return values
+
+
 def threw_away(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """The steps that threw completions away, so that their tokens and lengths are not of all that was generated."""
     thrown = np.zeros(len(rows), dtype=np.bool_)

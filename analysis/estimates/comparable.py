@@ -96,7 +96,6 @@ def comparable(runs: Sequence[Run], plan: PlanRead, wide: pd.DataFrame) -> tuple
             throughput[factors, arm] = f"the phases of a step overlap ({why}): step time and throughput only"
             text = f"{versus}: {throughput[factors, arm]}, no estimate at equal work"
             verdicts.append(Verdict("warning", "throughput-only", text, (arm,)))
-    verdicts += _trainer_verdicts([run for run in runs if not plan.is_other_kind(run.arm)])
     verdicts += _clock_verdicts(runs, wide)
     return Comparable(refused, throughput, unsaid, not_repeated), list(dict.fromkeys(verdicts))
 
@@ -180,18 +179,6 @@ def _facts_of(run: Run) -> dict[str, Any]:
 def _short(value: Any) -> str:
     text = str(value)
     return text[:12] if len(text) == 64 else text
-
-
-def _trainer_verdicts(runs: Sequence[Run]) -> list[Verdict]:
-    by_arm = {run.arm: str(run.spec.get("trainer")) for run in runs}
-    if len(set(by_arm.values())) < 2:
-        return []
-    shown = "; ".join(f"{arm}: {trainer}" for arm, trainer in by_arm.items())
-    text = (
-        f"the arms have different trainers ({shown}), and each defines what a step is, so the ratio is of trainer and "
-        "engine together"
-    )
-    return [Verdict("note", "trainers-differ", text)]
 
 
 def _clock_verdicts(runs: Sequence[Run], wide: pd.DataFrame) -> Iterator[Verdict]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.compared import SIZES, Compared, disagrees, tokens_ratio
+from analysis.compared import SIZES, Compared, disagrees
 from analysis.estimates.comparable import ALL_COMPARABLE, Comparable
 from analysis.estimates.looks import confidence_at
 from analysis.factors import at
@@ -69,7 +69,13 @@ def estimate_table(
                 Verdict("warning", "unit-unsaid", f"{one.arm} against {one.baseline}: {unsaid}", (one.arm,))
             )
         rows += [head | row for row in found]
-        verdicts += _verdicts(f"{one.arm} against {one.baseline}{at(one.factors)}", found, one, plan.repeats(one.arm))
+        off = [f"{r['estimate'].replace('_', ' ')} {r['value']:.3f}x" for r in found if r["verdict"] in "+-"]
+        if off and plan.repeats(one.arm):
+            text = (
+                f"{one.arm} against {one.baseline}{at(one.factors)}: one repeats the other, but they differ "
+                f"({', '.join(off)}): find what else differs"
+            )
+            verdicts.append(Verdict("warning", "equal-arms-differ", text))
     return pd.DataFrame(rows, columns=COLUMNS), verdicts
 
 
@@ -225,22 +231,6 @@ def what_differs(tokens: float, has_intervals: bool) -> str:
         return "although both arms generated equally many tokens, so rely on neither alone"
     misleads = "misleads" if has_intervals else "may mislead"
     return f"the arm generated {tokens:.2f}x as many tokens as the baseline, so step time alone {misleads}"
-
-
-def _verdicts(here: str, rows: Sequence[Row], one: Compared, same_as: str) -> Iterator[Verdict]:
-    by_name = {row["estimate"]: row for row in rows}
-    if text := discarded(one):
-        yield Verdict("warning", "completions-discarded", f"{here}: {text}, so only step time is compared", (one.arm,))
-    if same_as:
-        off = [f"{n.replace('_', ' ')} {r['value']:.3f}x" for n, r in by_name.items() if r["verdict"] in "+-"]
-        if off:
-            text = f"{here}: one repeats the other, but they differ ({', '.join(off)}): find what else differs"
-            yield Verdict("warning", "equal-arms-differ", text)
-    elif disagreement(by_name):
-        step, equal = (by_name[name] for name in (PER_STEP, EQUAL_WORK))
-        why = what_differs(tokens_ratio(one), step["low"] > 0 and equal["low"] > 0)
-        text = f"{here}: by step time {step['value']:.2f}x, at equal work {equal['value']:.2f}x: {why}"
-        yield Verdict("warning", "raw-and-equal-work-disagree", text, (one.arm,))
 
 
 def legible(estimates: pd.DataFrame) -> pd.DataFrame:

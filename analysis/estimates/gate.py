@@ -11,6 +11,9 @@ import pandas as pd
 from analysis.compared import Compared, column_of, mean_of_runs
 from analysis.ratio import RunNumbers, means_of_runs, reach
 from analysis.runs import rows_of
+from analysis.wide import REWARD, first_of
+from common.verdicts import Verdict, count_of
+from trainers.registry import single_rewards
 
 # Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
 WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
@@ -117,3 +120,21 @@ def worse_arms(gate: pd.DataFrame, baseline: str, arm: str) -> Iterator[tuple[st
 def missing_numbers(gate: pd.DataFrame) -> pd.DataFrame:
     """The rows with numbers that one side misses and the other has."""
     return gate[(gate["baseline_missing"] > 0) | (gate["arm_missing"] > 0)]
+
+
+def reward_verdicts(wide: pd.DataFrame) -> Iterator[Verdict]:
+    """Warns where a user's reward failed on completions, which have no value then, and where a score is no number."""
+    for reward, columns in single_rewards(map(str, wide.columns), "failed").items():
+        failed = first_of(wide, columns)
+        for run_id, steps in wide.loc[failed > 0, ["run_id", "step"]].groupby("run_id", sort=False)["step"]:
+            text = (
+                f"run {run_id}: reward {reward} failed on {count_of(int(failed[steps.index].sum()), 'completion')} in "
+                f"{count_of(len(steps), 'step')} (first: step {int(steps.min())}), which have no value of it. "
+                "attempts/*/reward_failures.jsonl has each with its reason"
+            )
+            yield Verdict("warning", "reward-failed", text)
+    for run_id, of_run in wide.groupby("run_id", sort=False) if REWARD in wide else ():
+        bad = of_run.loc[~np.isfinite(of_run[REWARD].astype(float)), "step"]
+        if 0 < len(bad) < len(of_run):
+            text = f"run {run_id}: the reward is no number at {count_of(len(bad), 'step')} (first: step {bad.min()})"
+            yield Verdict("warning", "bad-reward", f"{text}; the curve has a gap there")

@@ -13,14 +13,11 @@ import pandas as pd
 from analysis.estimates.estimate_table import legible
 from analysis.factors import factors_key, factors_label, factors_of
 from analysis.figures.drawing import (
-    ARM_COLOURS,
     CATEGORY_COLOURS,
-    GREY,
     PAGE,
     Figure,
     draw,
     listed,
-    once,
     only_first,
     wrapped,
 )
@@ -153,42 +150,3 @@ def _bar_layers(rows: Sequence[Mapping[str, Any]], step_of: str) -> list[Any]:
         text.encode(x=alt.X("right:Q"), text=alt.Text("end:N")),
         name.encode(x=alt.XDatum(0), text=alt.Text("setting:N")),
     ]
-
-
-def ratio_forest(plan: PlanRead, estimates: pd.DataFrame) -> Figure | None:
-    """Each estimate that has a value with its interval, by a line at 1; none of a single one, which the bars show."""
-    shown = legible(estimates)
-    shown = shown[(shown["value"] > 0) & (shown["value"] < math.inf)]
-    if len(shown) < 2 or not (shown["low"] > 0).any():
-        return None
-    used, rows = claims(estimates), []
-    for one in rows_of(shown):
-        panel, setting = setting_name(plan, one.arm, one.factors)
-        text = f"{setting}: {claim_text(one, plan, f' {UNITS[one.estimate]}')}"
-        colour = ARM_COLOURS[0] if used[one.factors, one.arm].estimate == one.estimate else GREY
-        row = {"panel": panel, "text": text, "value": one.value, "colour": colour}
-        row |= {"fill": colour if one.verdict in ("+", "-") else "transparent"}
-        rows.append(row | ({"low": one.low, "high": one.high} if one.low > 0 and one.high < math.inf else {}))
-    scale = alt.Scale(type="log", nice=False, padding=10)
-    axis = alt.Axis(labelExpr="format(datum.value, ',')", labelOverlap="greedy", tickCount=6)
-    x = alt.X("low:Q", scale=scale, axis=axis, title=f"times as fast as {plan.baseline} (log scale)")
-    base = alt.Chart().encode(y=alt.Y("text:N", sort=None, title=None, axis=None))
-    span = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5, yOffset=8)
-    mark = base.mark_point(size=80, strokeWidth=2, opacity=1, yOffset=8)
-    stroke = alt.Stroke("colour:N", scale=None, legend=None)
-    layers = [
-        once().mark_rule(color=PAGE, strokeWidth=1.2).encode(x=alt.XDatum(1.0)),
-        span.encode(x=x, x2="high", stroke=stroke),
-        mark.encode(x=alt.X("value:Q"), stroke=stroke, fill=alt.Fill("fill:N", scale=None, legend=None)),
-        base.mark_text(align="left", dy=-8, lineBreak="\n").encode(x=alt.value(0), text="text:N"),
-    ]
-    caption = f"Right of the line at 1 the arm is faster than {plan.baseline}. A line is the 95% interval. "
-    caption += "Hollow and ~: not resolved. Grey: the verdict is that at equal work."
-    height, own = alt.Step(40), {"y": "independent"}
-    return Figure(
-        "estimates",
-        "How many times as fast",
-        caption + only_first(MAX_BARS, len(rows), "ratios", "estimates"),
-        f"Speed against {plan.baseline}, with 95% intervals. {listed(row['text'] for row in rows)}",
-        draw(rows[:MAX_BARS], layers, (480, height), own),
-    )

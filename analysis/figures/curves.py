@@ -24,10 +24,9 @@ from analysis.figures.drawing import (
     only_first,
     wrapped,
 )
-from analysis.logged_rewards import first_of
 from analysis.planned import PlanRead
 from analysis.quantiles import students_t
-from analysis.wide import REWARD
+from analysis.wide import REWARD, first_of
 from common.verdicts import count_of
 from trainers.registry import single_rewards
 
@@ -149,16 +148,14 @@ def _colours(plan: PlanRead, frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def reward_figure(wide: pd.DataFrame, plan: PlanRead, rewards: pd.DataFrame) -> Figure | None:
+def reward_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
     """The score over the steps; with several rewards a panel for each of them, too."""
     single = single_rewards(map(str, wide.columns))
     score = {"score" if len(single) > 1 else "": wide[REWARD]} if REWARD in wide else {}
     if len(single) <= 1:
         return over_steps(wide, plan, score, "reward", "Reward", "mean reward", from_zero=False) if score else None
-    known = rewards[rewards["reward"].isin(single)].groupby("reward", sort=False)["weight"]
-    weights = [f"{name} × {' or '.join(f'{w:g}' for w in of.unique())}" for name, of in known if of.notna().all()]
-    caption = f"The score is a weighted sum: {', '.join(weights)}. " if len(weights) == len(single) else ""
-    caption += "Each reward is before its weight, over the completions that have a value. "
+    caption = "The score is the weighted sum of the rewards. Each reward is before its weight, over the completions "
+    caption += "that have a value. "
     quantities = score | {name: first_of(wide, columns) for name, columns in single.items()}
     return over_steps(wide, plan, quantities, "reward", "Rewards", "mean reward", caption, from_zero=False)
 

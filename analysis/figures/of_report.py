@@ -1,4 +1,4 @@
-"""Draws the report's five figures from its tables."""
+"""Draws the report's figures from its tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from analysis.figures.bars import phase_bars, ratio_forest
+from analysis.figures.bars import phase_bars
 from analysis.figures.curves import length_figure, over_steps, reward_figure
 from analysis.figures.drawing import Figure
 from analysis.planned import PlanRead
@@ -18,13 +18,13 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
     wide = tables["steps"]
     if not len(wide):
         return []
-    made = [phase_bars(plan, tables), ratio_forest(plan, tables["estimates"])]
+    made = [phase_bars(plan, tables)]
     # One step needs no figure over the steps.
     if wide["run_id"].duplicated().any():
         seconds = {"": wide[PHASE + "step"]}
         made += [
             over_steps(wide, plan, seconds, "step-time", "Seconds of each step", "seconds per step"),
-            reward_figure(wide, plan, tables["rewards"]),
+            reward_figure(wide, plan),
             length_figure(wide, plan, lengths),
         ]
     return [figure for figure in made if figure is not None]

@@ -137,7 +137,7 @@ def _tree_of_release(
 
 
 def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterator[Verdict]:
-    """Reports the steps without their total, and a table without a phase of generation."""
+    """Reports the steps without their total."""
     root = tree.phases[0].label
     without = [step for step, record in read.records.items() if TIMERS + root not in record.scalars]
     if without and len(without) < len(read.records):
@@ -147,12 +147,6 @@ def _own_tree_verdicts(tree: TimerTree, read: SourceRead, run_id: str) -> Iterat
             "a step without its total does not count"
         )
         yield Verdict("warning", "timings-missing", text)
-    if not any(phase.category == "generation" for phase in tree.phases):
-        text = (
-            f"{run_id}: its table gives no phase the category generation, so it has no roofline, and the figure of "
-            "phases shows no generation. Add a column category (docs/import.md)"
-        )
-        yield Verdict("note", "no-generation-phase", text)
 
 
 def _loop_by_timers(

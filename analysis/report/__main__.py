@@ -34,7 +34,7 @@ OPTIONAL_TABLES = ("ranking",)
 _FORMULA, _NUMBER = r"(?s)^ *[=@+\-\t\r\n].", r"^ *[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 IN_JSON = (
-    *("estimates", "comparison", "phases", "sums", "phase_speedups", "gate", "rewards", "cost"),
+    *("estimates", "comparison", "phases", "sums", "phase_speedups", "gate", "cost"),
     "runs",
 )
 

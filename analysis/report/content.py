@@ -16,10 +16,8 @@ from analysis.cost import cost_table
 from analysis.counted import wide_steps
 from analysis.estimates.comparable import comparable
 from analysis.estimates.estimate_table import PER_STEP, estimate_table
-from analysis.estimates.gate import gate_table
+from analysis.estimates.gate import gate_table, reward_verdicts
 from analysis.estimates.ranking import ranking_lines, ranking_table
-from analysis.estimates.replays import replay_verdicts
-from analysis.logged_rewards import reward_verdicts, rewards_table
 from analysis.machines import disturbance_verdicts, disturbances
 from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
@@ -173,7 +171,9 @@ def _evidence(
     every = compared(wide, plan)
     comparison, matched = comparison_table(wide, every, divisible.refused)
     estimates, disagreements = estimate_table(wide, plan, every, divisible)
-    trees = {arm: list(dict.fromkeys(run.tree for run in runs if run.arm == arm)) for arm in plan.arms}
+    # Where phases overlap, no part of a step is told.
+    told = [arm for arm in plan.arms if arm not in {arm for _, arm in divisible.throughput_only}]
+    trees = {arm: list(dict.fromkeys(run.tree for run in runs if run.arm == arm)) for arm in told}
     read = [*read, *refusals, *disagreements, *matched]
     gate = gate_table(wide, every)
     return VerdictEvidence(
@@ -216,7 +216,6 @@ def _rest(
 def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The tables about the runs themselves, whether or not they are comparable."""
     return {
-        "rewards": rewards_table(wide, runs),
         "cost": cost_table(wide, runs, plan),
         "ranking": ranking_table(wide, runs, plan),
         "environment": environment_table(runs),
@@ -226,10 +225,9 @@ def _run_tables(runs: list[Run], plan: PlanRead, wide: pd.DataFrame) -> dict[str
 
 def _run_verdicts(runs: list[Run], plan: PlanRead, wide: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[Verdict]:
     """The verdicts about the runs, their machines and their settings."""
-    yield from replay_verdicts(wide, runs, plan)
     for run in runs:
         yield from origin_verdicts(run)
-    yield from reward_verdicts(wide, runs)
+    yield from reward_verdicts(wide)
     yield from _missing_arms(runs, plan)
     if runs and lengths.empty:
         yield Verdict("note", "no-lengths", "no counted step has response_length samples: no distribution of lengths")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,12 +14,10 @@ from analysis.report.content import Content
 from analysis.report.provenance import made_of, shown_runs
 from analysis.report.sample_completions import shown_samples
 from analysis.report.tables import (
-    MINUS,
     Cell,
     Column,
     Table,
     count,
-    in_full,
     interval_columns,
     number,
     records_of,
@@ -68,18 +65,12 @@ class PageSection:
 def sections(content: Content) -> list[PageSection]:
     """The sections that have a part, in the page's order."""
     figures = {figure.name: Part("figure", figure) for figure in content.figures}
-    drawn = {
-        name: [figures[name]] if name in figures else []
-        for name in ("estimates", "step-time", "reward", "response-length")
-    }
+    drawn = {name: [figures[name]] if name in figures else [] for name in ("step-time", "reward", "response-length")}
     every = {
-        ("speed", "How much faster"): [*drawn["estimates"], *_tables(shown_speed(content)), *_ranking(content)],
+        ("speed", "How much faster"): [*_tables(shown_speed(content)), *_ranking(content)],
         ("phases", "Where the step goes"): _phases(content),
         ("steps", "Seconds of each step"): drawn["step-time"],
-        ("gate", "Do the arms train the same?"): [
-            *drawn["reward"],
-            *_tables(shown_gate(content), shown_rewards(content)),
-        ],
+        ("gate", "Do the arms train the same?"): [*drawn["reward"], *_tables(shown_gate(content))],
         ("lengths", "How long the responses are"): drawn["response-length"],
         ("ledger", "Terms"): _terms(content),
         ("cost", "What it costs"): _tables(shown_cost(content)),
@@ -151,27 +142,6 @@ def shown_gate(content: Content) -> Table:
     return shown_table("gate", "The correctness gate", "arm", columns, _records(content.tables["gate"]), note)
 
 
-def shown_rewards(content: Content) -> Table:
-    """Each reward's weight, and its change over training."""
-    columns = (
-        Column("reward", "reward", text, is_text=True),
-        Column("weight", "weight", _weight),
-        Column("first", "first quarter", significant),
-        Column("last", "last quarter", significant),
-        Column("change", "change", significant),
-        *interval_columns(significant),
-        Column("runs", "runs", count),
-        Column("steps", "steps of a quarter", count),
-    )
-    note = (
-        "Means before the weight, over the first and the last quarter of each run's steps, warm-up included. The "
-        "interval is over runs. A change whose interval contains 0 may be chance."
-    )
-    return shown_table(
-        "rewards", "Each reward over training", "arm", columns, _records(content.tables["rewards"]), note
-    )
-
-
 def shown_cost(content: Content) -> Table:
     """GPU-hours, and with a price what a number of steps costs."""
     cost = content.tables["cost"]
@@ -199,10 +169,6 @@ def shown_cost(content: Content) -> Table:
 def _positive(value: float) -> Cell:
     """A count; blank where it is zero."""
     return count(value) if value > 0 else Cell("")
-
-
-def _weight(value: float) -> Cell:
-    return Cell(f"{value:g}".replace("-", MINUS), in_full(value)) if math.isfinite(value) else Cell("")
 
 
 def _terms(content: Content) -> list[Part]:

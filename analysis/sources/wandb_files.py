@@ -19,7 +19,7 @@ import yaml
 
 from analysis.sources.wandb_api import HISTORY_PARTS, RUN_FILE, download
 from analysis.sources.wandb_facts import facts_of, seconds_since_1970
-from analysis.sources.wandb_rows import CALLS, HF_STEP, History, Row, steps_of, steps_of_lives, time_of
+from analysis.sources.wandb_rows import History, Row, steps_of, steps_of_lives, time_of
 from common.dotted import as_mapping
 from common.errors import UserError
 from common.files import read_json_object
@@ -27,7 +27,7 @@ from common.messages import join_first
 from common.shown import require_shown
 from common.verdicts import Verdict
 from trainers.logs.log_files import json_lines
-from trainers.logs.record import Imported, LaterConfiguration, SourceRead, finite_number, timers_as_phases
+from trainers.logs.record import Imported, LaterConfiguration, finite_number
 
 FORMAT_OFFLINE = "wandb-offline"
 FORMAT_API = "wandb"
@@ -35,11 +35,6 @@ FORMAT_API = "wandb"
 _CAPTURED = "files/output.log"
 # The identifier, the magic number 0xBEE1 and the format's version, 0 (wandb 0.31 core/pkg/leveldb/record.go).
 HEADER = b":W&B\xe1\xbe\x00"
-
-
-def wandb_files(attempt_dir: Path) -> list[Path]:
-    """The attempt's offline files, oldest first (their folders are named by time)."""
-    return sorted(attempt_dir.glob("wandb/offline-run-*/run-*.wandb"))
 
 
 @once
@@ -91,25 +86,6 @@ def records(path: Path, *kinds: str) -> Iterator[tuple[int, str, dict[str, Any]]
         f"wandb cannot read {path} ({last_line}); copy it again from the machine that wrote it, or import the run from "
         "wandb's server (wandb:entity/project/id), or the log that the trainer printed"
     )
-
-
-def read_wandb_offline(path: Path, shown_as: str, flat: bool = False) -> SourceRead:
-    """The steps of an attempt's offline wandb file, by the trainer's own step.
-
-    `flat`: the trainer logs its timers under flat keys, which stay among the scalars. Otherwise our driver's timers,
-    whose names are paths, become phases; they are in the rows that transformers numbers. TRL's own timers are left out.
-    """
-    rows = ((path, number, {**as_mapping(content.get("item"))}) for number, _, content in records(path, "history"))
-    if flat:
-        return steps_of(rows, shown_as)
-    ours = (
-        (file, number, {name: value for name, value in row.items() if not name.startswith(CALLS)})
-        for file, number, row in rows
-        if HF_STEP in row
-    )
-    read = steps_of(ours, shown_as)
-    read.records = {step: timers_as_phases(record, {HF_STEP}) for step, record in read.records.items()}
-    return read
 
 
 @dataclass

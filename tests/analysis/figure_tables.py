@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -24,10 +24,9 @@ class FigureTables:
     categories: pd.DataFrame
     lengths: pd.DataFrame
     estimates: pd.DataFrame
-    rewards: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"reward": [], "weight": []}))
 
     def drawn(self):
-        tables = {name: getattr(self, name) for name in ("estimates", "rewards")}
+        tables = {"estimates": self.estimates}
         tables["ranking"] = pd.DataFrame({"factors": [], "arm": []})
         own = {"steps": self.wide, "phases": self.categories.assign(path="step")}
         return figures_of(self.plan, tables | own, self.lengths)

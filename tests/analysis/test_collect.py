@@ -4,7 +4,6 @@ import make_results
 import pyarrow.parquet as pq
 import pytest
 from make_results import collected
-from test_sources import wandb_row, write_wandb
 
 from analysis.collect import collect_run, main
 from analysis.steps import METADATA_KEY, SCHEMA, read_steps
@@ -89,25 +88,6 @@ def test_attempts_of_another_fingerprint_are_left_out(tmp_path):
     frame, metadata = collected(run_dir)
     assert frame["attempt"].unique().tolist() == [1]
     assert codes(metadata) == ["other-fingerprint", "no-attempt-json"]
-
-
-def test_wandb_fills_in_for_metrics_and_must_agree(tmp_path, capsys):
-    all_rows = [a_row(s, s / 3) for s in (1, 2, 3)]
-    run_dir = make_results.write_run(tmp_path / "x", "r", "vllm", 0, [all_rows[:2]], done_more={"last_step": 3})
-    write_wandb(run_dir / "attempts" / "1", [wandb_row(r) for r in all_rows], tmp_path)
-    frame, metadata = collected(run_dir)
-    gen = frame[frame["name"] == GEN].set_index("step")
-    assert gen["value"].to_dict() == {1: 1 / 3, 2: 2 / 3, 3: 1.0}
-    assert gen["source_file"][2] == "attempts/1/metrics.jsonl"
-    assert gen["source_file"][3].startswith("attempts/1/wandb/offline-run-")
-    assert codes(metadata) == ["from-wandb"]
-
-    (run_dir / "steps.parquet").unlink()
-    all_rows[1]["phases"][GEN] *= 1 + 1e-8
-    make_results.write_rows(run_dir / "attempts" / "1" / "metrics.jsonl", all_rows[:2])
-    error = failure(run_dir, capsys)
-    assert "run r, step 2, key timing_s/step/training_step/prepare_inputs/generate" in error
-    assert "attempts/1/metrics.jsonl:2" in error
 
 
 def test_missing_steps_are_an_error(tmp_path, capsys):

@@ -180,12 +180,6 @@ def test_missing_phase_in_one_arm(tmp_path, drawn):
     assert speedups.loc[sync, "arm_mean_s"] == 0.25
 
 
-def test_a_reward_that_is_never_a_number_is_no_reward_that_is_missing(tmp_path, drawn):
-    arm = [row(step, 1, scalars={"train/reward": math.nan}) for step in (1, 2)]
-    found = pair(tmp_path, [row(1, 1), row(2, 1)], arm)
-    assert "at 2 steps (first: step 1)" in text(found, "bad-reward") and "run-without-reward" not in codes(found)
-
-
 def test_stack_checks(tmp_path):
     folder = results(tmp_path, {"b": ("transformers", 0, [[row(1, 1)]]), "a": ("vllm", 0, [[row(1, 1)]])})
     checks = [{"name": "torch", "expected": "2.13.0+cpu", "got": "2.12.0", "ok": False}]

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.bars import phase_bars, ratio_forest
+from analysis.estimates.gate import reward_verdicts
+from analysis.figures.bars import phase_bars
 from analysis.figures.curves import curve_lines, reward_figure
-from analysis.logged_rewards import failed_reward_verdicts, reward_verdicts
 from analysis.wide import REWARD
 
 SWEEP = [{"workload.temperature": t, "workload.num_generations": n} for t in (0.7, 1.0) for n in (16, 4, 128)]
@@ -52,7 +52,7 @@ def check_svg(figure):
 
 @pytest.mark.full("large figures")
 def test_every_table_has_its_figures(figures):
-    assert list(figures) == ["phases", "estimates", "step-time", "reward", "response-length"]
+    assert list(figures) == ["phases", "step-time", "reward", "response-length"]
     for figure in figures.values():
         check_svg(figure)
         assert len(figure.alt) > 40 and len(figure.caption) > 20
@@ -91,26 +91,6 @@ def test_bars_of_a_sweep_are_in_panels_of_equal_work_and_other_factors_are_in_th
         for n, t in ((16, 0.7), (4, 0.7), (128, 0.7), (16, 1.0), (4, 1.0), (128, 1.0))
     ]
     assert texts(figure).count("vllm") == 6
-
-
-def test_the_forest_shows_both_estimates_and_what_is_not_resolved():
-    plan, wide = made.plan_of(["vllm", "a", "b", "c"]), made.wide_of(["vllm", "a", "b"], steps=3)
-    estimates = made.estimates_of(wide, plan)
-    estimates["verdict"] = ["+", "-", "~", "x"]
-    figure = ratio_forest(plan, estimates)
-    assert figure is not None
-    check_svg(figure)
-    shown = texts(figure)
-    for row in estimates.itertuples():
-        if row.value == row.value:
-            unit = row.estimate.replace("equal_work", "at equal work").replace("_", " ")
-            text = f"{row.arm}: {row.value:.2f}x {unit} ({row.low:.2f} to {row.high:.2f})"
-            assert text + (" ~" if row.verdict == "~" else "") in shown and text in figure.alt
-    assert ratio_forest(plan, estimates[1:2]) is None, "the bars show a single ratio"
-    # An interval that is too wide for its ratio to be shown is drawn nowhere.
-    estimates.loc[1, ["low", "high"]] = estimates.loc[1, "value"] / 4, estimates.loc[1, "value"] * 4
-    assert f"{estimates.loc[1, 'value']:.2f}" not in ratio_forest(plan, estimates).alt
-    assert "not resolved" in texts(bars_of(plan, wide, estimates[1:2]))
 
 
 def scarce(kind):
@@ -155,7 +135,7 @@ def test_whatever_the_tables_hold_the_figures_are_sound(kind):
         assert "phases" in names and not {"step-time", "reward"} & names, "one step needs no figure over the steps"
     if kind == "NaN":
         # Sums of seconds that are no numbers are 0.
-        assert {f.name for f in made_of_little} <= {"estimates", "phases"}
+        assert {f.name for f in made_of_little} <= {"phases"}
 
 
 def test_each_reward_has_its_panel_under_any_trainers_name():
@@ -164,10 +144,9 @@ def test_each_reward_has_its_panel_under_any_trainers_name():
     for name, value in (("accuracy", 0.25), ("my own", 3.0)):
         wide[f"train/rewards/{name}/mean"] = np.where(mine, value, math.nan)
         wide[f"rewards/{name}/mean"] = np.where(mine, math.nan, 2 * value)
-    rewards = pd.DataFrame({"reward": ["accuracy", "my own", "my own"], "weight": [1.0, 0.5, 0.25]})
-    figure = reward_figure(wide, made.plan_of(["trl", "verl"]), rewards)
+    figure = reward_figure(wide, made.plan_of(["trl", "verl"]))
     check_svg(figure)
-    assert "a weighted sum: accuracy × 1, my own × 0.5 or 0.25. " in figure.caption
+    assert "the weighted sum of the rewards" in figure.caption
     assert [text for text in texts(figure) if text in ("score", "accuracy", "my own")] == [
         "score",
         "accuracy",
@@ -177,7 +156,7 @@ def test_each_reward_has_its_panel_under_any_trainers_name():
     assert "my own of trl: median 3; my own of verl: median 6" in figure.alt
     # The only reward is the score.
     one = wide[[column for column in wide if "my own" not in column]]
-    figure = reward_figure(one, made.plan_of(["trl", "verl"]), rewards[:1])
+    figure = reward_figure(one, made.plan_of(["trl", "verl"]))
     assert figure.name == "reward" and "weighted" not in figure.caption
 
 
@@ -192,7 +171,7 @@ def test_several_runs_are_a_mean_with_its_interval():
     half = (trl["high"] - trl["value"]).dropna()
     assert list(half) == pytest.approx([4.302653 / math.sqrt(3)] * 4), "of the steps that count"
     assert found.loc[found["arm"] == "verl", "low"].isna().all(), "two runs have no interval"
-    figure = reward_figure(wide, plan, pd.DataFrame({"reward": [], "weight": []}))
+    figure = reward_figure(wide, plan)
     assert (
         "Mean over an arm's runs; the band is its 95% interval, where 3 runs or more have the step." in figure.caption
     )
@@ -211,9 +190,9 @@ def test_steps_that_do_not_count_are_grey():
 
 def test_failures_of_a_users_reward_are_told():
     wide = made.wide_of(["trl", "verl"], seeds=1, steps=4)
-    assert list(failed_reward_verdicts(wide)) == []
+    assert list(reward_verdicts(wide)) == []
     mine = (wide["arm"] == "verl").to_numpy()
     wide["rewards/brevity/failed"] = np.where(mine & (wide["step"] >= 3), 2.0, np.where(mine, 0.0, math.nan))
-    (verdict, *_) = reward_verdicts(wide, [])
+    (verdict, *_) = reward_verdicts(wide)
     assert (verdict.code, verdict.level) == ("reward-failed", "warning")
     assert "reward brevity failed on 4 completions in 2 steps (first: step 3)" in verdict.text

@@ -51,15 +51,3 @@ def test_trainings_are_compared_with_trainings_and_replays_with_replays(tmp_path
     found = [(one.arm, one.baseline) for one in content.arm_verdicts]
     assert found == [("other", "vllm"), ("other-alone", "vllm-alone")]
     assert set(content.tables["estimates"]["arm"]) == set(content.tables["comparison"]["arm"]) == {"other"}
-    assert not {v.code for v in content.verdicts} & {"replay-other-lengths", "replay-ran-otherwise", "trainers-differ"}
-
-
-@pytest.mark.parametrize(
-    ("more", "code", "says"),
-    [
-        ({"alone_lengths": (20, 30)}, "replay-other-lengths", "completion of 30 tokens, other of 20"),
-        ({"cpus": ("node's CPU", "Faster CPU")}, "replay-ran-otherwise", "other-alone"),
-    ],
-)
-def test_an_engine_alone_under_other_conditions_is_named(tmp_path, more, code, says):
-    assert says in " ".join(v.text for v in content_of(tmp_path, **more).verdicts if v.code == code)

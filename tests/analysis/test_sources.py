@@ -6,7 +6,7 @@ import make_results
 import pytest
 
 from analysis.attempts import read_metrics_jsonl
-from analysis.sources.wandb_files import read_wandb_offline, wandb_files
+from analysis.sources.wandb_files import read_wandb_offline_folder
 from common.errors import UserError
 from tests.patience import run
 
@@ -32,7 +32,7 @@ def write_wandb(attempt_dir, rows, tmp_path):
     given.write_text(json.dumps(rows))
     env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(attempt_dir), "WANDB_SILENT": "true"}
     assert run([sys.executable, "-c", WRITER, str(given)], 60, env=env, cwd=tmp_path).returncode == 0
-    (path,) = wandb_files(attempt_dir)
+    (path,) = attempt_dir.glob("wandb/offline-run-*/run-*.wandb")
     return path
 
 
@@ -88,23 +88,12 @@ def test_duplicate_step_is_named_and_the_later_line_counts(tmp_path):
     assert verdict.code == "duplicate-step" and "lines 1 and 3" in verdict.text
 
 
-@pytest.mark.parametrize("share", [0.9, 0.6, 0.3, 0.0])
-def test_truncated_wandb_file_gives_whole_steps_only(wandb_file, tmp_path, share):
-    cut = tmp_path / "run-cut.wandb"
-    whole = wandb_file.read_bytes()
-    cut.write_bytes(whole[: int(len(whole) * share)])
-    records = read_wandb_offline(cut, "here").records
-    assert list(records) == [1, 2, 3][: len(records)]
-    for step, record in records.items():
-        assert record.phases == rows()[step - 1]["phases"]
-
-
 @pytest.mark.parametrize("head", [b"not wandb's", b":W&B\x00\x00\x00 a newer format", b":W&"])
 def test_a_damaged_wandb_file_is_to_be_copied_anew(tmp_path, head):
     damaged = tmp_path / "run-x.wandb"
     damaged.write_bytes(head + bytes(range(256)))
     with pytest.raises(UserError) as caught:
-        read_wandb_offline(damaged, "here")
+        read_wandb_offline_folder(damaged)
     said = str(caught.value)
     assert "it does not begin with wandb's header); copy it again" in said and "wandb:entity/project/id" in said
     assert "leet" not in said and "version" not in said

@@ -400,7 +400,7 @@ def test_arms_are_equal_where_the_interval_is_within_the_ratio_that_matters(ends
 def test_each_warning_of_reading_is_a_caveat_of_its_arms():
     read = [
         Verdict("warning", "corrupt-line", "c.log:3: no number", ("c-s0",)),
-        Verdict("note", "from-wandb", "b-s0: read from wandb", ("b-s0",)),
+        Verdict("note", "steps-apart", "b-s0: only every 5th step is there", ("b-s0",)),
         Verdict("warning", "release-undeclared", "b-s1: release 9", ("b-s1",)),
         Verdict("warning", "release-undeclared", "b-s2: release 9", ("b-s2",)),
         Verdict("warning", "time-in-no-step", "a-s0: 9 s in no step", ("a-s0",)),
