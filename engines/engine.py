@@ -34,8 +34,7 @@ class ReplayEngine(Protocol):
     """An engine without a trainer; `engines.<name>.replay.build(model, policy, settings, threads, log)` returns one.
 
     `model` is the policy's folder, `policy` its transformers model, `settings` those of trainers/replay, `log` the file
-    of an engine's server. With `STARTS_ITS_SHARDS` one process builds a tensor parallel engine, otherwise each process
-    builds its shard.
+    of an engine's server. An engine of several GPUs starts its own processes.
     """
 
     sleeps: bool

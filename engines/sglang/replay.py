@@ -9,8 +9,6 @@ from typing import Any
 from common.errors import UserError
 from engines.sglang.client import Sglang
 
-STARTS_ITS_SHARDS = True
-"""The first process of a tensor parallel engine starts it on the GPUs of all, as in verl."""
 _WORKLOAD_SETTINGS = ("model_path", "dtype", "random_seed", "tp_size", "dp_size", "pp_size", "device")
 
 

@@ -11,8 +11,6 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from common.errors import UserError
 
-STARTS_ITS_SHARDS = False
-
 
 class _OwnLengths(StoppingCriteria):  # type: ignore[misc]
     """Each row ends at its own length; further tokens are cut off."""

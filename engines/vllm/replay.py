@@ -15,8 +15,6 @@ from engines.vllm.colocate import engine_settings
 from engines.vllm.cpu import is_cpu_platform, keep_threads, model_runner, reload_weights
 from node.hardware import importing
 
-STARTS_ITS_SHARDS = False
-"""Each process of a tensor parallel engine builds it and sends it the same requests, as in TRL and verl."""
 _WORKLOAD_SETTINGS = ("model", "dtype", "seed", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
 
 
@@ -68,7 +66,6 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, l
         if name in _WORKLOAD_SETTINGS:
             raise UserError(f"options.engine.{name} is set by the replay's other settings; remove it")
     shards = int(settings.get("tensor_parallel", 1))
-    split = {"tensor_parallel_size": shards, "distributed_executor_backend": "external_launcher"} if shards > 1 else {}
     try:
         with keep_threads(threads), _warm_up_timed() as warm_up_s:
             llm = LLM(
@@ -76,7 +73,7 @@ def build(model: Path, policy: Any, settings: Mapping[str, Any], threads: int, l
                 dtype=settings["dtype"],
                 seed=settings["seed"],
                 max_model_len=settings["max_prompt_length"] + settings["max_response_length"],
-                **split,
+                **({"tensor_parallel_size": shards} if shards > 1 else {}),
                 **settings["engine"],
             )
     except (TypeError, ValueError) as error:

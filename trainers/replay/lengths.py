@@ -6,7 +6,6 @@ The controller checks the option and pins the file; the driver reads the file in
 from __future__ import annotations
 
 import heapq
-import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,17 +14,6 @@ from typing import Any
 from common.errors import UserError
 
 _NUMBERS = ("mean", "shortest", "longest")
-_SUMMARY = {
-    "train/completions/mean_length": "mean",
-    "response_length/mean": "mean",
-    "replay/mean_length": "mean",
-    "train/completions/min_length": "shortest",
-    "response_length/min": "shortest",
-    "train/completions/max_length": "longest",
-    "response_length/max": "longest",
-    "replay/max_length": "longest",
-}
-"""Trainers' scalars that summarise a step's lengths, for runs without single lengths."""
 
 
 def check_lengths(lengths: object, longest: int) -> dict[str, Any]:
@@ -90,20 +78,16 @@ def draw_lengths(mean: float, shortest: int, longest: int, count: int, seed: str
     return made
 
 
-def idle_share(lengths: Sequence[Sequence[int]], places: int) -> float:
-    """The share of all engines' places that are empty before the last completion ends; `lengths` by engine.
+def idle_share(lengths: Sequence[int], places: int) -> float:
+    """The share of the engine's places that are empty before the last completion ends.
 
     It follows from the lengths alone: each iteration writes one token per place, and the next completion takes a place
     as soon as it is free.
     """
-    taken, ends = 0, []
-    for of_engine in lengths:
-        of_places = [0] * min(places, len(of_engine))
-        for length in of_engine:
-            heapq.heapreplace(of_places, of_places[0] + length)
-        taken += len(of_places)
-        ends.append(max(of_places))
-    return 1 - sum(map(sum, lengths)) / (taken * max(ends))
+    ends = [0] * min(places, len(lengths))
+    for length in lengths:
+        heapq.heapreplace(ends, ends[0] + length)
+    return 1 - sum(lengths) / (len(ends) * max(ends))
 
 
 def step_lengths(asked: Mapping[str, Any], folder: Path, steps: int, count: int, longest: int) -> list[list[int]]:
@@ -117,7 +101,7 @@ def step_lengths(asked: Mapping[str, Any], folder: Path, steps: int, count: int,
             for step in range(1, steps + 1)
         ]
     path = folder / asked["source"]
-    found = _logged_lengths(path, count)
+    found = _logged_lengths(path)
     if len(found) < steps:
         raise UserError(f"{path} has the lengths of {len(found)} steps, and workload.steps is {steps}; use fewer steps")
     for step, lengths in enumerate(found[:steps], 1):
@@ -134,7 +118,7 @@ def step_lengths(asked: Mapping[str, Any], folder: Path, steps: int, count: int,
     return found[:steps]
 
 
-def _logged_lengths(path: Path, count: int) -> list[list[int]]:
+def _logged_lengths(path: Path) -> list[list[int]]:
     import pyarrow.parquet as pq
 
     try:
@@ -144,25 +128,13 @@ def _logged_lengths(path: Path, count: int) -> list[list[int]]:
             f"options.lengths.source {path} is no run's steps.parquet: {str(error).splitlines()[0]}"
         ) from None
     samples: dict[int, list[int]] = {}
-    summaries: dict[int, dict[str, float]] = {}
     rows = zip(*(table.column(name).to_pylist() for name in ("step", "kind", "name", "value")), strict=True)
     for step, kind, name, value in rows:
         if kind == "sample" and name == "response_length":
             samples.setdefault(step, []).append(int(value))
-        elif kind == "scalar" and name in _SUMMARY:
-            summary = summaries.setdefault(step, {})
-            if value is not None and math.isfinite(value):
-                summary[_SUMMARY[name]] = value
-    if not samples and not summaries:
-        raise UserError(f"options.lengths.source {path} has no step with lengths; use another run, or numbers")
-    if samples:
-        return [samples[step] for step in sorted(samples)]
-    return [_from_summary(path, step, summaries[step], count) for step in sorted(summaries)]
-
-
-def _from_summary(path: Path, step: int, summary: Mapping[str, float], count: int) -> list[int]:
-    mean = summary.get("mean")
-    if mean is None:
-        raise UserError(f"{path}: step {step} has no lengths, neither single ones nor their mean; use numbers instead")
-    longest = round(summary.get("longest", mean))
-    return draw_lengths(mean, round(summary.get("shortest", 1)), longest, count, f"step {step}")
+    if not samples:
+        raise UserError(
+            f"options.lengths.source {path} has no step with the length of each completion; give its mean, shortest "
+            "and longest as numbers"
+        )
+    return [samples[step] for step in sorted(samples)]

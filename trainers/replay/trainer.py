@@ -10,7 +10,6 @@ from common.errors import UserError
 from common.files import file_sha256, read_json_object
 from engines import engine_named
 from node.tiny import SHAPES, WITHOUT_WEIGHTS
-from trainers import Spread
 from trainers.engine_checks import attention_kernels, context, sglang_speed_on_cpu
 from trainers.protocol import Driver, Logs, Rules, StackFacts, Trainer
 from trainers.replay import RELEASE, makes_weights
@@ -54,25 +53,16 @@ def _trainer_args(arm: TrainedArm, workload: Workload, seed: int, stack: StackFa
 
 
 def _tensor_parallel(arm: TrainedArm, workload: Workload) -> int:
-    """GPUs of one engine; `UserError` if the GPUs or the prompts do not divide equally among the engines."""
+    """GPUs of the engine, which are all of the run's; `UserError` for another number, or an engine that has one."""
     option, gpus = "options.tensor_parallel", max(1, workload.gpus_per_node)
-    shards = arm.options.get("tensor_parallel", 1)
-    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise UserError(f"{option} of a replay must be a number of GPUs, at least 1 (got {shards!r})")
-    if shards > 1 and engine_named(arm.engine).in_trainer:
-        raise UserError(f"{option} must be 1 with engine {arm.engine}, which has no tensor parallelism (got {shards})")
-    if gpus % shards:
+    if (given := arm.options.get("tensor_parallel", gpus)) != gpus:
         raise UserError(
-            f"{option} must divide workload.gpus_per_node ({gpus}): it is the number of GPUs of each engine "
-            f"(got {shards})"
+            f"{option} must be workload.gpus_per_node ({gpus}): a replay is one engine on all GPUs of its run "
+            f"(got {given!r}); give it as many GPUs as an engine of the training has"
         )
-    prompts, replicas = workload.batch_size // workload.num_generations, gpus // shards
-    if prompts % replicas:
-        raise UserError(
-            f"the step's {prompts} prompts (workload.batch_size / num_generations) must be a multiple of the "
-            f"{replicas} engines (workload.gpus_per_node / {option}): each gets whole groups, as in training"
-        )
-    return shards
+    if gpus > 1 and engine_named(arm.engine).in_trainer:
+        raise UserError(f"workload.gpus_per_node must be 1 with engine {arm.engine}, which is not split (got {gpus})")
+    return gpus
 
 
 def _require_weights(arm: TrainedArm, workload: Workload) -> None:
@@ -129,7 +119,6 @@ TREE = TimerTree(
         Phase("step/sync_weights", "Sync weights", "Sends all weights to the engine.", "weight sync"),
         Phase("step/generate", "Generate", "The engine generates completions of the given lengths.", "generation"),
         Phase("step/sleep", "Sleep", "The engine frees its memory, if it sleeps between steps.", "weight sync"),
-        Phase("step/wait", "Wait", "Waits for the slowest engine, if there are several.", "generation"),
     ),
 )
 
@@ -144,7 +133,6 @@ REPLAY = Trainer(
     driver=Driver(
         job_module="trainers.replay.driver",
         trainer_args=_trainer_args,
-        spread=Spread.TORCHRUN,
     ),
     keys={word: (word,) for word in _WORKLOAD_WORDS},
     logs=Logs(

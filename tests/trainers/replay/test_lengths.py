@@ -1,7 +1,5 @@
 """Lengths of a replay: drawn about a mean, read from a run, refused where they cannot be."""
 
-import math
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -46,21 +44,10 @@ def test_single_lengths_of_a_run_are_taken_as_they_are(tmp_path):
             step_lengths(source, tmp_path, steps, count, longest)
 
 
-@pytest.mark.parametrize("prefix", [("response_length/mean", "response_length/min", "response_length/max")])
-def test_where_only_their_mean_and_ends_were_logged_they_are_drawn(tmp_path, prefix):
-    rows = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, 2.0, 31.0), strict=True)]
-    source = {"source": steps_table(tmp_path / "steps.parquet", rows)}
-    (found,) = step_lengths(source, tmp_path, 1, 16, 64)
-    assert (min(found), max(found), sum(found)) == (2, 31, 168)
-    # One that was logged as NaN, or as null, is not told.
-    told = [(1, "scalar", name, value) for name, value in zip(prefix, (10.5, math.nan, None), strict=True)]
-    source = {"source": steps_table(tmp_path / "nan.parquet", told)}
-    assert step_lengths(source, tmp_path, 1, 16, 64) == step_lengths(
-        {"source": steps_table(tmp_path / "mean.parquet", told[:1])}, tmp_path, 1, 16, 64
-    )
-    source = {"source": steps_table(tmp_path / "bare.parquet", [(1, "scalar", "response_length/max", 9.0)])}
-    with pytest.raises(UserError, match="has no lengths, neither single ones nor their mean"):
-        step_lengths(source, tmp_path, 1, 16, 64)
+def test_a_run_without_single_lengths_is_told_to_give_numbers(tmp_path):
+    rows = [(1, "scalar", "response_length/mean", 10.5), (1, "scalar", "response_length/max", 31.0)]
+    with pytest.raises(UserError, match="has no step with the length of each completion; give its mean"):
+        step_lengths({"source": steps_table(tmp_path / "steps.parquet", rows)}, tmp_path, 1, 16, 64)
 
 
 def test_zero_lengths_and_foreign_files_are_refused(tmp_path):
@@ -87,9 +74,7 @@ def test_what_cannot_be_asked_for(asked, said):
 
 
 def test_places_stand_empty_while_the_longest_is_written():
-    assert idle_share([[4, 4, 4, 4]], 4) == 0
-    assert idle_share([[2, 4, 4, 6]], 4) == pytest.approx(1 - 16 / 24)
+    assert idle_share([4, 4, 4, 4], 4) == 0
+    assert idle_share([2, 4, 4, 6], 4) == pytest.approx(1 - 16 / 24)
     # Two places: 6 and 2, then 4 where the 2 was, then 4 where either is free after 6.
-    assert idle_share([[6, 2, 4, 4]], 2) == pytest.approx(1 - 16 / 20)
-    # What the one engine has left, the other's places cannot write.
-    assert idle_share([[8, 8], [2, 2]], 4) == pytest.approx(1 - 20 / 32)
+    assert idle_share([6, 2, 4, 4], 2) == pytest.approx(1 - 16 / 20)

@@ -107,7 +107,7 @@ def test_every_completion_has_the_length_that_was_asked_for(engine, options, sta
         named = of_step.set_index("name")["value"]
         assert named["response_tokens"] == 40 and named["replay/max_length"] == 12
         places = 4 if options else 8
-        assert named["replay/idle_share"] == idle_share([made], places) > 0
+        assert named["replay/idle_share"] == idle_share(made, places) > 0
         phases = set(of_step[of_step["kind"] == "phase"]["name"])
         assert phases == {"step", "step/sync_weights", "step/generate"}
         assert named["step"] >= named["step/generate"] + named["step/sync_weights"]
@@ -196,20 +196,18 @@ def test_a_stack_of_another_engine_and_unknown_options_are_refused(tmp_path):
     assert planned("sglang", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs
     for options, words, said in (
         ({}, {"nodes": 2}, "workload.nodes must be 1 with trainer replay"),
-        ({"tensor_parallel": 2}, {}, r"must divide workload.gpus_per_node \(1\)"),
-        ({"tensor_parallel": 4}, {"gpus_per_node": 6, "gpu": "H100-80GB"}, r"must divide workload.gpus_per_node \(6\)"),
-        ({}, {"gpus_per_node": 4, "gpu": "H100-80GB"}, "the step's 2 prompts .* must be a multiple of the 4 engines"),
+        ({"tensor_parallel": 2}, {}, r"must be workload.gpus_per_node \(1\): a replay is one engine"),
+        ({"tensor_parallel": 2}, {"gpus_per_node": 8, "gpu": "H100-80GB"}, r"must be workload.gpus_per_node \(8\)"),
     ):
         with pytest.raises(UserError, match=said):
             planned("vllm", words, accelerator="cuda" if "gpu" in words else "cpu", **options)
-    with pytest.raises(UserError, match="has no tensor parallelism"):
-        planned("transformers", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda", tensor_parallel=2)
+    with pytest.raises(UserError, match="gpus_per_node must be 1 with engine transformers"):
+        planned("transformers", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda")
 
 
-def test_engines_spread_over_the_gpus_of_a_node():
-    on_gpus = {"gpus_per_node": 4, "gpu": "H100-80GB"}
-    (run,) = planned("vllm", on_gpus, accelerator="cuda", tensor_parallel=2).runs.values()
-    assert run.spec["spread"] == "torchrun" and run.spec["trainer_args"]["tensor_parallel"] == 2
+def test_an_engine_has_all_gpus_of_its_run():
+    (run,) = planned("vllm", {"gpus_per_node": 2, "gpu": "H100-80GB"}, accelerator="cuda").runs.values()
+    assert "spread" not in run.spec and run.spec["trainer_args"]["tensor_parallel"] == 2
     (one,) = planned("vllm", {"gpus_per_node": 1, "gpu": "H100-80GB"}, accelerator="cuda").runs.values()
     assert not {"spread", "tensor_parallel"} & {*one.spec, *one.spec["trainer_args"]}, "one GPU is what it was"
 
