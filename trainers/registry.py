@@ -98,13 +98,13 @@ def _unknown(where: str, got: str, allowed: list[str]) -> UserError:
     return UserError(f"{where} must be one of: {', '.join(allowed)} (got {got!r}){did_you_mean(got, allowed)}")
 
 
-# verl's score is the reward before any KL penalty, like TRL's. rollout_kl, rollout_logp_gap and
-# rollout_probability_gap are three different measures of how far the engine's probabilities are from the trainer's for
-# the same tokens.
+# verl's score is the reward before any KL penalty, like TRL's. The rollout_ ones are measures of how far the engine's
+# probabilities are from the trainer's for the same tokens: the mean of log(engine) - log(trainer), its k3 estimate, the
+# mean absolute difference of log-probabilities, and that of probabilities.
 QUANTITIES = (
     *("reward", "mean_response_length", "max_response_length", "truncated_share", "reference_kl", "policy_entropy"),
-    *("rollout_kl", "rollout_logp_gap", "rollout_probability_gap", "gradient_norm", "mean_prompt_length", "turns"),
-    "tool_seconds",
+    *("rollout_kl", "rollout_k3", "rollout_logp_gap", "rollout_probability_gap"),
+    *("gradient_norm", "mean_prompt_length", "turns", "tool_seconds"),
 )
 
 

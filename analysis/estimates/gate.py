@@ -1,4 +1,4 @@
-"""Checks that a faster arm trains equally well: reward, truncated responses, distance of rollout and trainer."""
+"""Checks that a faster arm trains equally well: reward and truncated responses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,9 @@ from analysis.wide import REWARD, first_of
 from common.verdicts import Verdict, count_of
 from trainers.registry import single_rewards
 
-# Quantity: the sign of a worse value. Each trainer logs another measure of the rollout's distance.
-WORSE = {"reward": -1, "truncated_share": 1, "rollout_kl": 1, "rollout_logp_gap": 1, "rollout_probability_gap": 1}
-LABELS = {
-    "reward": "reward",
-    "truncated_share": "share of truncated responses",
-    "rollout_kl": "KL of rollout against trainer",
-    "rollout_logp_gap": "|log-probability| of rollout minus trainer",
-    "rollout_probability_gap": "|probability| of rollout minus trainer",
-}
-# Where one arm is worse in these, the two are not comparable; engines round differently: a distance is a caveat.
-DECIDES = ("reward", "truncated_share")
+# Quantity: the sign of a worse value. Where one arm is worse in these, the two are not comparable.
+WORSE = {"reward": -1, "truncated_share": 1}
+LABELS = {"reward": "reward", "truncated_share": "share of truncated responses"}
 # Two quantities decide, of either arm, and equal arms must seldom fail.
 CONFIDENCE = 0.99
 ALIKE, WORSE_ARM, BETTER_ARM, UNKNOWN = "alike", "worse", "better", "unknown"

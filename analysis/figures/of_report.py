@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.figures.bars import phase_bars
 from analysis.figures.curves import length_figure, over_steps, reward_figure
 from analysis.figures.drawing import Figure
+from analysis.mismatch import DEFINITIONS, logged_definition
 from analysis.planned import PlanRead
 from analysis.wide import PHASE
 
@@ -25,6 +26,13 @@ def figures_of(plan: PlanRead, tables: Mapping[str, pd.DataFrame], lengths: pd.D
         made += [
             over_steps(wide, plan, seconds, "step-time", "Seconds of each step", "seconds per step"),
             reward_figure(wide, plan),
+            _mismatch_figure(wide, plan),
             length_figure(wide, plan, lengths),
         ]
     return [figure for figure in made if figure is not None]
+
+
+def _mismatch_figure(wide: pd.DataFrame, plan: PlanRead) -> Figure | None:
+    name = logged_definition(wide)
+    title = "How far engine and trainer are apart"
+    return over_steps(wide, plan, {"": wide[name]}, "mismatch", title, DEFINITIONS[name]) if name else None

@@ -19,6 +19,7 @@ from analysis.estimates.estimate_table import PER_STEP, estimate_table
 from analysis.estimates.gate import gate_table, reward_verdicts
 from analysis.estimates.ranking import ranking_lines, ranking_table
 from analysis.machines import disturbance_verdicts, disturbances
+from analysis.mismatch import mismatch_table
 from analysis.phases import phase_table, sums_table
 from analysis.planned import PlanRead, read_plan, without_unneeded
 from analysis.report.provenance import runs_table
@@ -151,6 +152,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
     def rest() -> Rest:
         tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
         tables["settings"] = terms_table(before, plan)
+        tables["mismatch"] = mismatch_table(wide, first.every)
         answered = [*first.read, *disturbance_verdicts(machines)]
         speedups = phase_speedups(wide, first.every, trees, first.refused)
         return _rest(plan, runs, trees, tables, speedups, of_floors, answered)
@@ -205,6 +207,7 @@ def _rest(
         "estimates": answered["estimates"],
         "comparison": answered["comparison"],
         "gate": answered["gate"],
+        "mismatch": answered["mismatch"],
         "samples": completions,
         "phase_speedups": speedups,
         "settings": answered["settings"],

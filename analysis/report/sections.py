@@ -65,12 +65,20 @@ class PageSection:
 def sections(content: Content) -> list[PageSection]:
     """The sections that have a part, in the page's order."""
     figures = {figure.name: Part("figure", figure) for figure in content.figures}
-    drawn = {name: [figures[name]] if name in figures else [] for name in ("step-time", "reward", "response-length")}
+    drawn = {
+        name: [figures[name]] if name in figures else []
+        for name in ("step-time", "reward", "mismatch", "response-length")
+    }
     every = {
         ("speed", "How much faster"): [*_tables(shown_speed(content)), *_ranking(content)],
         ("phases", "Where the step goes"): _phases(content),
         ("steps", "Seconds of each step"): drawn["step-time"],
-        ("gate", "Do the arms train the same?"): [*drawn["reward"], *_tables(shown_gate(content))],
+        ("gate", "Do the arms train the same?"): [
+            *drawn["reward"],
+            *_tables(shown_gate(content)),
+            *drawn["mismatch"],
+            *_tables(shown_mismatch(content)),
+        ],
         ("lengths", "How long the responses are"): drawn["response-length"],
         ("ledger", "Terms"): _terms(content),
         ("cost", "What it costs"): _tables(shown_cost(content)),
@@ -124,7 +132,7 @@ def _ranking(content: Content) -> list[Part]:
 
 
 def shown_gate(content: Content) -> Table:
-    """Reward, truncated responses, and how far the rollout is from the trainer, against the baseline."""
+    """Reward and truncated responses, against the baseline."""
     columns = (
         Column("quantity", "quantity", lambda name: Cell(LABELS[name]), is_text=True),
         Column("baseline", content.plan.baseline, significant),
@@ -140,6 +148,21 @@ def shown_gate(content: Content) -> Table:
     )
     note = "Means over the steps that are compared. Alike: the interval of the difference contains 0."
     return shown_table("gate", "The correctness gate", "arm", columns, _records(content.tables["gate"]), note)
+
+
+def shown_mismatch(content: Content) -> Table:
+    """How far each arm's engine is from its trainer, against the baseline."""
+    columns = (
+        Column("definition", "definition", text, is_text=True),
+        Column("baseline", content.plan.baseline, significant),
+        Column("arm_value", "arm", significant),
+        Column("ratio", "times as far", times),
+        *interval_columns(times),
+        Column("at_equal_lengths", "lengths", lambda equal: Cell("equal" if equal else "as they are"), is_text=True),
+    )
+    note = "Log-probabilities of the tokens that were sampled, by the engine and by the trainer. One number a run."
+    rows = _records(content.tables["mismatch"])
+    return shown_table("mismatch", "How far engine and trainer are apart", "arm", columns, rows, note)
 
 
 def shown_cost(content: Content) -> Table:

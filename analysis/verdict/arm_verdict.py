@@ -65,6 +65,8 @@ class ArmVerdict:
     """The answer in one line, with its seconds."""
     difference: str = ""
     """Where the difference lies, as a sentence; "" where that is not known, or chance may be all of it."""
+    mismatch: str = ""
+    """How far both engines are from their trainers, as a sentence; "" where not both log it."""
 
     def as_json(self) -> Any:
         """The object in verdict.json: tuples as lists, NaN as null."""

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.compared import disagrees, outliers_decide
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP, disagreement, what_differs
 from analysis.estimates.gate import LABELS, UNKNOWN, missing_numbers, worse_arms
+from analysis.mismatch import BOUNDS, Mismatch
 from analysis.runs import rows_of
 from analysis.verdict.arm_verdict import WIDE, Caveat, Kind, ratio_text
 from analysis.verdict.claim import Claim
@@ -29,6 +30,8 @@ MOST_NAMES = 4
 CHANGES_FROM = 0.02
 # Of a longer difference the first words are shown; the page has the rest.
 MOST_SHOWN = 160
+FILTERS = ("top_p", "top_k", "min_p")
+UNFILTERED = {"1", "1.0", "0", "0.0", "-1", "none", "None", "null", "unknown"}
 # The code of a finding that no setting removes: the arms have different trainers, which work differently.
 WHOLE = "trainers"
 
@@ -67,6 +70,9 @@ class JudgedPlace:
     """Its row of `comparison_table`; of NaN where nothing is compared, and for a benchmark's results: their loads
     differ by intent."""
     gate: pd.DataFrame
+    mismatch: Mismatch | None
+    jumped: Sequence[tuple[str, int, float]]
+    """The runs whose mismatch jumps, the step, and how many times as high it stays."""
     preflight: Preflight | None
     """Of the two arms."""
     unequal: Sequence[Finding]
@@ -85,6 +91,11 @@ class JudgedPlace:
 # `{at}` names the factor combinations that have it, where others do not.
 TABLE: dict[str, tuple[Kind, str, str]] = {
     "gate": ("gate", "The correctness gate fails{at}: {arm} is worse in {what}.", ""),
+    "far": (
+        "gate",
+        "The gate fails{at}: {arm} is {bound} or more from its trainer: it learns from another policy.",
+        "",
+    ),
     "work": ("terms", "A step is other work in the two arms{at}: {why}.", ""),
     "misread": ("data", "{text}.", ""),
     "scope": ("terms", "{what}: {why}.", "{settle}"),
@@ -100,6 +111,8 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "one-step": ("spread", "", "more steps"),
     "more-runs": ("spread", "", "{settle}"),
     "may-change": ("data", "{text}.", ""),
+    "jump": ("gate", "The mismatch of {run} jumps at step {step} and stays {times} as high: weights may be stale.", ""),
+    "cut": ("gate", "The mismatch is not comparable{at}: {settings} cut what the engines sample from.", ""),
     "disagree": ("estimates", "Step time{number} and equal work disagree{at}: {why}.", ""),
     "falling": (
         "estimates",
@@ -131,7 +144,13 @@ def caveats_of(places: Sequence[JudgedPlace]) -> tuple[tuple[Caveat, ...], tuple
     """
     found: dict[str, dict[tuple[tuple[str, str], ...], list[str]]] = {name: {} for name in TABLE}
     for place in places:
-        for name, values in (*_of_terms(place), *_of_claim(place), *_of_steps(place), *_of_reading(place)):
+        for name, values in (
+            *_of_terms(place),
+            *_of_mismatch(place),
+            *_of_claim(place),
+            *_of_steps(place),
+            *_of_reading(place),
+        ):
             found[name].setdefault(tuple(values.items()), []).append(place.claim.at)
     caveats, settle = [], []
     for name, (kind, text, remedy) in TABLE.items():
@@ -173,6 +192,21 @@ def _of_terms(place: JudgedPlace) -> Iterator[Doubt]:
                 "names": join_first(unknown, 2),
             },
         )
+
+
+def _of_mismatch(place: JudgedPlace) -> Iterator[Doubt]:
+    """Engines that are far from their trainers, or whose mismatch says something else."""
+    if place.mismatch is None:
+        return
+    for arm in place.mismatch.beyond(*place.arms):
+        yield "far", {"arm": arm, "bound": f"{BOUNDS[place.mismatch.quantity]:g}"}
+    for run, step, factor in place.jumped:
+        yield "jump", {"run": run, "step": str(step), "times": ratio_text(factor)}
+    ledger = place.preflight.ledger if place.preflight is not None else ()
+    # The engine's probabilities are then of the tokens that are left, the trainer's of all.
+    cuts = [row for row in ledger if row.setting.rpartition(".")[2] in FILTERS]
+    if settings := [row.setting for row in cuts if {*row.values.values()} - UNFILTERED]:
+        yield "cut", {"settings": join_first(settings, MOST_NAMES)}
 
 
 def _of_claim(place: JudgedPlace) -> Iterator[Doubt]:

@@ -15,8 +15,9 @@ import pandas as pd
 from analysis.compared import STEP, Compared, column_of, mean_of_runs
 from analysis.comparison_tables import COMPARISON_COLUMNS
 from analysis.estimates.estimate_table import EQUAL_WORK, PER_STEP
-from analysis.estimates.gate import COLUMNS, DECIDES, LABELS, worse_arms
+from analysis.estimates.gate import COLUMNS, LABELS, worse_arms
 from analysis.factors import factors_label
+from analysis.mismatch import jumps, mismatch_line, mismatch_of
 from analysis.phases import shown_phase
 from analysis.planned import PlanRead
 from analysis.runs import rows_of
@@ -100,6 +101,7 @@ def _verdict(of: VerdictEvidence, arm: str) -> ArmVerdict:
         settle,
         _sentence(both, words, scope, ratios, verdict if alone else "", bool(likely)),
         _difference(of, arm, alone, bool(likely)) if alone else "",
+        mismatch_line(both, places[0].mismatch) if alone else "",
     )
 
 
@@ -118,13 +120,18 @@ def _places(
         by_estimate: dict[str, Any] = {row["estimate"]: row for row in group.to_dict("records")}
         claim = claim_from(factors_label(str(factors)), by_estimate, plan.step_of, plan.until)
         here = gate[gate["factors"] == factors]
-        worse = [(name, LABELS[what]) for name, what, *_ in worse_arms(here, plan.baseline, arm) if what in DECIDES]
+        worse = [(name, LABELS[what]) for name, what, *_ in worse_arms(here, plan.baseline, arm)]
+        one = next(one for one in of.every if one.arm == arm and one.factors == factors)
+        mismatch = mismatch_of(of.wide, one)
+        worse += [(name, "mismatch") for name in mismatch.beyond(plan.baseline, arm)] if mismatch else []
         if worse:
             # An arm that trains worse is not faster at the same training.
             why = " and ".join(f"{name} is worse in {label}" for name, label in worse)
             claim = replace(claim, verdict="x", why=why if claim.estimate else claim.why)
         row = rows.get(str(factors), _NOTHING) if claim.record == "step" else _NOTHING
-        yield JudgedPlace((plan.baseline, arm), claim, row, here, preflight, unequal, read, len(every) == 1)
+        jumped = jumps(of.wide, one, mismatch.quantity) if mismatch else []
+        known = (here, mismatch, jumped, preflight, unequal, read)
+        yield JudgedPlace((plan.baseline, arm), claim, row, *known, len(every) == 1)
 
 
 def _summed(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -35,14 +35,13 @@ def test_reward(shift, verdict):
     assert table.loc["reward", "low"] < shift < table.loc["reward", "high"]
 
 
-def test_more_truncation_and_a_larger_distance_from_the_trainer_are_worse():
+def test_more_truncation_is_worse():
     draw = np.random.default_rng(2)
 
     def columns(mean):
-        return lambda seed: {q: mean + draw.normal(0, 0.01, 30) for q in ("truncated_share", "rollout_kl")}
+        return lambda seed: {"truncated_share": mean + draw.normal(0, 0.01, 30)}
 
-    table = gate(columns(0.1), columns(0.2), seeds=2)
-    assert table["verdict"].tolist() == ["worse", "worse"]
+    assert gate(columns(0.1), columns(0.2), seeds=2)["verdict"].tolist() == ["worse"]
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,7 @@ def _logs() -> Logs:
             "reference_kl": ("actor/kl_loss",),
             "policy_entropy": ("actor/entropy",),
             "rollout_kl": ("rollout_corr/kl",),
+            "rollout_k3": ("rollout_corr/k3_kl",),
             "rollout_probability_gap": ("training/rollout_probs_diff_mean",),
             "gradient_norm": ("actor/grad_norm",),
         },
