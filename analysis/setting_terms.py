@@ -130,7 +130,7 @@ def _declared_terms(cases: Sequence[Case]) -> Iterator[Term]:
         texts = [case.env.get(name, UNKNOWN if case.unknown else "not set") for case in cases]
         same = "the same in all arms; a finding reports it if some arms pay more for it"
         different = "only some arms' processes have it"
-        term = compared(f"env.{name}", cases, texts, "the experiment's env", same, different, "env")
+        term = compared(f"env.{name}", cases, texts, "the experiment's env or the setup script", same, different, "env")
         yield equivalent(term, "it does not affect speed") if name in HARMLESS else term
     for package in PACKAGES:
         versions = [case.pins.packages.get(package) for case in cases]

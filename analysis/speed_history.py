@@ -76,7 +76,8 @@ def read_experiments(given: Sequence[Path]) -> tuple[list[FinishedExperiment], l
     for folder in dict.fromkeys(folder for top in given for folder in _experiment_folders(top)):
         try:
             report = _read(folder)
-            numbers = json.dumps(sorted((run["run_id"], run["started"], run["step_s"]) for run in report["runs"]))
+            # Not by names: finished runs are used again under new ones.
+            numbers = json.dumps(sorted([run["step_s"], run["started"] or 0.0] for run in report["runs"]))
             if numbers in found:
                 raise UserError(f"it has the same runs as {found[numbers].folder}, which counts")
         except UserError as error:

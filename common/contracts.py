@@ -176,6 +176,13 @@ class DoneFile(TypedDict):
     git: Annotated[Object | None, "commit and dirty flag of the code when the attempt began"]
     measurement: NotRequired[Annotated[int, "the version of what its clocks contain; 1 if it is missing"]]
     stack_origin: NotRequired[Annotated[Object, "env/origin.json and the stack's state"]]
+    trained_as: NotRequired[
+        Annotated[
+            Object,
+            "of a run that finished under another name: the `run` (its folder), `attempt` and `fingerprint` as it was "
+            "trained; the files of its attempts are links to those, or copies",
+        ]
+    ]
 
 
 class ImportedSource(TypedDict):

@@ -40,7 +40,7 @@ class Site:
 
     def command(self, *arguments):
         file = self.folder / "experiment.yaml"
-        file.write_text(yaml.safe_dump(self.config))
+        file.write_text(yaml.safe_dump(self.config, sort_keys=False))
         snakemake = Path(sys.executable).with_name("snakemake")
         return [
             *(str(snakemake), "--snakefile", str(self.snakefile), "--directory", str(self.folder)),

@@ -57,6 +57,7 @@ HEADS = {
     "git_dirty": "",
     "started": "started (UTC)",
     "finished": "",
+    "trained_as": "trained as",
     "sources": "imported from",
     "sources_sha256": "its sha256",
     "spec": "",
@@ -68,8 +69,9 @@ _NUMBERS = ("seed", "steps_counted", "steps")
 def runs_table(runs: Sequence[Run], wide: pd.DataFrame) -> pd.DataFrame:
     """One row per run (columns: `HEADS`), as texts except the counts; "" is a value that was not recorded.
 
-    `slurm_job_ids` and `hosts` are those of every attempt that the numbers come from, `sources` the files or runs that
-    an imported run was read from, `spec` the run's file below results/<experiment>. Times are UTC.
+    `slurm_job_ids` and `hosts` are those of every attempt that the numbers come from, `trained_as` the run's folder
+    when it was trained under another name, `sources` the files or runs that an imported run was read from, `spec` the
+    run's file below results/<experiment>. Times are UTC.
     """
     by_run = dict(iter(wide[["run_id", "attempt", "counted"]].groupby("run_id")))
     rows = []
@@ -100,6 +102,7 @@ def runs_table(runs: Sequence[Run], wide: pd.DataFrame) -> pd.DataFrame:
                 "git_dirty": "" if git.get("dirty") is None else "yes" if git["dirty"] else "no",
                 "started": _utc(run.done.get("started")),
                 "finished": _utc(run.done.get("finished")),
+                **_texts({"trained_as": as_mapping(run.done.get("trained_as")).get("run")}, "trained_as"),
                 "sources": _each([str(s.get("source", "")) for s in read]),
                 "sources_sha256": _each([str(s.get("sha256") or "") for s in read]),
                 "spec": f"runs/{run.run_id}/spec.json",

@@ -230,6 +230,32 @@ def test_variables_of_the_shell_and_of_a_profile_are_seen(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("script", "codes_found"),
+    [
+        ("export CUDA_LAUNCH_BLOCKING=1; unset CUDA_LAUNCH_BLOCKING", {"nccl-debug"}),
+        ("unset NCCL_DEBUG", set()),
+        ("export OMP_NUM_THREADS=8 CUDA_LAUNCH_BLOCKING=1", {"nccl-debug", "cuda-launch-blocking"}),
+        ("CUDA_LAUNCH_BLOCKING=1; export CUDA_LAUNCH_BLOCKING", {"nccl-debug", "cuda-launch-blocking"}),
+        ("CUDA_LAUNCH_BLOCKING=1", {"nccl-debug"}),
+        ("level=WARN\nexport NCCL_DEBUG=$level", set()),
+    ],
+)
+def test_a_setup_script_is_followed(tmp_path, script, codes_found):
+    setup = tmp_path / "setup.sh"
+    setup.write_text(script)
+    place = LaunchContext(variables=variables_of(setup, {"NCCL_DEBUG": "INFO"}))
+    assert {code for code in found(EQUAL, place) if code in ("nccl-debug", "cuda-launch-blocking")} == codes_found
+
+
+def test_what_a_setup_script_sets_is_a_term_of_all_arms_without_secrets(tmp_path):
+    setup = tmp_path / "setup.sh"
+    setup.write_text("export NCCL_ALGO=Ring\nexport VLLM_API_KEY=abc123secret9999\n")
+    rows = looked_at(planned(EQUAL), LaunchContext(variables=variables_of(setup, {}))).ledger
+    of_setup = {row.setting: row for row in rows if row.setting.startswith("env.")}
+    assert set(of_setup) == {"env.NCCL_ALGO"} and of_setup["env.NCCL_ALGO"].verdict == "equal"
+
+
+@pytest.mark.parametrize(
     ("level", "code", "hours", "pace", "words"),
     [
         ("impossible", "never-ends", 2, 900.0, {"save_steps": 0}),

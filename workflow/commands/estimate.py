@@ -19,6 +19,7 @@ from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from common.verdicts import count_of
 from workflow.commands.status import readable_step
+from workflow.config.finished_before import finished_before
 from workflow.config.plan import Plan, plan_of
 from workflow.config.planned_run import PlannedRun
 from workflow.head.train_rule import exposed, machine_lacks, require_requests
@@ -77,8 +78,13 @@ def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[li
     experiment = planned_experiment(plan)
     states, report = run_states(experiment)
     runs = list(plan.runs.values())
+    before = finished_before(plan)
     estimates = []
     for run, state, pace in zip(runs, states, _paces(runs, states, given_step_s), strict=True):
+        if run.run_id in before:
+            text = f"skip: finished before, as {before[run.run_id].run.folder}"
+            estimates.append(Estimate(run, "skip", text, site.gpus(run.spec["workload"]), pace, 0))
+            continue
         saved = 0
         if state.attempt is not None:
             saved = _saved_step(experiment.run(run.run_id), run.fingerprint, state.step)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import read_json, write_json, write_text
+from common.files import write_json
 from common.findings import EQUALITIES, LEVELS, Finding, Level, read_preflight
 from common.messages import print_message
 from common.shown import print_lines, shown
@@ -26,9 +26,9 @@ from workflow.config.plan import CONFIG, Plan, load_plan, plan_runs, stack_facts
 from workflow.config.reading import parse_config, read_yaml
 from workflow.head.train_rule import exposed, machine_lacks, request_errors
 from workflow.preflight import PreflightResult, preflight, write_preflight
-from workflow.preflight.cases import LaunchContext, settings_requests
+from workflow.preflight.cases import LaunchContext, known_files
 from workflow.preflight.variables import variables_of
-from workflow.runs.experiment import clearances
+from workflow.runs.experiment import clear
 from workflow.slurm.commands import SlurmError, limited
 from workflow.slurm.site import Site, refusals, site_for
 from workflow.stacks.environment import run_in_stack
@@ -50,24 +50,15 @@ def print_preflight(args: argparse.Namespace) -> None:
     """
     require_pace(args.seconds_per_step)
     plan = plan_runs(parse_config(read_yaml(args.config or CONFIG)), functools.cache(stack_facts))
-    files = [Path(plan.folder) / "settings" / f"{one}.json" for one in settings_requests(plan)]
-    composed = {file.stem: read_json(file) for file in files if file.is_file()}
     launch = launch_context(plan, args.profile, args.seconds_per_step)
-    found = preflight(plan, launch, composed, imported=_read_imports(plan))
+    composed, imported = known_files(plan)
+    found = preflight(plan, launch, composed, imported=imported)
     if args.json:
         print(json.dumps({"judged": launch.site.label, **found.as_json()}, indent=1, ensure_ascii=False))
     else:
         print_lines([launch.site.label, "", *preflight_lines(found)])
     if found.impossible:
         raise UserError(f"{found.refusal}: {count_of(len(found.impossible), 'impossible finding')}")
-
-
-def _read_imports(plan: Plan) -> dict[str, dict[str, Any]]:
-    """run_id -> imported.json, of the runs that were read from logs and match the plan."""
-    runs = plan.imports | {run_id: plan.runs[run_id] for run_id in plan.own_runs}
-    files = {run_id: Path(plan.folder) / "runs" / run_id / "imported.json" for run_id in runs}
-    read = {run_id: read_json(file) for run_id, file in files.items() if file.is_file()}
-    return {run_id: one for run_id, one in read.items() if one["fingerprint"] == runs[run_id].fingerprint}
 
 
 def launch_context(plan: Plan, profile: Path | None, step_s: float | None) -> LaunchContext:
@@ -129,8 +120,8 @@ def write_and_summarize(args: argparse.Namespace) -> None:
         # Composed settings can show what the defaults did not: fail here rather than in the queue.
         reasons = "; ".join(f"{', '.join(one.arms)}: {one.what} ({one.why}); {one.change}" for one in found.impossible)
         raise UserError(f"{found.refusal}: {reasons}")
-    for file in clearances(plan) if args.clear else ():
-        write_text(Path(file), "")
+    if args.clear:
+        clear(plan)
 
 
 def resolve(args: argparse.Namespace) -> None:

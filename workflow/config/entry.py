@@ -19,6 +19,7 @@ from common.messages import did_you_mean, exit_on_user_error, join_first, print_
 from common.ownership import NotOwnError, let_others_only_read, require_own
 from common.verdicts import count_of
 from node.hub import source_kind
+from workflow.config.finished_before import take_over
 from workflow.config.imports import is_remote, local_path
 from workflow.config.plan import Plan
 from workflow.config.planned_run import PlannedRun
@@ -175,6 +176,7 @@ def _unfinished(plan: Plan) -> list[PlannedRun]:
 def require_startable(workflow: Any, plan: Plan) -> None:
     """UserError if the experiment cannot run; `workflow` is Snakemake's object."""
     if plan.runs:
+        take_over(plan)
         require_requests_of(workflow, plan, starts=True)
         # Imported here, so that a parse of the Snakefile does not load the code that builds stacks.
         from workflow.stacks.definition import require_closed, require_own_stacks

@@ -45,9 +45,9 @@ class SlurmSite:
 
     @cached_property
     def exports(self) -> dict[str, str]:
-        """The variables that the profile's setup script exports literally."""
+        """The variables that the profile's setup script exports with a known value."""
         script = self.request.setup if self.request else None
-        return exported(script.read_text(encoding="utf-8", errors="replace")) if script else {}
+        return exported(script.read_text(encoding="utf-8", errors="replace"))[0] if script else {}
 
     @cached_property
     def settings(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from trainers.cases import Case, StackPins, points_of
 from trainers.command import as_logged
 from workflow.preflight import one_case
 from workflow.preflight import variables as environment
-from workflow.preflight.cases import LaunchContext, cases_of, load_stack_pins
+from workflow.preflight.cases import LaunchContext, cases_of, known_files, load_stack_pins
 from workflow.preflight.comparison import comparison_findings
 from workflow.preflight.import_settings import factor_findings, imported_cases, is_complete
 from workflow.preflight.one_case import experiment_findings
@@ -69,11 +69,12 @@ def preflight(
     specs = [run.spec for run in plan.imports.values()]
     # A script's run is an import of its log.
     logged = [as_logged(plan.runs[run_id].spec, read[run_id]) for run_id in plan.own_runs if read.get(run_id)]
+    launch = launch or LaunchContext()
     cases = [*cases_of(plan, composed, stack_of), *imported_cases([*specs, *logged], read, stack_of)]
+    cases = [environment.with_setup(case, launch) for case in cases]
     cases.sort(key=lambda case: list(config.arms).index(case.arm))
     from workflow.preflight.reward_sources import own_reward_findings  # loads the readers of rewards
 
-    launch = launch or LaunchContext()
     more = [*own_reward_findings(plan), *launch.requests]
     seeds = _seeds(run.spec for run in plan.all_runs.values())
     seeds = {arm: seeds[arm] for arm in config.arms if arm in seeds}
@@ -181,7 +182,8 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
 
 def require_possible(plan: Plan, setup: Path | None = None) -> PreflightResult:
     """The preflight of a plan; `UserError` lists every impossible finding, before anything is built."""
-    found = preflight(plan, LaunchContext(variables=variables_of(setup)))
+    composed, imported = known_files(plan)
+    found = preflight(plan, LaunchContext(variables=variables_of(setup)), composed, imported=imported)
     if found.impossible:
         reasons = "\n".join(
             f"  {number}. {', '.join(finding.arms)}: {finding.what}: {finding.why}.\n     change: {finding.change}\n"

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.files import read_json
 from common.findings import Finding
 from engines import engine_named
 from trainers.cases import Case, StackPins, label_and_point
@@ -83,6 +84,16 @@ def settings_requests(plan: Plan, ids: Mapping[str, str] | None = None) -> dict[
     for run_id, one in (ids or settings_ids(plan)).items():
         found.setdefault(one, plan.runs[run_id])
     return found
+
+
+def known_files(plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What earlier starts left: settings_id -> settings.json, and run_id -> imported.json of runs read from logs."""
+    files = [Path(plan.folder) / "settings" / f"{one}.json" for one in settings_requests(plan)]
+    composed = {file.stem: read_json(file) for file in files if file.is_file()}
+    runs = plan.imports | {run_id: plan.runs[run_id] for run_id in plan.own_runs}
+    logs = {run_id: Path(plan.folder) / "runs" / run_id / "imported.json" for run_id in runs}
+    read = {run_id: read_json(file) for run_id, file in logs.items() if file.is_file()}
+    return composed, {run_id: one for run_id, one in read.items() if one["fingerprint"] == runs[run_id].fingerprint}
 
 
 def cases_of(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import UserError
 from common.findings import Finding
+from node.hardware import reported_environment
 from trainers.cases import Case
+from workflow.launch_scripts.shell import read_script
 from workflow.preflight.cases import LaunchContext
 
-_EXPORT = re.compile(
-    r"^\s*(?:export\s+|declare\s+-x\s+)([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)", re.MULTILINE
-)
+THIS_SHELL = "this shell"
 _OFF = ("", "0", "false", "off", "no")
 
 
@@ -139,9 +139,10 @@ def arch_list(case: Case, launch: LaunchContext) -> Iterator[Finding]:
 
 def _seen(case: Case, name: str, launch: LaunchContext) -> tuple[str, str] | None:
     """The value that an arm's processes would see, and who sets it; the arm's own env wins."""
-    if name in case.env:
+    of_site = None if case.imported else launch.variables.get(name)
+    if name in case.env and (of_site is None or of_site[0] != case.env[name]):
         return case.env[name], "the experiment's env"
-    return None if case.imported else launch.variables.get(name)
+    return of_site
 
 
 def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
@@ -150,22 +151,42 @@ def _change(name: str, setter: str, cases: Sequence[Case]) -> str:
         own = [f"arms.{case.arm}.env" for case in cases] if len(cases) > 1 else ["the arm's own env"]
         places = [f"shared.{case.trainer.name}.env" for case in cases] + own
         return f"remove {name} from {' or '.join(dict.fromkeys(places))}, wherever it is set"
-    if setter == "this shell":
+    if setter == THIS_SHELL:
         return f"`unset {name}` before you start snakemake: jobs inherit it"
     return f"remove {name} from {setter}"
 
 
-def exported(script: str) -> dict[str, str]:
-    """The variables that a shell script exports literally; computed and sourced values are not seen."""
-    return {name: value.strip("\"'") for name, value in _EXPORT.findall(script)}
+def exported(script: str) -> tuple[dict[str, str], set[str]]:
+    """The variables that a shell script exports with a known value, and those that it unsets; no file that it sources.
+
+    A script that is too much to follow sets none.
+    """
+    try:
+        read = read_script(script)
+    except UserError:
+        return {}, set()
+    found = {name: word.text for name, word in read.exports.items() if not word.unknown}
+    words = [[word.text for word in command.words] for command in read.commands]
+    unset = {name for texts in words if texts[:1] == ["unset"] for name in texts[1:]}
+    return found, unset - set(found)
 
 
 def variables_of(setup: Path | None, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
     """The variables that this shell and the site's setup script pass to every training process."""
-    found = {name: (value, "this shell") for name, value in (environment or os.environ).items()}
+    found = {name: (value, THIS_SHELL) for name, value in (environment or os.environ).items()}
     if setup is not None:
         try:
-            found |= {name: (value, str(setup)) for name, value in exported(setup.read_text("utf-8")).items()}
+            given, unset = exported(setup.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{setup} cannot be read: {error}") from None
+        found = {name: value for name, value in found.items() if name not in unset}
+        found |= {name: (value, str(setup)) for name, value in given.items()}
     return found
+
+
+def with_setup(case: Case, launch: LaunchContext) -> Case:
+    """A case with what the site's setup script gives it, as far as it affects speed and is no secret."""
+    if case.imported or case.unknown:
+        return case
+    given = {name: value for name, (value, setter) in launch.variables.items() if setter != THIS_SHELL}
+    return replace(case, env={**reported_environment(given), **case.env})

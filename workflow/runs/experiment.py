@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from common.contracts import PlanFile, read_file
 from common.errors import UserError
-from common.files import inputs_sha256
+from common.files import inputs_sha256, write_text
 from common.messages import unknown_name
 from common.verdicts import FIRST_LOOK, looks_so_far, resolving_look
 from workflow.config.plan import Plan, plan_of
@@ -165,9 +166,23 @@ def clearance(plan: Plan, run_id: str) -> str:
     return f"{plan.folder}/cleared/{run_id}-{plan.runs[run_id].fingerprint[:12]}"
 
 
-def clearances(plan: Plan) -> list[str]:
-    """Those of the runs that are still to be trained."""
-    return [clearance(plan, run_id) for run_id in plan.runs if not is_trained(plan, run_id)]
+def clearances(plan: Plan, runs: Iterable[str] | None = None) -> list[str]:
+    """Those of the runs (by default of all) that are still to be trained."""
+    return [clearance(plan, run_id) for run_id in (plan.runs if runs is None else runs) if not is_trained(plan, run_id)]
+
+
+def clear(plan: Plan) -> None:
+    """Write them, and remove those of other configurations: one that comes back is cleared, and trained, again.
+
+    Snakemake without metadata, or with `--rerun-triggers mtime`, accepts a done.json of another configuration unless a
+    file that its training needs is new.
+    """
+    for file in map(Path, clearances(plan)):
+        run_id = file.name.rpartition("-")[0]
+        for old in file.parent.glob(f"{glob.escape(run_id)}-{'[0-9a-f]' * 12}"):
+            if old != file:
+                old.unlink(missing_ok=True)
+        write_text(file, "")
 
 
 def needed_clearance(plan: Plan, run_id: str) -> list[str]:

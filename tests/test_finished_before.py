@@ -1,0 +1,106 @@
+"""A finished run is found by what it trained: another name trains nothing, another configuration is trained."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from .patience import run
+from .quick_site import QuickSite
+
+FILES = ("spec.json", "done.json")
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = QuickSite(tmp_path)
+    site.config["sweep"] = {"workload.max_response_length": [24], "workload.save_steps": [1]}
+    return site
+
+
+def trained(site):
+    """How many trainings a start began; it must end well, and each run of the report must be readable."""
+    before = site.trained()
+    done = site.snakemake("--until", "collect")
+    assert done.returncode == 0, done.stderr
+    return site.trained() - before, done.stderr
+
+
+def planned(site):
+    """What `rolloutbench plan` says."""
+    site.command()
+    program = Path(sys.executable).with_name("rolloutbench")
+    done = run([program, "plan", "experiment.yaml"], 300, cwd=site.folder, env=site.env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rename_arm(site, old, new):
+    site.config["arms"] = {new if name == old else name: arm for name, arm in site.config["arms"].items()}
+    site.config["baseline"] = new if site.config["baseline"] == old else site.config["baseline"]
+
+
+def test_another_name_of_a_finished_run_trains_nothing(site):
+    del site.config["arms"]["vllm"]
+    assert trained(site)[0] == 1
+    first = site.results
+
+    site.config["sweep"] = dict(reversed(site.config["sweep"].items()))
+    rename_arm(site, "transformers", "hf")
+    plan = planned(site)
+    assert plan.count("skip: finished before, as results/small/runs/") == 1, plan
+    count, said = trained(site)
+    assert count == 0 and "hf-save_steps=1-max_response_length=24-s0: finished before, as results/small/runs/" in said
+
+    site.config["experiment"] = "renamed"
+    site.results = site.results.with_name("renamed")
+    site.config["sweep"] = {"workload.max_response_length": [24]}
+    assert trained(site)[0] == 0
+    # It needs nothing of the run that it stands for, and says whose it is.
+    shutil.rmtree(first)
+    assert trained(site)[0] == 0
+    done = json.loads((site.results / "runs" / "hf-max_response_length=24-s0" / "done.json").read_text())
+    assert done["trained_as"]["run"] == "results/small/runs/transformers-max_response_length=24-save_steps=1-s0"
+    assert done["trained_as"]["attempt"] == 1
+
+
+@pytest.mark.full("whole workflows by snakemake")
+def test_a_finished_run_stands_for_one_run_of_a_plan(site):
+    """Two arms that repeat each other measure what chance does: one run is not both."""
+    del site.config["arms"]["transformers"]
+    site.config["baseline"] = "vllm"
+    assert trained(site)[0] == 1
+    site.config["arms"]["again"] = {"same_as": "vllm"}
+    count, said = trained(site)
+    assert count == 1 and "finished before" not in said
+    site.config["experiment"] = "renamed"
+    site.results = site.results.with_name("renamed")
+    count, said = trained(site)
+    assert count == 0 and said.count("finished before, as") == 2
+    done = [json.loads(file.read_text()) for file in site.results.glob("runs/*/done.json")]
+    assert len({one["trained_as"]["run"] for one in done}) == 2
+
+
+@pytest.mark.parametrize("known", [(), ("--rerun-triggers", "mtime")])
+def test_a_changed_configuration_is_trained_whatever_snakemake_knows(site, known):
+    """Without its metadata it looks at dates alone, as with `--rerun-triggers mtime`."""
+    del site.config["arms"]["vllm"]
+    run_id = "transformers-max_response_length=24-save_steps=1-s0"
+
+    def change(learning_rate):
+        site.config["workload"]["learning_rate"] = learning_rate
+        if not known:
+            shutil.rmtree(site.folder / ".snakemake", ignore_errors=True)
+        before = site.trained()
+        done = site.snakemake("--until", "collect", *known)
+        assert done.returncode == 0, done.stderr
+        fingerprints = [
+            json.loads((site.results / "runs" / run_id / name).read_text())["fingerprint"] for name in FILES
+        ]
+        assert len(set(fingerprints)) == 1, done.stderr
+        return site.trained() - before
+
+    # Back and forth: the finished runs of both are found.
+    assert [change(rate) for rate in (1e-5, 2e-5, 1e-5, 2e-5)] == [1, 1, 0, 0]
