@@ -19,7 +19,7 @@ from trainers.protocol import Driver, Trainer
 from trainers.replay.trainer import REPLAY
 from trainers.section import NAME_PATTERN
 from trainers.swift.trainer import SWIFT
-from trainers.timers.tree import NATIVE, TimerTree, release_distance, release_numbers, release_of
+from trainers.timers.tree import NATIVE, TimerTree, release_distance, release_numbers
 from trainers.trl.trainer import TRL
 from trainers.verl.trainer import VERL
 from trainers.workload import TrainedArm
@@ -166,29 +166,17 @@ def mode_of(trainer: str, version: str, spec: Mapping[str, Any], done: Mapping[s
 
 
 def tree_for(trainer: str, version: str, engine: str, mode: str = "") -> TimerTree:
-    """The tree of a trainer's version with an engine; `UserError` with similar releases or how to declare one."""
-    of_release = [tree for tree in trees_of(trainer) if tree.matches(version)]
+    """The tree of a trainer's version with an engine; the `UserError` names those that are declared."""
+    of_trainer = trees_of(trainer)
+    of_release = [tree for tree in of_trainer if tree.matches(version)]
     for tree in of_release:
         if tree.has(engine) and tree.mode == mode:
             return tree
-    if not of_release:
-        if fits := releases_like(trainer, version):
-            raise UserError(
-                f"no timers are declared for {trainer} {version}. Did you mean {' or '.join(fits)}? Give the release "
-                "that ran as import.version (of `compare`: --release)"
-            )
-        if releases(trainer) and not re.match(r"\d", release_of(version)):
-            raise UserError(
-                f"{trainer} {version} is no release, and releases nest their timers differently. Give the release "
-                "closest to the run's code as import.version (of `compare`: --release; declared: "
-                f"{', '.join(releases(trainer))})"
-            )
-    _require_engine_of_release(trainer, version, engine)
+    known = ", ".join(f"{one.name} with {'/'.join(one.engines)}" for one in of_release or of_trainer)
     raise UserError(
-        f"no timer tree is declared for trainer {trainer} {version}{f' in mode {mode}' if mode else ''} with engine "
-        f"{engine} (declared: {_near(trainer, version, engine, mode)}). "
-        "Nesting is not guessed: read where that version starts and stops its timers, declare its tree in trainers/ "
-        "and collect again (docs/timers.md shows how)"
+        f"no timers are declared for {trainer} {version}{f' in mode {mode}' if mode else ''} with engine {engine} "
+        f"(declared: {known or 'none of this trainer'}). Give the release that ran as import.version (of `compare`: "
+        "--release), correct the arm's engine (--names), or declare its timers (docs/timers.md)"
     )
 
 
@@ -199,47 +187,19 @@ def nearest_tree(trainer: str, version: str, engine: str, mode: str = "") -> Tim
     loop is used if no release has the mode, and another engine's tree if none has it with that engine. `UserError` if
     the trainer has no trees.
     """
-    of_trainer = trees_of(trainer)
-    if not of_trainer or any(tree.matches(version) and tree.mode == mode for tree in of_trainer):
+    if not (of_trainer := trees_of(trainer)):
         return tree_for(trainer, version, engine, mode)
-    fitting = (
-        [tree for tree in of_trainer if tree.mode == mode and tree.has(engine)],
-        [tree for tree in of_trainer if tree.mode == mode],
-        [tree for tree in of_trainer if not tree.mode],
-    )
-    near = next(filter(None, fitting))
-    return min(near, key=lambda tree: release_distance(version, tree.series))
+
+    def apart(tree: TimerTree) -> tuple[bool, bool, bool, tuple[float, tuple[int, ...]]]:
+        other = tree.mode != mode
+        return other, other and bool(tree.mode), not tree.has(engine), release_distance(version, tree.series)
+
+    return min(of_trainer, key=apart)
 
 
 def releases_near(trainer: str, version: str) -> list[str]:
     """The declared releases, the nearest to a version first; the newest first for one without numbers."""
     return sorted(releases(trainer), key=lambda series: release_distance(version, series))
-
-
-def _require_engine_of_release(trainer: str, version: str, engine: str) -> None:
-    """`UserError` if a declared release does not have the engine, and another declared one has it."""
-    of_trainer = trees_of(trainer)
-    engines = dict.fromkeys(one for tree in of_trainer if tree.matches(version) for one in tree.engines)
-    others = [one for one in releases(trainer) if any(t.series == one and t.has(engine) for t in of_trainer)]
-    if engines and others and engine not in (UNKNOWN, *engines):
-        raise UserError(
-            f"{trainer} {version} has no {engine} (declared: {', '.join(engines)}; {engine} is declared for {trainer} "
-            f"{', '.join(others)}). Correct the arm's engine (of `compare`: --names), or give the release that ran as "
-            "import.version (of `compare`: --release)"
-        )
-
-
-def _near(trainer: str, version: str, engine: str, mode: str) -> str:
-    """The trees closest to a missing one: of its release, else of its mode, else of its trainer."""
-    of_trainer = trees_of(trainer)
-    if not of_trainer:
-        return f"those of trainers {', '.join(dict.fromkeys(t.trainer for t in declared_trees()))}"
-    of_release = [t for t in of_trainer if t.matches(version)]
-    near = of_release or [t for t in of_trainer if t.mode == mode] or of_trainer
-    known = ", ".join(f"{t.name} with {'/'.join(t.engines)}" for t in near)
-    if modes := [t.mode or "the default" for t in of_release if t.has(engine)]:
-        known += f": that release with {engine} only in mode {' or '.join(modes)}, not in {mode or 'the default'}"
-    return known
 
 
 def releases(trainer: str) -> list[str]:
@@ -255,15 +215,6 @@ def driven_trees(trainer: str) -> list[TimerTree]:
 def driven_releases(trainer: str) -> list[str]:
     """The releases that these trees are of, the oldest first."""
     return sorted({tree.series for tree in driven_trees(trainer)}, key=release_numbers)
-
-
-def releases_like(trainer: str, version: str) -> list[str]:
-    """The declared releases that match a version such as `0.7` or `0.7.1rc1`."""
-    numbers = re.match(r"\d+(?:\.\d+)*", release_of(version))
-    given = numbers[0] if numbers else ""
-    return [
-        one for one in releases(trainer) if given and (f"{one}.".startswith(f"{given}.") or given.startswith(f"{one}."))
-    ]
 
 
 def tree_named(name: str) -> TimerTree | None:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from itertools import product
-from statistics import median
+from itertools import compress, product
+from statistics import fmean, median
 
 from common.verdicts import Level, Verdict
 from trainers.logs.record import TIMERS
@@ -101,8 +101,8 @@ class _StepRest:
 
     rest_s: float
     movable: dict[str, float]
-    step_s: float
-    rounding_s: float
+    allowed_s: float
+    """The clock's error and the rounding of its timers."""
 
 
 def timer_places(
@@ -110,43 +110,30 @@ def timer_places(
 ) -> tuple[dict[str, str], list[Verdict]]:
     """The places of timers that lie inside the step in some releases and outside in others, by the run's own seconds.
 
-    Each place leaves another residual in the steps with that timer. The place whose residual is closer to the usual
-    one (the median of steps without such timers, else 0) is right. Steps with two such timers are used only if no step
-    has one alone. If neither place is clearly closer, or `rounding` (of each step's values by key) could explain the
-    difference, the declared place stays. Each decision gives a verdict.
+    The right places explain best what the other timers leave of the steps with them, beyond the usual rest (the median
+    of steps without). If a timer's other place is not clearly worse, or `rounding` (of each step's values by key) could
+    explain the difference, its declared place stays. Each decision gives a verdict.
     """
     logged = {name for step in steps for name in step}
     movable = {key: of for key, of in tree.paths_by_key.items() if len(of) > 1 and TIMERS + key in logged}
-    if not movable:
-        return {}, []
-    rests = _rests(steps, rounding or [{}] * len(steps), movable, tree)
+    rests = _rests(steps, rounding or [{}] * len(steps), movable, tree) if movable else []
+    keys = sorted(key for key in movable if any(key in step.movable for step in rests))
+    guesses = [frozenset(compress(keys, chosen)) for chosen in product((False, True), repeat=len(keys))]
+
+    def off_s(inside: frozenset[str], of: Sequence[_StepRest]) -> float:
+        return fmean(abs(step.rest_s - sum(step.movable.get(key, 0.0) for key in inside)) for step in of)
+
+    with_any = [step for step in rests if step.movable]
+    best = min(guesses, key=lambda inside: off_s(inside, with_any)) if keys else frozenset()
     places: dict[str, str] = {}
-    known: dict[str, bool] = {}
     verdicts = []
-
-    def fewest_together(key: str) -> int:
-        return min((len(step.movable) for step in rests if key in step.movable), default=0)
-
-    for key in sorted(movable, key=fewest_together):
-        fewest = fewest_together(key)
-        chosen = [step for step in rests if key in step.movable and len(step.movable) == fewest]
-        if not chosen:
-            continue
-        inside, outside = [], []
-        for step in chosen:
-            others = [_possible_shares(v, known.get(k)) for k, v in step.movable.items() if k != key]
-            sums = [math.fsum(shares) for shares in product(*others)]
-            inside.append(min(abs(step.rest_s - step.movable[key] - s) for s in sums))
-            outside.append(min(abs(step.rest_s - s) for s in sums))
-        a, b = median(inside), median(outside)
-        tolerance = max(TOLERANCE_S, TOLERANCE_SHARE * median(step.step_s for step in chosen))
-        tolerance += median(step.rounding_s for step in chosen)
-        clear = max(a, b) > tolerance and max(a, b) > DECISIVE * min(a, b)
+    for key in keys:
+        with_it = [step for step in rests if key in step.movable]
+        a, b = off_s(best | {key}, with_it), off_s(best - {key}, with_it)
+        clear = max(a, b) > max(fmean(step.allowed_s for step in with_it), DECISIVE * min(a, b))
         declared = movable[key][0].startswith(tree.root + "/")
         is_inside = (a < b) if clear else declared
         places[key] = next(p for p in movable[key] if p.startswith(tree.root + "/") == is_inside)
-        if clear:
-            known[key] = is_inside
         numbers = f"off the usual residual by {a:.3f} s if inside, by {b:.3f} s if outside"
         text, level = _place_text(key, is_inside, declared, clear, numbers)
         verdicts.append(Verdict(level, "timer-place", f"{run_id}: {text} {tree.name}"))
@@ -176,12 +163,7 @@ def _rests(
         phases = nest_timers(fixed, tree).phases
         if math.isfinite(rest := exclusive_s(phases).get(tree.root, math.nan)):
             error = math.fsum(v for k, v in halves.items() if _cached_timer_name(k))
-            rests.append(_StepRest(rest, timed, phases[tree.root], error))
+            rests.append(_StepRest(rest, timed, max(TOLERANCE_S, TOLERANCE_SHARE * phases[tree.root]) + error))
     without = [step.rest_s for step in rests if not step.movable]
     usual = median(without) if without else 0.0
     return [replace(step, rest_s=step.rest_s - usual) for step in rests]
-
-
-def _possible_shares(seconds: float, inside: bool | None) -> tuple[float, ...]:
-    """The seconds of the step that a timer may take: all or none, or both if its place is not known."""
-    return (0.0, seconds) if inside is None else (seconds if inside else 0.0,)
