@@ -33,8 +33,6 @@ SEPARATOR = " - "
 # Guides print one number a line: the step alone, and ` - timing_s/gen:24.5` under it.
 _STEP_ALONE = re.compile(r"step:(\d{1,18})\s*")
 _TIMER_ALONE = re.compile(r"\s*-\s+timing_s/[\w/.-]+: ?\d+\.?\d*\s*")
-# A piece whose name or number a line's end has cut.
-_BEGUN = re.compile(r"[^\s:]*(?::[^\s:]*)?")
 # wandb's console capture truncates a line there.
 CUT_AT_CHARS = 4096
 # verl 0.1.0 ray_trainer.py; later releases log timing_s/.
@@ -45,13 +43,13 @@ FEW_NUMBERS = 10
 
 @dataclass
 class _OpenLine:
-    """A step's line that may continue on the next line of the log."""
+    """A step's line; one that names the step alone has its numbers on the next lines."""
 
     step: int
     first: Printout
     text: str
     last: Printout
-    joined: bool = False
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def read_verl_console(path: Path) -> Imported:
 
     - Step 0 (validation before training) is skipped, and so are texts and None.
     - One number a line, as guides print a step, is read as well.
-    - A wrapped line is joined if what follows can only be its continuation. A truncated line gives a verdict.
+    - A truncated line, or one that a terminal has wrapped, gives a verdict.
     - Numbers printed with three decimals get half of the last digit as rounding.
     - Lines that only begin like a step are skipped (see `_only_verls`).
 
@@ -84,16 +82,15 @@ def read_verl_console(path: Path) -> Imported:
     current: _OpenLine | None = None
     for part in printouts(path):
         begins = (STEP_LINE.search(part.text) or _STEP_ALONE.fullmatch(part.text)) if "step:" in part.text else None
-        # A terminal may have wrapped a line within `training/global_step:3`.
-        wrapped = current is not None and current.text.endswith("global_") and _joined(current, part) is not None
-        if begins is not None and not wrapped:
+        if begins is not None:
             lines += _close(current, path)
-            current = _OpenLine(int(begins[1]), part, part.text[begins.end() :], part)
+            text = part.text[begins.end() :]
+            current = _OpenLine(int(begins[1]), part, text, part, whole=bool(text.strip()))
             continue
         if current is not None:
-            joined = _joined(current, part)
-            if joined is not None:
-                current.text, current.last, current.joined = joined, part, True
+            if (piece := _next_number(current, part)) is not None:
+                current.text = f"{current.text}{SEPARATOR}{piece}" if current.text else piece
+                current.last = part
                 continue
             if part.text.strip() and part.line > current.last.line:
                 lines += _close(current, path)
@@ -138,37 +135,12 @@ def _require_one_experiment(log: LogFacts, path: Path) -> None:
         )
 
 
-def _joined(current: _OpenLine, part: Printout) -> str | None:
-    """The step's text joined with a line that can only be its continuation; None if that is not certain.
-
-    A terminal wraps a line anywhere, also within a name or a number, and loses a space there. Every piece after the
-    break must be `name:number`; the last one may be incomplete if the line has others.
-    """
-    if part.line != current.last.line + 1 or part.actor not in ("", current.first.actor) or not part.text.strip():
+def _next_number(current: _OpenLine, part: Printout) -> str | None:
+    """The one number of the next line, as guides print a step; None for any other line."""
+    if part.line != current.last.line + 1 or part.actor not in ("", current.first.actor) or current.whole:
         return None
-    if not current.text:
-        _, dash, first = part.text.partition("- ")
-        return first.strip() if dash and _is_pair(first) else None
-    # The last of several lines of one width may be only the rest of a number.
-    width = current.first.line_chars
-    # A line may have lost the space at its end.
-    rest_only = current.joined and abs(current.last.line_chars - width) <= 1 and part.line_chars <= width
-    unbroken = current.text.count(SEPARATOR)
-    for glue in ("", " "):
-        joined = current.text + glue + part.text
-        *pieces, last = joined.rstrip().removesuffix(" -").split(SEPARATOR)[unbroken:]
-        if not all(_is_pair(piece) for piece in pieces):
-            continue
-        if _is_pair(last) and (":" in part.text or rest_only):
-            return joined
-        if pieces and _BEGUN.fullmatch(last):
-            return joined
-    return None
-
-
-def _is_pair(piece: str) -> bool:
-    name, _, text = piece.strip().rpartition(":")
-    return re.fullmatch(r"[^\s:]+", name) is not None and parse_number(text) is not None
+    _, dash, piece = part.text.partition("- ")
+    return piece.strip() if dash and _pair(piece.strip()) is not None else None
 
 
 def _pair(piece: str) -> tuple[str, PrintedNumber] | None:
@@ -245,7 +217,8 @@ def _close(current: _OpenLine | None, path: Path) -> list[_Line]:
     if TIMERS + "step" not in scalars:
         cut = f", cut off after {current.last.line_chars} characters" if at_the_cut else ""
         why = (
-            "the capture truncated the line (wandb's console capture keeps 4096 characters), or the run ended in it. "
+            "the capture truncated the line (wandb's console keeps 4096 characters), a terminal wrapped it, or the run "
+            "ended in it. "
             "Import the trainer's own log, the wandb run or verl's file logger instead, or as well"
         )
         if old := [name for name in scalars if name.startswith(_TIMERS_OF_0_1)]:

@@ -18,17 +18,8 @@ from trainers.logs.printed_config import PrintedConfigs
 _IDENTIFYING = ("actor_rollout_ref.rollout.name", "trainer.use_v1", "trainer.v1.trainer_mode")
 # key=value with a dotted key; + or ++ before a key that the configuration lacks.
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
-# Text before a command: a task's number (srun --label), then the shell's mark or Ray's job runner.
-_TASK = r"\s*(?:\[\w+\]: |\d+: )?"
-_MARK = re.compile(_TASK + r"(?:\++ |\S*\$ |Running entrypoint for job \S+: )")
-_VARIABLE, _PATH = r"(?:[A-Za-z_]\w*=\S*\s+)*", r"[\"']?(?:[^\s\"']*/)?"
-_PROGRAM = re.compile(_VARIABLE + _PATH + r"(?:python[\d.]*|torchrun|accelerate)[\"']?(?=\s)")
-# After a mark, a launcher with its own options may come before the program.
-_STARTER = re.compile(
-    _VARIABLE + _PATH + r"(?:srun|ray|env|exec|nohup|time|timeout|apptainer|singularity|uv|numactl)\s"
-)
-# verl's own programs and sections; a script that prepares data also has overrides.
-_VERL = re.compile(r"\bverl\.|\bmain_ppo|(?:^|[\s'\"+])(?:actor_rollout_ref|trainer)\.\w")
+# A command of verl's as `set -x`, Ray's job runner or a printed script shows it.
+_COMMAND = re.compile(r"(?:python[\d.]*|torchrun|accelerate)[\"']?\s(?=.*(?:\bverl\.|\bmain_(?:ppo|dapo)\b))")
 
 
 class CommandLine:
@@ -36,9 +27,7 @@ class CommandLine:
 
     def __init__(self) -> None:
         self._commands: list[dict[str, str]] = []
-        self._given: dict[str, str] | None = None
-        """The overrides of the command that may continue on the next line."""
-        self._is_verl = self._unfinished = False
+        self._continues = False
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -47,35 +36,18 @@ class CommandLine:
         return self._commands[-1] if len(identities) == 1 else {}
 
     def feed(self, text: str) -> None:
-        """Take the next line of a log."""
-        begins = _begins(text)
+        """Take the next line of a log; a command continues behind a backslash."""
+        begins = _COMMAND.search(text)
+        if begins is None and not self._continues:
+            return
         if begins is not None:
-            self._given, self._is_verl, self._unfinished, text = {}, False, True, text[begins:]
-        if self._given is None:
-            return
+            self._commands.append({})
         try:
-            arguments = shlex.split(text)
+            words = shlex.split(text)
         except ValueError:
-            arguments = [argument.strip("'\"") for argument in text.split()]
-        given = [argument for argument in arguments if _OVERRIDE.match(argument)]
-        if not self._unfinished and len(given) < max(1, sum(argument not in ("\\", "") for argument in arguments)):
-            self._given = None
-            return
-        self._unfinished = text.rstrip().endswith("\\")
-        self._given |= overrides_by_key({"overrides": given})
-        if not self._is_verl and _VERL.search(text):
-            self._is_verl = True
-            self._commands.append(self._given)
-
-
-def _begins(text: str) -> int | None:
-    """Where the program's arguments begin in a line that starts with a command; None in other lines."""
-    mark = _MARK.match(text)
-    at = mark.end() if mark else len(text) - len(text.lstrip())
-    found = _PROGRAM.match(text, at)
-    if found is None and mark and _STARTER.match(text, at):
-        found = re.compile(r"\s" + _PROGRAM.pattern).search(text, at)
-    return found.end() if found else None
+            words = [word.strip("'\"") for word in text.split()]
+        self._continues = text.rstrip().endswith("\\")
+        self._commands[-1] |= overrides_by_key({"overrides": [word for word in words if _OVERRIDE.match(word)]})
 
 
 # verl prints it when it resumes from a checkpoint (ray_trainer.py, _load_checkpoint).

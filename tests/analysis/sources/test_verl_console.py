@@ -92,13 +92,12 @@ def test_only_the_next_line_of_the_same_process_continues_a_step(tmp_path, betwe
     assert len(found.read.records[3].scalars) == 2 and codes(found) == ["timings-missing"]
 
 
-def test_a_line_is_joined_at_any_width_where_rows_lost_the_space_at_their_end(tmp_path):
-    values = STEP | {"timing_s/reward": 0.0015553818582, "perf/throughput": 58.5611484947776}
-    whole = line(3, values, rounded=False)
-    for width in range(40, len(whole) // 2):
-        rows = [whole[i : i + width].rstrip() for i in range(0, len(whole), width)]
-        found = read(tmp_path, "\n".join([*rows, "(TaskRunner pid=1) saved", ""]))
-        assert [r.scalars for r in found.read.records.values()] == [values], width
+def test_a_line_that_a_terminal_has_wrapped_is_said_and_no_step(tmp_path):
+    whole = line(3, STEP, rounded=False)
+    rows = [whole[i : i + 60].rstrip() for i in range(0, len(whole), 60)]
+    found = read(tmp_path, "\n".join([*rows, "(TaskRunner pid=1) saved", ""]))
+    (said,) = found.read.verdicts
+    assert said.code == "timings-missing" and "wrapped" in said.text
 
 
 def test_what_only_looks_like_a_continuation_is_not_joined(tmp_path):
