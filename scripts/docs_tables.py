@@ -172,10 +172,40 @@ def _type(field: dict[str, Any]) -> str:
     return {"array": "list", "object": "mapping"}.get(kind, kind)
 
 
+def trainer_page() -> str:
+    """The toy trainer of the tests, whole: what whoever adds a trainer writes."""
+    parts = [_ADD_A_TRAINER]
+    for name, about in _OF_A_TRAINER.items():
+        file = ROOT / "tests" / "trainers" / "toy" / name
+        parts.append(f"## `{name}`: {about}\n\n```python\n{file.read_text(encoding='utf-8')}```\n")
+    return "\n".join(parts)
+
+
+_OF_A_TRAINER = {
+    "trainer.py": "what it is",
+    "console.py": "how its log is read",
+    "driver.py": "what runs in its stack",
+}
+_ADD_A_TRAINER = """\
+# Add a trainer
+
+<!-- Written by `make docs` from tests/trainers/toy/; edit the files there. -->
+A trainer is a folder of `trainers/` and its name in `trainers/registry.py` (`_DRIVEN`). These three files are a
+whole one: the toy of the tests, which learns sums with policy gradients on a table.
+`tests/trainers/test_toy.py` plans it, checks it, resolves its settings, trains it with the local launcher,
+collects it, reads its console again and reports it beside TRL.
+
+Begin with `trainer.py` and `console.py`: a trainer without a `driver` is imported, and its runs can be
+compared. `keys` translates its settings; what else a `Trainer` may say is in
+[`trainers/protocol.py`](../../trainers/protocol.py), each field with its meaning.
+"""
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "workflow/schemas/config.schema.json": config_schema,
     "docs/configuration.md": reference_page,
     FILES_PAGE: files_page,
+    "docs/howto/trainer.md": trainer_page,
 }
 """The files that are written whole."""
 
