@@ -8,20 +8,24 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.engine_terms import EnginePlace, engine_terms
 from analysis.planned import PlanRead
 from analysis.runs import Run
 from analysis.setting_terms import is_bookkeeping
 from analysis.terms import HARDWARE, INPUTS, NO_SPEED, Term, as_shown, compared, equivalent, findings_of, mixed_findings
-from common.dotted import as_mapping, as_text, flatten
+from common.dotted import as_mapping, as_text, flatten, positive_int
 from common.findings import COMPARED, EQUALITIES, UNKNOWN, LedgerRow, Preflight, merge_findings
 from common.verdicts import Verdict
+from engines import engine_named
 from trainers.cases import label_and_point
+from trainers.registry import trainer_named
 
 # The fields of verify.json besides its packages.
 _STACK_FIELDS = ("python", "platform", "backend", "cuda", "nvcc")
 ENVIRONMENT = ["stack", "lock_id", "kind", "name", "version"]
 _SOURCE = "the runs' own reports"
 _ENGINE, _VARIABLE, _PACKAGE = "resolved.engine.", "resolved.environment.", "package "
+RELEASE = "engine's release"
 STACK, COMMIT, CHANGED = "stack", "commit of rolloutbench", " with uncommitted changes"
 MEASUREMENT = "measurement"
 
@@ -43,11 +47,17 @@ def with_reported(preflight: Preflight | None, runs: Sequence[Run]) -> Preflight
     if preflight is None:
         return None
     places = [_place(run) for run in runs]
-    terms = [*_facts(places), *(() if any(run.imported for run in runs) else _settings(preflight, places))]
+    of_engines = [*_engines(runs, places)]
+    terms = [*of_engines, *_facts(places)]
+    terms += () if any(run.imported for run in runs) else _settings(preflight, places)
     reported = {term.name: term.row for term in terms}
     rows = [*(row for row in preflight.ledger if row.setting not in reported), *reported.values()]
     ledger = sorted(rows, key=lambda row: EQUALITIES.index(row.verdict))
-    findings = merge_findings([*preflight.findings, *findings_of(terms), *mixed_findings(terms)])
+    # Between arms of one engine the settings say it already; of engines without a trainer it is what is compared.
+    said = any(one.code == "settings" for one in preflight.findings) and len({run.spec["engine"] for run in runs}) == 1
+    said = said or not all(trainer_named(str(run.spec.get("trainer"))).trains for run in runs)
+    unequal = findings_of(term for term in terms if not (said and term in of_engines))
+    findings = merge_findings([*preflight.findings, *unequal, *mixed_findings(terms)])
     return replace(preflight, ledger=tuple(ledger), findings=tuple(findings))
 
 
@@ -63,15 +73,50 @@ def _place(run: Run) -> RunPlace:
     inputs = as_mapping(run.done.get("inputs"))
     facts |= {name: (inputs.get(key) or "")[:12] or None for key, name in INPUTS.items()}
     if not run.imported:
-        facts |= {_ENGINE + name: value for name, value in flatten(as_mapping(resolved.get("engine"))).items()}
+        engine = engine_named(str(run.spec.get("engine")))
+        described = {*engine.measured, *(name for names in engine.options.values() for name in names)}
+        own = ((name, value) for name, value in engine_settings(run).items() if name.split(".")[0] not in described)
+        facts |= {_ENGINE + name: value for name, value in own}
         facts |= {_VARIABLE + name: value for name, value in as_mapping(resolved.get("environment")).items()}
         facts[STACK] = " ".join(filter(None, [*stack_of(run), as_shown(dict(origin_of(run)) or "")]))
         facts[MEASUREMENT] = run.done.get("measurement", 1)
         git = as_mapping(run.done.get("git"))
         facts[COMMIT] = git["commit"][:12] + CHANGED * bool(git.get("dirty")) if git.get("commit") else None
-    own = {run.run_id, str(run.spec.get("fingerprint"))[:12]}
-    settings, facts = ({key: _unnamed(value, own) for key, value in some.items()} for some in (settings, facts))
+    facts[RELEASE] = _release(run)
+    names = {run.run_id, str(run.spec.get("fingerprint"))[:12]}
+    settings, facts = ({key: _unnamed(value, names) for key, value in some.items()} for some in (settings, facts))
     return RunPlace(run.arm, label, point, (run.run_id,), settings, facts)
+
+
+def _release(run: Run) -> str | None:
+    engine, versions = engine_named(str(run.spec.get("engine"))), as_mapping(run.done.get("versions"))
+    return next((f"{engine.label} {versions[name]}" for name in engine.packages if versions.get(name)), None)
+
+
+def engine_settings(run: Run) -> dict[str, Any]:
+    """What a run's engine reports of itself by its own names, flat; of an imported run what its log prints of it."""
+    return flatten(as_mapping(run.done.get("engine") or as_mapping(run.done.get("resolved")).get("engine")))
+
+
+def _engines(runs: Sequence[Run], places: Sequence[RunPlace]) -> Iterator[Term]:
+    """What the engines report that they run with, where one of them reports anything."""
+    found = [_engine_place(run, place) for run, place in zip(runs, places, strict=True)]
+    if any(one.terms for one in found):
+        yield from engine_terms(found, "what the engines report at their start")
+
+
+def _engine_place(run: Run, place: RunPlace) -> EnginePlace:
+    """A run's engine; a step's sequences are known for engines that share the job's GPUs equally."""
+    engine, settings = engine_named(str(run.spec.get("engine"))), engine_settings(run)
+    workload = as_mapping(run.spec.get("workload"))
+    size = {name: value for name, value in workload.items() if isinstance(value, int)}
+    gpus = (size.get("nodes") or 1) * (size.get("gpus_per_node") or 1)
+    parallel = positive_int(settings.get("tensor_parallel_size")) or 1
+    alone = settings.get("mode") != "server" and gpus % parallel == 0 and not run.tree.overlap
+    sequences = -(-size["batch_size"] * parallel // gpus) if alone and "batch_size" in size else None
+    prompt, response = size.get("max_prompt_length"), size.get("max_response_length")
+    longest = prompt + response if prompt and response else None
+    return EnginePlace(place, engine, engine.reported(settings) if settings else {}, sequences, prompt, longest)
 
 
 def _unnamed(value: object, own: set[str]) -> object:
@@ -85,15 +130,20 @@ def _unnamed(value: object, own: set[str]) -> object:
 def _facts(places: Sequence[RunPlace]) -> Iterator[Term]:
     """What runs report; a variable, a stack and our commit only where several arms do, or runs of one arm differ."""
     several = len({place.arm for place in places}) > 1
+    engines = {place.facts.get(f"{_ENGINE}name") for place in places}
     for name in dict.fromkeys(name for place in places for name in place.facts if not is_bookkeeping(name)):
         values = [UNKNOWN if (value := place.facts.get(name)) is None else value for place in places]
         term = compared(name, places, values, _SOURCE, different="the runs report other values")
         ours = name in (STACK, COMMIT) or name.startswith(_VARIABLE)
+        if name == RELEASE and UNKNOWN in values:
+            continue
         if not term.arms or (term.verdict != "mixed" and (not several or (ours and len(term.arms) < 2))):
             continue
         if name == MEASUREMENT and term.verdict == "equal":
             continue
-        if name in (STACK, f"{_ENGINE}name") and term.verdict == "different":
+        if name.startswith(_ENGINE) and term.verdict == "unverifiable" and len(engines) > 1:
+            continue  # a name of one engine's own
+        if name in (STACK, RELEASE, f"{_ENGINE}name") and term.verdict == "different":
             term = replace(term, why=COMPARED)
         elif name.removeprefix(_VARIABLE) in NO_SPEED:
             term = equivalent(term, "it does not affect speed")

@@ -1,4 +1,4 @@
-"""Makes the terms of runs' settings: what the engines make of them, the workload, variables, packages, and the rest."""
+"""Makes the terms of runs' settings: the engines' options, the workload, variables, packages, and the rest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import PurePosixPath
 
-from analysis.terms import HARMLESS, STATED, TENSOR_PARALLEL, Term, compared, equivalent, state
+from analysis.engine_terms import EnginePlace, engine_terms
+from analysis.terms import HARMLESS, STATED, TENSOR_PARALLEL, Term, compared, equivalent
 from common.findings import COMPARED, EQUALITIES, NONE, UNKNOWN
-from trainers.cases import Behaviour, Case
+from trainers.cases import Case
 from trainers.registry import trainers
 
 # The packages that compute. The engines' own packages are not listed: they are what is compared.
@@ -18,7 +19,7 @@ PACKAGES = (
     *("torch", "triton", "transformers", "flash-attn", "nvidia-nccl-cu12", "nvidia-cudnn-cu12"),
     *("ray", "numpy", "trl", "verl"),
 )
-NO_EFFECT = "a place, a name, a tracker or a seed, or an option that the other engine ignores"
+NO_EFFECT = "a place, a name, a tracker or a seed"
 
 
 def distinct(cases: Iterable[Case]) -> list[Case]:
@@ -36,14 +37,14 @@ def distinct(cases: Iterable[Case]) -> list[Case]:
 
 
 def table(cases: Sequence[Case]) -> list[Term]:
-    """All terms: engine behaviours, common names, workload, variables and packages, then every other setting.
+    """All terms: of the engines, common names, workload, variables and packages, then every other setting.
 
     Those in which arms are not equal come first.
     """
     known, unknown = [case for case in cases if not case.unknown], [case for case in cases if case.unknown]
     named: list[Term] = []
     if known:
-        named = [*_behaviour_terms(known, cases), *_common_terms(known, cases), *_declared_terms(cases)]
+        named = [*_engine_terms(known, cases), *_common_terms(known, cases), *_declared_terms(cases)]
     rest = list(_setting_terms(known, cases))
     if unknown:
         # The settings of a single arm are no comparison.
@@ -63,55 +64,23 @@ def _all_unknown(cases: Sequence[Case]) -> Term:
     return Term(name, cases, values, "unverifiable", why, "the imported run's source", "unknown")
 
 
-def behaviours_of(cases: Iterable[Case]) -> list[Behaviour]:
-    """The engine behaviours that the cases' trainers declare."""
-    return list(dict.fromkeys(row for case in cases for row in case.trainer.rules.behaviours))
-
-
-def behaviour_keys(cases: Sequence[Case]) -> set[str]:
-    """The settings whose effect a behaviour describes, where the release of a case says what it is.
-
-    Without, a setting is compared by its value, like any other.
-    """
-    described = [one for one in behaviours_of(cases) if any(case.effect(one.code) for case in cases)]
-    return {key for behaviour in described for key in behaviour.keys}
-
-
 def setting_of(key: str, cases: Sequence[Case]) -> list[object]:
     """A setting's value in each case."""
     return [case.settings.values.get(key, UNKNOWN if case.unknown else NONE) for case in cases]
 
 
-def _behaviour_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
-    for behaviour in behaviours_of(known) if all(case.on_gpu for case in known) else ():
-        sources = dict.fromkeys(effect.source for case in known if (effect := case.effect(behaviour.code)))
-        if sources:
-            yield _behaviour(behaviour, known, cases, "; ".join(sources))
-        elif len({case.engine.name for case in known}) > 1:
-            # Of one engine the settings are terms themselves.
-            why = "what this release of the trainer gives each engine is not declared"
-            unknown = [UNKNOWN for _ in cases]
-            yield Term(behaviour.name, cases, unknown, "unverifiable", why, "trainers/<trainer>/releases/", "behaviour")
+def _engine_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
+    """What the engines run with, as far as options tell it; of one engine the settings are terms themselves."""
+    if len({case.engine.name for case in known}) > 1:
+        yield from engine_terms([_engine_place(case) for case in cases], "the engines' own options")
 
 
-def _behaviour(behaviour: Behaviour, known: Sequence[Case], cases: Sequence[Case], source: str) -> Term:
-    """What the engines make of a setting: two values may have one effect, and one value two."""
-    keys = [key for key in behaviour.keys if any(key in case.settings for case in known)]
-    effects: list[object] = [UNKNOWN if case.unknown else case.behaviour(behaviour.code) or UNKNOWN for case in cases]
-    name = behaviour.name + (f" ({keys[0]})" if keys else "")
-    term = compared(name, cases, effects, source, different=behaviour.why, kind="behaviour")
-    settings = [setting_of(key, cases) for key in keys]
-    if term.verdict == "different" and (reason := behaviour.no_effect(list(known))):
-        # A number that means something else stays a difference even if it has no effect.
-        return replace(term, verdict="equivalent" if behaviour.equal_without_effect else "different", why=reason)
-    if term.verdict == "equal" and any(state(cases, values) != "equal" for values in settings):
-        return replace(term, verdict="equivalent", why="different settings with the same effect")
-    if term.verdict == "unverifiable":
-        if mixed := next((values for values in settings if state(cases, values) == "mixed"), None):
-            return compared(name, cases, mixed, source, kind="behaviour")
-        if not any(case.unknown for case in cases):
-            return replace(term, why="only the engine itself can tell what it uses here")
-    return term
+def _engine_place(case: Case) -> EnginePlace:
+    terms = {} if case.unknown else case.engine_terms
+    lengths = [case.workload.get(name) for name in ("max_prompt_length", "max_response_length")]
+    prompt, response = (length if isinstance(length, int) else None for length in lengths)
+    sequences = case.per_replica if case.workload.get("batch_size") else None
+    return EnginePlace(case, case.engine, terms, sequences, prompt, prompt + response if prompt and response else None)
 
 
 def _keys(cases: Sequence[Case], part: Callable[[Case], Iterable[str]]) -> list[str]:
@@ -160,20 +129,33 @@ def _common_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term
 
 
 def _setting_terms(known: Sequence[Case], cases: Sequence[Case]) -> Iterator[Term]:
-    """Every setting that no behaviour describes and that has no common name."""
-    common = {key for name in _common_names(known) for case in known for key in case.trainer.keys[name]}
-    described = common | (behaviour_keys(known) if all(case.on_gpu for case in known) else set())
+    """Every setting that has no common name, and that is no engine's option with a term of its own."""
+    described = {key for name in _common_names(known) for case in known for key in case.trainer.keys[name]}
+    if len({case.engine.name for case in known}) > 1:
+        # An engine's section may be there, and empty.
+        described |= {prefix.removesuffix(".") for prefix in _own_options(known)}
+        described |= {key for case in known for key in case.settings.values if option_term(key, case)}
     source = _source([case for case in cases if case.settings.values])
     for key in _keys(cases, lambda case: case.settings.values):
         if key in described:
             continue
         term = compared(key, cases, setting_of(key, cases), source, different="the configuration sets it so")
-        if engines_own(key, cases) and any(key in case.settings.given for case in cases):
-            # Shared options may set it in both arms, but only one engine receives it.
-            term = replace(term, verdict="unverifiable", why="an engine's own option: the other has none of that name")
+        if engines_own(key, cases) and (term.verdict != "equal" or any(key in case.settings.given for case in cases)):
+            term = _own_option(term, cases)
         elif term.verdict in ("different", "mixed"):
             term = _judged(term, cases)
         yield term
+
+
+def _own_option(term: Term, cases: Sequence[Case]) -> Term:
+    """One engine's own option: shared options may set it in both arms, but only that engine receives it."""
+    if names_the_engine(term.name, cases):
+        return replace(term, why=COMPARED)
+    if why := next(filter(None, (case.trainer.rules.without_effect.get(term.name) for case in cases)), ""):
+        return equivalent(term, why)
+    if is_bookkeeping(term.name):
+        return equivalent(term, NO_EFFECT)
+    return replace(term, verdict="unverifiable", why="an engine's own option: the other has none of that name")
 
 
 def _source(cases: Sequence[Case]) -> str:
@@ -219,8 +201,23 @@ def _stated(name: str, case: Case) -> object:
 
 def _own_options(cases: Iterable[Case]) -> tuple[str, ...]:
     """The prefixes of settings that are an engine's own options."""
-    found = (case.trainer.rules.engine_options.replace("{engine}", case.engine.name) for case in cases)
-    return tuple(filter(None, dict.fromkeys(found)))
+    return tuple(dict.fromkeys(prefix for case in cases if (prefix := _own_prefix(case))))
+
+
+def _own_prefix(case: Case) -> str:
+    return next(reversed(case.trainer.rules.engine_options.get(case.engine.name, ())), "")
+
+
+def own_option(key: str, case: Case) -> str:
+    """An engine's own option by the engine's name; "" for any other setting."""
+    prefix = _own_prefix(case)
+    return key.removeprefix(prefix) if prefix and key.startswith(prefix) else ""
+
+
+def option_term(key: str, case: Case) -> str:
+    """The term of engines/reported.py that an engine's own option decides; "" without one."""
+    name = own_option(key, case).partition(".")[0]
+    return next((term for term, options in case.engine.options.items() if name in options), "")
 
 
 def engines_own(key: str, cases: Sequence[Case]) -> bool:
@@ -244,12 +241,6 @@ def matters(key: str, cases: Sequence[Case]) -> bool:
     """Whether a difference in a setting can change the work."""
     if is_bookkeeping(key):
         return False
-    if any(key in case.trainer.rules.changes_text for case in cases):
-        return True
-    # The added dot also matches a section that is empty.
-    specific = (*_own_options(cases), *(one for case in cases for one in case.trainer.rules.engine_specific))
-    if f"{key}.".startswith(specific):
-        return len({case.engine.name for case in cases}) == 1
     # What is written into a folder takes time; which folder it is does not matter.
     return not key.endswith("_dir") or any(case.settings.get(key) is None for case in cases)
 

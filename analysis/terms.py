@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from common.findings import COMPARED, NONE, SEVERAL, UNKNOWN, Equality, Finding, LedgerRow, Preflight
 from common.messages import join_first
 from common.verdicts import count_of
+from engines import engines, reported
 
 MOST_LISTED = 6
 _MOST_RUNS = 3
@@ -58,8 +59,32 @@ STATED: Mapping[str, Unequal] = {
     }.items()
 }
 """What an import may state of its runs."""
+
+
+def _of_engine(name: str, code: str, why: str) -> Unequal:
+    options = [f"{one.label}'s {' or '.join(one.options[name])}" for one in engines() if name in one.options]
+    return Unequal(code, why, f"the same in all arms: {', '.join(options)}")
+
+
+_ENGINES: Mapping[str, tuple[str, str]] = {
+    reported.GRAPHS: (
+        "cuda-graphs",
+        "without graphs the CPU launches each of the hundreds of small kernels of a decoded token; decoding is most of "
+        "a step",
+    ),
+    reported.GRAPH_SIZE: (
+        "graph-sizes",
+        "above that batch one engine decodes without graphs, the other still with them",
+    ),
+    reported.CACHE: ("memory-share", "an engine with a full cache makes sequences wait or computes them again"),
+    reported.SEQUENCES: ("sequence-limit", "an engine with a lower limit makes sequences wait"),
+    reported.PREFILL: ("prefill-limit", "passes over prompts differ in number and size, and decoding waits for them"),
+    reported.PREFIX: ("prefix-cache", "only an engine with this cache reads a prompt of several completions once"),
+    reported.QUANTISATION: ("quantisation", "another number format has another speed and other results"),
+}
 UNEQUAL: Mapping[str, Unequal] = {
     **STATED,
+    **{name: _of_engine(name, *of) for name, of in _ENGINES.items()},
     "package torch": Unequal(
         "torch-versions",
         "its kernels, its allocator and its compiler run in training and in both engines",
@@ -105,6 +130,8 @@ class Term:
     why: str
     source: str
     kind: str = "setting"
+    besides: tuple[str, ...] = ()
+    """The arms that a finding on it is not about."""
 
     @property
     def mixed(self) -> tuple[str, ...]:
@@ -147,6 +174,12 @@ class Term:
             for place in some
         )
         return ", ".join(dict.fromkeys(names))
+
+    def found(self) -> Term:
+        """The term without the arms that a finding on it is not about."""
+        kept = [(place, value) for place, value in zip(self.places, self.values, strict=True)]
+        kept = [(place, value) for place, value in kept if place.arm not in self.besides]
+        return replace(self, places=[place for place, _ in kept], values=[value for _, value in kept])
 
     @property
     def row(self) -> LedgerRow:
@@ -255,8 +288,8 @@ def mixed_findings(terms: Iterable[Term]) -> Iterator[Finding]:
 
 def findings_of(terms: Iterable[Term]) -> Iterator[Finding]:
     """A finding for each term that differs between arms and makes them unequal by itself."""
-    for term in terms:
-        if term.verdict == "different" and (rule := UNEQUAL.get(term.name)):
+    for term in (term.found() for term in terms):
+        if term.verdict == "different" and term.why != COMPARED and (rule := UNEQUAL.get(term.name)):
             what = f"{term.name}: {term.in_words()}"
             yield Finding("unequal", rule.code, term.arms, what, rule.why, term.source, rule.change, sides=term.sides)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,14 @@ class Engine:
     """Bytes per weight with the default number format; None: the checkpoint's format."""
     max_sequences_option: str = ""
     """Its option for the maximum number of sequences that it decodes at the same time."""
+    reported: Callable[[Mapping[str, Any]], dict[str, object]] = lambda settings: {}
+    """What its own settings say under the names of engines/reported.py: options, or as it runs, flat."""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """A term of engines/reported.py -> its options that decide it; a term without any is what the engine is."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What it runs with on a GPU where a trainer gives it no options of its own, as far as all its releases agree."""
+    measured: tuple[str, ...] = ()
+    """What else of its final settings `reported` reads: the engine makes it from its options and its GPU."""
     unmodelled_options: Mapping[str, str] = field(default_factory=dict)
     """Options that change the tokens or bytes of an iteration, so that the floor is wrong; with their effect."""
     attention_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

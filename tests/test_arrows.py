@@ -11,6 +11,7 @@ import pytest
 
 from engines import engines
 from trainers.registry import trainers
+from trainers.verl.releases import releases
 from workflow.stacks.found import OLDEST_PYTHON
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +29,7 @@ IN_STACKS = (
         "trainers/*/hooks.py",
     ),
     # The driver asks its release, whose file says all of it: what engines make of settings and its timers, too.
-    *("trainers/verl/releases", "trainers/verl/behaviours.py", "trainers/verl/timers.py"),
+    *("trainers/verl/releases", "trainers/verl/timers.py"),
     *("trainers/trl/timers.py", "trainers/swift/timers.py"),
     *("trainers/cases.py", "trainers/engine_checks.py", "trainers/timers/tree.py"),
 )
@@ -152,7 +153,7 @@ def test_no_two_modules_have_one_name():
 NAMES = {
     # `command` is also a word of bash's grammar.
     *(trainer.name for trainer in trainers() if trainer.name != "command"),
-    *(release for trainer in trainers() for release in trainer.rules.effects),
+    *(release.version for release in releases()),
     *(engine.name for engine in engines()),
     *("replay", "lmdeploy"),
 }

@@ -1,7 +1,4 @@
-"""Defines a case, an arm at one point of the sweep, and the rows by which a trainer checks it before anything runs.
-
-Rows: what its engines make of a setting (`Behaviour`, `Effect`), and rules for a single case (`Rule`).
-"""
+"""Defines a case, an arm at one point of the sweep, and the rules by which a trainer checks it before anything runs."""
 
 from __future__ import annotations
 
@@ -149,14 +146,12 @@ class Case:
         used = gpus * self._count("server_engines")
         return used <= each if nodes > 1 else used < each and int(self.workload["batch_size"]) % (each - used) == 0
 
-    def effect(self, code: str) -> Effect | None:
-        """What its release and engine make of a behaviour; None if no file says it."""
-        return self.trainer.rules.effects.get(self.version, {}).get(self.engine.name, {}).get(code)
-
-    def behaviour(self, code: str) -> str | None:
-        """The effect of one of its trainer's behaviours in this case; None if unknown."""
-        effect = self.effect(code)
-        return effect.describe(self) if effect else None
+    @property
+    def engine_terms(self) -> dict[str, object]:
+        """What the engine's own options say of it, or its defaults where the trainer gives it none."""
+        if self.on_gpu and not self.trainer.rules.reads_engine_options(self):
+            return self.engine.reported(self.engine.defaults)
+        return self.engine.reported(self.trainer.engine_settings(self.settings.values, self.engine.name))
 
     def _count(self, name: str) -> int:
         return self.settings.int(self.trainer.key(name), 1)
@@ -178,36 +173,6 @@ def points_of(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """The cases that are compared with each other: of all arms, at one point."""
     for point in dict.fromkeys(case.point for case in cases):
         yield [case for case in cases if case.point == point]
-
-
-Describe = Callable[[Case], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What one engine makes of a setting, in a few words (None where unknown), and its source."""
-
-    value: str | Describe
-    source: str
-
-    def describe(self, case: Case) -> str | None:
-        """The effect in one case; None where unknown."""
-        return self.value if isinstance(self.value, str) else self.value(case)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Behaviour:
-    """A confounder: its name and the settings that control it; `Rules.effects` has what an engine makes of them."""
-
-    code: str
-    name: str
-    keys: tuple[str, ...]
-    why: str
-    level: Level = "unequal"
-    no_effect: Callable[[Sequence[Case]], str] = field(default=lambda cases: "")
-    """Why a difference cannot matter in these cases; empty if it can."""
-    equal_without_effect: bool = True
-    """Whether the ledger calls a difference without effect equivalent, not different."""
 
 
 @dataclass(frozen=True)

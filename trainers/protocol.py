@@ -15,7 +15,7 @@ from typing import Any
 from common.dotted import flatten
 from engines import Engine
 from trainers import Spread
-from trainers.cases import Behaviour, Case, Check, Effect, Settings
+from trainers.cases import Case, Check, Settings
 from trainers.launching import Launch
 from trainers.logs.log_files import Printout
 from trainers.logs.record import Imported, StepNames
@@ -114,18 +114,11 @@ class Rules:
     """Last parts of settings that are names, trackers and places, without effect on a step."""
     resumable: tuple[str, ...] = ()
     """Patterns of settings that people change when a run goes on: how long it trains, how often it saves."""
-    engine_options: str = ""
-    """Prefix of an engine's own options, with `{engine}` for its name."""
+    engine_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Engine -> the prefixes of settings named as its options; what has the last one is its alone, and counts first."""
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    """Settings that differ between engines and change nothing -> why."""
     reads_engine_options: Callable[[Case], bool] = lambda case: True
-    engine_specific: tuple[str, ...] = ()
-    """Prefixes of settings that affect only one of its engines."""
-    changes_text: frozenset[str] = frozenset()
-    """Those of them that change the generated text: they must be equal in all arms."""
-    behaviours: tuple[Behaviour, ...] = ()
-    effects: Mapping[str, Mapping[str, Mapping[str, Effect]]] = field(default_factory=dict)
-    """Release -> engine -> code of a behaviour -> what the engine makes of it; the earliest release first."""
-    changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Release -> code of a behaviour -> what to change where engines differ."""
     checks: tuple[Check, ...] = ()
 
 
@@ -183,6 +176,15 @@ class Trainer:
     def is_served(self, settings: Mapping[str, Any], engine: Engine) -> bool:
         """Whether a run's engine is a separate server."""
         return self.lookup(settings, "server") == "server" and not engine.in_trainer
+
+    def engine_settings(self, settings: Mapping[str, Any], engine: str) -> dict[str, Any]:
+        """An engine's own options in flat settings, by the engine's names."""
+        return {
+            key.removeprefix(prefix): value
+            for prefix in self.rules.engine_options.get(engine, ())
+            for key, value in settings.items()
+            if key.startswith(prefix)
+        }
 
     def lookup(self, settings: Mapping[str, Any], name: str) -> Any:
         """The value of a common name; None if it is not set."""

@@ -12,6 +12,7 @@ from common.dotted import as_mapping, flatten, overrides_by_key, positive_int
 from common.gpus import gpu_of, known_name
 from common.model_facts import ModelFacts, contradicts_declared, hub_id, is_hub_id, model_facts
 from engines import engine_named
+from engines.reported import SEQUENCES
 from trainers.protocol import OFF
 from trainers.registry import trainer_named, trainers
 
@@ -77,7 +78,7 @@ class _SetupReader:
             **overrides_by_key(asked),
             **own,
         }
-        self.engine_prefix = self.trainer.rules.engine_options.replace("{engine}", self.engine.name)
+        self.engine_prefix = next(reversed(self.trainer.rules.engine_options.get(self.engine.name, ())), "")
         self.rollout = self.trainer.rollout(self.settings, self.engine, run.tree)
         self.served = self.trainer.is_served(self.settings, self.engine)
         self.separate = bool(run.tree.overlap) or self.served
@@ -122,7 +123,8 @@ class _SetupReader:
         if "dtype" in self.trainer.keys:
             dtype = self.trainer.lookup(self.settings, "dtype")
         limit = self.engine.max_sequences_option
-        at_once = self.engine_settings.get(limit) or self.settings.get(self.engine_prefix + limit)
+        reported = self.engine.reported(flatten(self.engine_settings)).get(SEQUENCES)
+        at_once = reported or self.settings.get(self.engine_prefix + limit)
         return DecodeSetup(
             gpu=self.reported_gpu or _gpu_name(self.declared) or _gpu_name(self.workload),
             gpus=gpus,

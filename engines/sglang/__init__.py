@@ -1,6 +1,7 @@
 """SGLang's facts."""
 
 from engines.engine import Engine
+from engines.sglang.reported import MEASURED, OPTIONS, terms_in
 
 SGLANG = Engine(
     name="sglang",
@@ -15,6 +16,13 @@ SGLANG = Engine(
         "fa4": ("flash-attn-4",),
         **dict.fromkeys(("flashinfer", "trtllm_mla", "trtllm_mha"), ("flashinfer-python",)),
     },
+    reported=terms_in,
+    options=OPTIONS,
+    # sglang 0.4.6 to 0.5.23, srt/server_args.py
+    defaults={
+        **{"disable_cuda_graph": False, "disable_radix_cache": False, "quantization": None, "kv_cache_dtype": "auto"},
+    },
+    measured=MEASURED,
     unmodelled_options={
         "quantization": "the rollout's weights are quantised",
         "kv_cache_dtype": "keys and values have their own number format",

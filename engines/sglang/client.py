@@ -41,6 +41,13 @@ _HOST = "127.0.0.1"
 _BUCKET_BYTES = 512 * 2**20
 """Maximum bytes of weights that are in memory twice during an update."""
 _LAST_LINES = 3
+_REPORTED = (
+    *("dtype", "random_seed", "attention_backend", "decode_attention_backend", "sampling_backend", "quantization"),
+    *("kv_cache_dtype", "max_total_tokens", "max_total_num_tokens", "max_running_requests", "chunked_prefill_size"),
+    *("effective_max_running_requests_per_dp", "disable_radix_cache", "disable_cuda_graph", "cuda_graph_max_bs"),
+    *("enable_memory_saver", "tp_size", "mem_fraction_static"),
+)
+"""What done.json reports of a server's own description of itself (engines/sglang/reported.py)."""
 
 
 class EngineEnded(RuntimeError):
@@ -142,7 +149,7 @@ class Sglang:
             sent = [
                 (name, each.detach().to("cuda") if self._on_gpu else each.detach().clone()) for name, each in bucket
             ]
-            parts = [ForkingPickler.dumps(sent) for _ in range(self._answer["settings"]["tp_size"])]
+            parts = [ForkingPickler.dumps(sent) for _ in range(self._answer["shards"])]
             texts = [base64.b64encode(part).decode() for part in parts]
             self._ask("update_weights_from_tensor", serialized_named_tensors=texts, flush_cache=False)
         if sessions:
@@ -159,10 +166,18 @@ class Sglang:
 
     def settings(self) -> dict[str, Any]:
         """The engine's final settings, for done.json."""
-        final = dict(self._answer["settings"])
+        try:
+            info = self._ask("server_info")
+        except RuntimeError:
+            info = self._ask("get_server_info")  # its name in releases such as 0.4.6
+        info |= (info.get("internal_states") or [{}])[0]
+        final = {name: info[name] for name in _REPORTED if name in info}
+        # From 0.5.21 on it says whether decoding has graphs, and up to which batch.
+        if decode := (info.get("cuda_graph_config") or {}).get("decode"):
+            final["cuda_graph_config"] = {"decode": {name: decode.get(name) for name in ("backend", "max_bs")}}
         if self._on_gpu:
             return {"name": "sglang", "device": "cuda", **final, "tensor_parallel_size": final["tp_size"]}
-        del final["mem_fraction_static"]
+        final.pop("mem_fraction_static", None)
         return {"name": "sglang", "device": "cpu", **final, "stand_ins": self._answer["stand_ins"]}
 
     def close(self) -> None:
@@ -174,8 +189,9 @@ class Sglang:
         """The server's answer to a request; `EngineEnded` if it ended, `RuntimeError` if it refuses the request."""
         connection = HTTPConnection(_HOST, self._port)
         headers = {"Authorization": f"Bearer {self._secret}", "Content-Type": "application/json"}
+        method = "GET" if path.endswith("server_info") else "POST"
         try:
-            connection.request("POST", f"/{path}", json.dumps(body), headers)
+            connection.request(method, f"/{path}", json.dumps(body), headers)
             answer = connection.getresponse()
             status, text = answer.status, answer.read()
         except (OSError, HTTPException) as error:
@@ -184,7 +200,7 @@ class Sglang:
             connection.close()
         if status != OK:
             raise RuntimeError(f"SGLang refuses {path}: {status} {one_line(text.decode())}")
-        return json.loads(text) if path == "generate" else None
+        return json.loads(text) if path == "generate" or method == "GET" else None
 
     def _end(self) -> Exception:
         """Why the server ended."""

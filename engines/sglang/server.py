@@ -1,7 +1,7 @@
 """SGLang's own HTTP server, a child process of the trainer: `python -m engines.sglang.server` (started by client.py).
 
-It reads its request as JSON from stdin: `{parent, secret, settings}`. When it is ready it writes its final settings as
-a JSON line to stdout; all other output goes to stderr. SGLang's further processes import this module before SGLang.
+It reads its request as JSON from stdin: `{parent, secret, settings}`. When it is ready it writes a JSON line to
+stdout; all other output goes to stderr. SGLang's further processes import this module before SGLang.
 """
 
 from __future__ import annotations
@@ -29,11 +29,6 @@ if __name__ in ("__main__", "__mp_main__"):  # the server, and the processes tha
     die_with_parent()
     standins.install()
 
-_REPORTED = (
-    *("dtype", "random_seed", "attention_backend", "sampling_backend", "max_total_tokens", "max_running_requests"),
-    *("chunked_prefill_size", "disable_radix_cache", "disable_cuda_graph", "tp_size", "mem_fraction_static"),
-)
-"""The settings that done.json reports."""
 _JOIN_S = 5.0
 """Time for an exit status, which comes a moment after the kernel closes a process's files."""
 
@@ -64,7 +59,7 @@ def main() -> None:
         tempfile.tempdir = None
         sockets.cleanup()
         answer = {
-            "settings": {name: getattr(arguments, name) for name in _REPORTED if hasattr(arguments, name)},
+            "shards": arguments.tp_size,
             "stand_ins": standins.installed(),
             # From 0.5.23 on an update of the weights has a begin and an end.
             "update_sessions": hooks.UPDATE_SESSION.find() is not None,

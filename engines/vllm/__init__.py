@@ -1,6 +1,7 @@
 """vLLM's facts."""
 
 from engines.engine import Engine
+from engines.vllm.reported import MEASURED, OPTIONS, terms_in
 
 VLLM = Engine(
     name="vllm",
@@ -10,6 +11,9 @@ VLLM = Engine(
     number_bytes=2,
     max_sequences_option="max_num_seqs",
     attention_packages={"flashinfer": ("flashinfer-python",), "xformers": ("xformers",)},
+    reported=terms_in,
+    options=OPTIONS,
+    measured=MEASURED,
     unmodelled_options={
         "quantization": "the rollout's weights are quantised",
         "kv_cache_dtype": "keys and values have their own number format",

@@ -73,7 +73,7 @@ def test_arms_that_report_other_terms_are_unequal(report, change, said):
         ({"measurement": 2}, "measurement"),
         ({"stack_origin": FOUND}, "stack"),
         ({"git": {"commit": "b" * 40}}, "commit of rolloutbench"),
-        ({"resolved": {"engine": {"max_num_seqs": 8}}}, "resolved.engine.max_num_seqs"),
+        ({"resolved": {"engine": {"max_num_seqs": 8}}}, "sequences at once"),
     ],
 )
 def test_runs_of_one_arm_that_report_other_terms_are_named(report, change, name):

@@ -6,8 +6,6 @@ import pytest
 
 from common.model_facts import facts_of, model_facts
 
-from .plans import EQUAL, looked_at, planned
-
 
 @pytest.mark.parametrize(
     ("source", "billions", "context"),
@@ -51,12 +49,3 @@ def test_a_folder_that_tells_nothing_is_unknown(content, tmp_path):
     assert model_facts(str(tmp_path)) is None
     assert model_facts("somebody/else") is None
     assert facts_of({}, "nowhere") is None
-
-
-def test_an_unknown_release_of_verl_is_said():
-    plan = planned(EQUAL)
-    for run in plan.runs.values():
-        run.spec["trainer_args"]["version"] = "0.7.0"
-    seen = looked_at(plan)
-    assert any("verl 0.7.0" in one for one in seen.unverifiable)
-    assert "cuda-graphs" not in {finding.code for finding in seen.findings}

@@ -139,5 +139,8 @@ REPLAY = Trainer(
         declared=lambda: (TREE,),
         quantities={"mean_response_length": ("replay/mean_length",), "max_response_length": ("replay/max_length",)},
     ),
-    rules=Rules(engine_options="engine.", checks=(attention_kernels, sglang_speed_on_cpu, context)),
+    rules=Rules(
+        engine_options=dict.fromkeys(("vllm", "sglang", "transformers"), ("engine.",)),
+        checks=(attention_kernels, sglang_speed_on_cpu, context),
+    ),
 )

@@ -263,7 +263,7 @@ SWIFT = Trainer(
     rules=Rules(
         bookkeeping=BOOKKEEPING,
         resumable=RESUMABLE,
-        engine_specific=("use_vllm", "vllm_", "use_lmdeploy", "lmdeploy_"),
+        engine_options={"vllm": ("vllm_",), "lmdeploy": ("lmdeploy_",)},
         checks=(_OVERLAPPING, _weights_in_half, context),
     ),
     rollout=_rollout,

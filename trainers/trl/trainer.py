@@ -161,8 +161,8 @@ TRL = Trainer(
     rules=Rules(
         bookkeeping=BOOKKEEPING,
         resumable=RESUMABLE,
-        engine_specific=("use_vllm", "vllm_", "use_sglang", "sglang_"),
-        changes_text=frozenset({"vllm_structured_outputs_regex", "sglang_preferred_sampling_params"}),
+        engine_options={"vllm": ("vllm_",), "sglang": ("sglang_",)},
+        without_effect={"vllm_max_model_length": "no prompt with its response is longer (trainers/trl/trainer.py)"},
         checks=(
             sglang_speed_on_cpu,
             context,

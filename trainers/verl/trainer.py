@@ -17,7 +17,6 @@ from trainers.logs.sync_cycles import training_steps
 from trainers.protocol import OFF, Driver, LogFormat, Logs, Rollout, Rules, Trainer
 from trainers.timers.tree import TimerTree, release_of
 from trainers.verl import console
-from trainers.verl.behaviours import BEHAVIOURS
 from trainers.verl.checks import CHECKS
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, MODEL, ROLLOUT
 from trainers.verl.launch import LAUNCH
@@ -198,13 +197,14 @@ def verl() -> Trainer:
             # verl repeats its names elsewhere (actor_rollout_ref.rollout.trace.experiment_name): the last part decides.
             bookkeeping=frozenset(key.rpartition(".")[2] for key in BOOKKEEPING),
             resumable=("trainer.total_*", "trainer.val_*", "trainer.*_freq", "trainer.max_*_ckpt_to_keep"),
-            engine_options=f"{ROLLOUT}.engine_kwargs.{{engine}}.",
+            # Settings of the rollout have vLLM's own names.
+            engine_options={
+                "vllm": (f"{ROLLOUT}.", f"{ROLLOUT}.engine_kwargs.vllm."),
+                "sglang": (f"{ROLLOUT}.engine_kwargs.sglang.",),
+            },
             reads_engine_options=lambda case: (
                 case.engine.name not in release_named(case.version).engines_without_options
             ),
-            behaviours=BEHAVIOURS,
-            effects={release.version: release.effects for release in releases()},
-            changes={release.version: release.changes for release in releases()},
             checks=CHECKS,
         ),
         rollout=_rollout,

@@ -165,11 +165,6 @@ def _unverifiable(cases: Sequence[Case], launch: LaunchContext) -> list[str]:
     for case in cases:
         if not case.on_gpu or case.unknown:
             continue
-        if case.trainer.rules.effects and case.version not in case.trainer.rules.effects:
-            missing.append(
-                f"engine behaviour under {case.trainer.name} {case.version}: known only for "
-                f"{' and '.join(case.trainer.rules.effects)} (add a row per version in trainers/{case.trainer.name}/)"
-            )
         if case.imported or case.arm in launch.paces:
             continue
         if not launch.site.life_s:

@@ -9,11 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.dotted import flatten
 from common.files import read_json
 from common.findings import Finding
 from engines import engine_named
@@ -132,6 +133,8 @@ def case_of(specs: Sequence[Mapping[str, Any]], pins: StackPins, composed: Mappi
     args: Mapping[str, Any] = spec["trainer_args"]
     label, point = label_and_point(spec)
     trainer = trainer_named(spec["trainer"])
+    settings = trainer.rules.settings(without_code(args), composed["settings"] if composed else None)
+    given = frozenset(flatten(spec["options"]))
     return Case(
         arm=spec["arm"],
         label=label,
@@ -142,7 +145,7 @@ def case_of(specs: Sequence[Mapping[str, Any]], pins: StackPins, composed: Mappi
         pins=pins,
         workload=without_code(spec["workload"]),
         env=spec["env"],
-        settings=trainer.rules.settings(without_code(args), composed["settings"] if composed else None),
+        settings=replace(settings, given=given),
         overrides=tuple(args.get("overrides", ())),
         point=point,
         runs=tuple(one["run_id"] for one in specs),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from analysis.setting_terms import behaviour_keys, behaviours_of, stated_terms, table
+from analysis.setting_terms import matters, option_term, own_option, stated_terms, table
 from analysis.terms import MOST_LISTED, STATED, TENSOR_PARALLEL, Term, as_shown, compared, findings_of
 from common.findings import COMPARED, NONE, UNKNOWN, Finding
 from common.messages import join_first
-from trainers.cases import Behaviour, Case
+from trainers.cases import Case
 
 _PAGE = "docs/preflight.md#unequal"
 _WORDS = {"workload.batch_size": ("prompts", "num_generations"), TENSOR_PARALLEL: ("tensor_parallel",)}
@@ -25,13 +25,12 @@ def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
     settings = [term for term in terms if term.kind == "setting" and term.verdict == "different"]
     settings = [term for term in settings if term.why != COMPARED and len({case.release for case in cases}) == 1]
     if len(known) > 1:
-        for behaviour in behaviours_of(known):
-            if any(term.name.startswith(behaviour.name) for term in terms):
-                yield from _behaviour(behaviour, known)
-        yield from _engine_options(known)
+        yield from _engine_options(known, {term.name for term in terms if term.verdict in ("equal", "equivalent")})
         yield from _built_in_tokenizer(known)
     yield from _settings(settings, cases)
-    yield from findings_of(term for term in terms if term.name not in STATED)
+    # Where engines run without a trainer, their options are what is compared.
+    of_engines = all(case.trainer.trains for case in cases)
+    yield from findings_of(term for term in terms if term.name not in STATED and (of_engines or term.kind != "engine"))
     if any(case.imported for case in cases):
         yield from findings_of(_not_reported(cases, {term.name for term in settings}))
 
@@ -39,26 +38,6 @@ def comparison_findings(cases: Sequence[Case]) -> Iterator[Finding]:
 def _of_each(cases: Sequence[Case], values: Sequence[object]) -> Term:
     """What the cases differ in; None is unknown."""
     return compared("", cases, [UNKNOWN if value is None else value for value in values], "")
-
-
-def _behaviour(behaviour: Behaviour, cases: Sequence[Case]) -> Iterator[Finding]:
-    known = [case for case in cases if case.on_gpu and case.effect(behaviour.code)]
-    term = _of_each(known, [case.behaviour(behaviour.code) for case in known])
-    if len(term.groups()) < 2 or behaviour.no_effect(known):
-        return
-    # The earliest release among the cases allows the least.
-    versions = {case.version for case in known}
-    changes = next(texts for version, texts in known[0].trainer.rules.changes.items() if version in versions)
-    yield Finding(
-        behaviour.level,
-        behaviour.code,
-        tuple(dict.fromkeys(case.arm for case in known)),
-        f"{behaviour.name}: {term.in_words()}",
-        behaviour.why,
-        "; ".join(dict.fromkeys(effect.source for case in known if (effect := case.effect(behaviour.code)))),
-        changes[behaviour.code],
-        sides=term.sides,
-    )
 
 
 def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
@@ -81,7 +60,7 @@ def _trainers(cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def _settings(found: Sequence[Term], cases: Sequence[Case]) -> Iterator[Finding]:
-    """Settings of one release that differ by configuration, except those that a behaviour describes."""
+    """Settings of one release that differ by configuration."""
     if not found:
         return
     differences = [f"{term.name} ({term.in_words(_written)})" for term in found]
@@ -106,27 +85,25 @@ def _written(value: object) -> str:
     return UNKNOWN if value == NONE else repr(value)
 
 
-def _engine_options(cases: Sequence[Case]) -> Iterator[Finding]:
-    """Options that the configuration passes to one engine by its own names, and that no behaviour describes."""
+def _engine_options(cases: Sequence[Case], equal: Container[str]) -> Iterator[Finding]:
+    """Options that the experiment gives one engine by its own names, unless they make a term equal."""
     if len({case.engine.name for case in cases}) < 2:
         return
-    described = behaviour_keys(cases)
     found: dict[str, list[Case]] = {}
     for case in cases:
-        rules = case.trainer.rules
-        start = rules.engine_options.replace("{engine}", case.engine.name)
-        if not start or not rules.reads_engine_options(case):  # another finding reports options that are not read
+        if not case.trainer.rules.reads_engine_options(case):  # another finding reports options that are not read
             continue
         for key in sorted(case.settings.given):
-            if key.startswith(start) and key not in described and case.settings.get(key) is not None:
-                found.setdefault(f"{key.removeprefix(start)}={case.settings.get(key)}", []).append(case)
+            name, value = own_option(key, case), case.settings.get(key)
+            if name and value is not None and matters(key, cases) and option_term(key, case) not in equal:
+                found.setdefault(f"{name}={value}", []).append(case)
     if found:
         some = [(option, case) for option, of_option in found.items() for case in of_option]
         term = _of_each([case for _, case in some], [option for option, _ in some])
         what = f"options by one engine's own names: {term.in_words()}"
-        why = "their effect is unknown here, and so is whether the other engine has the same under another name"
-        change = "remove them, or check that the other engine has their counterpart"
-        yield Finding("unequal", "engine-options", term.arms, what, why, "the experiment: engine_kwargs", change)
+        why = "what the other engine runs with instead is its own choice, which it reports when it starts"
+        change = "remove them, or give the other engine its own option for the same (docs/preflight.md#unequal)"
+        yield Finding("unequal", "engine-options", term.arms, what, why, "the experiment: arms.<arm>.options", change)
 
 
 def _built_in_tokenizer(cases: Sequence[Case]) -> Iterator[Finding]:

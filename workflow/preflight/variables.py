@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.findings import Finding
+from engines.reported import GRAPHS, OFF
 from node.hardware import reported_environment
 from trainers.cases import Case
 from workflow.launch_scripts.shell import read_script
@@ -101,10 +102,9 @@ def environment_findings(cases: Sequence[Case], launch: LaunchContext) -> Iterat
             others = ", ".join(case.label for case in cases if case not in affected)
             what = f"{variable.name}={value} in {', '.join(case.label for case in affected)}, not in {others}"
         why = variable.cost
-        graphs = {case: case.behaviour("cuda-graphs") for case in cases}
-        uneven = in_all and variable.launches and {"on", "off"} <= set(graphs.values())
+        without = [case.label for case in cases if case.engine_terms.get(GRAPHS) == OFF]
+        uneven = in_all and variable.launches and 0 < len(without) < len(cases)
         if uneven:
-            without = [case.label for case, state in graphs.items() if state == "off"]
             why += f". Here {', '.join(without)} {'has' if len(without) == 1 else 'have'} none"
         yield Finding(
             level="odd" if in_all and not uneven else "unequal",

@@ -51,6 +51,12 @@ def launch_server(args, launch_callback):
         reader.recv()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            known = self.path == ("/server_info" if Engine.NEWER else "/get_server_info")
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            info = {"tp_size": args.tp_size, "internal_states": [{"effective_max_running_requests_per_dp": 48}]}
+            self.wfile.write(json.dumps(info).encode() if known else b"")
         def do_POST(self):
             path = self.path[1:]
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -100,7 +106,9 @@ if __name__ == "__main__":
     settings = {"tp_size": 2, "enable_memory_saver": True}
     start = lambda number, **more: Sglang(Path("model"), "bfloat16", 3, {**settings, **more}, Path(f"log-{number}"))
     one, other = start(1), start(2)
-    assert one.sleeps and one.settings()["tensor_parallel_size"] == 2 and one.settings()["device"] == "cuda"
+    told = one.settings()
+    assert one.sleeps and told["tensor_parallel_size"] == 2 and told["device"] == "cuda"
+    assert told["effective_max_running_requests_per_dp"] == 48
     mine, others = below(one), below(other)
     assert len(mine) == len(others) == 2
     for pid in (one._process.pid, *[process.pid for process in mine]):

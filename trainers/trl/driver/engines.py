@@ -7,7 +7,6 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,7 @@ def send_secret() -> None:
 
 def server_settings(client: Any, dtype: str) -> dict[str, Any]:
     """The server's final settings, from TRL's client."""
-    return {"mode": "server", **final_settings(hooks.SERVER_INFO.get(client)(), getitem, dtype)}
+    return {"mode": "server", **final_settings(hooks.SERVER_INFO.get(client)(), dtype)}
 
 
 def transfer_through_file(folder: Path) -> None:

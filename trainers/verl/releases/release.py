@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from common.model_facts import ModelFacts
-from trainers.cases import Case, Check, Effect
+from trainers.cases import Case, Check
 from trainers.timers.tree import TimerTree
-from trainers.verl.behaviours import PREFERRED
 from trainers.verl.driver.overrides import ACTOR, BOOKKEEPING, REF, ROLLOUT
 
 if TYPE_CHECKING:
@@ -27,6 +26,16 @@ LOSSES: Mapping[str, str] = {
 }
 """A `loss_type` -> verl's `loss_agg_mode`, read in `agg_loss` of verl's core_algos.py and in TRL 1.16's GRPOTrainer
 (docs/preflight.md#different-trainers: where it differs from TRL's)."""
+
+
+def rollout(case: Case, name: str) -> object:
+    """A setting of `actor_rollout_ref.rollout`."""
+    return case.settings.get(f"{ROLLOUT}.{name}")
+
+
+def engine_option(case: Case, name: str) -> object:
+    """One of the engine's own options (`engine_kwargs`)."""
+    return rollout(case, f"engine_kwargs.{case.engine.name}.{name}")
 
 
 def context_by_length(case: Case, model: ModelFacts, sources: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -67,11 +76,7 @@ class Release:
     checks: tuple[Check, ...] = ()
     """What its validation accepts and a run is wrong, lost or odd with."""
 
-    # What its engines make of settings
-    effects: Mapping[str, Mapping[str, Effect]] = field(default_factory=dict)
-    """By engine, and by the code of a behaviour (trainers/verl/behaviours.py)."""
-    changes: Mapping[str, str] = field(default_factory=dict)
-    """Code of a behaviour -> what to change where engines differ."""
+    # Its engines
     engines_without_options: tuple[str, ...] = ()
     """Engines to which it passes no options."""
     context: Callable[[Case, ModelFacts], tuple[str, str]] = context_by_length
@@ -115,12 +120,4 @@ TRL_DEFAULTS: Mapping[str, Any] = {
     # TRL divides by a group's standard deviation whatever the loss_type.
     "algorithm.norm_adv_by_std_in_grpo": True,
     f"{ROLLOUT}.top_k": -1,
-}
-
-CHANGES: Mapping[str, str] = {
-    "prefix-cache": f"{ROLLOUT}.enable_prefix_caching and, in the SGLang arms, "
-    f"+{ROLLOUT}.engine_kwargs.sglang.disable_radix_cache: the opposite",
-    "ignore-eos": f"{ROLLOUT}.ignore_eos: False in all arms, and compare at equal work; or, with it, in the SGLang "
-    f"arms {PREFERRED}",
-    "rollout-mode": f"{ROLLOUT}.mode: the same in all arms",
 }

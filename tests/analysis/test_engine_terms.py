@@ -1,0 +1,152 @@
+"""What engines run with are terms, before a run and after it: an engine's own option is never harmless by default."""
+
+import csv
+import json
+import shutil
+
+import make_results
+import pytest
+import yaml
+
+from analysis.report.__main__ import main as report
+from workflow.cli import main
+
+PROBE = {
+    "vllm": {"vllm_gpu_memory_utilization": 0.9},
+    "sglang": {
+        "sglang_disable_cuda_graph": True,
+        "sglang_disable_radix_cache": True,
+        "sglang_quantization": "fp8",
+        "sglang_max_running_requests": 8,
+        "sglang_chunked_prefill_size": 512,
+    },
+}
+TERMS = (
+    "CUDA graphs",
+    "prefix cache",
+    "quantisation",
+    "sequences at once",
+    "prefill tokens in a pass",
+    "KV cache in tokens",
+)
+# What both engines say of themselves at their start, by their own names (engines/<engine>/reported.py).
+REPORTED = {
+    "vllm": {
+        **{
+            "name": "vllm",
+            "dtype": "bfloat16",
+            "seed": 0,
+            "enforce_eager": False,
+            "cudagraph_mode": "FULL_AND_PIECEWISE",
+        },
+        **{
+            "max_cudagraph_capture_size": 512,
+            "kv_cache_size_tokens": 900_000,
+            "max_num_seqs": 256,
+            "quantization": None,
+        },
+        **{"max_num_batched_tokens": 4096, "enable_prefix_caching": True, "attention": ["FLASH_ATTN"]},
+        **{"enable_sleep_mode": True, "kv_cache_dtype": "auto"},
+    },
+    "sglang": {
+        **{
+            "name": "sglang",
+            "dtype": "bfloat16",
+            "random_seed": 0,
+            "disable_cuda_graph": True,
+            "cuda_graph_max_bs": 160,
+        },
+        **{
+            "max_total_num_tokens": 300_000,
+            "max_running_requests": 8,
+            "chunked_prefill_size": 512,
+            "quantization": "fp8",
+        },
+        **{
+            "disable_radix_cache": True,
+            "attention_backend": "fa3",
+            "enable_memory_saver": True,
+            "kv_cache_dtype": "auto",
+        },
+    },
+}
+
+
+def _experiment(folder, options=PROBE):
+    arms = {
+        name: {"trainer": "trl", "engine": name, "stack": f"trl-{name}", "options": own}
+        for name, own in options.items()
+    }
+    workload = {
+        **{"model": {"source": "builtin:tiny-qwen2"}, "data": {"source": "builtin:arithmetic", "rows": 4096}},
+        **{"rewards": [{"name": "accuracy"}], "steps": 4, "batch_size": 1024, "num_generations": 8},
+        **{"max_prompt_length": 256, "max_response_length": 1024, "gpus_per_node": 1, "gpu": "H100-80GB"},
+    }
+    file = folder / "probe.yaml"
+    raw = {"experiment": "probe", "baseline": "vllm", "arms": arms, "workload": workload, "seeds": [0, 1, 2]}
+    file.write_text(yaml.safe_dump(raw))
+    return file
+
+
+def _preflight(capsys, file):
+    assert main(["preflight", str(file), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def _uneven(ledger):
+    return {row["setting"]: row for row in ledger if row["verdict"] in ("different", "unverifiable")}
+
+
+def test_options_of_one_engine_are_terms_before_a_run(tmp_path, capsys):
+    found = _preflight(capsys, _experiment(tmp_path))
+    uneven = _uneven(found["ledger"])
+    assert set(TERMS) <= set(uneven)
+    assert uneven["CUDA graphs"]["values"] == {"vllm": "unknown", "sglang": "off"}
+    assert not [
+        row for row in found["ledger"] if row["verdict"] == "equivalent" and row["setting"].startswith("sglang_")
+    ]
+    (finding,) = [one for one in found["findings"] if one["code"] == "engine-options"]
+    assert finding["level"] == "unequal" and "disable_cuda_graph=True in sglang" in finding["what"]
+
+
+def test_options_that_mean_the_same_are_no_finding(tmp_path, capsys):
+    """Both caches off by each engine's own option."""
+    options = {"vllm": {"vllm_enable_sleep_mode": False}, "sglang": {"sglang_enable_memory_saver": False}}
+    found = _preflight(capsys, _experiment(tmp_path, options))
+    assert "engine-options" not in {one["code"] for one in found["findings"]}
+    (row,) = [row for row in found["ledger"] if row["setting"] == "sleep between steps"]
+    assert (row["verdict"], row["values"]) == ("equal", {"vllm": "off", "sglang": "off"})
+
+
+@pytest.fixture
+def reported(tmp_path, capsys):
+    """The report's terms and verdict of two arms of runs that report these engines."""
+
+    def of(engines=REPORTED, workload=None):
+        folder = tmp_path / "case"
+        shutil.rmtree(folder, ignore_errors=True)
+        make_results.realistic(folder, {"vllm": ("vllm", 3.2), "sglang": ("sglang", 2.0)}, seeds=2, steps=4)
+        before = _preflight(capsys, _experiment(tmp_path))
+        (folder / "preflight.json").write_text(json.dumps(before | {"experiment": "case"}))
+        for file in folder.glob("runs/*/done.json"):
+            done = json.loads(file.read_text())
+            done["resolved"] = {"trainer": {}, "engine": engines[file.parent.name.rpartition("-")[0]]}
+            file.write_text(json.dumps(done))
+        command = ["--plan", str(folder / "plan.json"), "--results", str(folder), "--out", str(tmp_path / "out")]
+        assert report(command) == 0
+        with (tmp_path / "out" / "tables" / "settings.csv").open(newline="") as table:
+            rows = [row | {"values": {arm: row[f"value/{arm}"] for arm in engines}} for row in csv.DictReader(table)]
+        (arm,) = json.loads((tmp_path / "out" / "verdict.json").read_text())["arms"]
+        return rows, "\n".join(one["text"] for one in arm["caveats"])
+
+    return of
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_engines_report_replaces_what_was_unknown(reported):
+    rows, said = reported()
+    uneven = _uneven(rows)
+    assert set(TERMS) <= set(uneven)
+    assert uneven["CUDA graphs"]["values"] == {"vllm": "on", "sglang": "off"}
+    assert uneven["KV cache in tokens"]["values"] == {"vllm": "900000", "sglang": "300000"}
+    assert "Unequal terms" in said and "cuda-graphs" in said
