@@ -12,7 +12,6 @@ from common.dotted import as_mapping, flatten, overrides_by_key, positive_int
 from common.gpus import gpu_of, known_name
 from common.model_facts import ModelFacts, contradicts_declared, hub_id, is_hub_id, model_facts
 from engines import engine_named
-from engines.reported import SEQUENCES
 from trainers.protocol import OFF
 from trainers.registry import trainer_named, trainers
 
@@ -123,8 +122,7 @@ class _SetupReader:
         if "dtype" in self.trainer.keys:
             dtype = self.trainer.lookup(self.settings, "dtype")
         limit = self.engine.max_sequences_option
-        reported = self.engine.reported(flatten(self.engine_settings)).get(SEQUENCES)
-        at_once = reported or self.settings.get(self.engine_prefix + limit)
+        at_once = self.engine_settings.get(limit) or self.settings.get(self.engine_prefix + limit)
         return DecodeSetup(
             gpu=self.reported_gpu or _gpu_name(self.declared) or _gpu_name(self.workload),
             gpus=gpus,
