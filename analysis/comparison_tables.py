@@ -13,6 +13,7 @@ from analysis.counted import WARMUP
 from analysis.factors import at, factors_label
 from analysis.phases import BETWEEN_STEPS, shown_phase
 from analysis.ratio import raw
+from analysis.step_costs import crossing
 from analysis.wide import OCCASIONAL_S, OWN, PHASE, ROUNDING, counted_rows
 from analysis.windows import steps_per_row
 from common.messages import join_first
@@ -29,7 +30,7 @@ MOST_LONG = 6
 OTHER_STEPS = ["speedup_after_warmup", "speedup_without_long"]
 COMPARISON_COLUMNS = [
     *("factors", "baseline", "arm", *SIZES, *RATES, *RATIOS),
-    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work", "lengths"),
+    *("tokens_ratio", "rounding", "by_number", "short_runs", "warmup_left_out", "unequal_work", "lengths", "crossing"),
     *("still_falling", "warmup_needed", "speedup_after_warmup", "long_steps", "speedup_without_long"),
 ]
 
@@ -147,6 +148,7 @@ def _row(wide: pd.DataFrame, one: Compared) -> dict[str, Any]:
         "warmup_left_out": _fewest_warmup_steps(wide, one),
         "unequal_work": "; ".join(one.work.differs),
         "lengths": one.work.lengths,
+        "crossing": crossing(one),
         **_steadiness(one),
     }
 

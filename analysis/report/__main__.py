@@ -29,7 +29,7 @@ from common.shown import shown, shown_output
 from common.verdicts import REPORT_FORMAT, ReportFile, count_of
 
 # Tables of rare options, which are not written without rows.
-OPTIONAL_TABLES = ("ranking", "mismatch")
+OPTIONAL_TABLES = ("ranking", "mismatch", "step_costs")
 # A sign alone, such as a verdict's, computes nothing.
 _FORMULA, _NUMBER = r"(?s)^ *[=@+\-\t\r\n].", r"^ *[-+](\d+\.?\d*|\.\d+)(e[-+]?\d+)?$"
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8

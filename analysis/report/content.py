@@ -27,6 +27,7 @@ from analysis.report.sample_completions import read_samples
 from analysis.reported_terms import environment_table, origin_verdicts, terms_table, with_reported
 from analysis.roofline.floors import with_floors
 from analysis.runs import Run, length_counts, read_runs
+from analysis.step_costs import cost_lines
 from analysis.verdict.arm_verdict import ArmVerdict
 from analysis.verdict.verdict_table import VerdictEvidence, arm_verdicts, with_engines_alone
 from common.contracts import VerdictFile
@@ -153,6 +154,7 @@ def content_of(plan: PlanRead, runs: list[Run], verdicts: Sequence[Verdict], bef
         tables = {"steps": wide, "estimates": first.estimates, "comparison": first.comparison, "gate": first.gate}
         tables["settings"] = terms_table(before, plan)
         tables["mismatch"] = mismatch_table(wide, first.every)
+        tables["step_costs"] = cost_lines(wide, first.every, trees)
         answered = [*first.read, *disturbance_verdicts(machines)]
         speedups = phase_speedups(wide, first.every, trees, first.refused)
         return _rest(plan, runs, trees, tables, speedups, of_floors, answered)
@@ -210,6 +212,7 @@ def _rest(
         "mismatch": answered["mismatch"],
         "samples": completions,
         "phase_speedups": speedups,
+        "step_costs": answered["step_costs"],
         "settings": answered["settings"],
     }
     verdicts += _spent_verdicts(runs, plan, tables["cost"])

@@ -108,7 +108,23 @@ def _phases(content: Content) -> list[Part]:
         "A phase includes the phases inside it; its own seconds do not. Own seconds and those of no timer sum to the "
         'step. Times as fast: over the compared steps. "Copy TSV" and tables/ have all digits, and medians.'
     )
-    return [*parts, *_lines([("", text)])] if parts else []
+    costs = shown_step_costs(content)
+    return [*parts, *_lines([("", text)]), *(Part("table", one, one.caption) for one in [costs] if one.rows)]
+
+
+def shown_step_costs(content: Content) -> Table:
+    """What a step costs by parts: a fixed part, and one that grows with its responses."""
+    columns = (
+        Column("part", "phase", text, is_text=True),
+        Column("fixed_s", "fixed seconds", significant),
+        Column("per_1000_s", "seconds for 1,000 tokens of the mean response", significant),
+        *interval_columns(significant),
+        Column("from_tokens", "mean response from", number(0)),
+        Column("to_tokens", "to", number(0)),
+    )
+    rows = [{**row, "part": row["label"], "label": row["arm"]} for row in records_of(content.tables["step_costs"])]
+    note = "A line for each run, over the compared steps. The fixed part is the line's at no token: no step had it."
+    return shown_table("step_costs", "What a step costs: fixed, and by length", "arm", columns, rows, note)
 
 
 def _ranking(content: Content) -> list[Part]:

@@ -114,6 +114,7 @@ TABLE: dict[str, tuple[Kind, str, str]] = {
     "jump": ("gate", "The mismatch of {run} jumps at step {step} and stays {times} as high: weights may be stale.", ""),
     "cut": ("gate", "The mismatch is not comparable{at}: {settings} cut what the engines sample from.", ""),
     "disagree": ("estimates", "Step time{number} and equal work disagree{at}: {why}.", ""),
+    "crossing": ("estimates", "Which is faster depends on the length{at}: {which}.", ""),
     "falling": (
         "estimates",
         "The steps of {arms}{at} still become faster: --warmup {warmup} gives {later} per step, not {now}.",
@@ -250,6 +251,8 @@ def _of_steps(place: JudgedPlace) -> Iterator[Doubt]:
     )
     if isinstance(row.unequal_work, str) and row.unequal_work:
         yield "work", {"why": row.unequal_work}
+    if printed and isinstance(row.crossing, str) and row.crossing:
+        yield "crossing", {"which": row.crossing}
     if printed and later > 0 and now > 0 and abs(math.log(later / now)) > CHANGES_FROM:
         numbers = {"now": ratio_text(now), "later": ratio_text(later)}
         yield "falling", {**numbers, "arms": row.still_falling, "warmup": f"{row.warmup_needed}"}

@@ -1,0 +1,112 @@
+"""Splits a phase's seconds in a fixed part and one that grows with the response; finds the length where arms cross.
+
+A line is fitted to each run's steps that are compared, so that a run is one number for each of its parts; nothing
+outside the lengths that both arms have is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.compared import Compared, column_of
+from analysis.quantiles import students_t
+from analysis.ratio import RunNumbers, interval
+from analysis.wide import PHASE
+from trainers.timers.tree import TimerTree, in_order
+
+# Fewer steps of a run, or lengths that vary by less of their mean, give no slope.
+LEAST_STEPS, LEAST_VARIATION = 12, 0.02
+# The ends of the lengths that both arms have: this share of each arm's steps lies outside at either end.
+OUTSIDE = 0.1
+COLUMNS = ["factors", "arm", "path", "label", "fixed_s", "per_1000_s", "low", "high", "from_tokens", "to_tokens"]
+
+
+@dataclass(frozen=True)
+class LengthLines:
+    """Seconds against the mean response of a step, one line a run of an arm."""
+
+    slopes: npt.NDArray[np.float64]
+    """By run: seconds for each token of the mean response."""
+    length: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+    """The means of the run's steps."""
+
+    def at(self, length: float) -> npt.NDArray[np.float64]:
+        """Each run's seconds at a length."""
+        found: npt.NDArray[np.float64] = self.seconds + self.slopes * (length - self.length)
+        return found
+
+
+def fitted(side: pd.DataFrame, seconds: pd.Series) -> LengthLines | None:
+    """The lines of an arm's seconds; None where they or the lengths of a run say too little."""
+    rows = pd.DataFrame({"run": side["run"], "length": side["mean_length"], "seconds": seconds})
+    lines = []
+    for _, run in rows[(rows["length"] > 0) & np.isfinite(rows["seconds"])].groupby("run"):
+        x, y = (run[name].to_numpy(float) for name in ("length", "seconds"))
+        if len(run) < LEAST_STEPS or x.std() < LEAST_VARIATION * x.mean():
+            return None
+        slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+        lines.append((slope, x.mean(), y.mean()))
+    return LengthLines(*np.array(sorted(lines)).T) if lines else None
+
+
+def cost_lines(wide: pd.DataFrame, every: Sequence[Compared], trees: Sequence[TimerTree]) -> pd.DataFrame:
+    """One row per factor combination, arm and phase directly under the step, and the step (columns: `COLUMNS`).
+
+    `fixed_s` and `per_1000_s` are seconds, and seconds for each thousand tokens of the step's mean response with its
+    95% interval; the former is what the line gives at no token, which no step had.
+    """
+    paths = [name.removeprefix(PHASE) for name in wide.columns if name.startswith(PHASE)]
+    shown = [path for path in in_order(paths, trees) if path.count("/") <= 1]
+    rows, done = [], set()
+    for one in every:
+        for side, arm in one.named_sides:
+            if (one.factors, arm) not in done and not side.empty:
+                done.add((one.factors, arm))
+                rows += [(one.factors, arm, *values) for values in _of_phases(wide, side, shown, trees)]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _of_phases(
+    wide: pd.DataFrame, side: pd.DataFrame, paths: Sequence[str], trees: Sequence[TimerTree]
+) -> Iterator[tuple[object, ...]]:
+    ends = (float(side["mean_length"].min()), float(side["mean_length"].max()))
+    for path in paths:
+        lines = fitted(side, column_of(wide, side, PHASE + path))
+        if lines is not None:
+            runs, slope = len(lines.slopes), 1000 * float(lines.slopes.mean())
+            spread = 1000 * float(lines.slopes.std(ddof=1)) / math.sqrt(runs) if runs > 1 else math.nan
+            half = spread * students_t(runs - 1) if runs > 1 else math.nan
+            label, fixed = next(iter(trees)).phase(path).label, float(lines.at(0).mean())
+            yield path, label, fixed, slope, slope - half, slope + half, *ends
+
+
+def crossing(one: Compared) -> str:
+    """`sglang above 900 tokens a response, vllm below`, where both are resolved at the ends of the common lengths."""
+    lines = fitted(one.sides[0], one.sides[0]["seconds"]), fitted(one.sides[1], one.sides[1]["seconds"])
+    if lines[0] is None or lines[1] is None:
+        return ""
+    lengths = [side["mean_length"].quantile([OUTSIDE, 1 - OUTSIDE]) for side in one.sides]
+    low, high = max(of.iloc[0] for of in lengths), min(of.iloc[1] for of in lengths)
+    faster = [_faster(one, (lines[0], lines[1]), length) for length in (low, high)] if low < high else []
+    if not all(faster) or faster[0] == faster[1]:
+        return ""
+    baseline, arm = lines[0], lines[1]
+    place = float((arm.at(0).mean() - baseline.at(0).mean()) / (baseline.slopes.mean() - arm.slopes.mean()))
+    shown = round(place, 1 - math.floor(math.log10(place)))
+    return f"{faster[1]} above {shown:,.0f} tokens a response, {faster[0]} below"
+
+
+def _faster(one: Compared, lines: tuple[LengthLines, LengthLines], length: float) -> str:
+    """The arm that is faster at a length; "" where that is not resolved."""
+    seconds = [side.at(length) for side in lines]
+    if not all((side > 0).all() for side in seconds):
+        return ""
+    low, high = interval(RunNumbers(np.log(seconds[0]), np.log(seconds[1])))
+    return one.arm if low > 1 else one.baseline if high < 1 else ""
