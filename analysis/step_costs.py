@@ -94,8 +94,8 @@ def crossing(one: Compared) -> str:
         return ""
     lengths = [side["mean_length"].quantile([OUTSIDE, 1 - OUTSIDE]) for side in one.sides]
     low, high = max(of.iloc[0] for of in lengths), min(of.iloc[1] for of in lengths)
-    faster = [_faster(one, (lines[0], lines[1]), length) for length in (low, high)] if low < high else []
-    if not all(faster) or faster[0] == faster[1]:
+    faster = [_faster(one, (lines[0], lines[1]), length) for length in (low, high)]
+    if not low < high or not all(faster) or faster[0] == faster[1]:
         return ""
     baseline, arm = lines[0], lines[1]
     place = float((arm.at(0).mean() - baseline.at(0).mean()) / (baseline.slopes.mean() - arm.slopes.mean()))
