@@ -72,8 +72,8 @@ class Head:
 
     def job_id(self) -> str | None:
         """The Slurm job that it waits for, once that was submitted."""
-        with contextlib.suppress(OSError):
-            return self.run.read("jobs", "1", "job.json")["job_id"]  # type: ignore[no-any-return]
+        with contextlib.suppress(OSError, IndexError):
+            return self.run.read("order.json")["job_ids"][-1]  # type: ignore[no-any-return]
         return None
 
     def pids(self) -> list[int]:

@@ -59,13 +59,13 @@ def _start_lines(site: Site) -> list[Line]:
     for number in range(REPEATS):
         head = Head(site.run("start", f"start-s{number}", 1, GPUS, STAND_IN_STEP_S="0"))
         head.wait_until(lambda head=head: head.ended, "to finish")
-        run, record = head.run.run, head.run.read("jobs", "1", "job.json")
+        run, record = head.run.run, head.run.read("order.json")
         began = float((run / "attempts" / "1" / "began").read_text())
         ours.append(began - head.started)
         # The head writes the run's spec as its first act, and the submission its intent as its own first.
         spec_written = (run / "spec.json").stat().st_mtime
         heads.append(spec_written - head.started)
-        submitters.append(record["asked"] - spec_written)
+        submitters.append((run / "submitit" / "1").stat().st_ctime - spec_written)
         in_slurm.append(began - record["submitted"])
         _idle(site)
         plain.append(_plain_start(site, number))

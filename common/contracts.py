@@ -150,7 +150,7 @@ class AttemptFile(TypedDict):
     cwd: Annotated[str, "working directory: the repository"]
     command: Annotated[list[str], "the command that the job runs"]
     env: Annotated[dict[str, str], "the arm's environment variables"]
-    job: Annotated[int, "number of the submission"]
+    job: NotRequired[Annotated[int, "number of the submission, by earlier releases"]]
     host: Annotated[str, "the node's name"]
     started: Annotated[float, "seconds since 1970"]
     slurm: Annotated[SlurmPlace | None, "job_id, restart and nodes; null without Slurm"]

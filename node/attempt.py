@@ -20,7 +20,7 @@ from common.errors import UserError
 from common.files import file_sha256, inputs_sha256, read_json, read_json_object, tree_sha256, write_json
 from common.redaction import without_secrets
 from common.retry import await_file, exists, retry_io
-from node.exit_codes import StopRequest, one_line, run, show_stacks_on_request
+from node.exit_codes import StopRequest, UnfitNodeError, one_line, run, show_stacks_on_request
 from node.hardware import git_state, hardware, pin_cpus, reported_environment, set_environment
 from node.ranks import cpu_share, local_rank, world_size
 
@@ -113,7 +113,7 @@ class Job:
 
 
 def exit_code(train: Callable[[dict[str, Any], StopRequest], None]) -> int:
-    """Train the attempt on the command line; returns 0, 1, 2 or 75 (node/exit_codes.py)."""
+    """Train the attempt on the command line; returns its exit code (node/exit_codes.py)."""
 
     def main() -> None:
         attempt = read_attempt(sys.argv[1:])
@@ -258,16 +258,16 @@ def _require_verified(attempt: Mapping[str, Any], stack: str, options: list[str]
         if subprocess.run(command, check=False, timeout=_CHECK_LIMIT_S).returncode == 0:
             return
     except subprocess.TimeoutExpired:
-        raise UserError(
+        raise UnfitNodeError(
             f"the stack's check {program} did not end within {_CHECK_LIMIT_S:.0f} s on {platform.node()} and was "
             "killed; the log above shows its last check. Exclude the node (exclude in the profile)"
         ) from None
     try:
         checks = retry_io(lambda: read_json(result), _FILES)["checks"]
     except (OSError, ValueError, KeyError):
-        raise UserError(f"the stack's check {program} gave no verdict on this node; see the log above") from None
+        raise UnfitNodeError(f"the stack's check {program} gave no verdict on this node; see the log above") from None
     failed = [f"{c['name']}: expected {c['expected']}, got {c['got']}" for c in checks if not c["ok"]]
-    raise UserError(
+    raise UnfitNodeError(
         f"the stack {stack} does not work on {platform.node()}: {'; '.join(failed[:5])}. Exclude the node (exclude in "
         f"the profile), or check its driver and the modules that setup.sh loads{changed}"
     )

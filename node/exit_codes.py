@@ -21,6 +21,7 @@ from common.shown import shown_lines
 OK = 0
 FAILED = 1
 USER_ERROR = 2
+UNFIT_NODE = 69  # EX_UNAVAILABLE: the node's GPUs fail their check, and another node may do
 REQUEUE = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -30,6 +31,10 @@ class RequeueError(BaseException):
 
     A BaseException, so that no library's `except Exception`, for example around an import, catches it.
     """
+
+
+class UnfitNodeError(UserError):
+    """This node cannot train; another one may."""
 
 
 def one_line(text: object) -> str:
@@ -55,11 +60,11 @@ def no_space_left(error: BaseException) -> bool:
 
 
 def run(main: Callable[[], None]) -> int:
-    """The exit code of a job: 0, 1 (unexpected, with traceback), 2 (user's mistake, one line) or 75 (requeue)."""
+    """The exit code of a job: 0, 1 (unexpected, with traceback), 2 (user's mistake, one line), 69 (node) or 75."""
     try:
         main()
     except UserError as error:
-        message, code = one_line(error), USER_ERROR
+        message, code = one_line(error), UNFIT_NODE if isinstance(error, UnfitNodeError) else USER_ERROR
     except RequeueError as error:
         print(f"stopped: {one_line(error)}", file=sys.stderr, flush=True)
         return REQUEUE

@@ -2,7 +2,7 @@
 
     python -m node.ranks --nodes 2 --node 0 --each 8 --at 10.0.0.1:29400 --report FILE -m MODULE ATTEMPT
 
-runs `python -m MODULE ATTEMPT` once for each GPU. It exits with their code: 0, 2 or 75 (node/exit_codes.py), 128 + the
+runs `python -m MODULE ATTEMPT` once for each GPU. It exits with their code (node/exit_codes.py), 128 + the
 signal that killed one, or 1. FILE names the process that failed first.
 
 torch's torchrun always exits with 1, also after a stop signal (torch 2.13, torch/distributed/launcher/api.py), so 2 and
@@ -27,7 +27,7 @@ from types import FrameType
 from common.errors import UserError
 from common.files import write_json
 from common.retry import READ_PATIENCE_S, retry_io
-from node.exit_codes import OK, REQUEUE, STOP_SIGNALS, USER_ERROR
+from node.exit_codes import OK, REQUEUE, STOP_SIGNALS, UNFIT_NODE, USER_ERROR
 
 GRACE_S = 10.0
 """Time for the other processes to log, after one failed."""
@@ -72,7 +72,10 @@ def torchrun_variables(nodes: int, node: int, each: int, local: int, at: str) ->
 
 def first_cause(ended: Mapping[int, int]) -> int:
     """The rank whose exit explains the others, of processes that ended at the same time: rank -> exit code."""
-    return min(ended, key=lambda rank: (ended[rank] == REQUEUE, ended[rank] >= 0, ended[rank] != USER_ERROR, rank))
+    return min(
+        ended,
+        key=lambda rank: (ended[rank] == REQUEUE, ended[rank] >= 0, ended[rank] not in (USER_ERROR, UNFIT_NODE), rank),
+    )
 
 
 def describe_exit(code: int) -> str:

@@ -9,14 +9,13 @@ from common.errors import UserError
 from workflow.commands import cancel as canceller
 from workflow.commands.cancel import cancel
 from workflow.commands.status import show_status
-from workflow.runs import jobs as submissions
+from workflow.runs import orders
 from workflow.runs.experiment import ExpectedRun, Experiment
 from workflow.runs.run_state import run_states
-from workflow.slurm.shared_answer import read
 
 from ..job.run_bench import RunBench
-from ..runs.make_runs import MadeRun, answer
-from ..slurm_files.test_answer import NAME, UNKNOWN, sacct, scontrol, squeue
+from ..runs.make_runs import MadeRun
+from ..slurm_files.test_queue import line, squeue
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -51,7 +50,7 @@ def test_a_local_run_stops_after_its_step_and_the_head_submits_no_more(bench):
     assert bench.read("attempts", "1", "exit.json")["cause"] == "asked"
     refused = bench.launch()
     assert refused.returncode == 1
-    assert f"{ME} cancelled the experiment meanwhile; start snakemake again to continue" in refused.stderr
+    assert f"{ME} cancelled it meanwhile; start snakemake again to continue" in refused.stderr
     assert cancel(experiment, [])[0] == "1 run had nothing to cancel"
 
 
@@ -75,7 +74,7 @@ def test_what_a_submission_on_its_way_becomes_is_waited_for(bench):
     """Whichever comes first, the intent or the cancelling, the other one sees it."""
     experiment = experiment_of(bench)
     head = bench.start()
-    bench.wait(lambda: (bench.run / "jobs" / "1").exists())
+    bench.wait(lambda: (bench.run / "order.json").exists())
     cancel(experiment, [])
     bench.ended(head)
     assert head.returncode == 1
@@ -96,7 +95,7 @@ def test_names_that_are_no_run_are_refused(tmp_path):
 def test_another_users_experiment_is_looked_at_and_let_alone(tmp_path, monkeypatch, capsys):
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
     MadeRun(experiment.folder, "vllm-s0").job()
-    for module in (canceller, submissions):
+    for module in (canceller, orders):
         monkeypatch.setattr(module, "owner_of", lambda path: os.getuid() + 1 if path.exists() else os.getuid())
         monkeypatch.setattr(module, "user_name", lambda uid=None: "alice" if uid else ME)
     with pytest.raises(UserError, match=rf"mine belongs to alice, and only alice can cancel its jobs \(you are {ME}\)"):
@@ -107,34 +106,19 @@ def test_another_users_experiment_is_looked_at_and_let_alone(tmp_path, monkeypat
     assert not (tmp_path / "results" / ".slurm").exists(), "their answer is not ours to write"
 
 
-def test_submissions_of_one_name_share_no_job(tmp_path, monkeypatch):
-    """A first sbatch failed and had submitted all the same; the second one is known by its id."""
+def test_every_job_of_a_runs_name_is_cancelled_and_no_other(tmp_path, monkeypatch):
+    """Also one of an sbatch that failed and had submitted all the same, and one that an earlier release submitted."""
     experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
-    made = MadeRun(experiment.folder, "vllm-s0").job(1, job_id=None, error="sbatch: timed out").job(2, job_id="12")
-    queued = [{"job_id": job_id, "name": made.name} for job_id in ("11", "12")]
-    answer(experiment.folder, [*queued, {"job_id": "13", "name": "foreign"}])
-    monkeypatch.setattr(canceller, "ask", lambda folder, fresh: read(folder))
-    cancelled = []
-    monkeypatch.setattr(canceller.slurm, "cancel", cancelled.extend)
-    said = cancel(experiment, ["vllm-s0"])
-    assert said == ["vllm-s0: cancelled Slurm job 11 (running) and 12 (running)"]
-    assert cancelled == ["11", "12"]
-    assert made.paths.job(2).cancelled.is_file()
-
-
-@pytest.mark.parametrize(("known", "says"), [(True, "cancelled Slurm job 7 (pending)"), (False, "nothing to cancel")])
-def test_a_requeued_job_that_squeue_leaves_out_is_cancelled_all_the_same(tmp_path, monkeypatch, known, says):
-    """Its trainer has stopped, so that nothing but slurmctld tells that there is something to cancel."""
-    experiment = Experiment("mine", tmp_path / "results" / "mine", [ExpectedRun("vllm-s0", "f" * 64)])
-    made = MadeRun(experiment.folder, "vllm-s0").job().attempt(steps=3)
-    made.paths.attempt(1).exit.write_text("{}")
-    living = scontrol().replace(NAME, made.name)
-    scripts = {"squeue": squeue(), "sacct": sacct(), "scontrol": living if known else UNKNOWN, "scancel": "true"}
+    made = MadeRun(experiment.folder, "vllm-s0").job(job_id="12")
+    lines = [line("11", name=made.name), line("12", "PENDING", name=made.name), line("13", name="foreign")]
     (tmp_path / "bin").mkdir()
-    for name, script in scripts.items():
+    for name, script in {"squeue": squeue(*lines), "scancel": "true"}.items():
         (tmp_path / "bin" / name).write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/{name}.calls\n{script}\n')
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    assert cancel(experiment, ["vllm-s0"]) == [f"vllm-s0: {says}"]
-    assert made.paths.job(1).cancelled.is_file() is known
-    assert (tmp_path / "scancel.calls").exists() is known
+    said = cancel(experiment, ["vllm-s0"])
+    assert said == ["vllm-s0: cancelled Slurm job 11 (running) and 12 (pending)"]
+    assert (tmp_path / "scancel.calls").read_text() == "--quiet 11 12\n"
+    assert orders.order_of(made.paths).end()["by"] == ME
+    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/bash\n{squeue()}\n")
+    assert cancel(experiment, ["vllm-s0"]) == [f"vllm-s0: nothing to cancel: cancelled by {ME} before"]

@@ -78,13 +78,13 @@ def test_what_would_become_of_each_run_and_what_it_costs(results):
     stopped.checkpoint("checkpoint-4").checkpoint("checkpoint-2")
     lost = made(results, plan, "transformers-s2").job(cluster="local").attempt(steps=2, step_s=360.0)
     assert not list(lost.paths.folder.glob("checkpoints/*"))
-    lock = try_lock(alive.paths.live_lock, note="1")
+    lock = try_lock(alive.paths.live_lock)
     assert lock is not None
     with lock:
         lines = told(plan)
     rows = {line[0]: line[4:] for line in lines if line}
     assert rows["vllm-s0"] == ["10", "16", "900", "skip:", "finished"]
-    assert rows["transformers-s0"] == [*("10", "16", "90.0", "8", "min", "2.0"), *("attach:", "job", "1,", "running")]
+    assert rows["transformers-s0"] == [*("10", "16", "90.0", "8", "min", "2.0"), *("attach:", "its", "job,", "running")]
     assert rows["transformers-s1"] == [*("10", "16", "180", "18", "min", "4.8"), *("resume", "after", "step", "4")]
     assert rows["transformers-s2"] == ["10", "16", "360", "1", "h", "0", "min", "16.0", "submit"]
     assert rows["vllm-s1"] == ["10", "16", "~900", "2", "h", "30", "min", "40.0", "submit"]

@@ -1,7 +1,6 @@
 """What `rolloutbench status` tells of run folders and of Slurm's answer; the real Slurm is in tests/slurm/."""
 
 import errno
-import json
 import os
 import re
 import time
@@ -12,16 +11,13 @@ import pytest
 from common.errors import UserError
 from workflow.commands import status
 from workflow.commands.status import readable_step, show_status, status_lines, take_snapshot
-from workflow.head.launcher import Launcher
 from workflow.runs.experiment import ExpectedRun, Experiment, named_experiment
-from workflow.runs.history import RETRIED, explain
 from workflow.runs.locks import lock_experiment, try_lock
-from workflow.runs.paths import RunPaths
-from workflow.slurm import shared_answer as slurm_answer
+from workflow.slurm import shared_queue
 from workflow.slurm.commands import seconds_of
 
 from ..programs import executable
-from ..runs.make_runs import INPUTS, MadeRun, answer, write
+from ..runs.make_runs import MadeRun, answer, write
 
 F = "f" * 64
 
@@ -58,9 +54,9 @@ def test_local_runs_need_no_slurm(experiment):
     MadeRun(experiment, "done").job(cluster="local").attempt(steps=10).done().end("finished")
     alive = MadeRun(experiment, "alive").job(cluster="local").attempt(steps=4)
     MadeRun(experiment, "killed").job(cluster="local").attempt(steps=2)
-    MadeRun(experiment, "failed").job(cluster="local").attempt(steps=2).end("killed", code=-9)
+    MadeRun(experiment, "failed").job(cluster="local").attempt(steps=2).end("killed", code=-9, attempt=1)
     MadeRun(experiment, "asked").job(cluster="local").attempt(steps=3).end("stopped", cause="asked")
-    lock = try_lock(alive.paths.live_lock, note="1")
+    lock = try_lock(alive.paths.live_lock)
     assert lock is not None
     with lock:
         lines = shown(experiment, "done", "alive", "killed", "failed", "asked")
@@ -85,35 +81,40 @@ def test_jobs_in_slurm_as_its_answer_has_them(experiment):
     gone = MadeRun(experiment, "gone").job(job_id="4").attempt(steps=1)
     write(gone.paths.attempt(1).exit, {"kind": "stopped"})
     MadeRun(experiment, "reused").job(job_id="5")
-    MadeRun(experiment, "young").job(job_id="6", answer=["s", 2])
+    MadeRun(experiment, "stands").job(job_id="6").attempt(steps=2)
     jobs = [
         {"job_id": "1", "name": f"runs.{'0' * 16}"},
-        {"job_id": "2", "name": f"waits.{'0' * 16}", "state": "PENDING", "reason": "(Resources)", "nodes": ""},
+        {"job_id": "2", "name": f"waits.{'0' * 16}", "state": "PENDING", "reason": "(BadConstraints)", "nodes": ""},
         {"job_id": "3", "name": f"again.{'0' * 16}", "state": "PENDING", "reason": "BeginTime", "nodes": ""},
         {"job_id": "4", "name": f"gone.{'0' * 16}", "state": "CANCELLED"},
         {"job_id": "5", "name": "something else"},
-        {"job_id": "8", "name": f"begins.{'0' * 16}", "state": "PENDING", "reason": "(Resources)", "nodes": ""},
+        {"job_id": "6", "name": f"stands.{'0' * 16}", "state": "SUSPENDED"},
     ]
-    ended = {"job_id": "4", "state": "CANCELLED", "exit_code": "0:0", "by": str(os.getuid()), "nodes": "gpu1"}
-    ended["name"] = f"gone.{'0' * 16}"
-    wanted = RunPaths(experiment / "runs" / "any").slurm / "wanted"
-    wanted.mkdir(parents=True)
-    (wanted / "5").touch()
-    answer(experiment, jobs, ended={"4": ended})
-    # It began after Slurm was asked: nobody has requeued it.
-    begins = MadeRun(experiment, "begins").job(job_id="8").attempt(steps=5)
-    order = begins.paths.attempt(1).request
-    write(order, json.loads(order.read_text()) | {"started": time.time()})
-    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "young", "begins")
-    assert row(lines, "begins").startswith("begins starting 8 ")
+    answer(experiment, jobs)
+    lines = shown(experiment, "runs", "waits", "again", "gone", "reused", "stands")
     assert row(lines, "runs") == "runs running 1 gpu1 1 4/10 2.00 12 s 18 h 30 min"
-    assert row(lines, "waits") == "waits waiting 2 0/10 Resources"
-    assert row(lines, "again") == "again requeued 3 1 6/10 2.00 8 s BeginTime"
-    assert re.match(r"gone cancelled by \w+ 4 here 1 1/10", row(lines, "gone"))
-    assert row(lines, "reused") == "reused unknown 5 0/10 is unknown to Slurm"
-    assert row(lines, "young") == "young waiting 6 0/10 just submitted"
-    assert "Resources: no suitable node is free" in lines
+    assert row(lines, "waits") == "waits waiting 2 0/10 BadConstraints"
+    assert row(lines, "again") == "again waiting 3 1 6/10 2.00 8 s BeginTime"
+    assert re.match(r"gone cancelled 4 here 1 1/10", row(lines, "gone"))
+    assert row(lines, "reused") == "reused stopped 5 0/10 is unknown to Slurm"
+    assert row(lines, "stands").startswith("stands running 6 gpu1 1 2/10") and row(lines, "stands").endswith(
+        "suspended"
+    )
+    assert any(line.startswith("BadConstraints: does not end by itself") for line in lines)
     assert not was_asked(experiment)
+
+
+def test_a_users_script_is_shown_with_its_step_while_it_runs(experiment):
+    made = MadeRun(experiment, "script").job(job_id="1").attempt()
+    attempt = made.paths.attempt(1)
+    write(attempt.spec, {"run_id": "script", "workload": {}, "spread": "own"})
+    bar = "\r 12%|#    | {}/100 [00:40<05:00, 3.40s/it]"
+    attempt.console.write_text("".join(map(bar.format, (11, 12))) + "\r")
+    answer(experiment, [{"job_id": "1", "name": made.name}])
+    mine = Experiment("mine", experiment, [ExpectedRun("script", F)])
+    write(made.paths.spec, {"run_id": "script", "fingerprint": F, "workload": {}})
+    lines = status_lines(take_snapshot(mine))
+    assert row(lines, "script") == "script running 1 gpu1 1 12/100 3.40 5 min 18 h 30 min"
 
 
 def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_remedy(experiment):
@@ -132,11 +133,17 @@ def test_a_job_that_slurm_has_running_without_a_word_of_it_is_told_with_its_reme
 def test_slurm_that_does_not_answer_leaves_what_the_files_tell(experiment):
     MadeRun(experiment, "runs").job(job_id="1").attempt(steps=4)
     MadeRun(experiment, "done").job(job_id="2").attempt(steps=10).done()
-    answer(experiment, [{"job_id": "1", "name": f"runs.{'0' * 16}"}], asked=time.time() - 600, tried=0)
+    answer(experiment, [{"job_id": "1", "name": f"runs.{'0' * 16}"}], asked=time.time() - 600)
     lines = shown(experiment, "runs", "done")
     assert re.match(r"runs unknown 1 here 1 4/10 2.00 12 s wrote \d s ago", row(lines, "runs"))
     assert row(lines, "done").startswith("done finished")
-    assert any(re.match(r"Slurm has not answered since .*\(down\): the table shows", line) for line in lines)
+    assert any(
+        re.match(
+            r"Slurm does not answer(; it was asked at .*\(down\))?: the table shows",
+            line,
+        )
+        for line in lines
+    )
 
 
 def test_other_configurations_are_told(experiment):
@@ -163,25 +170,6 @@ def test_a_head_is_told_and_its_next_start_takes_back_a_cancelling(experiment):
     assert lines[-1] != shown(experiment, "runs")[-1]
     (experiment / ".head.lock").write_text("process 7 on login2")
     assert "(the last one: process 7 on login2)" in shown(experiment, "runs")[-1]
-
-
-@pytest.mark.parametrize("kind", [*sorted(RETRIED), "cancelled"])
-def test_what_was_cancelled_is_cancelled_for_everybody_whatever_ended_it(experiment, kind):
-    made = MadeRun(experiment, "a").job(job_id="1").attempt(steps=4).end(kind)
-    write(made.paths.attempt(1).exit, {"kind": "stopped"})
-    write(made.paths.job(1).cancelled, {"by": "alice"})
-    assert row(shown(experiment, "a"), "a").startswith("a cancelled by alice 1 ")
-    request = {"spec": {**made.spec, "run_id": "a"}, "cluster": "slurm", "inputs_sha256": INPUTS, "limits": {}}
-    head = Launcher(made.paths, request)
-    assert explain(head._end_of(made.paths.job(1))).startswith("was cancelled by alice")
-
-
-@pytest.mark.parametrize("kind", ["failed", "out of memory", "finished"])
-def test_a_cancel_hides_no_other_end(experiment, kind):
-    made = MadeRun(experiment, "a").job(job_id="1").attempt(steps=4).end(kind, code=1)
-    write(made.paths.attempt(1).exit, {"kind": "stopped"})
-    write(made.paths.job(1).cancelled, {"by": "alice"})
-    assert row(shown(experiment, "a"), "a").startswith("a failed")
 
 
 def test_an_experiment_by_its_name(tmp_path, monkeypatch):
@@ -232,7 +220,7 @@ def test_a_slurm_that_hangs_and_files_that_are_refused_share_one_limit(experimen
     MadeRun(experiment, "a-s0").job()
     monkeypatch.setattr(status, "LIMIT_S", 3.0)
     # No answer can be kept, so that each try asks Slurm again.
-    monkeypatch.setattr(slurm_answer, "write_text", refused)
+    monkeypatch.setattr(shared_queue, "write_json", refused)
     if files == "refused":
         monkeypatch.setattr(status, "stack_notes", refused)
     began = time.monotonic()

@@ -32,9 +32,9 @@ import sys
 from pathlib import Path
 from common.messages import report_errors
 from common.ownership import obey_only_own_files
-from workflow.slurm.shared_answer import ask
+from workflow.slurm.shared_queue import ask
 obey_only_own_files()
-sys.exit(report_errors(lambda: print(ask(Path(sys.argv[1])))))
+sys.exit(report_errors(lambda: print(ask(Path(sys.argv[1]), 0.0))))
 """
 
 
@@ -73,7 +73,7 @@ def trained(shared):  # noqa: F811
 
 
 @pytest.mark.full("a launcher for each file")
-@pytest.mark.parametrize("name", ["attempts/1/attempt.json", "attempts/1/done.json", "job.json", "jobs/1/job.json"])
+@pytest.mark.parametrize("name", ["attempts/1/attempt.json", "attempts/1/done.json", "order.json", "end.json"])
 @pytest.mark.parametrize("forge", [lambda path: os.chown(path, OTHER, -1), lambda path: path.chmod(0o664)])
 def test_a_launcher_does_not_obey_a_file_that_another_could_have_written(trained, name, forge):
     if "done" not in name:
@@ -95,31 +95,29 @@ def test_a_launcher_does_not_work_in_another_users_folder(trained, level):
     assert refused(python("-c", LOCK, folder), f"{folder} belongs to", "another name")
 
 
-@pytest.mark.parametrize("name", ["order.json", "submitit", "", "submitit/*_submitted.pkl", "../../checkpoints/*/*"])
+@pytest.mark.parametrize("name", ["order.json", "submitit/1", "", "submitit/1/*_submitted.pkl", "checkpoints/*/*"])
 def test_a_job_obeys_no_forged_order_and_loads_no_forged_pickle(trained, name):
-    job = RunPaths(trained.run).job(1)
-    pickle = next(job.submitit.glob("*_submitted.pkl"))
-    job.end.unlink()
+    run = RunPaths(trained.run)
+    pickle = next(run.submission(1).glob("*_submitted.pkl"))
+    run.end.unlink()
     (trained.run / "attempts" / "1" / "done.json").unlink()
     before = trained.journal()
-    forged = [*job.folder.glob(name)] if name else [job.folder]
+    forged = [*run.folder.glob(name)] if name else [run.folder]
     assert forged
     for path in forged:
         os.chown(path, OTHER, -1)
     env = {"SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": pickle.name.partition("_")[0]}
-    begun = python("-m", "workflow.job.begin", job.submitit, **env)
+    begun = python("-m", "workflow.job.begin", run.submission(1), **env)
     assert begun.returncode != 0 and "belongs to" in begun.stderr, begun.stderr
-    assert trained.journal() == before and not job.end.exists()
+    assert trained.journal() == before and not run.end.exists()
 
 
-@pytest.mark.parametrize("forged", ["", "answer.json"])
-def test_slurms_answer_is_taken_from_nobody_else(tmp_path, forged):
-    folder = RunPaths(tmp_path / "results" / "e" / "runs" / "r").slurm
-    queued = {"job_id": "99999999", "name": "r.0123456789abcdef", "state": "PENDING"}
-    write_json(folder / "answer.json", {"jobs": {"99999999": queued}, "ended": {}})
-    os.chown(folder / forged, OTHER, -1)
-    done = python("-c", ASK, folder, PATH="/usr/bin:/bin")
-    assert refused(done, f"{folder / forged}".rstrip("/"), "belongs to") and "99999999" not in done.stdout, done
+def test_slurms_answer_is_taken_from_nobody_else(tmp_path):
+    file = RunPaths(tmp_path / "results" / "e" / "runs" / "r").queue
+    write_json(file, {"asked": 1.0, "error": None, "jobs": [{"job_id": "99999999"}]})
+    os.chown(file, OTHER, -1)
+    done = python("-c", ASK, file, PATH="/usr/bin:/bin")
+    assert refused(done, str(file), "belongs to") and "99999999" not in done.stdout, done
 
 
 def test_a_node_listens_to_no_forged_status(tmp_path):
@@ -164,14 +162,14 @@ def test_who_cannot_keep_the_folder_in_place_is_told(shared):  # noqa: F811
 
 
 def test_a_stop_and_a_cancellation_of_another_user_stop_nothing(trained):
-    job, experiment = RunPaths(trained.run).job(1), trained.run.parents[1]
+    run, experiment = RunPaths(trained.run), trained.run.parents[1]
     (trained.run / "attempts" / "1" / "done.json").unlink()
-    job.cancelled.write_text(json.dumps({"by": "mallory"}))
-    os.chown(job.cancelled, OTHER, GROUP)
-    assert refused(trained.launch(), f"{job.cancelled} belongs to")
-    job.cancelled.unlink()
-    job.stop.write_text("now")
-    os.chown(job.stop, OTHER, GROUP)
+    run.end.write_text(json.dumps({"kind": "cancelled", "by": "mallory", "order": trained.read("order.json")["start"]}))
+    os.chown(run.end, OTHER, GROUP)
+    assert refused(trained.launch(), f"{run.end} belongs to")
+    run.end.unlink()
+    run.stop.write_text("now")
+    os.chown(run.stop, OTHER, GROUP)
     (experiment / "cancelled.json").write_text(json.dumps({"by": "mallory"}))
     os.chown(experiment / "cancelled.json", OTHER, GROUP)
     assert refused(trained.launch(), f"{experiment / 'cancelled.json'} belongs to")
@@ -302,15 +300,13 @@ def test_a_workflow_profile_is_read_only_if_it_is_the_users_own(tmp_path, at, ow
 
 
 @pytest.mark.parametrize(
-    "name", ["attempts/1/metrics.jsonl", "attempts/1/attempt.json", "attempts/1/done.json", "job.json", ".live.lock"]
+    "name", ["attempts/1/metrics.jsonl", "attempts/1/attempt.json", "attempts/1/done.json", "order.json", ".live.lock"]
 )
 def test_a_pipe_in_anothers_results_does_not_hold_up_status(shared, name):  # noqa: F811
     os.umask(0o022)
     run = shared / "results" / "experiment" / "runs" / "arm-s0"
-    write_json(run / "attempts" / "1" / "attempt.json", {"fingerprint": "f" * 64, "job": 1, "host": "h"})
-    write_json(run / "jobs" / "1" / "job.json", {"cluster": "local"})
-    write_json(run / "jobs" / "1" / "order.json", {"fingerprint": "f" * 64, "count_from": 1})
-    write_json(run / "job.json", {"job": 1})
+    write_json(run / "attempts" / "1" / "attempt.json", {"fingerprint": "f" * 64, "host": "h"})
+    write_json(run / "order.json", {"fingerprint": "f" * 64, "count_from": 1, "cluster": "local", "folder": str(run)})
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
     done = other(shared, "sys.exit(report_errors(lambda: show_status(lambda: experiment, None)))")  # within two minutes

@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from workflow.commands.cancel import cancel
-from workflow.head.watch import START_PATIENCE_S, LocalScheduler
+from workflow.head.watch import START_PATIENCE_S, LocalWatch
 from workflow.runs.experiment import ExpectedRun, Experiment
-from workflow.runs.job_state import Life
+from workflow.runs.locks import try_lock
+from workflow.runs.orders import Job, order_of
 
 from ..job.run_bench import ROOT, RunBench
 from ..programs import executable
@@ -116,12 +117,13 @@ def test_a_job_waits_for_its_stack_that_is_verified_again(bench):
 def test_a_job_may_be_much_younger_than_its_launcher(tmp_path, monkeypatch):
     """Which waited for another launcher of the run before it submitted its own job."""
     made = MadeRun(tmp_path, "arm-s0").job(cluster="local").paths
-    job, watched = made.job(1), LocalScheduler(made)
+    watched = LocalWatch(made)
     later = time.monotonic() + 10 * START_PATIENCE_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert watched.current_state(job).life is Life.STARTING
+    watched.submitted()
+    assert watched.state(order_of(made)).job is Job.WAITING
     monkeypatch.setattr(time, "monotonic", lambda: later + 2 * START_PATIENCE_S)
-    assert watched.current_state(job).life is Life.NONE
+    assert watched.state(order_of(made)).job is Job.NONE
 
 
 def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):
@@ -135,7 +137,7 @@ def test_data_with_fewer_prompts_than_a_step_is_refused_before_a_job(bench):
         told = one.launch()
         assert told.returncode == code, told.stderr
         assert ("a step needs 8 prompts" in told.stderr and "the data has 7" in told.stderr) == (code == 1)
-        assert (one.run / "jobs").exists() == (code == 0)
+        assert (one.run / "order.json").exists() == (code == 0)
 
 
 def test_two_heads_train_once(bench):
@@ -153,7 +155,7 @@ def test_a_killed_head_leaves_its_job_and_the_next_head_attaches(bench):
     one.wait_for_step(2)
     head.kill()
     after = one.start()
-    one.wait_for_words(after, "attaching to job 1")
+    one.wait_for_words(after, "attaching to its job")
     one.go()
     said = one.ended(after)
     assert after.returncode == 0, said
@@ -172,6 +174,24 @@ def test_a_killed_job_takes_its_trainer_along_and_is_noticed(bench):
     assert head.returncode == 1
     assert "vanished without a report" in err
     one.wait(lambda: one.processes() == [])
+
+
+def test_a_launcher_leaves_with_its_snakemake_and_is_named_to_whoever_waits_for_it(bench):
+    """A launcher survives its killed snakemake: it would go on with a configuration that nobody wants any more."""
+    one = bench(steps=8, env={"STAND_IN_WAIT": "2"})
+    lock = try_lock(one.run.parents[1] / ".head.lock", note="snakemake")
+    assert lock is not None
+    with lock:
+        head = one.start(2)
+        one.write_spec("e" * 64, steps=3)
+        after = one.start()
+        one.wait_for_words(after, f"is responsible for this run (process {head.pid} on ")
+        assert f"configuration {'f' * 12}); waiting for it" in one.said(after)
+        after.kill()
+    said = one.ended(head)
+    assert head.returncode == 1 and "its snakemake is gone; detached; its job continues" in said, said
+    one.go()
+    one.wait(lambda: not one.processes())
 
 
 @pytest.mark.parametrize(
@@ -232,7 +252,7 @@ def test_a_second_ctrl_c_does_not_wait(bench):
     head = one.start()
     one.wait_for_step(1)
     head.send_signal(signal.SIGINT)
-    one.wait((one.run / "jobs" / "1" / "stop").is_file)  # two at once would be one
+    one.wait((one.run / "stop").is_file)  # two at once would be one
     assert head.poll() is None
     head.send_signal(signal.SIGINT)
     one.ended(head)
@@ -247,7 +267,7 @@ def test_a_job_of_an_older_configuration_is_not_taken_for_this_one(bench):
     head.kill()
     one.write_spec("e" * 64, steps=3)
     after = one.start()
-    one.wait_for_words(after, "job 1, of another configuration, is still alive; waiting for it")
+    one.wait_for_words(after, "its job is of another configuration; waiting for its end")
     one.go()
     said = one.ended(after)
     assert after.returncode == 0, said
@@ -268,11 +288,11 @@ def test_a_trainer_that_spreads_by_ray_gets_one_of_its_own_with_its_cpus_and_gpu
     refused = one.launch()
     assert refused.returncode == 1
     assert "arm-s0: the experiment needs 4 GPUs" in refused.stderr and "this machine has 3 to use" in refused.stderr
-    assert not list(one.run.glob("jobs/*"))
+    assert not (one.run / "order.json").exists()
     one.spec["workload"]["gpus_per_node"] = 2
     refused = one.launch()
     assert refused.returncode == 1 and "set private_nodes: true under set-resources: train:" in refused.stderr
-    assert not list(one.run.glob("jobs/*"))
+    assert not (one.run / "order.json").exists()
     one.options = (*one.options, "private_nodes=true")
     result = one.launch()
     assert result.returncode == 0, result.stderr

@@ -84,7 +84,7 @@ def test_one_that_waits_can_be_stopped(bench, how):
     if how == "Ctrl-C":
         other.send_signal(signal.SIGINT)
     else:
-        (second.run / "jobs" / "1" / "stop").write_text("soon")
+        (second.run / "stop").write_text("soon")
     said = second.ended(other)
     assert other.returncode == 1 and "was stopped" in said and "Traceback" not in said, said
     assert not list(second.run.glob("attempts/*"))

@@ -12,19 +12,19 @@ import time
 import pytest
 
 from workflow.head.submit import slurm_parameters
-from workflow.runs.history import explain
-from workflow.runs.paths import JobPaths
+from workflow.runs.ends import explain
+from workflow.runs.paths import RunPaths
 
 from ..patience import ended
 
 
 def start(folder, script):
     """A job's script up to where srun would stand, which prints a variable and what is left of our own."""
-    setup, job = folder / "it's 100% \\ set up.sh", JobPaths(folder / "1")
+    setup, job = folder / "it's 100% \\ set up.sh", RunPaths(folder / "1")
     setup.write_text(script)
     job.folder.mkdir()
     order = {"site": {"setup": str(setup), "runtime": 1, "nodes": 1, "partition": "p"}, "limits": {"stop_grace_s": 1}}
-    lines = slurm_parameters(order | {"name": "n", "cpus": 1, "job": 1}, job)["slurm_setup"]
+    lines = slurm_parameters(order | {"name": "n", "cpus": 1, "avoid": [], "start": "s"}, job, folder)["slurm_setup"]
     (folder / "job.sh").write_text("\n".join([*lines, 'echo "srun $A$(set | grep -c ^rolloutbench)"']))
     command = ["bash", str(folder / "job.sh")]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True), job
@@ -61,7 +61,7 @@ def test_what_fails_in_it_ends_the_job(tmp_path, script, code, says):
     job, paths = start(tmp_path, script)
     assert ended(job, 20)[0] == "" and job.returncode == code
     end = json.loads(paths.end.read_text())
-    assert (end["kind"], end["code"], end["told_by"]) == ("setup failed", code, "job")
+    assert (end["kind"], end["code"], end["order"]) == ("setup failed", code, "s")
     assert explain(end).startswith(f"{tmp_path}/it's 100% \\ set up.sh " + ("failed" if code else "ended the job by"))
     assert says in paths.setup_log.read_text()
 

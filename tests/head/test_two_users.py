@@ -23,7 +23,8 @@ AS_THE_OTHER = f"""
 import os, sys
 from pathlib import Path
 import workflow.head.launcher, workflow.commands.status, encodings.idna, tempfile, multiprocessing
-from workflow.slurm.shared_answer import ask
+from workflow.slurm.shared_queue import ask
+import time
 from workflow.commands.cancel import cancel
 from workflow.runs.experiment import Experiment, ExpectedRun
 from workflow.runs.paths import RunPaths
@@ -99,8 +100,9 @@ def test_two_users_ask_slurm_each_for_their_own_jobs_in_one_results_folder(share
     executable(bin_folder / "squeue", "echo down >&2; exit 1")
     path = f"{bin_folder}:{os.environ['PATH']}"
     # As a head does, whose umask lets nobody else write.
-    code = "os.umask(0o022); at = RunPaths(folder.with_name(f'of-{os.getuid()}') / 'runs' / 'a').slurm"
-    code += "; print(ask(at).error, at.stat().st_uid)"
+    code = "os.umask(0o022); at = RunPaths(folder.with_name(f'of-{os.getuid()}') / 'runs' / 'a').queue"
+    code += "; at.parent.mkdir(exist_ok=True)"
+    code += "; print(ask(at, time.time()).error, at.stat().st_uid)"
     first = python(shared, AS_THE_OTHER.replace("os.setuid", "id") + code, PATH=path)
     assert first.stdout.split() == ["down", "0"], first.stderr
     second = other(shared, code, PATH=path)

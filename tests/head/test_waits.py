@@ -17,7 +17,7 @@ from ..job.run_bench import RunBench
 from ..late_signals import late_signals
 from ..runs.make_runs import MadeRun
 from ..slurm.runs import build_faults
-from ..slurm_files.test_answer import line, sacct, squeue
+from ..slurm_files.test_queue import line, squeue
 
 SLURM = ("submit_to=slurm", "slurm_partition=h100", "runtime=60")
 
@@ -41,17 +41,18 @@ def faults(tmp_path_factory):
 
 
 def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(bench, faults, tmp_path):
-    """The folder's identity, the stack's record and the stack's interpreter; no trainer is needed to lose a run."""
+    """The submission's folder, the stack's record and the stack's interpreter; no trainer is needed to lose a run."""
     one = bench(head_env={"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")})
-    refused = ("116 arm-s0/identity.json", "5 /stack/verify.json", "24 /env/bin/python$")
+    refused = ("5 /stack/verify.json", "24 /env/bin/python$")
 
     def times_said():
-        """By the program that submits and by the job."""
-        files = [one.run / "submit.log", *one.run.glob("jobs/*/submitit/*log.*")]
-        return sum(file.read_text().count("trying again for") for file in files if file.exists())
+        """By the job."""
+        return sum(file.read_text().count("trying again for") for file in one.run.glob("submitit/*/*log.*"))
 
-    (tmp_path / "faults").write_text(refused[0])
+    (tmp_path / "faults").write_text("116 arm-s0/submitit/1")
     head = one.start()
+    one.wait_for_words(head, "trying again in")
+    (tmp_path / "faults").write_text(refused[0])
     for number in range(1, len(refused) + 1):
         one.wait(lambda number=number: times_said() == number or head.poll() is not None)
         assert head.poll() is None, one.said(head)
@@ -63,14 +64,14 @@ def test_files_refused_while_a_job_is_submitted_and_begins_are_waited_for(bench,
     assert one.journal() == [(1, step) for step in range(1, 6)]
 
 
-def test_a_signal_that_comes_before_the_jobs_order_can_be_read_is_heard(bench, faults, tmp_path):
-    (tmp_path / "faults").write_text("116 jobs/1/order.json")
+def test_a_signal_that_comes_before_the_stacks_record_can_be_read_is_heard(bench, faults, tmp_path):
+    (tmp_path / "faults").write_text("116 /stack/verify.json")
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = bench(env={"STAND_IN_WAIT": "1"}, head_env=env)
     head = one.start()
-    one.wait(lambda: any("trying again" in file.read_text() for file in one.run.glob("jobs/*/submitit/*log.*")))
+    one.wait(lambda: any("trying again" in file.read_text() for file in one.run.glob("submitit/*/*log.*")))
     for process in one.processes():
-        if "submitit.core._submit" in process.info["cmdline"]:
+        if "workflow.job.begin" in process.info["cmdline"]:
             process.send_signal(signal.SIGTERM)
     (tmp_path / "faults").unlink()
     assert "was stopped; start again to resume" in one.ended(head)
@@ -87,18 +88,6 @@ def commands(folder, **scripts):
     return {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
 
 
-def test_a_trainer_that_slurm_has_lost_hold_of_is_not_trained_beside_on_this_machine(bench, tmp_path):
-    """Its job has an end, by the word of a head, and its heartbeat moves."""
-    one = bench(head_env=commands(tmp_path / "slurm", squeue=squeue()))
-    made = MadeRun(one.run.parents[1], "arm-s0").job().end("lost").attempt(steps=2)
-    head = one.start()
-    while head.poll() is None:
-        made.paths.attempt(1).heartbeat.touch()
-        time.sleep(0.3)
-    assert head.returncode == 1 and "Slurm job 7 (slurm) still trains this run" in one.said(head), one.said(head)
-    assert one.journal() == []
-
-
 DOWN = "echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1"
 PENDING = squeue(line("7", "PENDING", "Priority", f"arm-s0.{'0' * 16}"))
 # What Slurm's commands do, the record of an earlier submission, and by what it is known that the head waits: its words,
@@ -108,9 +97,8 @@ WAITS = {
     "the same, of a head that trains here": ({"squeue": "HANG"}, {}, "hangs"),
     "an sbatch that hangs": ({"squeue": squeue(), "sbatch": "HANG"}, None, "hangs"),
     "a Slurm that is down": ({"squeue": squeue(), "sbatch": DOWN}, None, "trying again in"),
-    "a submission on its way": ({"squeue": squeue()}, {"job_id": None}, "may still be under way; waiting"),
-    "a doubted job": ({"squeue": squeue(), "sacct": sacct()}, {}, "asking again before it counts as lost"),
-    "a job that waits": ({"squeue": PENDING}, {}, "waits: Priority"),
+    "an order without a job": ({"squeue": squeue(), "sbatch": DOWN}, {"job_id": ""}, "trying again in"),
+    "a job that waits": ({"squeue": PENDING}, {}, "waiting for its end"),
     "another head": ({}, None, "another launcher is responsible for this run"),
     "files": ({}, {}, "trying again for"),
 }
@@ -143,7 +131,7 @@ def seconds_to_the_end(bench, faults, base, names):
                 held.enter_context(try_lock(one.run / ".head.lock"))
             if name == "files":
                 one.head_env |= {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(folder / "faults")}
-                (folder / "faults").write_text("5 arm-s0/job.json$")
+                (folder / "faults").write_text("5 arm-s0/order.json$")
             heads[name] = one, one.start()
         for name, (one, head) in heads.items():
             one.wait(partial(waits, one, head, WAITS[name][2]))

@@ -26,7 +26,7 @@ def alive(tmp_path):
     folder = tmp_path / "results" / "mine"
     made = MadeRun(folder, "vllm-s0").job(cluster="local").attempt(steps=4)
     write(folder / "plan.json", {"runs": ["vllm-s0"], "fingerprints": {"vllm-s0": F}, "arms": {}})
-    lock = try_lock(made.paths.live_lock, note="1")
+    lock = try_lock(made.paths.live_lock)
     assert lock is not None
     with lock:
         yield made

@@ -2,12 +2,13 @@
 
 What it does wrong is chosen by the STAND_IN variable of the run's `env`: `fail`, `refuse`, `lie` (ends well without
 finishing), `kill_self`, `deaf` (ignores SIGTERM), `hang` (after step 2, always), `hang_once`, `no_step` (dies before
-its first step), `deaf_at_first` (the first attempt imports for ever, and hears no signals yet), `chatty` (logs a
-gigabyte in step 2), `eat` (takes a gigabyte of memory), `hang_done` (hangs after it has finished), `daemon` (leaves a
-process that sheds its parents and its environment). STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps
-there are between checkpoints, STAND_IN_SAVE_S how long one takes. STAND_IN_WAIT is a step after which the first attempt
-waits for a file `go` in the run's folder, or for a stop. In the run's folder `journal` holds one line per step, `saves`
-one per checkpoint.
+its first step), `unfit` and `unfit_once` (its node fails its check, always or in the first attempt), `deaf_at_first`
+(the first attempt imports for ever, and hears no signals yet), `chatty` (logs a gigabyte in step 2), `eat` (takes a
+gigabyte of memory), `hang_done` (hangs after it has finished), `daemon` (leaves a process that sheds its parents and
+its environment). STAND_IN_BROKEN is a folder: on a node for which it has a file `broken-NODE` the check fails.
+STAND_IN_STEP_S is a step's time, STAND_IN_SAVE how many steps there are between checkpoints, STAND_IN_SAVE_S how long
+one takes. STAND_IN_WAIT is a step after which the first attempt waits for a file `go` in the run's folder, or for a
+stop. In the run's folder `journal` holds one line per step, `saves` one per checkpoint.
 
 With the argument `--script` it is what a user's script starts: it prints its steps as verl does, and writes neither
 metrics.jsonl nor done.json.
@@ -66,6 +67,10 @@ print(f"stand-in: from step {first}", flush=True)
 if fault == "refuse":
     print("error: options.foo is not a known setting", flush=True)
     sys.exit(2)
+broken = Path(os.environ.get("STAND_IN_BROKEN", "/nowhere")) / f"broken-{os.environ.get('SLURMD_NODENAME')}"
+if broken.exists() or fault == "unfit" or (fault == "unfit_once" and order["attempt"] == 1):
+    print("error: the stack does not work on this node", flush=True)
+    sys.exit(69)
 if fault == "no_step":
     os.kill(os.getpid(), signal.SIGKILL)
 if fault == "eat":

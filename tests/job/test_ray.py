@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pytest
 from workflow.job import ray as subject
 from workflow.job import rendezvous
 from workflow.job.place import Place, expand_hosts, source_ip
-from workflow.job.processes import LIFE_VARIABLE, end_processes_of
+from workflow.job.processes import end_processes, start_in_session
 from workflow.job.ray import RayHead
 from workflow.job.rendezvous import RendezvousError, TaskSetup
 
@@ -47,7 +48,6 @@ setup = TaskSetup(
 )
 def say(**facts):
     print(json.dumps(facts), flush=True)
-say(token=setup.token)
 try:
     with RayHead(setup) if place.rank == 0 else RayWorker(setup) as ray:
         if isinstance(ray, RayHead):
@@ -109,7 +109,6 @@ class Task:
             text=True,
             start_new_session=True,
         )
-        self.token = self.hear("token")
 
     def hear(self, what):
         """The next thing the task says, which must be this."""
@@ -186,7 +185,9 @@ def start(base):
         left = task.ray() if task.process.poll() is None else []
         task.process.kill()
         task.process.communicate()
-        end_processes_of(task.token, grace_s=0, sessions=[process.pid for process in left])
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def drive(environment):
@@ -261,15 +262,16 @@ def test_a_dead_head_ends_all_and_a_killed_task_takes_its_ray_with_it(tmp_path, 
     assert gone(everything)
     assert not any(folder.exists() for folder in folders)
 
-    # A task that is killed cleans nothing up: Ray's agents, which hide their environment, stay for another minute.
+    # A task that is killed cleans nothing up: Ray's agents stay for another minute, or until Slurm ends the step.
     head = start(tmp_path / "1", 0)
     head.hear("up")
-    everything, folder, session = head.ray(), head.temporary(), head.session()
+    everything, folder = head.ray(), head.temporary()
     head.process.kill()
     agents = [process for process in everything if "".join(words_of(process)[:1]).startswith("ray::")]
     assert gone([process for process in everything if process not in agents])
-    assert end_processes_of(head.token, grace_s=0, sessions=[session]) == []
-    assert gone(everything)
+    for process in agents:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     # The folder goes with the next Ray on this node.
     assert folder.exists()
     subject.PrivateFolder({"TMPDIR": str(base)}).remove()
@@ -362,36 +364,31 @@ def test_rays_folder_is_under_the_jobs_own_if_sockets_can_have_such_a_path(tmp_p
     temporary.remove()
 
 
-def test_only_the_processes_of_a_life_are_ended():
-    # One write for the whole line: two of these share a pipe.
+def test_only_the_processes_of_a_life_are_ended(tmp_path):
+    """This process adopts what sheds its parents, its session and its environment, and knows whose it is not."""
+    # One write for the whole line: two of these share a file.
     sleep = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
-    # A shell that ends at once and leaves a child without the mark, and one that ignores SIGTERM.
     strays = f"""
-import os, subprocess, sys
-bare = {{**os.environ}}
-del bare[{LIFE_VARIABLE!r}]
-subprocess.Popen([sys.executable, "-c", {sleep!r}], env=bare)
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", {sleep!r}], env={{}}, start_new_session=True)
 deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + {sleep!r}
 subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
 """
-    ours, theirs = ({**os.environ, LIFE_VARIABLE: token} for token in ("test-ours", "test-theirs"))
-    other = subprocess.Popen([sys.executable, "-c", sleep], env=theirs, stdout=subprocess.PIPE)
-    unmarked = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.PIPE)
-    left = subprocess.Popen(
-        [sys.executable, "-c", strays], env=ours, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert left.stdout is not None
-    processes = [psutil.Process(int(left.stdout.readline())) for _ in range(2)]
-    left.wait()
+    more = {"cwd": tmp_path, "env": os.environ}
+    foreign = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.DEVNULL, start_new_session=True)
+    other = start_in_session([sys.executable, "-c", sleep], log=tmp_path / "other", **more)
+    left = start_in_session([sys.executable, "-c", strays], log=tmp_path / "left", **more)
     try:
-        assert end_processes_of("test-ours", grace_s=0.5, sessions=[left.pid]) == []
+        left.wait(60)
+        while len(found := (tmp_path / "left").read_text().split()) < 2:
+            time.sleep(0.05)
+        processes = [psutil.Process(int(pid)) for pid in found]
+        end_processes(left, grace_s=0.5)
         assert gone(processes)
-        assert other.poll() is None and unmarked.poll() is None
-        assert end_processes_of("test-theirs") == []
-        assert other.wait(5) == -signal.SIGTERM
-        assert unmarked.poll() is None
-        assert end_processes_of("test-nobody", grace_s=60) == []
+        assert other.poll() is None and foreign.poll() is None
+        end_processes(other, grace_s=60)
+        assert other.wait(5) == -signal.SIGTERM and foreign.poll() is None
     finally:
-        for process in (other, unmarked, left):
+        for process in (foreign, other, left):
             process.kill()
-            process.communicate()
+            process.wait()

@@ -8,19 +8,21 @@ import pytest
 
 from workflow.job.stopping import StopRequests
 from workflow.job.training import Training
-from workflow.runs.paths import JobPaths, RunPaths
+from workflow.runs.ends import explain
+from workflow.runs.paths import RunPaths
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
 
 RUNNING = {"JobState": "RUNNING", "Restarts": "0", "NodeList": "n1"}
-LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 1}
+LIMITS = {"hang_factor": 0, "hang_min_s": 1, "first_step_s": 1, "stop_grace_s": 120}
+REQUEST = {"limits": LIMITS, "spec": {"spread": "alone"}}
 
 
 def end(tmp_path, code, slurm_id, head=None):
-    stops = StopRequests(JobPaths(tmp_path / "job"), {"SLURM_JOB_NODELIST": "n1"})
+    stops = StopRequests(RunPaths(tmp_path), {"SLURM_JOB_NODELIST": "n1"})
     stops.slurm_id = slurm_id
     attempt = RunPaths(tmp_path).attempt(1)
-    training = Training({"limits": LIMITS}, attempt, stops, slurm_id is not None, lambda: False, lambda: False)
+    training = Training(REQUEST, attempt, stops, slurm_id is not None, lambda: False, lambda: False)
     if head is not None:
         training._stop = {"kind": "node lost", "again": True}
     return training._ended(code, 0, head)
@@ -69,10 +71,36 @@ def test_a_rank_of_another_node_that_slurm_signals_first_is_no_failure(state, ag
 
 
 def test_a_trainer_that_is_asked_to_stop_at_any_moment_is_not_called_killed(tmp_path, monkeypatch):
-    stops = StopRequests(JobPaths(tmp_path / "job"), {"SLURM_JOB_NODELIST": "n1"})
-    training = Training({"limits": LIMITS}, RunPaths(tmp_path).attempt(1), stops, False, lambda: False, lambda: False)
+    stops = StopRequests(RunPaths(tmp_path), {"SLURM_JOB_NODELIST": "n1"})
+    training = Training(REQUEST, RunPaths(tmp_path).attempt(1), stops, False, lambda: False, lambda: False)
     read = iter([None])  # the request comes between two looks
     monkeypatch.setattr(stops, "asked", lambda: next(read, "now"))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         end = training._watch(process, None)
     assert (end["kind"], end["cause"]) == ("stopped", "asked")
+
+
+def test_a_kill_before_the_checkpoint_is_said_with_its_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "job_details", lambda job: RUNNING)
+    stops = StopRequests(RunPaths(tmp_path), {"SLURM_JOB_NODELIST": "n1"})
+    stops.slurm_id, stops.signal = "7", signal.SIGUSR2
+    training = Training(REQUEST, RunPaths(tmp_path).attempt(1), stops, True, lambda: False, lambda: False)
+    training._watchdog._seconds.extend([400.0, 410.0, 420.0])
+    found = training._ended(-signal.SIGKILL, 0, None)
+    assert (found["kind"], found["cause"], found["again"]) == ("stopped", "time limit", True)
+    assert found["detail"] == (
+        "time limit; it was killed before its checkpoint: a step takes 410 s, stop_grace_s is 120; set it above the "
+        "longest step and a checkpoint"
+    )
+
+
+@pytest.mark.parametrize(("resume", "kind"), [("restart", "time limit"), ("script", "stopped")])
+def test_a_time_limit_of_a_script_that_begins_anew_is_final_and_says_what_to_raise(resume, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "job_details", lambda job: RUNNING)
+    stops = StopRequests(RunPaths(tmp_path), {"SLURM_JOB_NODELIST": "n1"})
+    stops.slurm_id, stops.signal = "7", signal.SIGUSR2
+    own = {"limits": LIMITS, "spread": "own", "spec": {"spread": "own", "trainer_args": {"resume": resume}}}
+    training = Training(own, RunPaths(tmp_path).attempt(1), stops, True, lambda: False, lambda: False)
+    found = training._ended(75, 0, None)
+    assert (found["kind"], found["again"]) == (kind, kind == "stopped")
+    assert ("raise runtime in the profile" in explain(found | {"last_step": 12})) == (kind == "time limit")

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from workflow.job.stopping import Watchdog, dump_stacks
-from workflow.runs.history import memory_error, oom_kills
-from workflow.runs.progress import Progress, last_step
+from workflow.runs.ends import exit_of, explain, memory_error, oom_kills
+from workflow.runs.paths import AttemptPaths
+from workflow.runs.progress import Progress, StepReader, reached_step
 
 
 def write_step(metrics, step, seconds):
@@ -50,9 +51,9 @@ def test_damaged_lines_do_not_disturb(tmp_path):
     write_step(metrics, 3, 2.0)
     with metrics.open("a") as file:
         file.write('{"step": 4, "phases": {"st')
-    progress = Progress(metrics, 10)
+    progress = Progress(StepReader(metrics), 10)
     assert (progress.poll() or "").startswith("step 3/10")
-    assert last_step(metrics) == 3 and last_step(tmp_path / "none") == 0
+    assert reached_step(AttemptPaths(tmp_path)) == 3 and reached_step(AttemptPaths(tmp_path / "none")) == 0
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -77,19 +78,35 @@ def test_the_stacks_of_a_hanging_trainer_reach_its_log(tmp_path, listens):
     dump_stacks(trainer.pid, log)  # it has ended meanwhile: nothing to see, no error
 
 
+TRACEBACK = "Traceback (most recent call last):\n  File 'x.py', line 1, in <module>\n"
+
+
 @pytest.mark.parametrize(
-    ("line", "is_memory"),
+    ("text", "kind"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", True),
-        ("MemoryError", True),
-        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory", True),
-        ("RuntimeError: the loss is not a number", False),
-        ("memory usage: 12 GiB", False),
+        (f"{TRACEBACK}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB\n", "out of GPU memory"),
+        (f"{TRACEBACK}RuntimeError: CUDA error: out of memory\n", "out of GPU memory"),
+        (f"{TRACEBACK}MemoryError\n", "out of memory"),
+        (
+            "(pid=7) ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory\n",
+            "out of memory",
+        ),
+        (f"{TRACEBACK}RuntimeError: the loss is not a number\n", None),
+        ("memory usage: 12 GiB\n", None),
+        # A completion on code, which the trainer has printed before it failed.
+        (
+            f"step 7: sample completion: except MemoryError: pass\nMemoryError\n{TRACEBACK}KeyError: 'ground_truth'\n",
+            None,
+        ),
     ],
 )
-def test_a_trainers_last_words_on_memory(tmp_path, line, is_memory):
-    (tmp_path / "log").write_text(f"step 1\n{line}\n")
-    assert memory_error(tmp_path / "log") == (line if is_memory else None)
+def test_a_trainers_last_error_says_whose_memory_it_lacked(tmp_path, text, kind):
+    attempt = AttemptPaths(tmp_path)
+    attempt.log.write_text(f"step 1\n{text}")
+    assert (memory_error(attempt.log) or {}).get("kind") == kind
+    end = exit_of(1, attempt, killed_for_memory=False)
+    assert end["kind"] == (kind or "failed")
+    assert ("request more (mem_mb" in explain(end)) == (kind == "out of memory")
     assert memory_error(tmp_path / "none") is None
 
 

@@ -4,8 +4,9 @@ import json
 import time
 
 from common.files import write_bytes
-from workflow.runs.paths import RunPaths
+from workflow.runs.paths import RunPaths, queue_file
 
+START = "5" * 16
 INPUTS = {"data_sha256": "d", "model_sha256": "m"}
 
 
@@ -17,30 +18,29 @@ class MadeRun:
         self.run_id, self.fingerprint, self.steps = run_id, fingerprint, steps
         write(self.paths.spec, self.spec)
 
-    def job(self, number=1, cluster="slurm", job_id="7", **record):
-        """A submission, the one that counts; `asked` and `submitted` are a minute ago."""
-        files, then = self.paths.job(number), time.time() - 60
-        same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self.spec}
-        write(files.request, same | {"job": number, "cluster": cluster, "site": {"gres": "gpu:h100:4", "nodes": 2}})
-        told = {"job": number, "cluster": cluster, "name": self.name, "job_id": job_id, "asked": then}
-        write(files.record, told | {"submitted": then} | record)
-        write(self.paths.current, {"job": number})
+    def job(self, cluster="slurm", job_id="7", **order):
+        """An order, whose job was submitted a minute ago."""
+        same = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "spec": self.spec, "run_id": self.run_id}
+        same |= {"site": {"gres": "gpu:h100:4", "nodes": 2}, "limits": {"restarts": 5}, "cpus": 1, "count_from": 1}
+        told = {"cluster": cluster, "name": self.name, "job_ids": [job_id] if job_id else [], "avoid": []}
+        told |= {"start": START, "folder": str(self.paths.folder.resolve()), "submitted": time.time() - 60}
+        write(self.paths.order, same | told | order)
         return self
 
     @property
     def name(self):
         return f"{self.run_id}.{'0' * 16}"
 
-    def end(self, kind, number=1, **more):
-        """How a submission ended."""
-        write(self.paths.job(number).end, {"kind": kind, **more})
+    def end(self, kind, order=START, **more):
+        """How an order ended."""
+        write(self.paths.end, {"kind": kind, "order": order, **more})
         return self
 
-    def attempt(self, number=1, job=1, steps=0, step_s=2.0):
-        """A life of a submission, with so many steps done."""
+    def attempt(self, number=1, steps=0, step_s=2.0, **request):
+        """A life of its job, with so many steps done."""
         files = self.paths.attempt(number)
-        order = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "job": job, "host": "here", "slurm": None}
-        write(files.request, order)
+        order = {"fingerprint": self.fingerprint, "inputs_sha256": INPUTS, "host": "here", "slurm": None}
+        write(files.request, order | request)
         write(files.spec, self.spec)
         rows = [{"step": step, "phases": {"step": step_s}, "scalars": {}} for step in range(1, steps + 1)]
         files.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -64,22 +64,10 @@ class MadeRun:
 
 
 def answer(experiment, jobs, **told):
-    """What Slurm said just now of jobs, given by what is not as usual."""
+    """What squeue said just now of jobs, given by what is not as usual."""
     usual = {"state": "RUNNING", "nodes": "gpu1", "limit": "20:00:00", "left": "18:30:00", "start": None, "end": None}
     usual |= {"partition": "h100", "reason": "None", "job_id": "7"}
-    now = time.time()
-    queued = {job.get("job_id", "7"): usual | job for job in jobs}
-    raw = {
-        "series": "s",
-        "number": 3,
-        "asked": now,
-        "tried": now,
-        "error": None,
-        "accounting": True,
-        "jobs": queued,
-        "ended": {},
-    }
-    write(RunPaths(experiment / "runs" / "any").slurm / "answer.json", raw | told)
+    write(queue_file(experiment), {"asked": time.time(), "error": None, "jobs": [usual | job for job in jobs]} | told)
 
 
 def write(path, value):

@@ -33,10 +33,14 @@ class SlurmRun(RunBench):
         assert len(running) <= 1, f"{len(running)} jobs of one run: {found}"
         return found
 
-    def job_id(self, number=1):
-        """A job's id; waits for it, since a job may begin before whoever submits it has noted that."""
-        record = self.run / "jobs" / str(number) / "job.json"
-        return str(self.wait(lambda: record.is_file() and json.loads(record.read_text())["job_id"]))
+    def job_id(self):
+        """The last job's id; waits for it, since a job may begin before whoever submits it has noted that."""
+        order = self.run / "order.json"
+        return str(self.wait(lambda: order.is_file() and json.loads(order.read_text())["job_ids"])[-1])
+
+    def submitted(self):
+        """How often a job was submitted."""
+        return len(list((self.run / "submitit").glob("*")))
 
     def attempts(self):
         """How the attempts ended, oldest first; an empty object for one that has not said."""
@@ -51,7 +55,7 @@ class SlurmRun(RunBench):
 
     def output(self):
         """What the jobs themselves have said."""
-        return "".join(file.read_text() for file in sorted(self.run.glob("jobs/*/submitit/*.out")))
+        return "".join(file.read_text() for file in sorted(self.run.glob("submitit/*/*.out")))
 
     def release(self):
         """Let the requeued job begin now, once it is back in the queue."""

@@ -14,7 +14,7 @@ import time
 
 import psutil
 
-from workflow.runs.job_state import SILENT_S
+from workflow.runs.pulse import SILENT_S
 
 from ..job.run_bench import ROOT
 from .runs import ALIVE, SlurmRun, SlurmScript
@@ -24,7 +24,7 @@ STEPS = 150
 TRAINS = {"STAND_IN_STEP_S": "0.4", "STAND_IN_SAVE": "4"}
 OPTIONS = ("gres=gpu:h100:1", "restarts=50", "stop_grace_s=10")
 # What a living trainer may be called; an answer may be seconds old, and a job that ends is still there.
-LIVING = ("running", "ending", "starting", "waiting", "requeued", "suspended", "unknown")
+LIVING = ("running", "waiting", "unknown")
 # In calm weather somebody gets on within this: it outlasts a life's wait for the one before it (three minutes).
 CALM_S = 240.0
 LOOK = """
@@ -57,6 +57,8 @@ class Storm(Strikes):
         """All runs so far."""
         self.at_once, self.renew = runs, renew
         self.cancelled = set()
+        self.others = []
+        """Further heads of runs that have one."""
         self.wrong = []
         """What must hold, and did not."""
         for _ in range(runs):
@@ -89,7 +91,7 @@ class Storm(Strikes):
         self.renew = False
         self.undo(all_of_it=True)
         reached, since = self._reached(), time.monotonic()
-        while self.heads:
+        while self.heads or self.others:
             if (now_reached := self._reached()) != reached:
                 reached, since = now_reached, time.monotonic()
             if time.monotonic() > since + CALM_S:
@@ -116,8 +118,11 @@ class Storm(Strikes):
         # Every fourth is a user's script.
         kind = SlurmScript if len(self.runs) % 4 == 3 else SlurmRun
         self.runs[name] = kind(
-            self.cluster, self.folder, OPTIONS, self.head_env, steps=STEPS, env=dict(TRAINS), run_id=name
+            self.cluster, self.folder, OPTIONS, self.head_env, steps=STEPS, env=self._env(), run_id=name
         )
+
+    def _env(self):
+        return {**TRAINS, "STAND_IN_BROKEN": str(self.folder)}
 
     def _open(self):
         return [
@@ -140,6 +145,7 @@ class Storm(Strikes):
                     self.wrong.append(f"{name}: {said}")
                 del self.heads[name]
                 self.log(f"head of {name} ended with {head.returncode}: {said.strip().splitlines()[-1:]}")
+        self.others = [head for head in self.others if head.poll() is None]
         still = self._open()
         busy = set(still) | set(self.heads)
         if self.renew and len(busy) < self.at_once:
@@ -164,6 +170,25 @@ class Storm(Strikes):
         self.cancelled.add(name)
         return f"{name}: {told.stdout.strip()}"
 
+    def cancel_and_start(self):
+        """Whoever cancels and starts again means the run to go on: the new head waits for the old job's end."""
+        if not (names := [name for name in self._open() if name in self.heads]):
+            return None
+        name = self.random.choice(names)
+        told = self._python(CANCEL, name)
+        if told.returncode != 0 or "nothing to cancel" in told.stdout:
+            return None
+        self.others.append(self.runs[name].start())
+        return f"{name}: {told.stdout.strip()}"
+
+    def start_another_head(self):
+        """It waits for the first one, or attaches to the job of one that has died."""
+        if not (names := [name for name in self._open() if name in self.heads]):
+            return None
+        name = self.random.choice(names)
+        self.others.append(self.runs[name].start())
+        return name
+
     # What must hold, and what is said -----------------------------------------------------------------------------
 
     def _judge(self, name, run):
@@ -176,7 +201,7 @@ class Storm(Strikes):
         self.counts["steps"] += len(run.journal())
         self.counts["steps again"] += len(run.journal()) - len({step for _, step in run.journal()})
         self.counts["attempts"] += len(run.attempts())
-        self.counts["jobs"] += len(list((run.run / "jobs").glob("*")))
+        self.counts["jobs"] += run.submitted()
         self.counts["steps beyond a checkpoint"] += (beyond := run.trained_twice())
         if beyond:
             self.wrong.append(f"{name}: {beyond} steps trained again that a checkpoint had: {run.journal()}")

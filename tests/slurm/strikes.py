@@ -15,7 +15,7 @@ from .cluster import GPU_NODES, NODES, ClusterError
 from .runs import fake
 
 # Whole names: a part of one would hit this project's own modules while a head loads them (`stopping.py`).
-PARTS = ("/stop", "/end.json", "/life.json", "/heartbeat", "/done.json", "/job.json", "/order.json", "/answer.json")
+PARTS = ("/stop", "/end.json", "/life.json", "/heartbeat", "/done.json", "/order.json", "/.squeue.json")
 LIES = {
     "squeue": ("true", '"$real" "$@" | head -n 1', '"$real" "$@" | head -c 200', "echo CLUSTER: b", "exit 1"),
     "sacct": ("true", "exit 1", '"$real" "$@" | head -n 1'),
@@ -53,7 +53,8 @@ class Strikes:
         return (
             *(self._kill_head, self._kill_head, self._interrupt_head, self._requeue, self._preempt, self._suspend),
             *(self._lose_slurmd, self._freeze, self._restart_slurmctld, self._lie, self._lie, self._falter),
-            *(self._falter, self._freeze_slurmd, self._kill_slurmctld, self.cancel),
+            *(self._falter, self._freeze_slurmd, self._kill_slurmctld, self._break_node, self.cancel),
+            *(self.cancel_and_start, self.start_another_head),
         )
 
     def struck(self):
@@ -71,6 +72,14 @@ class Strikes:
 
     def cancel(self):
         """Cancel a run; None where that was not to be."""
+        raise NotImplementedError
+
+    def cancel_and_start(self):
+        """Cancel a run and start it again while its job still ends."""
+        raise NotImplementedError
+
+    def start_another_head(self):
+        """Start a second head for a run that has one."""
         raise NotImplementedError
 
     def log(self, words):
@@ -241,6 +250,15 @@ class Strikes:
             return None
         daemon.send_signal(signal.SIGSTOP)
         return self._later("slurmd", 2, 15, lambda: daemon.send_signal(signal.SIGCONT)) + f" {name}"
+
+    def _break_node(self):
+        """A node that fails the check of its GPUs, and is free again at once."""
+        node = self.random.choice(GPU_NODES)
+        broken = self.folder / f"broken-{node}"
+        if broken.exists():
+            return None
+        broken.touch()
+        return self._later(f"broken {node}", 5, 20, lambda: broken.unlink(missing_ok=True))
 
     def _lie(self):
         command = self.random.choice(tuple(LIES))

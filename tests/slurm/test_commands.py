@@ -91,7 +91,7 @@ def occupy(cluster, nodes=1):
 def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     mine = desk(seeds=3)
     finished = mine.run("transformers-s0", env={"STAND_IN_STEP_S": "0.001"})
-    failing = mine.run("transformers-s1", env={"STAND_IN": "fail"})
+    failing = mine.run("transformers-s1", env={"STAND_IN": "refuse"})
     heads = [finished.start(), failing.start()]
     finished.finish(heads[0])
     failing.ended(heads[1])
@@ -112,17 +112,14 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     assert re.match(
         rf"vllm-s1 +running +{running.job_id()} +gpu\d +1 +\d+/100 +0.05 +\d s +(5\d min|1 h 0 min)$", rows["vllm-s1"]
     )
-    assert re.match(
-        rf"vllm-s0 +requeued +{requeued.job_id()} +1 +\d+/100 +0.05 +\d s +BeginTime, from", rows["vllm-s0"]
-    )
+    assert re.match(rf"vllm-s0 +waiting +{requeued.job_id()} +1 +\d+/100 +0.05 +\d s +BeginTime, from", rows["vllm-s0"])
     assert re.match(
         rf"transformers-s2 +waiting +{waiting.job_id()} +0/100 +(Resources|Priority)", rows["transformers-s2"]
     )
-    assert re.match(r"transformers-s1 +failed +\d+ +gpu\d +1 +2/100 +0.05$", rows["transformers-s1"])
+    assert re.match(r"transformers-s1 +failed: refused +\d+ +gpu\d +1 +0/100$", rows["transformers-s1"])
     assert re.match(r"vllm-s2 +not submitted", rows["vllm-s2"])
-    assert "transformers-s1: failed: the trainer ended with exit code 1\n  log: results/mine/runs/" in rows[""]
-    assert "BeginTime: it was requeued and waits for two minutes" in rows[""]
-    assert "1 finished, 1 running, 1 waiting, 1 requeued, 1 failed, 1 not submitted of 6 runs of mine" in rows[""]
+    assert "transformers-s1: was refused by the trainer's job\n  log: results/mine/runs/" in rows[""]
+    assert "1 finished, 1 running, 2 waiting, 1 failed, 1 not submitted of 6 runs of mine" in rows[""]
     assert "3 launchers are running" in rows[""]
     assert all(len(line) <= 120 for run_id, line in rows.items() if run_id)
 
@@ -130,8 +127,8 @@ def test_status_and_plan_tell_what_each_run_is_doing(desk, cluster):
     told = {line.split()[0]: " ".join(line.split()[5:]) for line in planned.split("\n\n")[1].splitlines()}
     assert told["transformers-s0"].endswith("skip: finished")
     assert told["vllm-s1"].endswith(f"attach: Slurm job {running.job_id()}, running")
-    assert told["vllm-s0"].endswith(f"attach: Slurm job {requeued.job_id()}, requeued")
-    assert told["transformers-s1"].endswith("resume after step 2")
+    assert told["vllm-s0"].endswith(f"attach: Slurm job {requeued.job_id()}, waiting")
+    assert told["transformers-s1"].endswith("submit")
     assert told["vllm-s2"].endswith("submit")
 
 
@@ -145,11 +142,11 @@ def test_status_says_since_when_slurm_is_silent_and_cancel_that_it_did_nothing(d
     running.wait(lambda: "unknown" in mine.status()["vllm-s0"])
     rows = mine.status()
     assert " s ago" in rows["vllm-s0"]
-    assert "Slurm has not answered since " in rows[""]
+    assert "Slurm does not answer" in rows[""]
     said = mine.type("cancel", "--experiment", "mine", "vllm-s0", code=1)
     assert said.startswith("error: Slurm does not answer: ")
     assert "nothing was cancelled. Jobs of vllm-s0" in said
-    assert not (running.run / "jobs" / "1" / "cancelled.json").exists()
+    assert not (running.run / "end.json").exists()
     cluster.start_daemon("slurmctld")
     cluster.wait_until_ready()
     running.wait(lambda: "running" in mine.status()["vllm-s0"])
@@ -179,7 +176,7 @@ def test_cancel_ends_the_experiments_jobs_and_no_others(desk, cluster):
     assert "2 runs had nothing to cancel" in mine.type("cancel", "mine.yaml")
     refused = running.launch()
     assert refused.returncode == 1
-    assert "root cancelled the experiment meanwhile" in refused.stderr
+    assert "root cancelled it meanwhile" in refused.stderr
 
 
 @pytest.mark.parametrize("how", ["rolloutbench cancel", "scancel"])
@@ -199,7 +196,7 @@ def test_a_start_right_after_a_cancellation_trains_on(desk, cluster, how):
     one.wait_for_words(again, "waiting for its end")
     one.finish(again)
     assert [attempt["kind"] for attempt in one.attempts()] == ["stopped", "finished"]
-    assert one.read("jobs", "2", "job.json")["job_id"] != one.job_id()
+    assert one.submitted() == 2
 
 
 @pytest.mark.full("a scenario on a real Slurm")
@@ -209,9 +206,8 @@ def test_an_id_that_is_now_another_jobs_is_let_alone(desk, cluster):
     one = mine.run("vllm-s0")
     head = one.start(1)
     head.kill()
-    record = one.run / "jobs" / "1" / "job.json"
     true = one.job_id()
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"job_id": foreign}))
+    (one.run / "order.json").write_text(json.dumps(one.read("order.json") | {"job_ids": [foreign]}))
     assert f"cancelled Slurm job {true} (running)" in mine.type("cancel", "mine.yaml", "vllm-s0")
     one.wait(lambda: [job["id"] for job in cluster.jobs()] == [foreign])
     assert "vllm-s0: nothing to cancel" in mine.type("cancel", "mine.yaml", "vllm-s0")

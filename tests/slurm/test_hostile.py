@@ -4,6 +4,7 @@ What Slurm's commands say is falsified by scripts in front of the true ones, wha
 preloaded library (faults.c).
 """
 
+import json
 import os
 import pickle
 import shutil
@@ -16,9 +17,6 @@ import psutil
 import pytest
 import yaml
 
-from workflow.runs.paths import RunPaths
-from workflow.slurm.shared_answer import read
-
 from ..job.run_bench import ROOT
 from ..runs.make_runs import MadeRun, write
 from .runs import fake
@@ -26,11 +24,6 @@ from .runs import fake
 pytestmark = pytest.mark.full("sites whose Slurm lies, on a real Slurm")
 
 SLOW = {"STAND_IN_STEP_S": "0.5"}
-# While a file is there, scontrol says of every job that there is none.
-NO_JOB = (
-    'if [ "$1" != show ] || [ ! -e "{lie}" ]; then exec "$real" "$@"; fi\n'
-    "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-)
 NO_CHECKPOINT_BUT_AT_A_STOP = SLOW | {"STAND_IN_SAVE": "100"}
 
 
@@ -82,7 +75,7 @@ def test_a_life_on_a_node_that_slurm_gave_up_ends_when_the_next_one_begins(run):
     assert 0 < ended - begun < 60
     one.finish(head)
     assert one.read("attempts", "2", "attempt.json")["slurm"]["nodes"] != node
-    assert len(list((one.run / "jobs").iterdir())) == 1
+    assert one.submitted() == 1
 
 
 def test_a_run_that_finishes_on_a_node_that_slurm_gave_up_leaves_no_job_in_the_queue(run):
@@ -132,34 +125,33 @@ def test_a_run_that_finished_is_not_trained_again_when_its_job_is_requeued(run):
         '"$real" "$@" | sed s/RUNNING/PREEMPTED/',  # and accounting agrees
     ],
 )
-def test_a_squeue_that_lies_and_a_stale_word_of_accounting_end_no_job(run, tmp_path, lie):
+def test_a_squeue_that_lies_costs_a_queue_entry_and_no_step(run, tmp_path, lie):
     one = run(steps=40, env=SLOW)
     one.head_env |= fake(tmp_path, "squeue", f'if [ -e {tmp_path}/lie ]; then {lie}; else "$real" "$@"; fi')
     one.head_env |= fake(tmp_path, "sacct", f'"$real" "$@" | head -n 1; cat {tmp_path}/stale 2>/dev/null; true')
-    one.head_env |= fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
     head = one.start(2)
-    job_id, name = one.job_id(), one.read("jobs", "1", "job.json")["name"]
-    (tmp_path / "stale").write_text("\x1f".join([job_id, "PREEMPTED", "0:0", "gpu1", name]) + "\n")
+    (tmp_path / "stale").write_text(
+        "\x1f".join([one.job_id(), "PREEMPTED", "0:0", "gpu1", one.read("order.json")["name"]]) + "\n"
+    )
     (tmp_path / "lie").touch()
     time.sleep(8)
-    assert any(word in status(one) for word in (" running ", " unknown ", " finished "))
+    assert any(word in status(one) for word in (" running ", " unknown ", " waiting ", " finished ", " stopped "))
     (tmp_path / "lie").unlink()
     one.finish(head)
-    assert len(list((one.run / "jobs").iterdir())) == 1
-    assert {attempt for attempt, _ in one.journal()} == {1}
+    assert one.submitted() <= 2 and {attempt for attempt, _ in one.journal()} == {1}
+    one.wait(lambda: not one.jobs())
 
 
 def test_a_chosen_run_that_slurm_has_lost_hold_of_is_cancelled_for_good(run, tmp_path):
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
-    env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "lie"))
-    one = run(steps=1000, env=SLOW, head_env=env)
+    one = run(steps=1000, env=SLOW, head_env=fake(tmp_path, "squeue", lying))
     head = one.start(2)
+    head.kill()
+    head.wait()
     (tmp_path / "lie").touch()
-    one.wait_for_words(head, "still writes")
     assert "asked to stop at once, by its stop file" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
-    said = one.ended(head)
-    assert head.returncode == 1 and "was cancelled by root" in said
-    assert len(list((one.run / "jobs").iterdir())) == 1 and {attempt for attempt, _ in one.journal()} == {1}
+    one.wait(lambda: not one.processes())
+    assert "cancelled by root" in status(one) and {attempt for attempt, _ in one.journal()} == {1}
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -183,7 +175,8 @@ def test_a_life_of_a_cancelled_job_ends_before_it_trains(run):
     """As where slurmctld, killed, brings a cancelled job back."""
     one = run(steps=40, env=SLOW)
     head = one.start(2)
-    (one.run / "jobs" / "1" / "cancelled.json").write_text('{"by": "alice"}')
+    end = {"kind": "cancelled", "by": "alice", "order": one.read("order.json")["start"]}
+    (one.run / "end.json").write_text(json.dumps(end))
     one.cluster.run("scontrol", "requeue", one.job_id())
     one.release()
     said = one.ended(head)
@@ -215,7 +208,7 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_experiments_is_not_o
         file.write_bytes(pickle.dumps(_Evil(tmp_path / "ran")))
     for path in (experiment, *experiment.rglob("*")):
         os.chown(path, 65534, -1)
-    output = experiment / "runs" / one.run_id / "jobs" / "1" / "submitit"
+    output = experiment / "runs" / one.run_id / "submitit" / "1"
     one.release()
     one.wait(lambda: any("belongs to" in file.read_text() for file in output.glob("*.out")))
     one.wait(lambda: not one.jobs())
@@ -250,7 +243,7 @@ def test_a_slow_sbatch_hears_ctrl_c_and_cancel_wins_against_it(run, tmp_path):
     assert "stopped while its job was being submitted; the submission continues" in said
     assert "its submission is under way; it is cancelled as soon as that ends" in cancel(one)
     (tmp_path / "go").touch()
-    one.wait(lambda: one.read("jobs", "1", "job.json")["job_id"])
+    one.wait(lambda: one.read("order.json")["job_ids"])
     one.wait(lambda: not one.jobs())
     assert one.journal() == []
 
@@ -263,7 +256,7 @@ def test_files_that_cannot_be_read_for_a_while_end_neither_job_nor_head(run, fau
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=24, env=SLOW, head_env=env)
     head = one.start(2)
-    parts = ("jobs/1/stop", "jobs/1/end.json", "life.json", "heartbeat", "/done.json", "jobs/1/job.json")
+    parts = ("arm-s0/stop", "arm-s0/end.json", "life.json", "heartbeat", "/done.json", "arm-s0/order.json")
     (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in parts))
     one.wait_for_words(head, "trying again for")
     time.sleep(6)
@@ -278,7 +271,7 @@ def test_files_that_cannot_be_read_as_the_trainer_ends_are_waited_for(run, fault
     env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
     one = run(steps=6, env={"STAND_IN_WAIT": "3"}, head_env=env)
     head = one.start(3)
-    (tmp_path / "faults").write_text("116 !attempts/1/done.json\n116 attempts/1/exit.json\n116 jobs/1/.end\n")
+    (tmp_path / "faults").write_text("116 !attempts/1/done.json\n116 attempts/1/exit.json\n116 arm-s0/.end\n")
     one.go()
     one.wait_for_step(6)
     time.sleep(4)
@@ -306,7 +299,7 @@ def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path,
     name = yaml.safe_load((ROOT / "config.yaml").read_text())["experiment"] if words[0] == "plan" else "mine"
     made = MadeRun(tmp_path / "results" / name, "vllm-s0").job(cluster="local").attempt(steps=4)
     write(made.paths.experiment / "plan.json", {"runs": ["vllm-s0"], "fingerprints": {"vllm-s0": made.fingerprint}})
-    (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in ("/plan.json", "runs/vllm-s0/job.json")))
+    (tmp_path / "faults").write_text("".join(f"{kind}{part}\n" for part in ("/plan.json", "runs/vllm-s0/order.json")))
     env = {**os.environ, "LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "workflow.cli", *words]
     with (tmp_path / "said").open("w") as said:
@@ -320,19 +313,15 @@ def test_commands_that_look_wait_for_files_that_cannot_be_read(faults, tmp_path,
     assert " vllm-s0 " in f" {told.partition('trying again')[2]}".replace("\n", " ")
 
 
-@pytest.mark.parametrize(
-    ("what", "says"), [("fail", "RuntimeError"), ("scancel", "cancelled by"), ("cancel", "cancelled by")]
-)
+@pytest.mark.parametrize(("what", "says"), [("scancel", "cancelled by"), ("cancel", "cancelled by")])
 def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(run, faults, tmp_path, what, says):
     """A head that begins anew for an unreadable file is not one that somebody started again."""
     head_env = {"LD_PRELOAD": str(faults), "RB_FAULT_FILE": str(tmp_path / "faults")}
-    one = run(steps=20, env=SLOW | {"STAND_IN_WAIT": "1", "STAND_IN": what}, head_env=head_env)
+    one = run(steps=20, env=SLOW | {"STAND_IN_WAIT": "1"}, head_env=head_env)
     head = one.start(1)
-    (tmp_path / "faults").write_text("116 jobs/1/end.json\n")
+    (tmp_path / "faults").write_text("116 arm-s0/end.json\n")
     one.wait_for_words(head, "trying again for")
-    if what == "fail":
-        one.go()
-    elif what == "scancel":
+    if what == "scancel":
         one.cluster.run("scancel", one.job_id())
     else:
         one.head_env = {name: value for name, value in one.head_env.items() if name != "LD_PRELOAD"}
@@ -341,33 +330,43 @@ def test_an_end_that_comes_while_files_cannot_be_read_is_the_heads_end(run, faul
     (tmp_path / "faults").unlink(missing_ok=True)
     said = one.ended(head)
     assert head.returncode == 1 and says in said, said
-    assert len(list((one.run / "jobs").iterdir())) == 1
+    assert one.submitted() == 1
 
 
-def test_a_waiting_job_that_squeue_leaves_out_is_neither_lost_nor_beyond_cancelling(run, tmp_path):
+def test_a_waiting_job_that_squeue_leaves_out_costs_one_more_entry_at_most(run, tmp_path):
     lying = f'if [ -e {tmp_path}/lie ]; then "$real" "$@" | head -n 1; else exec "$real" "$@"; fi'
-    env = fake(tmp_path, "squeue", lying) | fake(tmp_path, "scontrol", NO_JOB.format(lie=tmp_path / "all lie"))
-    one = run(steps=5, head_env=env)
+    one = run(steps=5, head_env=fake(tmp_path, "squeue", lying))
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 600")
     head = one.start()
-    one.wait_for_words(head, "submitted as")
+    one.wait_for_words(head, "waits: ")
     (tmp_path / "lie").touch()
-    answers = RunPaths(one.run).slurm
-    asked = read(answers).number
-    for number in range(asked + 1, asked + 10):
-        one.wait(lambda number=number: read(answers).number >= number)
-    assert len(list((one.run / "jobs").iterdir())) == 1 and head.poll() is None
-    assert " waiting " in status(one)
-    head.kill()
-    (tmp_path / "all lie").touch()
-    again = one.start()
-    one.wait_for_words(again, "asking again before it counts as lost")
-    assert "if its job still exists, it ends before it trains" in rolloutbench(
-        one, "print(cancel(experiment, ['arm-s0']))"
-    )
-    said = one.ended(again)
-    assert again.returncode == 1 and "was cancelled by root" in said, said
-    assert len(list((one.run / "jobs").iterdir())) == 1 and not one.journal()
+    one.wait_for_words(head, "submitting it again")
+    time.sleep(8)
+    assert one.submitted() == 2 and head.poll() is None
+    (tmp_path / "lie").unlink()
+    one.wait(lambda: len(one.jobs()) == 2)
+    assert "cancelled Slurm job" in rolloutbench(one, "print(cancel(experiment, ['arm-s0']))")
+    said = one.ended(head)
+    assert head.returncode == 1 and "was cancelled by root" in said, said
+    one.wait(lambda: not one.jobs())
+    assert not one.journal()
+
+
+def test_the_running_job_of_an_earlier_release_is_waited_for_by_its_name(run):
+    """Two jobs never train one run, whoever submitted them; a waiting one of that kind ends before it trains."""
+    one = run(steps=5)
+    one.run.mkdir(parents=True)
+    for file, value in (("job.json", {"job": 1}), ("jobs/1/job.json", {"cluster": "slurm", "name": "arm-s0.old"})):
+        (one.run / file).parent.mkdir(parents=True, exist_ok=True)
+        (one.run / file).write_text(json.dumps(value))
+    one.cluster.run("sbatch", "-p", "cpu", "-J", "arm-s0.old", "--wrap=sleep 600")
+    head = one.start()
+    one.wait_for_words(head, "was submitted by an earlier release; waiting for its end (`scancel ")
+    assert " waiting " in status(one) or " running " in status(one)
+    old = one.cluster.jobs("arm-s0.old")[0]["id"]
+    one.cluster.run("scancel", old)
+    one.finish(head)
+    assert one.submitted() == 1
 
 
 # Names, clocks, identities ----------------------------------------------------------------------------------------
@@ -377,26 +376,7 @@ def test_a_sites_comment_with_a_bar_hides_no_waiting_job(run, tmp_path):
     one = run(head_env=fake(tmp_path, "sbatch", '"$real" --comment="project|7 job=3" "$@"'))
     one.cluster.run("sbatch", "-p", "h100", "-N2", "--gres=gpu:h100:8", "--wrap=sleep 25")
     one.finish(one.start())
-    assert len(list((one.run / "jobs").iterdir())) == 1
-
-
-def test_results_reached_by_another_mount_are_the_same_run(run, tmp_path):
-    there, here = tmp_path / "there", tmp_path / "here"
-    for folder in (there, here):
-        folder.mkdir()
-    one = run(folder=there, steps=20, env=SLOW)
-    if subprocess.run(["mount", "--bind", str(there), str(here)], check=False).returncode:
-        pytest.skip("needs the right to mount a folder a second time")
-    try:
-        head = one.start(1)
-        (one.run / ".head.lock").unlink()  # as on two login nodes whose locks do not meet
-        other = run(folder=here, steps=20, env=SLOW)
-        again = other.start()
-        one.finish(head)
-        other.finish(again)
-        assert len(list((one.run / "jobs").iterdir())) == 1
-    finally:
-        subprocess.run(["umount", "-l", str(here)], check=True)
+    assert one.submitted() == 1
 
 
 def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run, faults):
@@ -406,7 +386,6 @@ def test_a_head_whose_clock_was_ahead_hides_no_end_from_the_next(run, faults):
     one.head_env = {name: value for name, value in one.head_env.items() if name not in ("LD_PRELOAD", "RB_CLOCK_S")}
     again = one.start()
     one.wait_for_words(again, "attaching")
-    assert "just submitted" not in status(one)
     one.cluster.run("scancel", one.job_id())
     said = one.ended(again)
     assert "was cancelled by root" in said
@@ -420,7 +399,7 @@ def test_a_signal_that_somebody_sends_to_look_kills_no_watcher(run):
     head = one.start(2)
     one.cluster.run("scancel", "--signal=USR1", one.job_id())
     for process in one.processes():
-        if "submitit.core._submit" in process.info["cmdline"] and process.name() != "srun":
+        if "workflow.job.begin" in process.info["cmdline"] and process.name() != "srun":
             process.send_signal(signal.SIGHUP)
     one.go()
     one.finish(head)

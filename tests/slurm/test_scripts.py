@@ -31,7 +31,7 @@ def test_a_script_is_submitted_once_a_killed_head_attaches_and_a_preemption_lets
     one.release()
     one.finish(again)
     assert f"submitted as Slurm job {one.job_id()}" in one.said(head)
-    assert len(list((one.run / "jobs").iterdir())) == 1, "requeued, not submitted anew"
+    assert one.submitted() == 1, "requeued, not submitted anew"
     done = one.done()
     assert (done["attempt"], done["first_step"], done["last_step"]) == (2, 1, 6), "all lives count"
     first, second, *_ = (one.folder / "notes").read_text().splitlines()

@@ -94,7 +94,7 @@ class SlurmSite(Site):
         keys = ("id", "name", "state", "partition", "tres")
         asked = ("sacct", "-X", "-D", "-n", "-P", "--format=JobIDRaw,JobName,State,Partition,AllocTRES")
         rows = [dict(zip(keys, line.split("|"), strict=True)) for line in self.cluster.run(*asked).stdout.splitlines()]
-        names = {json.loads(file.read_text())["name"] for file in self.results.glob("runs/*/jobs/*/job.json")}
+        names = {json.loads(file.read_text())["name"] for file in self.results.glob("runs/*/order.json")}
         return [row for row in rows if row["name"] in names]
 
     def assert_one_training(self, run_id, steps):

@@ -6,6 +6,7 @@ steps, which another program counts. Exit codes: node/exit_codes.py. Standard li
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -38,7 +39,7 @@ SCRIPT_PATH = "ROLLOUTBENCH_SCRIPT"
 """The variable with the script's own path, which its copy has in place of `$0`."""
 VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Z_][A-Z0-9_]*\})")
 """A variable in a word's value. `${trainer.name}` is Hydra's, and `$(...)` is text."""
-_LIFE = "ROLLOUTBENCH_LIFE"  # marks all processes of this life (workflow/job/processes.py)
+_PR_SET_CHILD_SUBREAPER = 36
 _FILES = "the run's files"
 _POLL_S, _LOGS_EVERY_S = 0.2, 60.0
 _TAIL_LINES = 15
@@ -213,6 +214,7 @@ def _run(
     log_state: Callable[[], object],
 ) -> int:
     """The script's exit code; a stop request goes to all processes of its session, as Slurm's signals do."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the script leaves running is this process's
     prepare = die_with_this_process()
 
     def prepare_script() -> None:
@@ -294,11 +296,11 @@ def _without_steps(console: Path, problem: str) -> str:
 
 
 def _living() -> Iterator[str]:
-    """The command lines of this life's other processes; those of the job itself do not have its mark."""
-    mark = f"{_LIFE}={os.environ.get(_LIFE, '')}".encode()
+    """The command lines of what the script has left running: this process has adopted it."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes().split(b"\0"):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if parent == str(os.getpid()) and state != "Z":
                 words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 yield " ".join(words)[:80].strip()
 

@@ -15,22 +15,15 @@ from common.ownership import obey_only_own_files, own_folder
 from common.retry import READ_PATIENCE_S, retry_io
 from common.shown import print_lines
 from workflow.runs.experiment import Experiment, find_experiment, unplanned
-from workflow.runs.history import cancelled_by
-from workflow.runs.job_state import JobState, Life, filesystem_now
-from workflow.runs.jobs import SlurmReport, Submission, owner_of, submission
 from workflow.runs.locks import holder_note
-from workflow.runs.paths import JobPaths, RunPaths
-from workflow.runs.run_state import state_of_job
+from workflow.runs.orders import Job, Order, local_job, order_of, owner_of, write_end
+from workflow.runs.pulse import SILENT_S, filesystem_now, silence_s
 from workflow.slurm import commands as slurm
-from workflow.slurm.commands import QueueJob, SlurmError
-from workflow.slurm.shared_answer import Answer, ask, request_details
+from workflow.slurm.commands import SlurmError
+from workflow.slurm.shared_queue import ask
 
 # A submission under way is waited for this long; a later one is cancelled by its submitter.
 _SUBMIT_PATIENCE_S = 10.0
-_NOT_IN_SLURM = {
-    Life.SUBMITTING: "its submission is under way; it is cancelled as soon as that ends",
-    Life.DOUBTED: "is not in Slurm's answer; if its job still exists, it ends before it trains",
-}
 
 
 def cancel_jobs(args: argparse.Namespace) -> None:
@@ -67,118 +60,92 @@ def cancel(experiment: Experiment, chosen: Sequence[str], now: bool = False) -> 
         # Before any check: a submission that the checks do not see yet will read this (workflow/head/submit.py).
         _note(experiment.cancelled)
     runs = {run_id: experiment.run(run_id) for run_id in dict.fromkeys(chosen or known)}
-    give_up = time.monotonic() + _SUBMIT_PATIENCE_S
-    fs_now = filesystem_now(experiment.folder)
-    jobs = [job for run in runs.values() for job in _living(run, give_up, fs_now)]
-    for job in jobs:
-        _require_own(job.paths.record)
+    orders = {run_id: order_of(run) for run_id, run in runs.items()}
+    for order in filter(None, orders.values()):
+        _require_own(order.run.order)
     results = {}
-    for job in jobs:
-        if not job.on_slurm:
-            _stop(job, "now" if now else "soon")
-            when = "at once" if now else "after its step, with a checkpoint"
-            results[job.run_id] = f"asked to stop {when}"
-    results |= _cancel_slurm(experiment, [job for job in jobs if job.on_slurm], results)
+    for run_id, order in orders.items():
+        if not order.on_slurm and local_job(order.run).job is not Job.NONE:
+            _end(order, "now" if now else "soon")
+            results[run_id] = f"asked to stop {'at once' if now else 'after its step, with a checkpoint'}"
+    results |= _cancel_slurm(experiment, {run_id: order for run_id, order in orders.items() if order.on_slurm}, results)
     lines = [f"{run_id}: {result}" for run_id, result in results.items()]
     if chosen:
-        return lines + [f"{run_id}: {_why_nothing(runs[run_id])}" for run_id in runs if run_id not in results]
+        return lines + [f"{run_id}: {_why_nothing(orders[run_id])}" for run_id in runs if run_id not in results]
     left = len(runs) - len(results)
     lines += [f"{left} run{'s' * (left != 1)} had nothing to cancel"] if left else []
     return [*lines, f"{experiment.name} is cancelled: nothing is submitted until snakemake is started again"]
 
 
-def _living(run: RunPaths, give_up: float, now: float) -> list[Submission]:
-    """A run's jobs that have not ended, or whose trainer still writes; waits for a submission under way."""
-    found = []
-    for paths in run.jobs():
-        job = submission(paths)
-        while _is_submitting(job) and time.monotonic() < give_up:
-            time.sleep(0.2)
-            job = submission(paths)
-        if _state(job, SlurmReport(unavailable="not asked yet"), now).alive:
-            found.append(job)
-    return found
+def _end(order: Order, when: str) -> None:
+    """End an order: its job asks for this before it trains, before it requeues itself, and with every heartbeat."""
+    write_end(order.run, order.start, {"kind": "cancelled", "by": user_name(), "told_by": "cancel"})
+    write_text(order.run.stop, when)
 
 
-def _is_submitting(job: Submission) -> bool:
-    """Whether a submitter, which holds the launcher's lock, has yet to record the job's id or an error."""
-    undecided = not job.end and job.job_id is None and not job.record.get("error")
-    return undecided and holder_note(job.run.launcher_lock) is not None
-
-
-def _stop(job: Submission, when: str) -> None:
-    _note(job.paths.cancelled)
-    write_text(job.paths.stop, when)
-
-
-def _state(job: Submission, report: SlurmReport, now: float) -> JobState:
-    return state_of_job(job.run, job, report, holder_note(job.run.launcher_lock) is not None, now)
-
-
-def _cancel_slurm(experiment: Experiment, jobs: Sequence[Submission], done: dict[str, str]) -> dict[str, str]:
-    if not jobs:
+def _cancel_slurm(experiment: Experiment, orders: dict[str, Order], done: dict[str, str]) -> dict[str, str]:
+    give_up = time.monotonic() + _SUBMIT_PATIENCE_S
+    while any(_is_submitting(order) for order in orders.values()) and time.monotonic() < give_up:
+        time.sleep(0.2)
+        orders = {run_id: order_of(order.run) for run_id, order in orders.items()}
+    if not any(order.old_name or not order.end() for order in orders.values()):
         return {}
-    folder = jobs[0].run.slurm
-    for job in jobs:
-        request_details(folder, job.slurm_id)
-    answer, now = ask(folder, fresh=True), filesystem_now(experiment.folder)
-    report = SlurmReport(answer, answer.error or "")
-    lives = {job.paths: _state(job, report, now).life for job in jobs}
-    # A trainer that Slurm has given up still reads its stop file.
-    results = {}
-    for job in jobs:
-        if lives[job.paths] is Life.ABANDONED:
-            _stop(job, "now")
-            results[job.run_id] = "asked to stop at once, by its stop file: Slurm has given it up"
-    if answer.error is not None:
-        raise UserError(_incomplete(experiment, jobs, done | results, f"Slurm does not answer: {answer.error}"))
-    found = _living_jobs(jobs, answer)
-    live = [job for job in jobs if found[job.paths]]
+    queue = ask(orders[next(iter(orders))].run.queue, time.time())
+    if queue.error is not None:
+        raise UserError(_incomplete(experiment, [*orders], done, f"Slurm does not answer: {queue.error}"))
+    found = {run_id: [job for name in order.names for job in queue.living(name)] for run_id, order in orders.items()}
     # Before scancel: a job that requeues itself, a new life and a late submission read this.
-    noted = [job.paths.cancelled for job in live if _note(job.paths.cancelled)]
-    for job in jobs:
-        if job not in live and lives[job.paths] in _NOT_IN_SLURM:
-            _note(job.paths.cancelled)
-            results[job.run_id] = _NOT_IN_SLURM[lives[job.paths]]
+    ended = [run_id for run_id, order in orders.items() if order and not order.end() and found[run_id]]
+    now, results = filesystem_now(experiment.folder), {}
+    for run_id, order in orders.items():
+        if run_id in ended:
+            _end(order, "soon")
+        elif not found[run_id] and order and not order.end() and (why := _may_live(order, now)):
+            _end(order, "now")
+            results[run_id] = why
     try:
-        slurm.cancel([queued.job_id for job in live for queued in found[job.paths]])
+        slurm.cancel([job.job_id for jobs in found.values() for job in jobs])
     except SlurmError as error:
         # These jobs were not cancelled and must not count as such.
-        for file in noted:
-            file.unlink(missing_ok=True)
-        raise UserError(_incomplete(experiment, live, done | results, f"Slurm does not answer: {error}")) from None
-    for job in live:
-        names = " and ".join(f"{queued.job_id} ({queued.state.lower()})" for queued in found[job.paths])
-        results[job.run_id] = "; ".join(filter(None, (results.get(job.run_id), f"cancelled Slurm job {names}")))
+        for run_id in ended:
+            orders[run_id].run.end.unlink(missing_ok=True)
+            orders[run_id].run.stop.unlink(missing_ok=True)
+        raise UserError(_incomplete(experiment, ended, done | results, f"Slurm does not answer: {error}")) from None
+    for run_id, jobs in found.items():
+        if jobs:
+            names = " and ".join(f"{job.job_id} ({job.state.lower()})" for job in jobs)
+            results[run_id] = f"cancelled Slurm job {names}"
     return results
 
 
-def _living_jobs(jobs: Sequence[Submission], answer: Answer) -> dict[JobPaths, list[QueueJob]]:
-    """Each submission's jobs in Slurm, found by their name, which is unique to the run; Slurm reuses ids.
-
-    Submissions of the same configuration share a name; a job belongs to the one with its id, or else to the last.
-    """
-    submissions = {job.name: job.paths for job in jobs} | {job.job_id or "": job.paths for job in jobs}
-    found: dict[JobPaths, list[QueueJob]] = {job.paths: [] for job in jobs}
-    for name in dict.fromkeys(job.name for job in jobs if job.name):
-        for queued in answer.jobs_named(name):
-            found[submissions.get(queued.job_id, submissions[name])].append(queued)
-    return found
+def _is_submitting(order: Order) -> bool:
+    """Whether a submitter, which holds the launcher's lock, has yet to record the job's id or an error."""
+    undecided = bool(order) and not order.end() and "submitted" not in order.content
+    return undecided and holder_note(order.run.launcher_lock) is not None
 
 
-def _incomplete(experiment: Experiment, jobs: Sequence[Submission], done: dict[str, str], why: str) -> str:
-    runs = list(dict.fromkeys(job.run_id for job in jobs))
+def _may_live(order: Order, now: float) -> str:
+    """What becomes of a job that squeue does not list; empty where none is expected."""
+    if _is_submitting(order):
+        return "its submission is under way; it is cancelled as soon as that ends"
+    attempts = order.run.attempts()
+    if attempts and silence_s(attempts[-1], now) < 2 * SILENT_S and not attempts[-1].exit.exists():
+        return "asked to stop at once, by its stop file: Slurm has given it up"
+    if holder_note(order.run.launcher_lock) is not None:
+        return "is not in Slurm's answer; if its job still exists, it ends before it trains"
+    return ""
+
+
+def _incomplete(experiment: Experiment, runs: Sequence[str], done: dict[str, str], why: str) -> str:
     cancelled = f"cancelled: {', '.join(done)}" if done else "nothing was cancelled"
     kept = "; nothing more is submitted" if experiment.cancelled.exists() else ""
     return f"{why}\n{cancelled}{kept}. Jobs of {join_first(runs, 5)} may be alive: try again when `squeue` answers"
 
 
-def _note(file: Path) -> bool:
-    """Record who cancels; False if an earlier record exists, which stays."""
-    if file.exists():
-        return False
-    write_json(file, {"by": user_name(), "time": time.time()})
-    return True
+def _note(file: Path) -> None:
+    """Record who cancels, unless somebody has."""
+    if not file.exists():
+        write_json(file, {"by": user_name(), "time": time.time()})
 
 
 def _require_own(path: Path) -> None:
@@ -191,9 +158,8 @@ def _require_own(path: Path) -> None:
         )
 
 
-def _why_nothing(run: RunPaths) -> str:
-    if holder_note(run.launcher_lock) is not None:
+def _why_nothing(order: Order) -> str:
+    if holder_note(order.run.launcher_lock) is not None:
         return "nothing to cancel yet: its launcher may submit a job; to stop that, cancel the whole experiment"
-    last = next(reversed(run.jobs()), None)
-    by = cancelled_by(last) if last else None
+    by = order.end().get("by")
     return f"nothing to cancel: cancelled by {by} before" if by else "nothing to cancel"

@@ -25,7 +25,7 @@ from workflow.config.planned_run import PlannedRun
 from workflow.head.train_rule import exposed, machine_lacks, require_requests
 from workflow.runs.experiment import Outlook, is_imported, outlook, planned_experiment
 from workflow.runs.history import steps_of
-from workflow.runs.jobs import SlurmReport
+from workflow.runs.orders import QueueReport
 from workflow.runs.paths import RunPaths
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import RunState, run_states
@@ -73,7 +73,7 @@ class Estimate:
         return None if self.time_s is None or self.gpus is None else self.gpus * self.time_s / 3600
 
 
-def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], SlurmReport]:
+def estimates_of(plan: Plan, site: Site, given_step_s: float | None) -> tuple[list[Estimate], QueueReport]:
     """An estimate of each run, in the plan's order, and Slurm's report on the existing jobs."""
     experiment = planned_experiment(plan)
     states, report = run_states(experiment)
@@ -122,10 +122,10 @@ def _estimate(run: PlannedRun, state: RunState, saved: int, pace: Pace, site: Si
         return Estimate(run, "skip", "skip: finished", gpus, pace, 0)
     if state.state == "not needed":
         return Estimate(run, "not needed", "not needed", gpus, pace, left(saved))
-    name = state.job.label if state.job else ""
+    name = state.order.label if state.order else "a job of an earlier release"
     if state.live and not state.other:
-        if state.job and state.job.on_slurm:  # the job keeps the GPUs that it asked for
-            asked = state.job.request.get("site") or {}
+        if state.order and state.order.on_slurm:  # the job keeps the GPUs that it asked for
+            asked = state.order.content.get("site") or {}
             gpus = gpus_of_gres(str(asked.get("gres") or "")) * int(asked.get("nodes") or 1)
         if state.state == "unknown":
             return Estimate(run, "attach?", f"attach: {name}, if it still exists", gpus, pace, left(state.step))

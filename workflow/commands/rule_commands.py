@@ -54,7 +54,8 @@ def withdraw(plan: Plan, unneeded: set[str]) -> None:
 
     experiment = planned_experiment(plan)
     states, _ = run_states(experiment)
-    waiting = [one.run_id for one in states if one.run_id in unneeded and one.live and one.state == "waiting"]
+    new = [one for one in states if one.live and one.state == "waiting" and one.attempt is None]
+    waiting = [one.run_id for one in new if one.run_id in unneeded]
     if waiting:
         try:
             for line in cancel(experiment, waiting):

@@ -19,10 +19,11 @@ from common.ownership import let_others_only_read
 from common.retry import PATIENCE_S, READ_PATIENCE_S, interruptible_sleep, retry_io
 from common.shown import own_stream, print_lines, shown
 from workflow.config.plan import CONFIG, Plan, plan_of
+from workflow.runs.ends import explain
 from workflow.runs.experiment import Experiment, find_experiment, is_imported, unplanned
-from workflow.runs.history import explain, read_object
-from workflow.runs.jobs import SlurmReport, clock
+from workflow.runs.history import read_object
 from workflow.runs.locks import can_ask, holder_note
+from workflow.runs.orders import QueueReport, clock
 from workflow.runs.progress import readable_duration
 from workflow.runs.run_state import DONE, RunState, run_states
 from workflow.slurm import commands as slurm
@@ -33,8 +34,8 @@ from workflow.stacks.verification import stack_notes
 HEADER = ("run", "state", "job", "node", "attempt", "step", "s/step", "left", "limit in", "note")
 NUMBERS = ("job", "attempt", "step", "s/step", "left", "limit in")
 ORDER = (
-    *("finished", "running", "starting", "ending", "suspended", "waiting", "requeued"),
-    *("stopped", "failed", "cancelled", "not submitted", "unknown", "not needed"),
+    *("finished", "running", "waiting", "stopped", "failed", "cancelled"),
+    *("not submitted", "unknown", "not needed"),
 )
 EVERY_S, EVERY_PRINTED_S = 2.0, 60.0
 LIMIT_S = 45.0
@@ -130,7 +131,7 @@ def take_snapshot(experiment: Experiment) -> Snapshot:
     return Snapshot(now, states, rows, _notes(experiment, states, report))
 
 
-def _notes(experiment: Experiment, states: Sequence[RunState], report: SlurmReport) -> list[str]:
+def _notes(experiment: Experiment, states: Sequence[RunState], report: QueueReport) -> list[str]:
     """The lines below the table: failures, remarks, the number of runs in each state, and what manages them."""
     failures: list[str] = []
     for state in states:
@@ -155,7 +156,7 @@ def _manager_lines(folder: Path, states: Sequence[RunState]) -> list[str]:
     if launchers := sum(state.launcher for state in states):
         several = launchers > 1
         return [f"{launchers} launcher{'s' * several} {'are' if several else 'is'} running, without a snakemake"]
-    if not any(state.job for state in states) and not (folder / ".head.lock").exists():
+    if not any(state.order for state in states) and not (folder / ".head.lock").exists():
         return ["no run was started yet"]
     without = sum(not state.live for state in unfinished)
     message = "no snakemake is running" + _elsewhere(folder)
@@ -207,11 +208,11 @@ def readable_step(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}" if seconds >= 10 else f"{seconds:.2f}"
 
 
-def _remarks(experiment: Experiment, states: Sequence[RunState], report: SlurmReport) -> list[str]:
+def _remarks(experiment: Experiment, states: Sequence[RunState], report: QueueReport) -> list[str]:
     reasons = dict.fromkeys(state.reason for state in states)
     lines = [f"{reason}: {text}" for reason in reasons if (text := explain_wait(reason))]
     if report.unavailable:
-        error = f" ({report.answer.error})" if report.answer.error else ""
+        error = f" ({report.queue.error})" if report.queue.error else ""
         lines.append(f"{report.unavailable}{error}: the table shows only what the files contain")
     extra, _ = run_states(unplanned(experiment))
     lines += [

@@ -1,14 +1,9 @@
-"""Gets one run trained: submits a job or attaches to one, waits, and verifies the result.
+"""Gets one run trained: orders it, submits a job or attaches to one, waits, and verifies the result.
 
-    python -m workflow.head.launcher RUN_FOLDER --spec JSON --inputs inputs.json --stack verify.json --cpus N
-        --cluster slurm --partition h100 ...
+    python -m workflow.head.launcher RUN_FOLDER --spec JSON --inputs inputs.json --stack verify.json --resources ...
 
-The `train` rule calls it. Its guarantees:
-- a finished run (same fingerprint, same inputs) is never trained again, whatever happened to Snakemake's own files;
-- at most one job of a run is alive: a second launcher waits, and a launcher that finds a living job attaches to it;
-- a job that Slurm took away is submitted again, and resumes from its last checkpoint;
-- only the attempt's own done.json proves success, never an exit code or a Slurm state alone;
-- no file of an earlier attempt is deleted.
+The `train` rule calls it. docs/reliability.md has its invariants. It may die at any time, and so may its job: all state
+is in the run's files and in Slurm. It leaves when the snakemake that started it is gone.
 
 Hundreds of launchers wait at once on a login node: heavy imports (submitit) run in a short program of their own.
 """
@@ -23,6 +18,8 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 import argparse
 import errno
+import os
+import socket
 import sys
 import time
 from types import FrameType
@@ -30,39 +27,26 @@ from typing import Any
 
 from common import retry
 from common.errors import UserError
-from common.files import DiskFull, write_json, write_json_once, write_text
+from common.files import DiskFull, write_json, write_text
 from common.messages import print_message, remedy, report_errors
-from common.ownership import obey_only_own_files, read_own_json
+from common.ownership import obey_only_own_files
 from workflow.head.submission import ASKING, NOTHING_STARTED, Detached, LauncherStop, Submitter, log_tail
 from workflow.head.train_rule import command_line, request_of
-from workflow.head.watch import LocalScheduler, Scheduler, SlurmScheduler, remark
-from workflow.runs.history import (
-    RETRIED,
-    attempts_of_job,
-    cancelled_by,
-    end_from_slurm,
-    explain,
-    final_end,
-    finished_attempt,
-    is_request_for,
-    log_of,
-    read_object,
-    retry_reason,
-    steps_of,
-    why_unfinished,
-)
-from workflow.runs.job_state import JobState, JobVerdict, Life
-from workflow.runs.locks import Lock, try_lock
-from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.head.watch import LocalWatch, SlurmWatch, Watch, remark
+from workflow.runs.ends import Then, explain, what_follows
+from workflow.runs.history import attempts_of_order, finished_attempt, log_of, steps_of, why_unfinished
+from workflow.runs.locks import Lock, holder_note, try_lock
+from workflow.runs.orders import Job, JobState, Order, order_of, write_end
+from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import JobReporter, readable_duration
 
-MOST_DUPLICATES = 3
 # Limit for a file system that cannot be read; it restarts after a quarter of an hour without such an error.
 FILES_PATIENCE_S = 1800.0
 # Only a person can free disk space, so the message must come soon.
 ROOM_PATIENCE_S = 30.0
 # In a folder that this launcher never locked, these errors are final.
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_ORPHAN_S = 2.0
 
 
 class Launcher:
@@ -70,21 +54,17 @@ class Launcher:
         self.run, self.request = run, request
         self.spec: dict[str, Any] = request["spec"]
         self.run_id, self.fingerprint = str(self.spec["run_id"]), str(self.spec["fingerprint"])
-        self.steps = steps_of(self.spec)
         self._stop = LauncherStop(self.run_id)
-        self.scheduler = self._scheduler(request["cluster"])
-        self._leaves_at_once = self.scheduler.is_cluster  # a Ctrl-C ends this launcher at any point
-        self._submitter = Submitter(run, request, self.scheduler, self._stop)
+        self.watch: Watch = SlurmWatch(run) if request["cluster"] == "slurm" else LocalWatch(run)
+        self._leaves_at_once = self.watch.is_cluster  # a Ctrl-C ends this launcher at any point
+        self._submitter = Submitter(run, request, self._stop, self.watch)
         self._lock: Lock | None = None
         self._had_lock = False
-        self._reporters: dict[int, JobReporter] = {}
-        self._job: JobPaths | None = None  # its end decides what follows; kept when the launcher starts over
-        self._cancelled_at_first: dict[int, str | None] = {}
-
-    def _scheduler(self, cluster: str) -> Scheduler:
-        if cluster == "slurm":
-            return SlurmScheduler(self.run, self.run_id, self._stop.leave_if_asked)
-        return LocalScheduler(self.run)
+        self._reporters: dict[str, JobReporter] = {}
+        self._order: Order | None = None  # kept when the launcher starts over
+        # The snakemake that started this launcher holds the experiment's lock; without one nobody is waited for.
+        self._has_head = holder_note(run.experiment / ".head.lock") is not None
+        self._looked = time.monotonic()
 
     def _print(self, message: str) -> None:
         print_message(f"{self.run_id}: {message}")
@@ -116,7 +96,7 @@ class Launcher:
                     ) from None
                 last = now
                 self._stop.leave_if_asked()
-                time.sleep(self.scheduler.poll_s)
+                self._pause()
 
     def _ensure_done(self) -> None:
         self.run.folder.mkdir(parents=True, exist_ok=True)
@@ -138,122 +118,126 @@ class Launcher:
     def _wait_for_lock(self) -> Lock:
         """The lock that makes this launcher responsible for the run, once no other one holds it."""
         waiting = False
-        while (lock := try_lock(self.run.launcher_lock)) is None:
+        note = f"process {os.getpid()} on {socket.gethostname()}, configuration {self.fingerprint[:12]}"
+        while (lock := try_lock(self.run.launcher_lock, note=note)) is None:
             if not waiting:
-                self._print("another launcher is responsible for this run; waiting for it")
+                holder = holder_note(self.run.launcher_lock) or "it has just begun"
+                self._print(f"another launcher is responsible for this run ({holder}); waiting for it")
                 waiting = True
             self._stop.leave_if_asked()
-            time.sleep(self.scheduler.poll_s)
+            self._pause()
         return lock
 
+    def _pause(self) -> None:
+        """Wait a moment; leave if the snakemake that started this launcher is gone: nobody waits for it any more."""
+        time.sleep(self.watch.poll_s)
+        if self._has_head and time.monotonic() - self._looked > _ORPHAN_S:
+            self._looked = time.monotonic()
+            if holder_note(self.run.experiment / ".head.lock") is None:
+                raise Detached(f"{self.run_id}: its snakemake is gone; {self._stop.message}")
+
     def finished_attempt(self) -> AttemptPaths | None:
-        return finished_attempt(self.run, self.fingerprint, self.steps, self.request["inputs_sha256"])
+        return finished_attempt(self.run, self.fingerprint, steps_of(self.spec), self.request["inputs_sha256"])
 
     def _train(self) -> AttemptPaths:
         self._stop.message = ASKING
-        self._require_one_cluster()
+        assert self._lock is not None
+        order = self._order or self._order_to_attach_to()
+        if (finished := self.finished_attempt()) is not None and order is None:
+            return finished
+        if order is None:
+            order = self._submitter.submit(self._submitter.new_order(), self._lock)
         barren = 0
-        last, count_from = 0, None
         while True:
-            # Never submit beside an existing job, whoever submitted it.
-            job = None if read_object(self.run.current).get("job") == last else self._job or self._live_job()
-            if (finished := self.finished_attempt()) is not None and job is None:
-                return finished
-            assert self._lock is not None
-            self._job = job or self._submitter.submit(self._lock, count_from)
-            end = self._end_of(self._job)
-            last = int(end["job"])
-            job = self.run.job(last)
+            self._order = order
+            attempts = len(attempts_of_order(self.run, order.content))
+            end = self._end_of(order)
             if (finished := self.finished_attempt()) is not None:
-                self.scheduler.withdraw(job)
+                self.watch.withdraw(order)
                 return finished
-            if end["kind"] == "duplicate" and barren < MOST_DUPLICATES:
-                barren, last = barren + 1, 0  # another job trained meanwhile: first find out how that ended
-                self._job = None
-                continue
-            if end["kind"] not in RETRIED or not self.scheduler.is_cluster:
-                raise self._failure(job, end)
-            # A job counts its attempts without a new step; this counts the jobs without any attempt.
-            barren = 0 if attempts_of_job(self.run, job.number) else barren + 1
-            if barren > self.request["limits"]["restarts"]:
-                detail = f"{barren} jobs in a row ended before they began (the last one {retry_reason(end)})"
-                raise self._failure(job, {"kind": "no progress", "detail": detail})
-            self._print(f"{self.scheduler.label(job)} {retry_reason(end)}; submitting it again")
-            count_from = read_own_json(job.request)["count_from"]
-            self._job = None
+            then = what_follows(end) if self.watch.is_cluster else Then.FINAL
+            if then is Then.ELSEWHERE and end.get("nodes") and not self._has_tried_elsewhere(order):
+                self._print(f"{_short(end)}; trying once more without {end['nodes']} (--exclude)")
+                order = self._submitter.new_order(order.content["count_from"], [end["nodes"]])
+            elif then is not Then.AGAIN:
+                raise self._failure(order, write_end(self.run, order.start, end))
+            else:
+                # A job counts its attempts without a new step; this counts the jobs without any attempt.
+                barren = 0 if len(attempts_of_order(self.run, order.content)) > attempts else barren + 1
+                if barren > self.request["limits"]["restarts"]:
+                    detail = f"{barren} jobs in a row ended before they began (the last one {_short(end)})"
+                    end = {"kind": "no progress", "detail": detail, "told_by": "head"}
+                    raise self._failure(order, write_end(self.run, order.start, end))
+                self._print(f"{order.label} {_short(end)}; submitting it again")
+            order = self._submitter.submit(order, self._lock)
 
-    def _require_one_cluster(self) -> None:
+    def _has_tried_elsewhere(self, order: Order) -> bool:
+        """Whether the run's failure on a node was tried on others, or may not be: the profile names the nodes."""
+        return bool(order.content["avoid"] or self.request["site"].get("nodelist"))
+
+    def _order_to_attach_to(self) -> Order | None:
+        """The order whose job lives and trains this configuration; None once no job of the run lives."""
+        said = ""
+        while True:
+            order = order_of(self.run)
+            self._require_one_cluster(order)
+            state = self._known_state(order)
+            if state.job is Job.NONE:
+                return None
+            queued = state.queued
+            name = f"Slurm job {queued.job_id}" if queued is not None else "its job"
+            ours = order.is_for(self.fingerprint, self.request["inputs_sha256"])
+            if queued is not None and queued.name == order.old_name:
+                why = f"was submitted by an earlier release; waiting for its end (`scancel {queued.job_id}` ends it)"
+            elif not ours:
+                why = "is of another configuration; waiting for its end"
+            elif by := order.end().get("by"):
+                why = f"was cancelled by {by} before this start; waiting for its end"
+            elif order.end() or state.note == "completing":
+                why = "is ending; waiting for its end"
+            else:
+                self._print(f"attaching to {name}{self._other_settings(order)}")
+                return order
+            if why != said:
+                self._print(f"{name} {why}")
+                said = why
+            if order:
+                self._reporter(order).report()
+            self._stop.leave_if_asked()
+            self._pause()
+
+    def _known_state(self, order: Order) -> JobState:
+        """The state of the job by a new answer, once there is one."""
+        said = ""
+        while (state := self.watch.state(order, fresh=not said)).job is Job.UNKNOWN:
+            if state.note != said:
+                said = state.note
+                self._print(f"{said}; waiting")
+            self._stop.leave_if_asked()
+            self._pause()
+        return state
+
+    def _require_one_cluster(self, order: Order) -> None:
         """Refuse a run that still has a job where the other profile submits to: only that profile can attach to it."""
-        job = self.run.job(int(read_object(self.run.current).get("job") or 0))
-        where = read_object(job.record).get("cluster")
-        if where in (None, self.request["cluster"]):
+        if (not order and not order.old_name) or order.on_slurm == self.watch.is_cluster:
             return
-        there = self._scheduler(where)
+        there: Watch = SlurmWatch(self.run) if order.on_slurm else LocalWatch(self.run)
         # Nothing is started yet: a Ctrl-C may end a local launcher while Slurm does not answer.
         self._leaves_at_once = True
         try:
-            live = there.live_job()
+            state = there.state(order, fresh=True)
         finally:
-            self._leaves_at_once = self.scheduler.is_cluster
-        if live is not None and live[1].alive:
+            self._leaves_at_once = self.watch.is_cluster
+        if state.job is not Job.NONE:
+            where, doubt = "slurm" if order.on_slurm else "local", f" ({state.note})" if state.note else ""
             raise UserError(
-                f"{self.run_id}: {there.label(live[0])} ({where}) still trains this run; start with the profile that "
+                f"{self.run_id}: {order.label} ({where}) still trains this run{doubt}; start with the profile that "
                 "submitted it to continue it, or end it with `rolloutbench cancel` (nothing was started)"
             )
 
-    def _live_job(self) -> JobPaths | None:
-        """The living job of this configuration, once those of other configurations have ended.
-
-        Raises `UserError` if the last job was cancelled after this launcher had started, however it ended.
-        """
-        last = self.run.job(int(read_object(self.run.current).get("job") or 0))
-        before = self._cancelled_at_first.setdefault(last.number, cancelled_by(last))
-        job = self._job_to_attach_to()
-        if job is None and before is None and (by := cancelled_by(last)):
-            raise self._failure(last, {"kind": "cancelled", "by": by})
-        return job
-
-    def _job_to_attach_to(self) -> JobPaths | None:
-        while (live := self.scheduler.live_job()) is not None:
-            job, state = live
-            if not state.alive:
-                self._note_end(job, state)
-                return None
-            if state.verdict is JobVerdict.ENDED:
-                self._wait_out(job)
-                return None
-            # A new start revokes a cancellation: the job that it ended decides nothing any more. One that Slurm ends
-            # for another reason may be requeued, and is attached to then.
-            cancelled = self._cancelled_at_first.get(job.number)
-            if cancelled or state.life is Life.ENDING:
-                why = f"was cancelled by {cancelled} before this start" if cancelled else "is ending"
-                self._print(f"{self.scheduler.label(job)} {why}; waiting for its end")
-                self._wait_out(job, while_ending=not cancelled)
-                continue
-            submitted = read_own_json(job.request)
-            if is_request_for(submitted, self.fingerprint, self.request["inputs_sha256"]):
-                self._print(f"attaching to {self.scheduler.label(job)}{self._other_settings(submitted)}")
-                return job
-            self._print(f"{self.scheduler.label(job)}, of another configuration, is still alive; waiting for it")
-            self._end_of(job)
-        return None
-
-    def _wait_out(self, job: JobPaths, while_ending: bool = False) -> None:
-        """Wait until a job is gone, or only while Slurm ends it.
-
-        A trainer that Slurm has given up still writes: it may finish the run, or become silent.
-        """
-        reported = False
-        while (state := self.scheduler.current_state(job)).alive and (state.life is Life.ENDING or not while_ending):
-            if state.life is Life.ABANDONED and not reported:
-                self._print(f"{self.scheduler.label(job)} {remark(state)}; `rolloutbench cancel` ends it")
-                reported = True
-            self._stop.leave_if_asked()
-            time.sleep(self.scheduler.poll_s)
-
-    def _other_settings(self, submitted: dict[str, Any]) -> str:
+    def _other_settings(self, order: Order) -> str:
         """A note on settings of the job that differ from the profile's; attaching does not change them."""
-        then = {**submitted["site"], **submitted["limits"], "cpus": submitted["cpus"]}
+        then = {**order.content["site"], **order.content["limits"], "cpus": order.content["cpus"]}
         now = {**self.request["site"], **self.request["limits"], "cpus": self.request["cpus"]}
         differing = [f"{key} {then.get(key)!r}, now {now[key]!r}" for key in now if then.get(key) != now[key]]
         if not differing:
@@ -263,45 +247,40 @@ class Launcher:
             "`rolloutbench cancel` it and start again"
         )
 
-    def _end_of(self, job: JobPaths) -> dict[str, Any]:
-        """Wait for a job's end and report its progress; the end, with the job's number."""
-        reporter = self._reporters.setdefault(job.number, JobReporter(self.run, self.run_id, self.steps, job))
+    def _reporter(self, order: Order) -> JobReporter:
+        return self._reporters.setdefault(order.start, JobReporter(self.run, order.content))
+
+    def _end_of(self, order: Order) -> dict[str, Any]:
+        """Wait until an order has an end, or its job is gone, and report its progress; how it ended."""
+        reporter, said = self._reporter(order), ""
         self._stop.message = (
-            f"detached; {self.scheduler.label(job)} continues without this launcher. Start the same command again to "
-            "attach to it; `rolloutbench cancel` ends it"
+            f"detached; {order.label} continues without this launcher. Start the same command again to attach to it; "
+            "`rolloutbench cancel` ends it"
         )
-        last_remark = ""
-        while not retry.exists(job.end):
-            state = self.scheduler.current_state(job)
+        # Whoever cancels ends the order at once, and its job a moment later.
+        while not (end := order.end()) or end.get("told_by") == "cancel":
+            state = self.watch.state(order)
             reporter.report()
-            if not state.alive:
-                self._note_end(job, state)
+            if state.job is Job.NONE:
+                end = order.end() or self.watch.last_words(order)
                 break
-            if (text := remark(state)) and text != last_remark:
-                last_remark = text
-                self._print(f"{self.scheduler.label(job)} {text}")
+            if (text := remark(state)) and text != said:
+                said = text
+                self._print(f"{order.label} {text}")
             if self._stop.requests:
-                self._pass_stop_on(job)
-            time.sleep(self.scheduler.poll_s)
+                self._pass_stop_on()
+            self._pause()
         reporter.report(last=True)
         self._stop.message = ASKING
-        return {**final_end(job, read_own_json(job.end)), "job": job.number}
+        return end
 
-    def _note_end(self, job: JobPaths, state: JobState) -> None:
-        end: dict[str, Any] = {"kind": "vanished", "told_by": "head"}
-        if self.request["cluster"] == "slurm":
-            end = end_from_slurm(self.run, job, state.ended, state.slurm_state)
-        write_json_once(job.end, {**end, "time": time.time()})
-
-    def _failure(self, job: JobPaths, end: dict[str, Any]) -> UserError:
-        """The error for a job that did not finish the run: its end, what to do, and the last lines of its log."""
-        attempts = attempts_of_job(self.run, job.number)
-        log = log_of(self.run, job)
+    def _failure(self, order: Order, end: dict[str, Any]) -> UserError:
+        """The error for an order that did not finish the run: its end, what to do, and the last lines of its log."""
+        log = log_of(self.run, end)
         reason = explain(end)
-        if end["kind"] == "finished" and attempts:
-            problem = "there is none"
-            if attempts[-1].done.is_file():
-                problem = why_unfinished(attempts[-1], self.fingerprint, self.steps, self.request["inputs_sha256"])
+        if end["kind"] == "finished" and end.get("attempt"):
+            inputs = self.request["inputs_sha256"]
+            problem = why_unfinished(self.run.attempt(end["attempt"]), self.fingerprint, steps_of(self.spec), inputs)
             reason = f"its job ended without an error, but its done.json does not prove that it finished: {problem}"
         text = f"{self.run_id}: {reason}"
         return UserError(text if log is None else f"{text}\nlog: {log}\n{log_tail(log)}".rstrip())
@@ -312,15 +291,20 @@ class Launcher:
         if self._leaves_at_once and self._lock is not None:
             self._stop.leave_if_asked()
 
-    def _pass_stop_on(self, job: JobPaths) -> None:
+    def _pass_stop_on(self) -> None:
         """Stop a local job after its step, at a second request at once; a job in Slurm continues."""
-        if self.scheduler.is_cluster:
+        if self.watch.is_cluster:
             self._stop.leave_if_asked()
         wanted = "soon" if self._stop.requests == 1 else "now"
-        if not job.stop.exists() or job.stop.read_text() != wanted:
+        if not self.run.stop.exists() or self.run.stop.read_text() != wanted:
             when = "after the current step (once more to stop at once)" if wanted == "soon" else "at once"
             self._print(f"stopping {when}")
-            write_text(job.stop, wanted)
+            write_text(self.run.stop, wanted)
+
+
+def _short(end: dict[str, Any]) -> str:
+    """How a job ended, without what to do: it is done already."""
+    return explain(end).partition("; ")[0]
 
 
 def main(argv: list[str] | None = None) -> int:

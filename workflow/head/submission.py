@@ -1,27 +1,32 @@
-"""Submits a run's job for its launcher: again while the scheduler is down, until it is stopped."""
+"""Writes a run's order and submits its jobs: again while the scheduler is down, until the launcher is stopped."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
+import os
+import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT, last_lines, write_json_once
+from common.files import ROOT, last_lines, write_json
 from common.messages import QUOTE, print_message
 from common.ownership import read_own_json
 from common.redaction import without_secrets
+from trainers import Spread, driver_module
 from workflow.head.train_rule import require_fit
-from workflow.head.watch import Scheduler
-from workflow.runs.history import steps_of
+from workflow.head.watch import Watch
 from workflow.runs.locks import Lock
-from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.runs.orders import Order, order_of, write_end
+from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.slurm.commands import is_submit_limit, may_pass
 
 MIN_FREE_GIB = 0.5
@@ -60,47 +65,66 @@ class LauncherStop:
             time.sleep(0.2)
 
 
-class Submitter:
-    def __init__(
-        self,
-        run: RunPaths,
-        request: dict[str, Any],
-        scheduler: Scheduler,
-        stop: LauncherStop,
-    ) -> None:
-        self._run, self._request, self._scheduler, self._stop = run, request, scheduler, stop
-        spec = request["spec"]
-        self._run_id, self._fingerprint = str(spec["run_id"]), str(spec["fingerprint"])
-        self._steps = steps_of(spec)
+def job_name(folder: Path, spec: dict[str, Any], inputs_sha256: dict[str, str]) -> str:
+    """The job's name in Slurm: readable, and unique for a spec, its inputs and the run's folder."""
+    key = [spec["fingerprint"], inputs_sha256, str(folder)]
+    return f"{spec['run_id']}.{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
-    def submit(self, lock: Lock, count_from: int | None) -> JobPaths:
-        """Submit a new job; retry while the scheduler is down."""
+
+class Submitter:
+    def __init__(self, run: RunPaths, request: dict[str, Any], stop: LauncherStop, watch: Watch) -> None:
+        self._run, self._request, self._stop, self._watch = run, request, stop, watch
+        self._run_id = str(request["spec"]["run_id"])
+
+    def new_order(self, count_from: int | None = None, avoid: Sequence[str] = ()) -> Order:
+        """A new order: an earlier one's end counts no more, nor a request to stop its job.
+
+        `count_from` is the first attempt whose progress counts, `avoid` are nodes to exclude.
+        """
         self._require_space()
         self._require_fit()
-        attempts = self._run.attempts()
-        first = attempts[-1].number + 1 if attempts else 1
-        request = self._request | {"count_from": count_from or first}
+        spec, inputs, here = self._request["spec"], self._request["inputs_sha256"], self._run.folder.resolve()
+        order = {
+            **self._request,
+            "start": secrets.token_hex(8),
+            "folder": str(here),
+            "name": job_name(here, spec, inputs),
+            "count_from": count_from or max((attempt.number for attempt in self._run.attempts()), default=0) + 1,
+            "avoid": list(avoid),
+            "job_ids": [],
+            "run_id": spec["run_id"],
+            "fingerprint": spec["fingerprint"],
+            "checkpoint_dir": str(self._run.checkpoints(spec["fingerprint"], inputs)),
+            "module": spec["job_module"],
+            "spread": Spread.from_spec(spec),
+            "env": spec["env"],
+            "cwd": str(ROOT),
+            "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
+        if order["spread"] is Spread.OWN:
+            # The user's files as they are now; a module of the standard library.
+            importlib.import_module(driver_module(order["module"])).keep(spec, self._run.folder)
+        self._run.stop.unlink(missing_ok=True)
+        write_json(self._run.order, order)
+        return order_of(self._run)
+
+    def submit(self, order: Order, lock: Lock) -> Order:
+        """Submit a job of the order, and the order with its id; retry while the scheduler is down."""
         give_up = time.monotonic() + SUBMIT_PATIENCE_S
         pause_s = 5.0
         while True:
-            self._require_not_cancelled()
-            self._run_submit(request, lock)
-            job = self._run.job(read_own_json(self._run.current)["job"])
-            record = read_own_json(job.record)
-            if record["job_id"] is not None:
+            self._require_not_cancelled(order)
+            self._require_space()
+            self._run_submit(lock)
+            order = order_of(self._run)
+            error = order.content.get("error") or ""
+            if not error:
                 break
-            # A failed sbatch may have submitted all the same: ask Slurm before every retry.
-            error = record.get("error") or "the submission ended without a result"
-            if (found := self._scheduler.adopt(job)) is not None:
-                job = found
-                break
-            self._require_not_cancelled()  # the submission saw that, too
+            self._require_not_cancelled(order)  # the submission saw that, too
             if is_submit_limit(error):
                 give_up = time.monotonic() + SUBMIT_PATIENCE_S  # the user's other jobs will end
             elif not may_pass(error) or time.monotonic() > give_up:
-                write_json_once(
-                    job.end, {"kind": "not submitted", "detail": error, "time": time.time(), "told_by": "head"}
-                )
+                write_end(self._run, order.start, {"kind": "not submitted", "detail": error, "told_by": "head"})
                 raise UserError(
                     f"{self._run_id}: its job was not accepted: {error}\n"
                     f"requested: {json.dumps(self._request['site'])}; change set-resources in the profile"
@@ -108,25 +132,26 @@ class Submitter:
             print_message(f"{self._run_id}: {error}; trying again in {pause_s:.0f} s")
             self._stop.sleep(pause_s)
             pause_s = min(2 * pause_s, 120.0)
-            if (found := self._scheduler.adopt(job)) is not None:
-                job = found
+            if job_id := self._watch.living_id(order):  # sbatch had submitted all the same
+                write_json(self._run.order, {**order.content, "error": "", "job_ids": [job_id]})
+                order = order_of(self._run)
                 break
-        resumes = self._resume_note(attempts)
-        steps = "" if self._steps is None else f", {self._steps} steps"
-        if resumes or self._scheduler.is_cluster:  # a local attempt begins at once and is reported then
-            print_message(f"{self._run_id}: submitted as {self._scheduler.label(job)}{resumes}{steps}")
-        return job
+        self._watch.submitted()
+        attempts = self._run.attempts()
+        resumes, steps = self._resume_note(attempts), self._request["spec"]["workload"].get("steps")
+        if resumes or order.on_slurm:  # a local attempt begins at once and is reported then
+            what = "submitted" if not order.on_slurm else f"submitted as {order.label}"
+            print_message(f"{self._run_id}: {what}{resumes}{f', {steps} steps' if steps else ''}")
+        return order
 
-    def _run_submit(self, request: dict[str, Any], lock: Lock) -> None:
+    def _run_submit(self, lock: Lock) -> None:
         """Run submitit in its own program, which outlives this launcher and keeps its lock until it has submitted."""
         self._stop.message = SUBMITTING
-        with (self._run.folder / "submit.log").open("ab") as log, tempfile.TemporaryFile() as file:
-            file.write(json.dumps(request).encode())  # complete before the program starts, in case this launcher dies
-            file.seek(0)
+        with (self._run.folder / "submit.log").open("ab") as log:
             program = subprocess.Popen(
                 [sys.executable, "-P", "-m", "workflow.head.submit", str(self._run.folder)],
                 cwd=ROOT,
-                stdin=file,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -142,7 +167,7 @@ class Submitter:
     def _resume_note(self, attempts: list[AttemptPaths]) -> str:
         if not attempts:
             return ""
-        folder = self._run.checkpoints(self._fingerprint, self._request["inputs_sha256"])
+        folder = self._run.checkpoints(self._request["spec"]["fingerprint"], self._request["inputs_sha256"])
         exists = folder.is_dir() and any(folder.iterdir())
         start = "resumes from a checkpoint" if exists else "starts again: no checkpoint"
         return f" (after attempt {attempts[-1].number}; {start})"
@@ -163,12 +188,12 @@ class Submitter:
         if remark:
             print_message(f"{self._run_id}: {remark}")
 
-    def _require_not_cancelled(self) -> None:
+    def _require_not_cancelled(self, order: Order) -> None:
+        by = order.end().get("by", "")
         with suppress(FileNotFoundError):
-            by = read_own_json(self._run.cancelled)["by"]
-            raise UserError(
-                f"{self._run_id}: {by} cancelled the experiment meanwhile; start snakemake again to continue"
-            )
+            by = by or read_own_json(self._run.cancelled)["by"]
+        if by:
+            raise UserError(f"{self._run_id}: {by} cancelled it meanwhile; start snakemake again to continue")
 
 
 def log_tail(log: Path) -> str:

@@ -15,8 +15,8 @@ from common.retry import retry_io
 from node.exit_codes import run
 from workflow.runs.history import FILES
 
-_ABOVE = 5
-"""jobs/<k>, jobs, the run, runs and the experiment are above submitit's folder."""
+_ABOVE = 4
+"""submitit, the run, runs and the experiment are above a submission's folder."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Runs one life of a job on its node, in the controller's Python: trains one attempt after another, records its end.
+"""Runs one life of a job on its node, in the controller's Python: trains one attempt after another, records the end.
 
-Under Slurm every attempt but the last ends in a requeue, which this module requests instead of submitit. submitit's
-handler asks Slurm once, gives the job up while slurmctld restarts, and may not touch the process that the main thread
-waits for. On one machine the job continues with the next attempt by itself.
+Only a job that holds the run's order trains: an order of its name, without an end. Under Slurm every attempt but the
+last ends in a requeue, which this module requests instead of submitit: submitit's handler asks Slurm once, and gives
+the job up while slurmctld restarts. On one machine the job continues with the next attempt by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common.contracts import AttemptFile, SlurmPlace
-from common.files import write_json, write_json_once
-from common.ownership import NotOwnError, own_folder, own_tree, read_own_json
+from common.errors import UserError
+from common.files import write_json
+from common.ownership import NotOwnError, own_tree
 from common.retry import await_file, retry_io
 from trainers import Spread
 from workflow.job.machine_locks import machine_to_itself
@@ -28,35 +29,41 @@ from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, W
 from workflow.job.server import started_nodes, worker_task
 from workflow.job.stopping import StopRequests
 from workflow.job.training import POLL_S, Training, stack_file, trainer_command, trainer_environment
+from workflow.runs.ends import ENDED_BY_SLURM
 from workflow.runs.history import (
-    ENDED_BY_SLURM,
     FILES,
-    cancelled_by,
+    attempts_of_order,
+    begins_anew,
     end_reason,
     finished_attempt,
-    matching_attempts,
     read_object,
     steps_of,
 )
-from workflow.runs.job_state import SILENT_S, Evidence, HeartbeatWatch, JobVerdict, job_state
-from workflow.runs.jobs import submission
 from workflow.runs.locks import try_lock
-from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
-from workflow.runs.progress import last_step, without_new_step
+from workflow.runs.orders import end_of, write_end
+from workflow.runs.paths import AttemptPaths, RunPaths
+from workflow.runs.progress import reached_step, without_new_step
+from workflow.runs.pulse import SILENT_S, HeartbeatWatch
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError, may_pass
 
 # How long a new life waits for the one before it, which ends when it reads of its successor; tests set it lower.
 _TAKE_OVER_S = float(os.environ.get("ROLLOUTBENCH_TAKE_OVER_S", "180"))
 _REQUEUE_PATIENCE_S = 900.0
+_LEAVE_S = 60.0
 
 
-def run_job(run_folder: str, number: int) -> None:
-    """Run this job of a run until it ends or is requeued; submitit calls it on each node."""
+def run_job(run_folder: str, number: int, name: str = "") -> None:
+    """Run a submission of a run's order until it ends or is requeued; submitit calls it on each node.
+
+    Earlier releases submitted jobs without a name: such a job ends before it trains.
+    """
     run = RunPaths(Path(run_folder))
-    stops = StopRequests(run.job(number), os.environ)
+    stops = StopRequests(run, os.environ)
     stops.install_signals()  # before any read, which may take long
-    job = JobOnNode(run, run.job(number), dict(os.environ), stops)
+    if not name:
+        raise UserError("an earlier release has submitted this job, which ends; start snakemake again to continue")
+    job = JobOnNode(run, number, name, dict(os.environ), stops)
     if job.place.rank == 0:
         job.live()
     else:
@@ -66,14 +73,16 @@ def run_job(run_folder: str, number: int) -> None:
 class JobOnNode:
     """One life of a job, from its start or its restart after a requeue."""
 
-    def __init__(self, run: RunPaths, job: JobPaths, environ: dict[str, str], stops: StopRequests) -> None:
-        self.run, self.job, self.stops = run, job, stops
-        self.request: dict[str, Any] = retry_io(self._order, "this job's request")
+    def __init__(self, run: RunPaths, number: int, name: str, environ: dict[str, str], stops: StopRequests) -> None:
+        self.run, self.name, self.stops = run, name, stops
+        self._output = run.submission(number)
+        self.request: dict[str, Any] = retry_io(self._order, "this run's order")
         self.slurm_id = environ.get("SLURM_JOB_ID") if self.request["cluster"] == "slurm" else None
         stops.slurm_id = self.slurm_id
-        self.restart, self.nodes = stops.restart, stops.nodes
+        self.host = environ.get("SLURMD_NODENAME") or socket.gethostname()
         # Known to all ranks and new for every life; a killed slurmctld may repeat a restart count.
-        self.life = f"{self.restart}-{environ.get('SLURM_STEP_ID', '0')}-{environ.get('SLURM_SRUN_COMM_PORT', '0')}"
+        numbers = (environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_SRUN_COMM_PORT"))
+        self.life = "-".join([str(stops.restart), *numbers])
         if (stack := stack_file(self.request)) is not None:
             await_file(stack, give_up=lambda: stops.signal is not None or stops.asked() is not None)
         self._environment = retry_io(lambda: trainer_environment(self.request, environ), "the stack's files")
@@ -82,8 +91,9 @@ class JobOnNode:
 
     def _order(self) -> dict[str, Any]:
         self.run.make_own()
-        own_folder(self.job.folder)
-        order: dict[str, Any] = read_own_json(self.job.request)
+        order = read_object(self.run.order)
+        if not order:
+            raise UserError(f"{self.run.order} is missing: nobody wants this run trained")
         # Trainers load pickles from checkpoints, and code from a model.
         for folder in (Path(order["checkpoint_dir"]), *([Path(order["inputs"]).parent] if order["inputs"] else [])):
             own_tree(folder)
@@ -100,39 +110,39 @@ class JobOnNode:
 
     def _live(self) -> None:
         adopt_orphans()
-        end = self._over()
-        if end is None:
-            end = self._not_begun() if (lock := self._take_over()) is None else self._train_on(lock)
-        if end.get("again"):
-            self._requeue()
-        elif end["kind"] != "superseded" and end.get("cause") != ENDED_BY_SLURM:
-            self._end(end)
-
-    def _train_on(self, lock: AbstractContextManager[object]) -> dict[str, Any]:
-        with lock, machine_to_itself(self.request, self.job, self.run, self.stops) as stop:
+        if (over := self._over()) is not None:
+            return self._settle(over)
+        if (lock := self._take_over()) is None:
+            return self._settle(self._not_begun())
+        with lock, machine_to_itself(self.request, self.run, self.stops) as stop:
             # While this life waited, the earlier one may have finished the run, or a user cancelled it.
             while (end := stop or self._over() or self._attempt()).get("again") and self.slurm_id is None:
                 pass
-            return end
+            self._settle(end)
+
+    def _settle(self, end: dict[str, Any]) -> None:
+        """Requeue the job, or record that its order has ended; what Slurm ends itself is no end of the order."""
+        if end.get("again"):
+            self._requeue()
+        elif end["kind"] not in ("superseded", "ended") and end.get("cause") != ENDED_BY_SLURM:
+            self._end(end)
 
     def _over(self) -> dict[str, Any] | None:
-        """The end of a job that has nothing left to do, from the files' verdict; None if it has work."""
+        """Why this job has nothing left to do; None if it has work."""
         return retry_io(self._over_now, FILES)
 
     def _over_now(self) -> dict[str, Any] | None:
-        request, job = self.request, submission(self.job)
+        request, order = self.request, read_object(self.run.order)
         steps = steps_of(request["spec"])
         done = finished_attempt(self.run, request["fingerprint"], steps, request["inputs_sha256"])
-        by = cancelled_by(self.job) or read_object(self.run.cancelled).get("by")
-        current = read_object(self.run.current).get("job") == self.job.number
-        verdict = job_state(Evidence(job, finished=done is not None, current=current, cancelled_by=by)).verdict
-        if verdict is JobVerdict.ENDED:
-            return {"kind": "superseded"}  # given up by a launcher, or requeued by hand: its end.json stands
-        if verdict is JobVerdict.FINISHED:
-            return {"kind": "finished", "detail": f"attempt {done.number if done else '?'} had finished the run"}
-        if verdict is JobVerdict.SUPERSEDED:
-            return {"kind": "duplicate"}
-        return {"kind": "cancelled", "by": by} if verdict is JobVerdict.CANCELLED else None
+        if done is not None:
+            return {"kind": "finished", "attempt": done.number}
+        if order.get("name") != self.name:
+            return {"kind": "superseded"}
+        if end_of(self.run, order["start"]):
+            return {"kind": "ended"}
+        by = read_object(self.run.cancelled).get("by")
+        return {"kind": "cancelled", "by": by} if by else None
 
     def _take_over(self) -> AbstractContextManager[object] | None:
         """The run's lock, once the earlier life has released it or is silent; None if that life keeps training.
@@ -141,33 +151,31 @@ class JobOnNode:
         up: it reads life.json with every heartbeat, and ends. Some file systems keep the locks of a dead node, or do
         not share locks between nodes: there only the silent heartbeat counts.
         """
-        note = str(self.job.number)
         if self.slurm_id is None:
-            return retry_io(lambda: try_lock(self.run.live_lock, note=note, patience_s=2.0), FILES)
-        life = {"job": self.job.number, "token": self._token, "life": self.life, "host": socket.gethostname()}
+            return retry_io(lambda: try_lock(self.run.live_lock, patience_s=2.0), FILES)
+        life = {"job": self.slurm_id, "token": self._token, "life": self.life, "host": self.host}
         retry_io(lambda: write_json(self.run.life, life), FILES)
         before = retry_io(lambda: next(reversed(self.run.attempts()), None), FILES)
         here = (
             before is None or retry_io(lambda: read_object(before.request), FILES).get("host") == socket.gethostname()
         )
-        watch, lock = HeartbeatWatch(lambda: before), None
+        watch, lock = HeartbeatWatch(before), None
         began = time.monotonic()
-        while not (pulse := watch.check()).quiet or lock is None:
-            lock = lock or retry_io(lambda: try_lock(self.run.live_lock, note=note), FILES)
-            if lock is not None and here:
+        while True:
+            lock = lock or retry_io(lambda: try_lock(self.run.live_lock), FILES)
+            quiet, waited_s = watch.quiet(), time.monotonic() - began
+            if lock is not None and (here or quiet):
                 return lock
-            waited_s = time.monotonic() - began
-            if pulse.beats is False or (before is None and waited_s > SILENT_S):
-                return lock or nullcontext()
+            if quiet and waited_s > SILENT_S:
+                return nullcontext()
             if self.stops.signal is not None or waited_s > _TAKE_OVER_S:
                 return None
             time.sleep(POLL_S)
-        return lock
 
     def _not_begun(self) -> dict[str, Any]:
         """The end of a life that cannot begin, since another one keeps training."""
         if self.slurm_id is None:
-            return {"kind": "duplicate"}
+            return {"kind": "superseded"}
         if (stop := self.stops.wanted()) is not None:
             return stop | self.stops.reason(stop)
         last = retry_io(self.run.attempts, FILES)[-1]
@@ -185,8 +193,7 @@ class JobOnNode:
         end the life, and exits with 0. With another exit code srun kills rank 0 after KillWait, perhaps before it has
         written the attempt's end or requested the requeue.
         """
-        setup = self._task_setup(self.life)
-        worker = worker_task(self.request, setup)
+        worker = worker_task(self.request, self._task_setup(self.life))
         try:
             with worker:
                 worker.join()
@@ -210,7 +217,7 @@ class JobOnNode:
             time.sleep(1.0)
 
     def _task_setup(self, life: str) -> TaskSetup:
-        folder = self.job.nodes(life)
+        folder = self.run.nodes(life)
         spread = Spread.from_spec(self.request)
         starter = Spread.TORCHRUN if spread is Spread.SERVER else spread
         return TaskSetup(
@@ -228,23 +235,33 @@ class JobOnNode:
         earlier = retry_io(self._earlier, FILES)
         if (fruitless := retry_io(lambda: without_new_step(earlier), FILES)) > self.request["limits"]["restarts"]:
             last = retry_io(lambda: end_reason(earlier[-1]), FILES)
-            return {"kind": "no progress", "detail": f"{fruitless} attempts in a row without a new step (last: {last})"}
+            detail = f"{fruitless} attempts in a row without a new step (last: {last})"
+            return {"kind": "no progress", "detail": detail, "attempt": earlier[-1].number}
         attempt = retry_io(self._new_attempt, FILES)
         training = Training(
             self.request, attempt, self.stops, self.slurm_id is not None, self._is_superseded, self._hung_before
         )
         alone = Spread.from_spec(self.request) in (Spread.ALONE, Spread.OWN)
         end = training.run(None) if alone else self._train_on_nodes(attempt, training)
-        reached = retry_io(lambda: last_step(attempt.metrics), FILES)
-        end |= {"attempt": attempt.number, "time": time.time(), "last_step": reached}
+        end |= {"attempt": attempt.number, "time": time.time()}
+        end["last_step"] = retry_io(lambda: reached_step(attempt), FILES)
+        if end["kind"] in ("failed", "killed") and self._has_progressed(earlier, end["last_step"]):
+            # The node, a GPU or the network may be the cause: the trainer goes on from its checkpoint.
+            end["again"] = True
         retry_io(lambda: write_json(attempt.exit, end), FILES)
         return end
+
+    def _has_progressed(self, earlier: list[AttemptPaths], step: int) -> bool:
+        """Whether the attempt in Slurm got farther than those before it, and the next one goes on from there."""
+        if self.slurm_id is None or begins_anew(self.request["spec"]):
+            return False
+        return step > retry_io(lambda: max(map(reached_step, earlier), default=0), FILES)
 
     def _new_attempt(self) -> AttemptPaths:
         attempt, request = self.run.new_attempt(), self.request
         placed: SlurmPlace | None = None
         if self.slurm_id is not None:
-            placed = {"job_id": self.slurm_id, "restart": self.restart, "nodes": self.nodes}
+            placed = {"job_id": self.slurm_id, "restart": self.stops.restart, "nodes": self.stops.nodes}
         write_json(attempt.spec, request["spec"])
         attempt_request: AttemptFile = {
             "attempt": attempt.number,
@@ -259,10 +276,9 @@ class JobOnNode:
             "spec": str(attempt.spec),
             "attempt_dir": str(attempt.folder),
             "command": trainer_command(request, attempt),
-            "job": self.job.number,
             "slurm": placed,
             "host": socket.gethostname(),
-            "output_bytes": sum(file.stat().st_size for file in self.job.submitit.glob("*.out")),
+            "output_bytes": sum(file.stat().st_size for file in self._output.glob("*.out")),
             "started": time.time(),
             "nodes": list(self.place.hosts),
         }
@@ -270,8 +286,7 @@ class JobOnNode:
         return attempt
 
     def _earlier(self) -> list[AttemptPaths]:
-        request = self.request
-        return matching_attempts(self.run, request["fingerprint"], request["inputs_sha256"], request["count_from"])
+        return attempts_of_order(self.run, self.request)
 
     def _train_on_nodes(self, attempt: AttemptPaths, training: Training) -> dict[str, Any]:
         """Train with all nodes of the job; with Ray always in a cluster of its own, also on one node."""
@@ -300,7 +315,7 @@ class JobOnNode:
         return False
 
     def _requeue(self) -> None:
-        """Return to the queue; if Slurm refuses, the launcher submits the run again.
+        """Return to the queue; if that fails, a launcher submits the run again.
 
         Slurm requeues a preempted job itself at the end of the grace time; requesting it releases the node sooner. A
         job that Slurm is already ending is not requeued: that would revive a cancelled job.
@@ -315,26 +330,22 @@ class JobOnNode:
                 if not self.stops.is_this_life(details):
                     return  # Slurm has requeued it, and started it elsewhere
                 if (over := self._over()) is not None:
-                    self._end(over)
-                    return
+                    return self._settle(over)
                 if details.get("JobState") == "RUNNING":
                     slurm.requeue(self.slurm_id)
                 # Leaving before Slurm's TERM looks like a failure; leaving after it releases the node at once.
-                leave_at = time.monotonic() + 60.0
+                leave_at = time.monotonic() + _LEAVE_S
                 while self.stops.signal is None and time.monotonic() < leave_at:
                     time.sleep(POLL_S)
                 return
             except SlurmError as error:
                 print(f"requeue: {error}", file=sys.stderr, flush=True)
                 if not may_pass(str(error)):
-                    if not self.stops.is_running():
-                        return  # cancelled meanwhile: Slurm reports how it ended
-                    # A site that forbids requeues: release the node, and the launcher submits the run again.
-                    self._end({"kind": "stopped", "detail": f"it could not be requeued: {error}"})
-                    return
+                    return  # cancelled meanwhile, or a site that forbids requeues
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
 
     def _end(self, end: dict[str, Any]) -> None:
-        record = {**end, "time": time.time(), "told_by": "job"}
-        retry_io(lambda: write_json_once(self.job.end, record), FILES)
+        retry_io(
+            lambda: write_end(self.run, self.request["start"], {"nodes": self.host, **end, "told_by": "job"}), FILES
+        )

@@ -16,9 +16,10 @@ from common.errors import UserError
 from common.files import user_name, write_text
 from workflow.job.place import nvidia_gpus
 from workflow.job.stopping import StopRequests
-from workflow.job.training import is_own_command, node_environment
+from workflow.job.training import node_environment
+from workflow.runs.history import is_own_command
 from workflow.runs.locks import holder_note, try_lock
-from workflow.runs.paths import JobPaths, RunPaths
+from workflow.runs.paths import RunPaths
 
 FOLDER_VARIABLE = "ROLLOUTBENCH_LOCKS_DIR"
 """Another folder of locks, for trainings that may share this machine, such as tests."""
@@ -32,23 +33,23 @@ _NO_GPU = ("", "-1", "NoDevFiles")
 
 @contextmanager
 def machine_to_itself(
-    request: Mapping[str, Any], job: JobPaths, run: RunPaths, stops: StopRequests
+    request: Mapping[str, Any], run: RunPaths, stops: StopRequests
 ) -> Iterator[dict[str, Any] | None]:
-    """The locks of what a training uses, until the block ends; yields the job's end if it cannot have them.
+    """The locks of what a training uses, until the block ends; yields the order's end if it cannot have them.
 
     The kernel releases them however this process ends. Slurm itself gives each job its own GPUs.
     """
     with ExitStack() as locks:
-        yield None if request["cluster"] == "slurm" else _stop_or_locks(request, job, run, stops, locks)
+        yield None if request["cluster"] == "slurm" else _stop_or_locks(request, run, stops, locks)
 
 
 def _stop_or_locks(
-    request: Mapping[str, Any], job: JobPaths, run: RunPaths, stops: StopRequests, locks: ExitStack
+    request: Mapping[str, Any], run: RunPaths, stops: StopRequests, locks: ExitStack
 ) -> dict[str, Any] | None:
     try:
         names, not_before = lock_names(request, os.environ), time.monotonic() + _EARLIER_S * (request["turn"] > 0)
         wish = _Wish(locks_folder(os.environ), names, _ticket(request, run), run.folder, not_before)
-        return _wait(wish, job.waits, stops.wanted, locks)
+        return _wait(wish, run.waits, stops.wanted, locks)
     except (OSError, UserError) as error:
         return {"kind": "not started", "detail": str(error)}
 

@@ -45,7 +45,7 @@ from pathlib import Path
 
 from common.retry import READ_PATIENCE_S, exists, retry_io
 from workflow.job.place import ephemeral_port, machine_id, own_ip, source_ip, unreachable
-from workflow.job.processes import LIFE_VARIABLE, end_processes_of, start_in_session
+from workflow.job.processes import GRACE_S, end_processes, start_in_session
 from workflow.job.rendezvous import HeadTask, RendezvousError, Task, TaskSetup, WorkerTask
 from workflow.runs.history import FILES
 from workflow.runs.locks import Lock, try_lock
@@ -118,13 +118,12 @@ class _RayNode(Task):
         super().__init__(setup)
         self.address = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._sessions: set[int] = set()
         self._temporary: list[PrivateFolder] = []
         self._borrowed: Path | None = None
         self._closed = False
 
     def environment(self) -> dict[str, str]:
-        """The variables by which a process on this node finds the cluster, and `close` finds the process."""
+        """The variables by which a process on this node finds the cluster."""
         return {**self._common_environment(), "RAY_ADDRESS": self.address}
 
     def close(self) -> None:
@@ -134,10 +133,7 @@ class _RayNode(Task):
         self._status.set("ended")
         if self._local_problem():
             self._keep_logs()
-        end_processes_of(self._setup.token, sessions=self._sessions)
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+        end_processes(self._process, grace_s=GRACE_S)
         for folder in self._temporary:
             folder.remove()
         if self._borrowed is not None:
@@ -149,13 +145,12 @@ class _RayNode(Task):
         for _ in range(TRIES):
             self._temporary.append(PrivateFolder(self._setup.environment))
             self._process = self._spawn(arguments())
-            self._sessions.add(self._process.pid)
             while (code := self._process.poll()) is None:
                 if is_up():
                     return
                 self._pause(f"Ray was not up on {self._own_name()} after {self._setup.deadline_s:.0f} s")
             self._keep_logs()
-            end_processes_of(self._setup.token, grace_s=0, sessions=self._sessions)
+            end_processes(self._process)
         raise RendezvousError(self._end_sentence(code))
 
     def _spawn(self, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -167,7 +162,7 @@ class _RayNode(Task):
         environment = {name: value for name, value in setup.environment.items() if name not in _FOREIGN_VARIABLES}
         environment |= self._common_environment()
         environment |= {"RAY_ADDRESS": self.address} if self.address else {}
-        return start_in_session(command, cwd=setup.cwd, env=environment, token=setup.token, log=setup.log)
+        return start_in_session(command, cwd=setup.cwd, env=environment, log=setup.log)
 
     def _resources(self) -> list[str]:
         """CPUs, GPUs and, where Slurm limits memory, 30% of it for the object store."""
@@ -181,7 +176,6 @@ class _RayNode(Task):
 
     def _common_environment(self) -> dict[str, str]:
         return {
-            LIFE_VARIABLE: self._setup.token,
             "PYTHONUNBUFFERED": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -113,7 +113,6 @@ class TaskSetup:
     environment: Mapping[str, str]  # the trainer's environment; every process that the task starts inherits it
     cwd: Path
     log: Path  # the task's own output; one file per task
-    token: str = field(default_factory=lambda: secrets.token_hex(8))  # marks this task's processes; unique per task
     deadline_s: float = 600.0  # limit until all nodes have joined
     beat_s: float = 5.0
     stale_s: float = 120.0  # a task that is silent for longer is dead; a shared file may appear a minute late

@@ -29,7 +29,7 @@ from node.hardware import free_port
 from node.ranks import SHARE, describe_exit
 from trainers import Spread
 from workflow.job.place import own_ip
-from workflow.job.processes import end_session, start_in_session
+from workflow.job.processes import end_processes, start_in_session
 from workflow.job.ray import RayHead, RayWorker
 from workflow.job.rendezvous import NoServerError, RendezvousError, TaskSetup, WorkerTask
 from workflow.job.torchrun import RanksHead, RanksWorker
@@ -72,7 +72,6 @@ class EngineServer:
             [str(self._task.python), "-m", setup.spec["module"], request, "--host", host, "--port", str(port)],
             cwd=self._task.cwd,
             env={**setup.environment, **self._variables, SECRET: secret},
-            token=self._task.token,
             log=setup.log,
             ignore_sigterm=True,
         )
@@ -96,7 +95,7 @@ class EngineServer:
         return ended and bool(_PORT_TAKEN.search(self._output()))
 
     def close(self) -> None:
-        end_session(self._process, self._task.token)
+        end_processes(self._process)
 
     def _output(self) -> str:
         return tail(self._setup.log, self._log_start)

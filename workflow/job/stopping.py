@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 
 from common.ownership import NotOwnError, read_own
-from workflow.runs.history import ENDED_BY_SLURM
-from workflow.runs.paths import JobPaths
+from workflow.runs.ends import ENDED_BY_SLURM
+from workflow.runs.paths import RunPaths
 from workflow.runs.progress import StepReader
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
@@ -31,9 +31,9 @@ THE_TRAINERS_OWN = "the trainer's own"
 
 
 class StopRequests:
-    def __init__(self, job: JobPaths, environ: Mapping[str, str]) -> None:
-        self._job = job
-        self.slurm_id: str | None = None  # set once the job's request is read; None on one machine
+    def __init__(self, run: RunPaths, environ: Mapping[str, str]) -> None:
+        self._run = run
+        self.slurm_id: str | None = None  # set once the run's order is read; None on one machine
         self.restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
         self.nodes = environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
         self.signal: signal.Signals | None = None  # the first signal; later ones do not replace it
@@ -83,7 +83,7 @@ class StopRequests:
     def asked(self) -> str | None:
         """`soon` or `now`; None without a stop file, or while it cannot be read."""
         try:
-            return read_own(self._job.stop).strip()
+            return read_own(self._run.stop).strip()
         except (OSError, NotOwnError):
             return None
 
@@ -110,13 +110,6 @@ class StopRequests:
         """Whether Slurm describes this life of the job, not one that it has started elsewhere meanwhile."""
         reported = details.get("Restarts", str(self.restart)), details.get("NodeList", self.nodes)
         return reported == (str(self.restart), self.nodes)
-
-    def is_running(self) -> bool:
-        assert self.slurm_id is not None
-        with suppress(SlurmError):
-            details = slurm.job_details(self.slurm_id)
-            return details.get("JobState") == "RUNNING" and self.is_this_life(details)
-        return False
 
 
 # A suspension of this process (gang scheduling, a debugger) is not a silence of the trainer.
@@ -155,6 +148,11 @@ class Watchdog:
         return f"no new step for {self._silent_s:.0f} s {after}{usual}"
 
     @property
+    def usual_s(self) -> float | None:
+        """The median of its recent step times; None before the first."""
+        return statistics.median(self._seconds) if self._seconds else None
+
+    @property
     def limit_s(self) -> float:
         if not self._seconds:
             return self._first_s
@@ -163,6 +161,8 @@ class Watchdog:
 
 class SilenceWatchdog:
     """Measures the time since an own command last printed or logged: nobody knows how long its steps take."""
+
+    usual_s = None
 
     def __init__(self, console: Path, limit_s: float) -> None:
         self._console, self._limit_s = console, limit_s

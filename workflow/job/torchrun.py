@@ -18,10 +18,10 @@ from common.files import tail
 from common.redaction import without_secrets
 from common.retry import READ_PATIENCE_S, retry_io
 from node.engine_server import MEET, URL
-from node.exit_codes import OK, REQUEUE, USER_ERROR
+from node.exit_codes import OK, REQUEUE, UNFIT_NODE, USER_ERROR
 from node.hardware import free_port
 from workflow.job.place import machine_id, own_ip
-from workflow.job.processes import end_session, start_in_session
+from workflow.job.processes import end_processes, start_in_session
 from workflow.job.rendezvous import POLL_S, HeadTask, PeerStatus, Task, TaskSetup, WorkerTask
 from workflow.runs.history import FILES, read_object
 
@@ -112,7 +112,6 @@ class RanksWorker(_Ranks, WorkerTask):
                 self.command(self._trainer(Path(head["attempt"]))),
                 cwd=self._setup.cwd,
                 env={**self._setup.environment, **self._server_environment()},
-                token=self._setup.token,
                 log=self._setup.log,
             )
         self._status.set("joined")
@@ -141,10 +140,10 @@ class RanksWorker(_Ranks, WorkerTask):
 
     def close(self) -> None:
         self._status.set("ended")
-        end_session(self._process, self._setup.token)
+        end_processes(self._process)
 
 
 def _precedence(end: tuple[str, int | None]) -> int:
     """0 is the likeliest culprit: a lost node, then a killed process, then one that refused to run."""
     code = end[1]
-    return 0 if code is None else 1 if code < 0 else 2 if code == USER_ERROR else _UNCLEAR
+    return 0 if code is None else 1 if code < 0 else 2 if code in (USER_ERROR, UNFIT_NODE) else _UNCLEAR

@@ -7,7 +7,6 @@ The trainer is a child in its own session, so a terminal's Ctrl-C does not reach
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import threading
@@ -19,12 +18,13 @@ from typing import Any, Protocol
 
 from common.retry import exists, keep_watching, retry_io
 from node.hardware import THREAD_VARIABLES, WAITING
-from trainers import Spread, driver_module
-from workflow.job.processes import end_processes_of, living_children, reap_orphans, start_in_session
+from trainers import driver_module
+from workflow.job.processes import end_processes, reap_orphans, start_in_session
 from workflow.job.stopping import THE_TRAINERS_OWN, SilenceWatchdog, StopRequests, Watchdog, dump_stacks
-from workflow.runs.history import FILES, exit_of, oom_kills
-from workflow.runs.job_state import HEARTBEAT_S
+from workflow.runs.ends import exit_of, oom_kills
+from workflow.runs.history import FILES, begins_anew, is_own_command
 from workflow.runs.paths import AttemptPaths
+from workflow.runs.pulse import HEARTBEAT_S
 from workflow.stacks import stack_environment
 
 POLL_S = 0.2
@@ -86,20 +86,18 @@ class Training:
 
     def run(self, head: Head | None) -> dict[str, Any]:
         """How the trainer ended; `again`: the run continues in another attempt."""
-        token, before = secrets.token_hex(8), living_children()
         try:
-            process = self._start(token, head)
+            process = self._start(head)
         except (OSError, ValueError) as error:
             return {"kind": "not started", "detail": str(error)}
         try:
             with self.beating():
                 return self._watch(process, head)
         finally:
-            # Everything that the trainer left behind: data loaders, wandb's service, an engine's own processes, and
-            # daemons that dropped both their environment and their parents.
-            end_processes_of(token, grace_s=0, sessions=[process.pid], orphans=living_children() - before)
+            # All that the trainer left behind: data loaders, wandb's service, an engine's own processes, daemons.
+            end_processes(process)
 
-    def _start(self, token: str, head: Head | None) -> subprocess.Popen[bytes]:
+    def _start(self, head: Head | None) -> subprocess.Popen[bytes]:
         command = trainer_command(self._request, self._attempt)
         environment = retry_io(lambda: trainer_environment(self._request, os.environ), _STACK)
         if head is not None:
@@ -107,7 +105,7 @@ class Training:
         with retry_io(lambda: self._attempt.log.open("ab"), FILES) as log:
 
             def start() -> subprocess.Popen[bytes]:
-                return start_in_session(command, cwd=self._request["cwd"], env=environment, token=token, log=log)
+                return start_in_session(command, cwd=self._request["cwd"], env=environment, log=log)
 
             return retry_io(start, _STACK, _START_PATIENCE_S)
 
@@ -168,16 +166,31 @@ class Training:
         if self._stop is None and (self._stops.signal is not None or code in _ENDED_BY_STOP):
             self._stop = self._stops.wanted() or self._unheard(code)
         if self._stop is not None and self._stop["kind"] != "node lost":
-            return {**self._stop, **self._stops.reason(self._stop), "code": code}
+            return self._stopped({**self._stop, **self._stops.reason(self._stop), "code": code})
         culprit, culprit_code = head.culprit(code) if head is not None else ("", code)
         if self._stop is not None and (culprit_code is None or not culprit):
             return {**self._stop, "code": code}
         if culprit_code is None:
             return {"kind": "node lost", "detail": culprit, "again": self._requeues, "code": code}
         if self._requeues and culprit_code in _BY_SIGNAL and (stop := self._unheard(culprit_code)) is not None:
-            return {**stop, **self._stops.reason(stop), "code": code}  # another node's rank got Slurm's signal first
+            return self._stopped(
+                {**stop, **self._stops.reason(stop), "code": code}
+            )  # another node's rank got Slurm's signal first
         end = exit_of(culprit_code, self._attempt, killed_for_memory=oom_kills() > kills_before)
         return end | ({"rank": culprit} if culprit else {})
+
+    def _stopped(self, end: dict[str, Any]) -> dict[str, Any]:
+        """The end of a trainer that was stopped, with what it has cost."""
+        if end.get("cause") == "time limit" and begins_anew(self._request["spec"]):
+            return {**end, "kind": "time limit", "again": False}
+        if end["kind"] == "stopped" and end["code"] == -signal.SIGKILL and self._stops.asked() != "now":
+            usual = self._watchdog.usual_s
+            step = f"a step takes {usual:.0f} s, " if usual else ""
+            end["detail"] = (
+                f"{end.get('cause', 'asked')}; it was killed before its checkpoint: {step}stop_grace_s is "
+                f"{self._request['limits']['stop_grace_s']:g}; set it above the longest step and a checkpoint"
+            )
+        return end
 
     def _unheard(self, code: int) -> dict[str, Any] | None:
         """The stop of a trainer that a signal ended, while this process has none.
@@ -204,11 +217,6 @@ class Training:
 def trainer_command(request: dict[str, Any], attempt: AttemptPaths) -> list[str]:
     """The command of an attempt's trainer: its driver, by the stack's Python."""
     return [request["python"], "-m", driver_module(request["module"]), str(attempt.request)]
-
-
-def is_own_command(request: Mapping[str, Any]) -> bool:
-    """Whether a job runs the user's own command, in the user's environment: it has no stack and logs no steps here."""
-    return Spread.from_spec(request) is Spread.OWN
 
 
 def stack_file(request: Mapping[str, Any]) -> Path | None:

@@ -1,6 +1,7 @@
 """Defines the paths of a run's files, for the launcher, the job and all commands (docs/files.md).
 
-A *job* is one submission. It has one or several *attempts*: a requeued job begins another one.
+A run has one *order*: what it is to train now. Each submission of the order is a *job*; each life of a job that trains
+is an *attempt*.
 """
 
 from __future__ import annotations
@@ -31,21 +32,6 @@ class _Folder:
         return int(self.folder.name)
 
 
-class JobPaths(_Folder):
-    request = _File("order.json")  # the job's request, written before it is submitted
-    record = _File("job.json")  # its name and id in the scheduler; first written before the submission, without an id
-    end = _File("end.json")  # how the job ended; written once, by the job or by a launcher that found it gone
-    stop = _File("stop")  # a request to end: `soon` (after the step, with a checkpoint) or `now`
-    cancelled = _File("cancelled.json")  # who cancelled the job with `rolloutbench cancel`
-    waits = _File("waits")  # for whom a job on this machine waits before it trains, in one line
-    submitit = _File("submitit")  # submitit's own files: the script and the job's output
-    setup_log = _File("setup.log")  # output of the site's setup script in the last life (workflow/head/set_up.sh)
-
-    def nodes(self, life: str) -> Path:
-        """The rendezvous folder of one life of a job on several nodes."""
-        return self.folder / "nodes" / life
-
-
 class AttemptPaths(_Folder):
     """The files of one life of a run."""
 
@@ -62,8 +48,11 @@ class AttemptPaths(_Folder):
 class RunPaths(_Folder):
     spec = _File("spec.json")
     done = _File("done.json")
-    current = _File("job.json")  # the submission that counts: {"job": k}
-    identity = _File("identity.json")  # the folder's identity, independent of its path (workflow/runs/jobs.py)
+    order = _File("order.json")  # what to train now, and the jobs submitted for it; written by the launcher
+    end = _File("end.json")  # how an order ended; it counts for the order that it names only
+    stop = _File("stop")  # a request to a job to end: `soon` (after the step, with a checkpoint) or `now`
+    waits = _File("waits")  # for whom a job on this machine waits before it trains, in one line
+    setup_log = _File("setup.log")  # output of the site's setup script in the last life (workflow/head/set_up.sh)
     life = _File("life.json")  # the life that trains this run; an earlier life ends when it reads of a newer one here
     launcher_lock = _File(".head.lock")  # held by the launcher of this run; a second launcher waits for it
     live_lock = _File(".live.lock")  # held by the job that trains this run; the kernel releases it when the job dies
@@ -78,14 +67,14 @@ class RunPaths(_Folder):
         return self.experiment / "cancelled.json"
 
     @property
-    def slurm(self) -> Path:
-        """Slurm's last answer, shared by all launchers of the experiment."""
-        return slurm_folder(self.experiment)
+    def queue(self) -> Path:
+        """squeue's last answer, shared by all launchers of the experiment."""
+        return queue_file(self.experiment)
 
     def make_own(self) -> None:
         """Make the run's folders writable for this user alone; `NotOwnError` if another user owns one."""
         own_folder(self.folder, levels=2)
-        for name in ("jobs", "attempts", "checkpoints"):
+        for name in ("submitit", "attempts", "checkpoints"):
             with suppress(FileNotFoundError):
                 own_folder(self.folder / name)
 
@@ -94,15 +83,19 @@ class RunPaths(_Folder):
         inputs = hashlib.sha256(json.dumps(inputs_sha256, sort_keys=True).encode()).hexdigest()
         return self.folder / "checkpoints" / f"{fingerprint[:12]}-{inputs[:8]}"
 
-    def job(self, number: int) -> JobPaths:
-        return JobPaths(self.folder / "jobs" / str(number))
+    def nodes(self, life: str) -> Path:
+        """The rendezvous folder of one life of a job on several nodes."""
+        return self.folder / "nodes" / life
 
-    def jobs(self) -> list[JobPaths]:
-        return [self.job(number) for number in _numbers(self.folder / "jobs")]
+    def submission(self, number: int) -> Path:
+        """submitit's files of one submission: the script, the function that the job calls, the job's output."""
+        return self.folder / "submitit" / str(number)
 
-    def new_job(self) -> JobPaths:
-        """The folder of a new submission; concurrent callers get different ones."""
-        return self.job(_new_number(self.folder / "jobs"))
+    def submissions(self) -> list[Path]:
+        return [self.submission(number) for number in _numbers(self.folder / "submitit")]
+
+    def new_submission(self) -> Path:
+        return self.submission(_new_number(self.folder / "submitit"))
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.folder / "attempts" / str(number))
@@ -114,9 +107,9 @@ class RunPaths(_Folder):
         return self.attempt(_new_number(self.folder / "attempts"))
 
 
-def slurm_folder(experiment: Path) -> Path:
-    """The folder of Slurm's answers: they say which jobs are whose, and belong to the experiment's owner alone."""
-    return experiment / ".slurm"
+def queue_file(experiment: Path) -> Path:
+    """squeue's last answer: it says which jobs are whose, and belongs to the experiment's owner alone."""
+    return experiment / ".squeue.json"
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -127,6 +120,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _new_number(folder: Path) -> int:
+    """The number of a new folder in this one; concurrent callers get different ones."""
     folder.mkdir(parents=True, exist_ok=True)
     while True:
         number = max(_numbers(folder), default=0) + 1

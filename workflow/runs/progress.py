@@ -1,24 +1,35 @@
-"""Reads a run's progress from its growing metrics.jsonl, and reports it."""
+"""Reads a run's progress from its growing metrics.jsonl, or from what a user's script prints, and reports it."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.files import open_regular, read_json
+from common.files import open_regular
 from common.messages import print_message
-from workflow.runs.history import ENDED_BY_SLURM, read_object
-from workflow.runs.paths import AttemptPaths, JobPaths, RunPaths
+from workflow.runs.ends import ENDED_BY_SLURM
+from workflow.runs.history import is_own_command, is_request_for, read_object, steps_of
+from workflow.runs.paths import AttemptPaths, RunPaths
 
 # A line holds a step's samples, too: thousands of characters.
 _TAIL_BYTES = 2**18
 # A run's progress is reported after its first step, then once for each part.
 STEPS_OF_A_PART, MOST_PARTS = 20, 10
+
+
+# What a user's script prints of its steps: a line that counts them, perhaps with the step's seconds, or the training's
+# progress bar, which has the number of all steps, too. Other bars have a description.
+_LINE = re.compile(rb"(?<![/\w])step:(\d+)\b(?:[^\r\n]*?/step:([\d.]+))?")
+_BAR = re.compile(
+    rb"^(?:Train[^:\r\n]*:)? *\d+%\|[^|\r\n]*\| (\d+)/(\d+) \[[\d:]+<[\d:?]+, +(?:([\d.]+)s/it|([\d.]+)it/s)",
+    re.MULTILINE,
+)
 
 
 class StepReader:
@@ -52,6 +63,47 @@ class StepReader:
         return steps
 
 
+class PrintedSteps:
+    """Reads the new steps from a growing log of a user's script; `steps` is how many it will be, if it says so."""
+
+    def __init__(self, console: Path, offset: int = 0) -> None:
+        self._console, self._offset = console, offset
+        self._last = 0
+        self.steps: int | None = None
+
+    def new_steps(self) -> list[tuple[int, float]]:
+        """(step, seconds) of the steps since the last call; 0 seconds where it does not say them."""
+        try:
+            with open_regular(self._console) as file:
+                file.seek(max(self._offset, file.seek(0, 2) - _TAIL_BYTES))
+                data = file.read().replace(b"\r", b"\n")
+                # An incomplete line waits for the next call.
+                self._offset = file.tell() - len(data) + (complete := data.rfind(b"\n") + 1)
+                data = data[:complete]
+        except FileNotFoundError:
+            return []
+        found = [(int(line[1]), float(line[2] or 0)) for line in _LINE.finditer(data)]
+        for bar in [] if found else _BAR.finditer(data):
+            self.steps = self.steps or int(bar[2])
+            if int(bar[2]) == self.steps:
+                found.append((int(bar[1]), float(bar[3] or 0) or 1 / float(bar[4] or "inf")))
+        new = [(step, seconds) for step, seconds in found if step > self._last]
+        self._last = max((step for step, _ in new), default=self._last)
+        return new
+
+
+def reader_of(attempt: AttemptPaths, offset: int = 0) -> StepReader | PrintedSteps:
+    """The reader of an attempt's steps."""
+    if is_own_command(read_object(attempt.spec)):
+        return PrintedSteps(attempt.console, offset)
+    return StepReader(attempt.metrics, offset)
+
+
+def log_that_grows(attempt: AttemptPaths) -> Path:
+    """What an attempt's trainer or script prints."""
+    return attempt.console if is_own_command(read_object(attempt.spec)) else attempt.log
+
+
 def _step_seconds(row: dict[str, Any]) -> float:
     """A step's time, as a phase or a scalar, plus the time before it; 0 if invalid: the step still counts."""
     try:
@@ -64,8 +116,8 @@ def _step_seconds(row: dict[str, Any]) -> float:
 
 
 class Progress:
-    def __init__(self, metrics: Path, steps: int | None) -> None:
-        self._reader = StepReader(metrics)
+    def __init__(self, reader: StepReader | PrintedSteps, steps: int | None) -> None:
+        self._reader = reader
         self._steps = steps or 0  # 0: unknown
         # Only recent steps: an engine's first ones are slow.
         self._recent: deque[float] = deque(maxlen=10)
@@ -80,6 +132,7 @@ class Progress:
             return None
         self._recent.extend(seconds for _, seconds in new)
         self.last_step, last_s = new[-1]
+        self._steps = self._steps or getattr(self._reader, "steps", None) or 0
         if not self._steps:
             return f"step {self.last_step}, {last_s:.2f} s"
         left = f"about {readable_duration(self.left_s)} left" if self.last_step < self._steps else "last step"
@@ -100,18 +153,22 @@ class Progress:
         return (self.seconds_per_step or 0.0) * (self._steps - (self.last_step or 0))
 
 
-def last_step(metrics: Path) -> int:
-    """The highest step in an attempt's metrics.jsonl; 0 without a step."""
-    return max((step for step, _ in StepReader(metrics).new_steps()), default=0)
+def reached_step(attempt: AttemptPaths) -> int:
+    """The highest step of an attempt; 0 without a step."""
+    logged = max((step for step, _ in StepReader(attempt.metrics).new_steps()), default=0)
+    return logged or max((step for step, _ in reader_of(attempt).new_steps()), default=0)
 
 
-def recent_steps(metrics: Path) -> list[tuple[int, float]]:
-    """(step, seconds) of an attempt's newest steps, usually ten or more, without reading the whole file."""
+def recent_steps(attempt: AttemptPaths) -> tuple[list[tuple[int, float]], int | None]:
+    """(step, seconds) of an attempt's newest steps, without reading whole files; and how many it says there will be."""
+    reader = reader_of(attempt)
+    if isinstance(reader, PrintedSteps):
+        return reader.new_steps(), reader.steps
     try:
-        size = metrics.stat().st_size
+        size = attempt.metrics.stat().st_size
     except FileNotFoundError:  # not written yet
-        return []
-    return StepReader(metrics, offset=max(0, size - _TAIL_BYTES)).new_steps()
+        return [], None
+    return StepReader(attempt.metrics, max(0, size - _TAIL_BYTES)).new_steps(), None
 
 
 def median(values: Iterable[float]) -> float:
@@ -138,52 +195,75 @@ def readable_duration(seconds: float) -> str:
 
 
 def without_new_step(attempts: Sequence[AttemptPaths]) -> int:
-    """The number of attempts in a row, up to the last, that reached no step beyond the earlier ones."""
+    """The number of attempts in a row, up to the last, that reached no step beyond the earlier ones.
+
+    Nobody knows the steps of every user's script: one that printed and was ended from outside has got on.
+    """
     best = fruitless = 0
     for attempt in attempts:
-        reached = last_step(attempt.metrics)
-        fruitless = 0 if reached > best else fruitless + 1
+        reached = reached_step(attempt)
+        fruitless = 0 if reached > best or (not reached and _printed_until_killed(attempt)) else fruitless + 1
         best = max(best, reached)
     return fruitless
 
 
-class JobReporter:
-    """Reports on one job whenever `report` is called: a line for each part of the run."""
+def _printed_until_killed(attempt: AttemptPaths) -> bool:
+    if not is_own_command(read_object(attempt.spec)):
+        return False
+    outside = read_object(attempt.exit).get("kind") in (None, "stopped", "node lost", "superseded")
+    with suppress(FileNotFoundError):
+        return outside and attempt.console.stat().st_size > 0
+    return False
 
-    def __init__(self, run: RunPaths, run_id: str, steps: int | None, job: JobPaths) -> None:
-        self._run, self._run_id, self._steps, self._job = run, run_id, steps, job
+
+class JobReporter:
+    """Reports on an order's job whenever `report` is called: a line for each part of the run."""
+
+    def __init__(self, run: RunPaths, order: Mapping[str, Any]) -> None:
+        self._run, self._order, self._run_id = run, order, str(order["run_id"])
         self._attempt: AttemptPaths | None = None
         self._ended: AttemptPaths | None = None
         self._progress: Progress | None = None
         self._latest: str | None = None
         self._reported_part = 0
-        self._reported_wait = False
+        self._reported_wait = self._warned = False
 
     def report(self, last: bool = False) -> None:
         """Print a new attempt, its end, and progress that is worth a line."""
-        attempts = self._run.attempts()
-        newest = attempts[-1] if attempts else None
+        newest = next(reversed(self._run.attempts()), None)
         if not self._reported_wait and self._attempt is None:
             with suppress(OSError):  # it does not wait, or not any more
-                print_message(f"{self._run_id}: {self._job.waits.read_text(encoding='utf-8')}")
+                self._print(self._run.waits.read_text(encoding="utf-8"))
                 self._reported_wait = True
         has_ended = self._attempt is not None and self._attempt != self._ended and self._attempt.exit.is_file()
         self._report_progress(last or has_ended)
         if has_ended:
             self._report_end()
-        if newest and newest != self._attempt and read_object(newest.request).get("job") == self._job.number:
-            self._attempt, self._progress, self._reported_part = newest, Progress(newest.metrics, self._steps), 0
-            host = read_json(newest.request)["host"]
-            print_message(f"{self._run_id}: attempt {newest.number} runs on {host}; log: {newest.log}")
-            self._report_progress(last)
+        if newest and newest != self._attempt and newest.number >= self._order["count_from"]:
+            request = read_object(newest.request)
+            if is_request_for(request, self._order["fingerprint"], self._order["inputs_sha256"]):
+                self._attempt, self._reported_part = newest, 0
+                self._progress = Progress(reader_of(newest), steps_of(self._order["spec"]))
+                self._print(f"attempt {newest.number} runs on {request['host']}; log: {log_that_grows(newest)}")
+                self._report_progress(last)
+
+    def _print(self, message: str) -> None:
+        print_message(f"{self._run_id}: {message}")
 
     def _report_progress(self, at_once: bool) -> None:
         if self._progress is None:
             return
         self._latest = self._progress.poll() or self._latest
         if self._latest and (at_once or self._progress.part > self._reported_part):
-            print_message(f"{self._run_id}: {self._latest}")
+            self._print(self._latest)
             self._latest, self._reported_part = None, self._progress.part
+        grace_s, step_s = float(self._order["limits"]["stop_grace_s"]), self._progress.seconds_per_step or 0.0
+        if self._order["cluster"] == "slurm" and step_s > grace_s and not self._warned:
+            self._warned = True
+            self._print(
+                f"warning: a step takes {step_s:.0f} s and stop_grace_s is {grace_s:.0f}: at its time limit it is "
+                "killed before a checkpoint; set stop_grace_s in the profile above the longest step and a checkpoint"
+            )
 
     def _report_end(self) -> None:
         """The end of an attempt that is followed by another; the launcher reports the last one's end."""
@@ -191,7 +271,5 @@ class JobReporter:
         self._ended = self._attempt
         end = read_object(self._attempt.exit)
         if end.get("again") or end.get("cause") == ENDED_BY_SLURM:
-            why = end.get("detail") or end.get("cause")
-            print_message(
-                f"{self._run_id}: attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}"
-            )
+            why = end.get("detail") or end.get("cause") or f"exit code {end.get('code')}"
+            self._print(f"attempt {self._attempt.number} {end['kind']} after step {end['last_step']}: {why}")

@@ -132,34 +132,11 @@ def accounting(ids: Iterable[str]) -> dict[str, EndedJob]:
 
 def job_details(job_id: str) -> dict[str, str]:
     """One job's fields from `scontrol show job`, by name; raises `SlurmError`."""
-    fields = [word.split("=", 1) for word in show_job(job_id).split() if "=" in word]
+    fields = [
+        word.split("=", 1) for word in command("scontrol", "show", "job", "--oneliner", job_id).split() if "=" in word
+    ]
     # Text of users (a comment) comes late in the line and may contain an equals sign, too.
     return {name: value for name, value in reversed(fields)}
-
-
-def living_job(job_id: str) -> QueueJob | None:
-    """A job from `scontrol show job` until it ends; None if slurmctld no longer knows it.
-
-    Raises `SlurmError` if slurmctld does not answer.
-    """
-    try:
-        fields = job_details(job_id)
-    except SlurmError as error:
-        if "invalid job id" in str(error).lower():
-            return None
-        raise
-    if fields.get("JobId") != job_id or not (state := fields.get("JobState", "")):
-        raise SlurmError(f"scontrol's answer cannot be read: {_excerpt(str(fields))}")
-    if state in ENDED:
-        return None
-    keys = ("NodeList", "TimeLimit", "StartTime", "EndTime", "Partition", "Reason", "JobName")
-    nodes, limit, start, end, partition, reason, name = (fields.get(key, "") for key in keys)
-    return QueueJob(job_id, state, nodes, limit, "", _epoch(start), _epoch(end), partition, reason, name)
-
-
-def show_job(job_id: str) -> str:
-    """The line that `scontrol show job` prints for one job; raises `SlurmError`."""
-    return command("scontrol", "show", "job", "--oneliner", job_id)
 
 
 def seconds_of(limit: str) -> float | None:

@@ -1,0 +1,143 @@
+"""The state of a run and of its job: what the files, the lock and squeue's answer make of it."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from common import retry
+from common.files import write_text
+from common.retry import retry_io
+from workflow.runs import pulse
+from workflow.runs.locks import try_lock
+from workflow.runs.orders import Job, local_job, order_of, slurm_job, write_end
+from workflow.runs.paths import RunPaths
+from workflow.runs.pulse import HeartbeatWatch
+from workflow.slurm.commands import QueueJob
+from workflow.slurm.shared_queue import Queue
+
+from .make_runs import START, MadeRun, write
+
+NAME = "a.0123456789abcdef"
+
+
+def queue(*states, name=NAME):
+    return Queue(
+        1.0, None, tuple(QueueJob(str(n), s, "", "", "", None, None, "", "", name) for n, s in enumerate(states))
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "job", "note"),
+    [
+        (queue("RUNNING"), Job.RUNNING, ""),
+        (queue("PENDING"), Job.WAITING, ""),
+        (queue("PENDING", "RUNNING"), Job.RUNNING, ""),
+        (queue("SUSPENDED"), Job.RUNNING, "suspended"),
+        (queue("COMPLETING"), Job.RUNNING, "completing"),
+        (queue("CANCELLED", "FAILED"), Job.NONE, ""),
+        (queue("RUNNING", name="another.name"), Job.NONE, ""),
+        (queue(), Job.NONE, ""),
+        (Queue(1.0, "down"), Job.UNKNOWN, "Slurm does not answer (down)"),
+    ],
+)
+def test_a_slurm_jobs_state(seen, job, note):
+    state = slurm_job(seen, [NAME])
+    assert (state.job, state.note) == (job, note)
+
+
+def test_a_job_of_this_machine_lives_while_it_holds_its_lock(tmp_path):
+    made = MadeRun(tmp_path, "a").job(cluster="local")
+    assert local_job(made.paths).job is Job.NONE
+    lock = try_lock(made.paths.live_lock)
+    assert lock is not None
+    with lock:
+        assert local_job(made.paths).job is Job.RUNNING
+
+
+def test_an_end_counts_for_its_own_order_alone(tmp_path):
+    made = MadeRun(tmp_path, "a").job().end("cancelled", by="alice")
+    assert order_of(made.paths).end()["by"] == "alice"
+    assert write_end(made.paths, START, {"kind": "failed"})["kind"] == "cancelled", "the first end stays"
+    made.job(start="another")
+    assert order_of(made.paths).end() == {}
+
+
+def test_a_copy_of_the_results_has_no_order(tmp_path):
+    MadeRun(tmp_path / "results" / "e", "a").job()
+    shutil.copytree(tmp_path / "results", tmp_path / "copy")
+    assert order_of(RunPaths(tmp_path / "results" / "e" / "runs" / "a"))
+    assert not order_of(RunPaths(tmp_path / "copy" / "e" / "runs" / "a"))
+
+
+def test_the_job_that_an_earlier_release_submitted_is_asked_for_by_its_name(tmp_path):
+    made = MadeRun(tmp_path, "a")
+    old = made.paths.folder / "jobs" / "2"
+    write(made.paths.folder / "job.json", {"job": 2})
+    write(old / "job.json", {"cluster": "slurm", "name": NAME, "job_id": "7"})
+    order = order_of(made.paths)
+    assert not order and order.on_slurm and order.names == [NAME]
+    write(old / "end.json", {"kind": "failed"})
+    assert order_of(made.paths).names == []
+
+
+def test_a_heartbeat_is_compared_with_itself_alone(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now)
+    made = MadeRun(tmp_path, "a").attempt()
+    beat = made.paths.attempt(1).heartbeat
+    os.utime(beat, (9e9, 9e9))  # a clock that is far ahead
+    watch = HeartbeatWatch(made.paths.attempt(1))
+    assert not watch.quiet()
+    now += 14
+    assert not watch.quiet()
+    now += 1
+    assert watch.quiet()
+    os.utime(beat, (1.0, 1.0))
+    assert not watch.quiet()
+    made.paths.attempt(1).exit.write_text("{}")
+    assert watch.quiet()
+
+
+def test_files_that_cannot_be_read_are_no_silence(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now)
+    made = MadeRun(tmp_path, "a").attempt()
+    watch = HeartbeatWatch(made.paths.attempt(1))
+    watch.quiet()
+    now += 60
+    with monkeypatch.context() as refused:
+        refused.setattr(
+            pulse, "modified", lambda file: (_ for _ in ()).throw(OSError(errno.ESTALE, "Stale file handle"))
+        )
+        assert not watch.quiet()
+    assert not watch.quiet(), "the watch begins anew"
+
+
+def test_what_the_file_system_refuses_is_tried_again_and_said_once(capsys, monkeypatch):
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: None)
+    errors = [OSError(errno.ESTALE, "Stale file handle")] * 3
+
+    def read():
+        if errors:
+            raise errors.pop()
+        return "content"
+
+    assert retry_io(read, "the run's files") == "content"
+    assert capsys.readouterr().err.count("the run's files: [Errno 116] Stale file handle; trying again") == 1
+    with pytest.raises(FileNotFoundError):
+        retry_io(lambda: Path("/nowhere").read_text(), "it")
+    errors = [OSError(errno.EIO, "Input/output error")] * 3
+    with pytest.raises(OSError, match="Input/output"):
+        retry_io(read, "it", patience_s=0.1)
+
+
+def test_a_written_file_has_the_rights_that_the_umask_leaves_which_no_other_thread_finds_changed(tmp_path, monkeypatch):
+    before = os.umask(0o027)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "umask", lambda mask: pytest.fail("it is that of all threads"))
+        write_text(tmp_path / "file", "")
+    os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
