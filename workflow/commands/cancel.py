@@ -17,7 +17,7 @@ from common.shown import print_lines
 from workflow.runs.experiment import Experiment, find_experiment, unplanned
 from workflow.runs.locks import holder_note
 from workflow.runs.orders import Job, Order, local_job, order_of, owner_of, write_end
-from workflow.runs.pulse import SILENT_S, filesystem_now, silence_s
+from workflow.runs.pulse import filesystem_now, still_writes
 from workflow.slurm import commands as slurm
 from workflow.slurm.commands import SlurmError
 from workflow.slurm.shared_queue import ask
@@ -88,7 +88,8 @@ def _cancel_slurm(experiment: Experiment, orders: dict[str, Order], done: dict[s
     while any(_is_submitting(order) for order in orders.values()) and time.monotonic() < give_up:
         time.sleep(0.2)
         orders = {run_id: order_of(order.run) for run_id, order in orders.items()}
-    if not any(order.old_name or not order.end() for order in orders.values()):
+    now = filesystem_now(experiment.folder)
+    if not any(order.old_name or not order.end() or _may_live(order, now) for order in orders.values()):
         return {}
     queue = ask(orders[next(iter(orders))].run.queue, time.time())
     if queue.error is not None:
@@ -96,11 +97,11 @@ def _cancel_slurm(experiment: Experiment, orders: dict[str, Order], done: dict[s
     found = {run_id: [job for name in order.names for job in queue.living(name)] for run_id, order in orders.items()}
     # Before scancel: a job that requeues itself, a new life and a late submission read this.
     ended = [run_id for run_id, order in orders.items() if order and not order.end() and found[run_id]]
-    now, results = filesystem_now(experiment.folder), {}
+    results = {}
     for run_id, order in orders.items():
         if run_id in ended:
             _end(order, "soon")
-        elif not found[run_id] and order and not order.end() and (why := _may_live(order, now)):
+        elif not found[run_id] and (why := _may_live(order, now)):
             _end(order, "now")
             results[run_id] = why
     try:
@@ -128,10 +129,9 @@ def _may_live(order: Order, now: float) -> str:
     """What becomes of a job that squeue does not list; empty where none is expected."""
     if _is_submitting(order):
         return "its submission is under way; it is cancelled as soon as that ends"
-    attempts = order.run.attempts()
-    if attempts and silence_s(attempts[-1], now) < 2 * SILENT_S and not attempts[-1].exit.exists():
+    if order and still_writes(order.run, now):
         return "asked to stop at once, by its stop file: Slurm has given it up"
-    if holder_note(order.run.launcher_lock) is not None:
+    if order and not order.end() and holder_note(order.run.launcher_lock) is not None:
         return "is not in Slurm's answer; if its job still exists, it ends before it trains"
     return ""
 

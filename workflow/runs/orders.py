@@ -19,7 +19,7 @@ from common.files import user_name, write_json
 from workflow.runs.history import is_request_for, read_object
 from workflow.runs.locks import can_ask, holder_note
 from workflow.runs.paths import RunPaths, queue_file
-from workflow.runs.pulse import SILENT_S, filesystem_now, silence_s
+from workflow.runs.pulse import filesystem_now, still_writes
 from workflow.slurm import shared_queue
 from workflow.slurm.commands import QueueJob
 from workflow.slurm.shared_queue import MAX_AGE_S, Queue
@@ -141,8 +141,7 @@ def local_job(run: RunPaths) -> JobState:
     """The state of a run's job on this machine: it is alive while it holds its run's lock."""
     if holder_note(run.live_lock) is not None:
         return JobState(Job.RUNNING)
-    attempts = run.attempts() if not can_ask(run.live_lock) else []  # another user's
-    beats = bool(attempts) and silence_s(attempts[-1], filesystem_now(run.experiment)) < 2 * SILENT_S
+    beats = not can_ask(run.live_lock) and still_writes(run, filesystem_now(run.experiment))  # another user's
     return JobState(Job.RUNNING if beats else Job.NONE)
 
 

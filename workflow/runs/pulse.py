@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from workflow.runs.paths import AttemptPaths
+from workflow.runs.paths import AttemptPaths, RunPaths
 
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # a heartbeat that has not moved for this long is silent
@@ -45,6 +45,12 @@ def silence_s(attempt: AttemptPaths, now: float) -> float:
     """Seconds since an attempt's last sign of life; `now` is the file system's time."""
     signs = [modified(file) for file in (attempt.heartbeat, attempt.metrics, attempt.request)]
     return max(0.0, now - max((sign for sign in signs if sign is not None), default=0.0))
+
+
+def still_writes(run: RunPaths, now: float) -> bool:
+    """Whether a run's newest attempt looks alive; `now` is the file system's time."""
+    newest = next(reversed(run.attempts()), None)
+    return newest is not None and modified(newest.exit) is None and silence_s(newest, now) < 2 * SILENT_S
 
 
 def filesystem_now(folder: Path) -> float:

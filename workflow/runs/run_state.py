@@ -17,7 +17,7 @@ from workflow.runs.locks import holder_note
 from workflow.runs.orders import Job, JobState, Order, QueueReport, clock, order_of, queue_report
 from workflow.runs.paths import AttemptPaths, RunPaths
 from workflow.runs.progress import recent_steps
-from workflow.runs.pulse import filesystem_now, silence_s
+from workflow.runs.pulse import filesystem_now, silence_s, still_writes
 from workflow.slurm.commands import seconds_of
 
 DONE = ("finished", "not needed")
@@ -121,7 +121,11 @@ def _run_state(expected: ExpectedRun, order: Order, report: QueueReport, now: fl
         if any(exists(attempt.done) for attempt in run.attempts()):
             return replace(state, note="finished, of another configuration")
         return replace(state, note="its launcher is about to submit it" if state.launcher else "")
-    return _ended(state, order, report)
+    state = _ended(state, order, report)
+    if order.on_slurm and still_writes(run, now):
+        note = "its last attempt still writes, on a node that Slurm gave up: `rolloutbench cancel` ends it"
+        state = replace(state, note="; ".join(filter(None, (state.note, note))))
+    return state
 
 
 def _steps(run: RunPaths, expected: ExpectedRun, attempts: Sequence[AttemptPaths]) -> int | None:
